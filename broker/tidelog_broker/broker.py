@@ -27,10 +27,10 @@ from tidelog_broker.cluster.node_lives import NodeLives
 from tidelog_broker.cluster.route_watch import RouteNews
 from tidelog_broker.cluster.routes import Route, Routes, route_of
 from tidelog_broker.core.groups.positions import GroupBounds
+from tidelog_broker.core.hot_ring import RingBudget
 from tidelog_broker.core.placement.registry import NodeRegistry, roles_to
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
-from tidelog_broker.core.ring import RingBudget
 from tidelog_broker.core.topics import (
     META_KEY,
     META_TOPIC_ID,
@@ -466,15 +466,15 @@ class Broker:
 
     # --- news ------------------------------------------------------------------------------------------
 
-    def neighbours_changed(self) -> None:
+    def liveness_changed(self) -> None:
         """Who is alive, or can be reached, has changed."""
         partitions = self.partitions.all()
         for partition in partitions:
             partition.state.forget_quorum()
-        self.replication.neighbours_changed()
+        self.replication.liveness_changed()
         for partition in partitions:
-            partition.neighbours_changed()
-        self.waking.neighbours_changed()
+            partition.liveness_changed()
+        self.waking.liveness_changed()
 
     def _journal_full(self, error: ProtocolError) -> None:
         """A journal has no space for what would begin an epoch: who waits for that is told; it is tried again."""
@@ -489,7 +489,7 @@ class Broker:
         if record.deleted:
             self.groups.forget_topic(record.topic_id)
             self.routes.forget(record.topic_id)
-        self.waking.neighbours_changed()
+        self.waking.liveness_changed()
         self.route_news.changed(record.topic_id)
 
     # --- what the parts ask of each other --------------------------------------------------------------

@@ -140,7 +140,7 @@ class ClusterStand:
     def tell(self) -> None:
         """Let everybody look again at who is alive."""
         for node in self.nodes.values():
-            node.broker.neighbours_changed()
+            node.broker.liveness_changed()
 
     def sees(self, here: str, there: str) -> bool:
         return there in self.nodes and not {here, there} & self.known and there not in self.suspected
@@ -163,7 +163,7 @@ class ClusterStand:
         self.cut = self.suspected = {node_id}
         for name, node in self.nodes.items():
             if name != node_id:
-                node.broker.neighbours_changed()
+                node.broker.liveness_changed()
 
     async def stop(self, node_id: str) -> None:
         """Stop a node gracefully."""

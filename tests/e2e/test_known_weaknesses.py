@@ -53,7 +53,7 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
         ],
         "metadata of equal versions differ for ever": [
             f"{HERE}::test_an_epoch_has_one_owner_however_often_nodes_die",
-            "tests/broker/core/replication/test_candidate_unsafe.py::test_a_quorum_that_was_decided_twice_by_operators_stops_both",
+            "tests/broker/core/replication/test_candidate_unsafe.py::test_two_unsafe_decisions_about_one_epoch_halt_both",
             "mutant: membership as authority",
         ],
         "backfill fetches 64 records and stops": [

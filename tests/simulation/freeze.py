@@ -13,7 +13,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-_LEFT_OUT = {"_handlers", "_surroundings", "surroundings"}
+_LEFT_OUT = {"_handlers", "_cluster_hints", "cluster_hints"}
 
 
 def fingerprint(value: Any) -> bytes:

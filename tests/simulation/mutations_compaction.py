@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog_broker.core.replication.backfill import Backfill
-from tidelog_broker.core.replication.copied_producers import CopiedProducers
-from tidelog_broker.core.replication.versions import Versions
+from tidelog_broker.core.replication.epoch_versions import EpochVersions
+from tidelog_broker.core.replication.producer_state_fetch import ProducerStateFetch
 from tidelog_broker.partition.compacted_versions import CompactedVersions
 from tidelog_broker.partition.compaction import Compaction
 from tidelog_broker.partition.producer_snapshots import SnapshotWriter
@@ -86,7 +86,7 @@ def compacted_without_being_whole() -> Replacements:
     return [
         *_undigested(),
         (CompactedVersions, "can_pass", lambda *_: True),
-        (Versions, "can_make", lambda *_: True),
+        (EpochVersions, "can_make", lambda *_: True),
     ]
 
 
@@ -110,13 +110,13 @@ def put_in_place_before_the_decision_is_durable() -> Replacements:
 
 def made_without_its_front() -> Replacements:
     """A copy whose front retention has deleted counts as one of which the newest version can be made."""
-    can_make = Versions.can_make
+    can_make = EpochVersions.can_make
 
-    def anyhow(self: Versions, epoch: int) -> bool:
+    def anyhow(self: EpochVersions, epoch: int) -> bool:
         with patch.object(type(self._state.log), "copy_start", lambda *_: 0):
             return can_make(self, epoch)
 
-    return [(Versions, "can_make", anyhow)]
+    return [(EpochVersions, "can_make", anyhow)]
 
 
 def borders_not_looked_for() -> Replacements:
@@ -132,7 +132,7 @@ def producers_not_fetched() -> Replacements:
 
     Each makes up for the lack of the other: no world of 510 noticed copies that come without while owners keep it.
     """
-    return [(CopiedProducers, "want", lambda *_: None), (SnapshotWriter, "begin_epoch", lambda *_: None)]
+    return [(ProducerStateFetch, "want", lambda *_: None), (SnapshotWriter, "begin_epoch", lambda *_: None)]
 
 
 def producers_not_kept() -> Replacements:

@@ -11,7 +11,7 @@ from tidelog_broker.core.replication.backfill import Backfill
 from tidelog_broker.core.replication.catch_up import CatchUp
 from tidelog_broker.core.replication.effects import Truncate, WriteChain
 from tidelog_broker.core.replication.epoch_writer import Owner
-from tidelog_broker.core.replication.log_tail import Tail
+from tidelog_broker.core.replication.log_tail import LogTail
 from tidelog_broker.core.replication.ownership import Ownership
 from tidelog_broker.core.replication.ports import Batch, Position
 from tidelog_broker.core.replication.producers import ProducerTable
@@ -38,7 +38,7 @@ def truncates_on_open() -> Replacements:
             digest = state.position_of(ask.epoch, end_offset)
             if digest is not None and state.tail.durable == state.tail.queued:
                 state.write(Truncate(ask.epoch, end_offset))
-                state.tail = Tail(ask.epoch, state.active.start_offset, Position(end_offset, digest))
+                state.tail = LogTail(ask.epoch, state.active.start_offset, Position(end_offset, digest))
         original(self, sender, ask, now_ms)
 
     return [(Acceptor, "on_open", on_open)]
@@ -170,7 +170,7 @@ def old_tail_in_next_epoch() -> Replacements:
         old = _old_end(state)
         if ask.epoch == state.active.epoch and state.tail.durable.offset < old:
             tail = state.tail
-            state.tail = Tail(tail.epoch, tail.start_offset, Position(old, 1))
+            state.tail = LogTail(tail.epoch, tail.start_offset, Position(old, 1))
             original(self, sender, ask, now_ms)
             return
         original(self, sender, ask, now_ms)

@@ -80,7 +80,7 @@ def who_knows_better_wins() -> Replacements:
         if here.previous_hash != other.previous_hash:
             self.forks(sender, epoch, "the chains fork")
             return
-        self.tell_chain(sender, epoch)
+        self.send_chain(sender, epoch)
         if here.unsafe or not other.unsafe:
             self.halt(f"two decisions about epoch {epoch}: the chains fork", for_good=True)
 
@@ -92,7 +92,7 @@ def who_knows_better_goes_on() -> Replacements:
 
     def differs(self: ReplicaState, sender: str, epoch: int, other: pb.EpochDecision) -> None:
         del other
-        self.tell_chain(sender, epoch)
+        self.send_chain(sender, epoch)
 
     return [(ReplicaState, "differs", differs), (ReplicaState, "forks", lambda *_: None)]
 

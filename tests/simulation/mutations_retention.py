@@ -113,14 +113,14 @@ def log_start_forgotten() -> Replacements:
 
 def lost_copies_are_not_left_behind() -> Replacements:
     """Who has acknowledged what retention deletes is waited for, also when it has lost that."""
-    has_left_behind = Ownership.has_left_behind
+    lacks_deleted_records = Ownership.lacks_deleted_records
 
     def once(self: Ownership, node_id: str, from_offset: int, now_ms: int) -> bool:
         follower = next((each for each in self.followers if each.node_id == node_id), None)
         held_offset = follower.held_offset if follower is not None else 0
-        return has_left_behind(self, node_id, max(from_offset, held_offset), now_ms)
+        return lacks_deleted_records(self, node_id, max(from_offset, held_offset), now_ms)
 
-    return [(Ownership, "has_left_behind", once)]
+    return [(Ownership, "lacks_deleted_records", once)]
 
 
 # ------------------------------------------------------------------------------------------ producers

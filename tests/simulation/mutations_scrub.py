@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from tidelog_broker.core.replication.backfill import Backfill
-from tidelog_broker.core.replication.open_damage import OpenDamage
+from tidelog_broker.core.replication.open_epoch_repair import OpenEpochRepair
 from tidelog_broker.partition import scrubber
 from tidelog_broker.partition.scrubber import Scrubber
 from tidelog_broker.storage.partition.partition_log import PartitionLog
@@ -35,9 +35,9 @@ def last_segments_left_out() -> Replacements:
 
 def rot_told_and_left() -> Replacements:
     """What has rotted is told of, and nobody is asked for it."""
-    return [(Backfill, "begin_again", lambda *_: True)]
+    return [(Backfill, "refetch", lambda *_: True)]
 
 
 def rotten_epoch_goes_on() -> Replacements:
     """An owner whose open epoch has rotted does not end it."""
-    return [(OpenDamage, "note", lambda *_: False)]
+    return [(OpenEpochRepair, "note", lambda *_: False)]

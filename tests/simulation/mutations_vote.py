@@ -269,7 +269,7 @@ def quorum_of_the_living() -> Replacements:
 
     def living(self: Candidate) -> int:
         active = self._state.active
-        return sum(self._state.surroundings.alive(node) for node in active.placement)
+        return sum(self._state.cluster_hints.alive(node) for node in active.placement)
 
     def quorum(self: Candidate) -> int:
         return min(paxos.seal_quorum(self.replicas, self._state.active.ack_quorum), living(self))
@@ -303,7 +303,7 @@ def membership_decides() -> Replacements:
     def pre_vote(self: Candidate, now_ms: int) -> None:
         host: Any = self._host
         state = host.state
-        plan = state.surroundings.plan(state.key, state.active)
+        plan = state.cluster_hints.plan(state.key, state.active)
         value = paxos.decision_value(
             state.active, state.tail.durable, state.chain.previous_hash, plan, self._owner_incarnation(plan)
         )

@@ -28,9 +28,9 @@ from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.cluster.route_watch import RouteNews
+from tidelog_broker.core.hot_ring import RingBudget
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
-from tidelog_broker.core.ring import RingBudget
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.node import reboot_note
 from tidelog_broker.partition.partition import Partition
@@ -402,9 +402,9 @@ class Process:
         if self.cluster.look(self._see, calm=self.world.calm):
             for copy in self.partitions.values():
                 copy.partition.state.forget_quorum()
-            self.replication.neighbours_changed()
+            self.replication.liveness_changed()
             for copy in self.partitions.values():
-                copy.partition.neighbours_changed()
+                copy.partition.liveness_changed()
         self.after(LOOK_US, self._look)
 
     def _compare_chains(self) -> None:

@@ -90,7 +90,7 @@ class Node:
 
 
 class Hints:
-    """As `Surroundings`: every owner seems to be dead, so that a takeover may begin whenever a choice says so."""
+    """As `ClusterHints`: every owner seems to be dead, so that a takeover may begin whenever a choice says so."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -211,7 +211,7 @@ class SmallWorld:
         self.bounds.takeovers -= 1
         self.now_ms += PATIENCE_MS
         assert node.replica is not None
-        node.replica.neighbours_changed(self.now_ms)
+        node.replica.liveness_changed(self.now_ms)
         self._pump(node)
 
     def _roll_over(self, node: Node) -> None:
@@ -251,7 +251,7 @@ class SmallWorld:
             chain=chain,
             fence=node.fences.get(chain.active.epoch),
             log=node.log,
-            surroundings=Hints(node),
+            cluster_hints=Hints(node),
             now_ms=self.now_ms,
         )
         node.replica = replica

@@ -2,7 +2,7 @@
 
 Two sources are put together here. The registry (`__meta`, and the bootstrap file before it) says which nodes there
 are; gossip says which of them are alive, as which incarnation, and where. Both are hints: no promise and no decision
-depends on their being right, see `core.replication.ports.Surroundings`.
+depends on their being right, see `core.replication.ports.ClusterHints`.
 
 A node that stands alone is its own only neighbour: every plan is this node, and there is nobody to send to.
 """
@@ -20,20 +20,20 @@ from tidelog_broker.cluster.backfill_pace import BackfillPace
 from tidelog_broker.core.membership.members import Members, MemberState
 from tidelog_broker.core.placement.placement import NodeEntry
 from tidelog_broker.core.placement.planning import (
-    Wishes,
-    can_live,
+    ReplicationSettings,
+    current_replication_settings,
     first_epoch,
-    hand_over_plan,
+    handover_plan,
+    has_live_quorum,
+    ingestion_owner_plan,
     lacks_copies,
     lacks_owner,
     move_plan,
     preferred_owner_plan,
     rank_of,
-    relief_plan,
-    spare_plan,
+    replacement_plan,
+    replication_settings,
     takeover_plan,
-    wishes_as_they_are,
-    wishes_of,
 )
 from tidelog_broker.core.placement.registry import NodeRegistry
 from tidelog_broker.core.replication.effects import PeerMessage, Sending
@@ -156,24 +156,24 @@ class Cluster:
     def wanted(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
         """Return where placement wants a partition; None when it is there already, or cannot move now."""
         plan = move_plan(key, active, self._wishes(key, active), self._entries(), alive=self._available())
-        return plan if plan is not None and can_live(plan, alive=self.alive) else None
+        return plan if plan is not None and has_live_quorum(plan, alive=self.alive) else None
 
     def heir(self, key: PartitionKey, active: pb.EpochDescriptor, *, behind: Collection[str] = ()) -> Plan | None:
-        """Return the epoch that gives a partition of this node to another of its replicas; see `hand_over_plan`.
+        """Return the epoch that gives a partition of this node to another of its replicas; see `handover_plan`.
 
         None when none of them can own it, or too few are there to decide anything.
         """
         if sum(1 for node in active.placement if self.alive(node)) < active.ack_quorum:
             return None
-        return hand_over_plan(self._node_id, key, active, self._entries(), alive=self._available(), behind=behind)
+        return handover_plan(self._node_id, key, active, self._entries(), alive=self._available(), behind=behind)
 
     def preferred(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
         """Return the epoch that the preferred one of a partition's replicas owns; None when that owns it already."""
         return preferred_owner_plan(key, active, self._entries(), alive=self._available())
 
     def relief(self, key: PartitionKey, active: pb.EpochDescriptor, *, behind: Collection[str] = ()) -> Plan | None:
-        """Return the epoch by which an owner that should only store copies gives a partition up; see `relief_plan`."""
-        return relief_plan(key, active, self._entries(), alive=self._available(), behind=behind)
+        """Return the epoch by which a storing-only owner gives a partition up; see `ingestion_owner_plan`."""
+        return ingestion_owner_plan(key, active, self._entries(), alive=self._available(), behind=behind)
 
     @property
     def version(self) -> tuple[int, int, int]:
@@ -185,7 +185,7 @@ class Cluster:
     ) -> Plan | None:
         """Return the epoch in which a spare node, none of `avoid`, stands in a replica's place; None without one."""
         alive = self._available().difference(avoid)
-        return spare_plan(key, active, self._wishes(key, active), self._entries(), alive=alive, without=replica)
+        return replacement_plan(key, active, self._wishes(key, active), self._entries(), alive=alive, without=replica)
 
     def lacks_copies(self, key: PartitionKey, active: pb.EpochDescriptor) -> bool:
         """Whether a partition has fewer copies than its topic asks for, and there are nodes for all of them."""
@@ -197,7 +197,7 @@ class Cluster:
 
     def first_epochs(self, topic_id: bytes, config: pb.TopicConfig, partitions: range) -> list[pb.EpochDescriptor]:
         """Return epoch 0 of some partitions of a new topic."""
-        wishes, entries, alive = wishes_of(config), self._entries(), self._available()
+        wishes, entries, alive = replication_settings(config), self._entries(), self._available()
         return [
             first_epoch((topic_id, index), wishes, entries, alive=alive, incarnation=self.incarnation)
             for index in partitions
@@ -349,9 +349,9 @@ class Cluster:
         record = self._registry.get(node_id)
         return record is not None and record.removed
 
-    def _wishes(self, key: PartitionKey, active: pb.EpochDescriptor) -> Wishes:
+    def _wishes(self, key: PartitionKey, active: pb.EpochDescriptor) -> ReplicationSettings:
         config = self._topics.config_of(key[0])
-        return wishes_as_they_are(active) if config is None else wishes_of(config)
+        return current_replication_settings(active) if config is None else replication_settings(config)
 
 
 def _send_to_nobody(to: Sequence[str], message: PeerMessage, batches: Sequence[memoryview]) -> None:

@@ -57,7 +57,7 @@ class Gossip:
         seeds: gossip addresses of some nodes, this one's own may be among them.
         on_event: is told of every change, in order. After an IdentityConflict nothing follows: the node has to stop.
         settings: times and bounds.
-        is_noted: returns whether a start of a node was registered; gossip of others is dropped.
+        is_registered: returns whether a start of a node was registered; gossip of others is dropped.
 
     Raises:
         ValueError: a secret is too short.
@@ -73,7 +73,7 @@ class Gossip:
         seeds: Sequence[Address] = (),
         on_event: Callable[[Event], None],
         settings: SwimSettings | None = None,
-        is_noted: Callable[[str, int], bool] = lambda _node_id, _incarnation: True,
+        is_registered: Callable[[str, int], bool] = lambda _node_id, _incarnation: True,
     ) -> None:
         self.forged = 0
         self.unsent = 0
@@ -85,7 +85,7 @@ class Gossip:
         self._seeds = tuple(seeds)
         self._on_event = on_event
         self._settings = settings
-        self._is_noted = is_noted
+        self._is_registered = is_registered
         self._swim: Swim | None = None
         self._receiver = _Receiver(self._received)
         self._transport: asyncio.DatagramTransport | None = None
@@ -124,7 +124,7 @@ class Gossip:
                 chooser=random.SystemRandom(),
                 now_ms=self._now_ms(),
                 settings=self._settings,
-                is_noted=self._is_noted,
+                is_registered=self._is_registered,
             )
         except BaseException:
             self._transport.abort()

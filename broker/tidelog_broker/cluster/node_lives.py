@@ -383,7 +383,7 @@ class NodeLives:
         """Return the starts that are known of another directory, and those of them that were withdrawn."""
         return self._known.starts(directory)
 
-    def is_noted(self, node_id: str, incarnation: int) -> bool:
+    def is_registered(self, node_id: str, incarnation: int) -> bool:
         """Return whether a life may gossip: it was noted here, or nothing is known of that node."""
         if node_id == self._node_id:
             return incarnation == self.own.now.incarnation

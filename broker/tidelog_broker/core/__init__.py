@@ -1,4 +1,4 @@
-"""Sans-IO state machines of the node: no asyncio, sockets, files, clocks or random numbers inside.
+"""Sans-IO state machines of the node: no asyncio, sockets, files, clocks or random numbers.
 
-Time comes in as arguments (`now_us`), decisions come out as return values; the shell carries them out.
+Time is an argument (`now_us`) and decisions are return values, which the caller carries out.
 """

@@ -1,7 +1,7 @@
-"""The secrets by which the nodes of a cluster know each other: the first proves and signs, each of them verifies.
+"""The cluster secrets: the first one authenticates this node and signs, any of them verifies.
 
-There are two while one is replaced. Every node is given the new one behind the old, then in front of it, then alone:
-at any moment what one node signs, all others verify.
+There are two during a rotation. Each node is configured with the new secret in second place, then in first place, then
+alone, so that every node can verify what any other node signs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ SECRETS_MAX: Final = 2
 
 
 class ClusterSecrets:
-    """One or two secrets, the same object for everybody who uses them; see the module."""
+    """One or two secrets in a shared object, so that a rotation takes effect for all users."""
 
     __slots__ = ("_values",)
 
@@ -23,20 +23,20 @@ class ClusterSecrets:
 
     @property
     def first(self) -> bytes:
-        """The one that this node proves itself with."""
+        """The secret with which this node authenticates itself and signs."""
         return self._values[0]
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield all that are valid."""
+        """Yield all valid secrets."""
         return iter(self._values)
 
     def __contains__(self, secret: bytes) -> bool:
-        """Whether a secret is still valid."""
+        """Return whether a secret is still valid."""
         return secret in self._values
 
     def replace(self, values: tuple[bytes, ...]) -> bool:
-        """Let these be valid from now on, and return whether they are others than before."""
-        assert all(values or [b""]), "a cluster without a secret takes every node for one of its own"
+        """Replace the valid secrets, and return whether they changed."""
+        assert all(values or [b""]), "an empty secret would authenticate any node"
         assert len(values) <= SECRETS_MAX
         if values == self._values:
             return False

@@ -1,17 +1,17 @@
-"""Lives that a node knows of other directories: the newest that counts of each, and withdrawals.
+"""Starts known of other data directories: the newest valid start of each, and withdrawals.
 
-A life that ends before it *takes part* (no vote, no acknowledgement, nothing sent by its replicas) has promised and
-stored nothing that its node could lack later. Its own process says so by a *withdrawal*. A node that learns of it
-returns to the newest earlier life that it knows, with the tick of that, as if the withdrawn life had never been.
+A start whose process ends before it *takes part* (no vote, no acknowledgement, nothing sent by its replicas) has
+promised and stored nothing. Its process announces this with a *withdrawal*. A node that receives a withdrawal returns
+to the newest earlier start that it knows, with its tick, as if the withdrawn start had not happened.
 
-The known state of a directory does not depend on the order in which lives and withdrawals are learned:
+The known state of a directory does not depend on the order in which starts and withdrawals are received:
 
-- The newest life counts that was not withdrawn.
-- A life that has a tick has taken part, so a withdrawal of it is ignored, also one that was learned before the tick.
-- Lives and withdrawals below the newest life with a tick are dropped: they can never count again.
+- The newest start that was not withdrawn is valid.
+- A start with a tick has taken part, so a withdrawal of it is ignored, also if it was received before the tick.
+- Starts and withdrawals below the newest start with a tick are dropped, because they can never become valid.
 
-Beyond `WITHDRAWN_MAX` a withdrawal is ignored, and one life more than that is kept. So a life that was dropped for lack
-of room never had to count: at least one of the higher ones stays.
+At most `WITHDRAWN_MAX` withdrawals are kept, further ones are ignored, and one more start than that is kept. A start
+that was dropped for lack of space therefore never had to become valid: at least one of the higher ones remains.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from tidelog_broker.core.lives import Claim, Directory, NodeLife
 from tidelog_proto import broker_pb2 as pb
 
 KNOWN_MAX: Final = 4096
-"""Directories of which a node knows lives: those of all nodes that may be registered, and of earlier ones."""
+"""Directories whose starts a node keeps: those of all nodes that can be registered, and earlier ones."""
 SHOWN_MAX: Final = 100
-"""Directories of one node whose lives are shown to it in a handshake, whose frames are small."""
+"""Directories of one node that are listed in a handshake, because handshake frames are small."""
 WITHDRAWN_MAX: Final = 4
-"""Withdrawals of one directory that are kept at once; the next life that takes part clears them."""
+"""Withdrawals kept for one directory; the next start that takes part clears them."""
 
 Starts = tuple[frozenset[int], frozenset[int]]
-"""The incarnations that count of a directory, and those that were withdrawn."""
+"""The valid incarnations of a directory, and the withdrawn ones."""
 
 
 @dataclass(slots=True)
 class DirectoryLives:
-    """The lives and withdrawals of one directory; see the module.
+    """The starts and withdrawals of one directory; see the module.
 
     Attributes:
-        ticks: of the lives that were not withdrawn, by incarnation; only the lowest may have taken part for certain.
-        withdrawn: lives that did not take part.
+        ticks: ticks of the starts that were not withdrawn, by incarnation; only the lowest has certainly taken part.
+        withdrawn: starts that did not take part.
     """
 
     ticks: dict[int, int] = field(default_factory=dict[int, int])
@@ -50,21 +50,21 @@ class DirectoryLives:
 
     @property
     def newest(self) -> NodeLife | None:
-        """The newest life that counts; None while nothing but withdrawals is known."""
+        """The newest valid start; None while only withdrawals are known."""
         return max(map(NodeLife._make, self.ticks.items()), default=None)
 
     @property
     def starts(self) -> Starts:
-        """The lives that are known, without their ticks."""
+        """The known starts without their ticks."""
         return frozenset(self.ticks), frozenset(self.withdrawn)
 
     @property
     def highest(self) -> int:
-        """The highest incarnation that is known, also of a withdrawn life."""
+        """The highest known incarnation, withdrawn starts included."""
         return max([*self.ticks, *self.withdrawn])
 
     def learn(self, lives: Iterable[NodeLife], withdrawn: Iterable[int]) -> bool:
-        """Take lives and withdrawals; return whether that is news."""
+        """Add starts and withdrawals; return whether anything changed."""
         before = (dict(self.ticks), set(self.withdrawn))
         for incarnation, tick in lives:
             if tick:
@@ -84,32 +84,32 @@ class DirectoryLives:
 
 
 class KnownLives:
-    """The lives of other directories that this node knows, at most `KNOWN_MAX` directories."""
+    """The known starts of other directories, at most `KNOWN_MAX` directories."""
 
     def __init__(self, kept: Iterable[pb.KnownLife] = ()) -> None:
         self._directories: dict[Directory, DirectoryLives] = {}
-        """In the order in which news of them came."""
+        """Ordered by their last change."""
         self._evicted: list[Directory] = []
         for entry in kept:
             self.learn(directory_of(entry), *lives_of(entry), withdrawn=entry.withdrawn)
 
     def get(self, directory: Directory) -> NodeLife | None:
-        """Return the newest life that counts of a directory, None for one that was never met."""
+        """Return the newest valid start of a directory, None for an unknown one."""
         lives = self._directories.get(directory)
         return None if lives is None else lives.newest
 
     def is_withdrawn(self, directory: Directory, incarnation: int) -> bool:
-        """Return whether a life was withdrawn."""
+        """Return whether a start was withdrawn."""
         lives = self._directories.get(directory)
         return lives is not None and incarnation in lives.withdrawn
 
     def starts(self, directory: Directory) -> Starts:
-        """Return the lives that are known of a directory, without their ticks."""
+        """Return the known starts of a directory, without their ticks."""
         lives = self._directories.get(directory)
         return (frozenset(), frozenset()) if lives is None else lives.starts
 
     def entry(self, directory: Directory) -> pb.KnownLife:
-        """Return what is known of a directory, as it is sent and kept."""
+        """Return the known starts of a directory as a message, for sending and for the journal."""
         lives = self._directories[directory]
         newest = lives.newest or NodeLife(lives.highest, 0)
         entry = known_life(directory, newest)
@@ -119,7 +119,7 @@ class KnownLives:
         return entry
 
     def adds_to(self, entry: pb.KnownLife) -> bool:
-        """Return whether more is known here of a directory than another node has reported."""
+        """Return whether this node knows more of a directory than another node has reported."""
         lives = self._directories.get(directory_of(entry))
         if lives is None:
             return False
@@ -127,15 +127,15 @@ class KnownLives:
         return (newest is not None and newest > life_of(entry)) or not lives.withdrawn <= set(entry.withdrawn)
 
     def of_node(self, node_id: str) -> list[pb.KnownLife]:
-        """Return what is known of each directory that a node has had; of `SHOWN_MAX`, those of which came news last.
+        """Return the known starts of each directory of a node, at most the `SHOWN_MAX` that changed last.
 
-        A node may have had any number, if it is started again and again without a disk that lasts.
+        A node that is restarted repeatedly without a persistent disk has a new directory each time.
         """
         directories = [directory for directory in self._directories if directory[0] == node_id]
         return [self.entry(directory) for directory in directories[-SHOWN_MAX:]]
 
     def incarnations(self, node_id: str) -> set[int]:
-        """Return the newest incarnation that counts of each directory that a node has had."""
+        """Return the newest valid incarnation of each directory of a node."""
         newest = (lives.newest for directory, lives in self._directories.items() if directory[0] == node_id)
         return {life.incarnation for life in newest if life is not None}
 
@@ -146,10 +146,10 @@ class KnownLives:
         return directory in self._directories
 
     def learn(self, directory: Directory, *lives: NodeLife, withdrawn: Iterable[int] = ()) -> bool:
-        """Take lives that a node was found to have, or what another node reports; return whether it is news.
+        """Add starts observed by this node or reported by another; return whether anything changed.
 
-        Of two lives the one with the higher incarnation counts, at every node. So two starts that were noted at
-        different nodes while these could not reach each other are resolved alike everywhere.
+        The higher incarnation wins at every node, so two starts that were recorded at different nodes during a network
+        partition are resolved alike everywhere.
         """
         known = self._directories.get(directory)
         learned = known if known is not None else DirectoryLives()
@@ -165,9 +165,10 @@ class KnownLives:
         return True
 
     def _least_needed(self) -> Directory:
-        """Return the directory that makes room: with the fewest starts, of a node that has had most directories.
+        """Return the directory to evict: the one with the fewest starts of the node with the most directories.
 
-        Such a node is started again and again without a disk that lasts. Otherwise the one without news for longest.
+        Such a node is restarted repeatedly without a persistent disk. If no node has more than one directory, the
+        directory that changed least recently is evicted.
         """
         counts = Counter(node_id for node_id, _ in self._directories)
         most = max(counts.values())
@@ -177,40 +178,40 @@ class KnownLives:
         return min(crowded, key=lambda directory: boot_counter(self._directories[directory].highest))
 
     def take_evicted(self) -> list[Directory]:
-        """Return the directories that had to make room since the last call."""
+        """Return the directories that were evicted since the last call."""
         evicted, self._evicted = self._evicted, []
         return evicted
 
     def forget(self, node_ids: Collection[str]) -> list[Directory]:
-        """Drop what is known of nodes that were removed from the cluster; return their directories."""
+        """Drop the starts of nodes that were removed from the cluster; return their directories."""
         gone = [one for one in self._directories if one[0] in node_ids]
         for directory in gone:
             del self._directories[directory]
         return gone
 
     def refutation(self, directory: Directory, claim: Claim) -> NodeLife | None:
-        """Return the life that proves a claiming directory to be an older copy; None when nothing known does."""
+        """Return the start that proves a claiming directory to be an older copy; None if none does."""
         known = self.get(directory)
         return known if known is not None and claim.is_older_than(known) else None
 
 
 def known_life(directory: Directory, life: NodeLife) -> pb.KnownLife:
-    """Return a life as it is sent and kept."""
+    """Return a start as a message."""
     node_id, directory_id = directory
     return pb.KnownLife(node_id=node_id, directory_id=directory_id, incarnation=life.incarnation, tick=life.tick)
 
 
 def directory_of(known: pb.KnownLife) -> Directory:
-    """Return whose life it is."""
+    """Return the directory of a message."""
     return known.node_id, known.directory_id
 
 
 def life_of(known: pb.KnownLife) -> NodeLife:
-    """Return the life that was sent or kept."""
+    """Return the newest start in a message."""
     return NodeLife(known.incarnation, known.tick)
 
 
 def lives_of(known: pb.KnownLife) -> list[NodeLife]:
-    """Return the lives that were sent or kept: the newest one and earlier ones; what is not a life is left out."""
+    """Return the newest and earlier starts in a message; entries without an incarnation are skipped."""
     earlier = [NodeLife(life.incarnation, life.tick) for life in known.earlier[:WITHDRAWN_MAX] if life.incarnation]
     return [life_of(known), *earlier]

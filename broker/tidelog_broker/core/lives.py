@@ -1,16 +1,16 @@
-"""Lives of nodes: detection of a data directory that was rolled back to an older state.
+"""Starts of nodes: detection of a data directory that was rolled back to an older state.
 
-A directory that was restored from a snapshot or a copy looks sound and has forgotten what its node promised and
-stored since. So each start of a node (a *life*, told apart by its incarnation) is noted durably by the other nodes
-before the node takes part, and each directory keeps the lives that it has had. A later life, or a later tick of a life,
-that another node knows and the directory does not know proves that the directory is older than what its node did.
+A directory that was restored from a snapshot or a copy is consistent but has lost promises and records of its node. So
+each start of a node (a *life*, identified by its incarnation) is durably recorded by the other nodes before the node
+takes part, and each directory keeps its own starts. If another node knows a later start, or a later tick of a start,
+that the directory does not contain, the directory is older than the state that its node had reached.
 
-A *tick* counts within a life. It is raised about once a second while the node writes anything, made durable in the
-directory first, and then sent to the other nodes. It detects a copy of a running node, whose next start would
-otherwise compare as a plain restart.
+A *tick* is a counter within a life. It is incremented about once a second while the node writes, made durable in the
+directory first, and then sent to the other nodes. It detects a copy of a running node, whose next start would otherwise
+look like an ordinary restart.
 
-Sans-IO: the caller makes entries durable and carries messages. Rejected: comparing boot counters alone, because the
-start of a copy has the counter that the original's next start has, or a higher one.
+Sans-IO: the caller makes entries durable and exchanges messages. Rejected: comparing boot counters alone, because the
+start of a copy has the same counter as the next start of the original, or a higher one.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tidelog_broker.core.incarnation import boot_counter
 from tidelog_proto import broker_pb2 as pb
 
 OWN_LIVES_MAX: Final = 256
-"""Earlier lives that a directory keeps and shows; older ones are not compared any more."""
+"""Earlier lives that a directory keeps and reports; older ones are no longer compared."""
 ELSEWHERE_MAX: Final = 16
-"""Starts that a directory does not contain and keeps: so many that were withdrawn, and so many others."""
+"""Limit for withdrawn starts missing from the directory, and separately for other starts missing from it."""
 LIVES_PER_MESSAGE_MAX: Final = 1000
-"""Lives in one message between nodes."""
+"""Maximum number of entries in one message between nodes."""
 
 Directory = tuple[str, bytes]
 """A node id and the id of its data directory."""
 
 
 class NodeLife(NamedTuple):
-    """One start of a node, and how far it has come."""
+    """One start of a node, and its latest tick."""
 
     incarnation: int
     tick: int
@@ -42,12 +42,12 @@ class NodeLife(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The lives that a node says its directory has had.
+    """The lives that a node reports for its directory.
 
     Attributes:
-        incarnation: of the life that runs now.
-        past: earlier lives during which the node spoke to other nodes, by incarnation, each with its last durable tick.
-        forgotten_below: boot counter below which lives are not listed any more.
+        incarnation: incarnation of the current life.
+        past: earlier lives in which the node communicated with others: last durable tick by incarnation.
+        forgotten_below: boot counter below which lives are no longer listed.
     """
 
     incarnation: int
@@ -55,7 +55,7 @@ class Claim:
     forgotten_below: int = 0
 
     def is_older_than(self, known: NodeLife) -> bool:
-        """Return whether a life that another node has noted proves the claiming directory to be an older copy."""
+        """Return whether a life recorded by another node proves the claiming directory to be an older copy."""
         if known.incarnation == self.incarnation:
             return False
         if boot_counter(known.incarnation) >= boot_counter(self.incarnation):
@@ -66,21 +66,21 @@ class Claim:
 
 
 def claim_of(incarnation: int, said: pb.PeerLife) -> Claim:
-    """Return the claim in a handshake message of a node whose incarnation was proven."""
+    """Return the claim in a handshake message; the sender's incarnation is already authenticated."""
     return Claim(incarnation, {life.incarnation: life.tick for life in said.past}, said.forgotten_below)
 
 
 @dataclass(slots=True)
 class OwnLives:
-    """The lives of this node's own directory.
+    """The lives of this node's own data directory.
 
     Attributes:
         directory: this node's id and that of its directory.
-        now: the life that runs.
-        past: earlier lives during which this node spoke to others: last durable tick by incarnation.
+        now: the current life.
+        past: earlier lives in which this node communicated with others: last durable tick by incarnation.
         forgotten_below: boot counter below which lives were dropped from `past`.
-        elsewhere: starts that others have noted of this directory and that it does not contain, with whether they were
-            withdrawn before they took part. One that was not proves this directory to be an older copy.
+        elsewhere: starts that other nodes recorded for this directory and that it does not contain, with whether they
+            were withdrawn before they took part. One that was not withdrawn proves this directory to be an older copy.
     """
 
     directory: Directory
@@ -91,18 +91,18 @@ class OwnLives:
 
     @classmethod
     def of(cls, directory: Directory, incarnation: int, kept: Iterable[NodeLife]) -> OwnLives:
-        """Return the lives of a directory that starts its next one; `kept` are the earlier ones in its journal."""
+        """Return the lives of a directory at its next start; `kept` are the earlier ones in its journal."""
         earlier = sorted(life for life in kept if life.incarnation != incarnation)
         newest = earlier[-OWN_LIVES_MAX:]
         forgotten_below = boot_counter(newest[0].incarnation) if len(newest) == OWN_LIVES_MAX else 0
         return cls(directory, NodeLife(incarnation, 0), dict(newest), forgotten_below)
 
     def is_older_than(self, known: NodeLife) -> bool:
-        """Return whether a life that another node has noted proves this directory to be an older copy.
+        """Return whether a life recorded by another node proves this directory to be an older copy.
 
-        So does a later tick of the life that runs: the machine was put back to a snapshot together with its memory.
-        Only this node can compare that, since a tick that it has just raised may overtake what it said before. A life
-        that was withdrawn proves nothing, as it promised and stored nothing.
+        A later tick of the current life is proof, too: the machine was restored from a snapshot with its memory. Only
+        this node can compare it, because a tick may reach another node before an earlier claim does. A withdrawn life
+        proves nothing, as it promised and stored nothing.
         """
         if self.is_withdrawn(known):
             return False
@@ -111,23 +111,23 @@ class OwnLives:
         return self.claim.is_older_than(known)
 
     def is_withdrawn(self, known: NodeLife) -> bool:
-        """Return whether a life of this directory was withdrawn; never one that has a tick, since that took part."""
+        """Return whether a life of this directory was withdrawn; a life with a tick has taken part and never is."""
         return known.tick == 0 and self.elsewhere.get(known.incarnation, False)
 
     @property
     def withdrawn(self) -> list[int]:
-        """The starts of copies of this directory that were withdrawn."""
+        """The withdrawn starts of copies of this directory."""
         return sorted(incarnation for incarnation, is_withdrawn in self.elsewhere.items() if is_withdrawn)
 
     @property
     def doubted_by(self) -> int:
-        """The newest start elsewhere that may have taken part, so that this directory must not; 0 without one."""
+        """The newest start elsewhere that may have taken part, which forbids this directory to take part; 0 if none."""
         return max((life for life, is_withdrawn in self.elsewhere.items() if not is_withdrawn), default=0)
 
     def note_elsewhere(self, incarnation: int, *, is_withdrawn: bool) -> list[int] | None:
-        """Note a start that this directory does not contain; return the ones that make room, None if it is no news.
+        """Record a start that this directory does not contain; return the evicted ones, None if nothing changed.
 
-        A withdrawal is never taken back.
+        A withdrawal is final.
         """
         if incarnation in self.past or incarnation == self.now.incarnation:
             return None
@@ -135,7 +135,7 @@ class OwnLives:
             return None
         doubts = len(self.elsewhere) - len(self.withdrawn)
         if not is_withdrawn and doubts >= ELSEWHERE_MAX:
-            return None  # this directory is in doubt already
+            return None  # the directory is already known to be an older copy
         self.elsewhere[incarnation] = is_withdrawn
         evicted = self.withdrawn[:-ELSEWHERE_MAX] if is_withdrawn else []
         for one in evicted:
@@ -144,5 +144,5 @@ class OwnLives:
 
     @property
     def claim(self) -> Claim:
-        """The lives that this node shows to others."""
+        """The claim that this node sends to others."""
         return Claim(self.now.incarnation, self.past, self.forgotten_below)

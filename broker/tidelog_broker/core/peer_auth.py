@@ -1,21 +1,21 @@
-"""How two nodes prove to each other that they belong to one cluster, without I/O.
+"""Mutual authentication of two nodes of a cluster, without I/O.
 
     caller                                answerer
-    PEER_HELLO (who I am, nonce)      ->
-                                      <-  PEER_HELLO_REPLY (who I am, nonce, proof)
+    PEER_HELLO (identity, nonce)      ->
+                                      <-  PEER_HELLO_REPLY (identity, nonce, proof)
     PEER_PROOF (proof)                ->
                                       <-  PEER_WELCOME
 
-A proof is HMAC-SHA256, keyed with the cluster's secret, over a label for the role, the cluster id, and both sides'
-node id, incarnation and nonce, each with its length in front, so that no two conversations have the same bytes. The
-label keeps one side's proof from being sent back to it as the other's. Proofs are compared in constant time.
+A proof is HMAC-SHA256, keyed with the cluster secret, over a label for the role, the cluster id, and node id,
+incarnation and nonce of both sides. Each part is prefixed with its length, so that different handshakes never produce
+the same bytes. The label prevents reflection of a proof to its sender. Proofs are compared in constant time.
 
-What is compared in the open comes first and names its cause, because each of these is a mistake of configuration that
-somebody must find: another protocol version, another cluster, another bootstrap file, one node id twice.
+Protocol version, cluster id, bootstrap file and node ids are compared before the proofs, in plain text and with
+specific errors, because a mismatch is a configuration mistake.
 
-This keeps strangers and misconfigured nodes out; what follows on the connection is protected by TLS, where nodes speak
-it. With `needs_certificate` both sides also show certificates that name their nodes, so that whoever has got hold of
-the secret is no node yet. Rejected: sending the secret (whoever answers at a mistyped address would have it).
+The handshake authenticates nodes; TLS, if nodes use it, protects the data that follows. With `needs_certificate` both
+sides also present certificates with their node names, so that the secret alone does not admit a node. Rejected:
+sending the secret, which would disclose it to any process at a mistyped address.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _INCARNATION: Final = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this node is to other nodes.
+    """The identity of this node towards other nodes.
 
     Attributes:
         cluster_id: 16 bytes, the same on every node of a cluster.
         node_id: 1 to 128 bytes.
-        incarnation: of this start.
-        secrets: what every node of the cluster is given and nobody else.
+        incarnation: incarnation of this start.
+        secrets: the shared cluster secrets.
         bootstrap_hash: SHA-256 of the bootstrap file; empty for a node that joined later.
-        software: for logs.
-        needs_certificate: nodes show certificates with their names, too.
+        software: version string for logs.
+        needs_certificate: whether nodes must present certificates with their names.
     """
 
     cluster_id: bytes
@@ -66,15 +66,15 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """What the answerer waits for: a caller that says it is this node, and the proof that it would have."""
+    """The identity that a caller has to prove, and the proofs that the answerer accepts."""
 
     node_id: str
     incarnation: int
     _proofs: Mapping[bytes, bytes] = field(repr=False)
-    """By secret, what proves that the caller has it."""
+    """Expected proof by secret."""
 
     def check(self, proof: bytes) -> bytes:
-        """Judge a PEER_PROOF, and return the secret that it was made with.
+        """Verify a PEER_PROOF, and return the secret that it was made with.
 
         Raises:
             ProtocolError: UNAUTHENTICATED.
@@ -100,7 +100,7 @@ def hello_of(own: Identity, nonce: bytes) -> pb.PeerHello:
 
 
 def answer_hello(own: Identity, hello: pb.PeerHello, nonce: bytes) -> tuple[pb.PeerHelloReply, Challenge]:
-    """Return the answerer's reply, with its proof, and what it then expects.
+    """Return the answerer's reply, including its proof, and the challenge for the caller.
 
     Raises:
         ProtocolError: UNSUPPORTED_VERSION, INVALID_REQUEST, or FORBIDDEN with the cause.
@@ -121,7 +121,7 @@ def answer_hello(own: Identity, hello: pb.PeerHello, nonce: bytes) -> tuple[pb.P
 
 
 def check_reply(own: Identity, called: str | None, hello: pb.PeerHello, reply: pb.PeerHelloReply) -> pb.PeerProof:
-    """Judge the answer to `hello` at the address of the node `called` (None: of any); return the caller's proof.
+    """Verify the reply to `hello` from the node `called` (None: any node); return the caller's proof.
 
     Raises:
         ProtocolError: UNSUPPORTED_VERSION, INVALID_REQUEST, FORBIDDEN with the cause, or UNAUTHENTICATED.
@@ -129,7 +129,9 @@ def check_reply(own: Identity, called: str | None, hello: pb.PeerHello, reply: p
     _check(own, reply)
     if called is not None and reply.node_id != called:
         raise ProtocolError(
-            pb.FORBIDDEN, f"the address of the node {called!r} is answered by {reply.node_id!r}: one address is wrong"
+            pb.FORBIDDEN,
+            f"the address of node {called!r} belongs to node {reply.node_id!r}: correct the advertised address of one "
+            "of them",
         )
     for secret in own.secrets:
         if hmac.compare_digest(reply.proof, _proof(secret, _ANSWERER, hello, reply)):
@@ -138,61 +140,63 @@ def check_reply(own: Identity, called: str | None, hello: pb.PeerHello, reply: p
 
 
 def check_certificate(own: Identity, node_id: str, certified: Collection[str]) -> None:
-    """Judge the certificate of a node that says its name.
+    """Verify that a node's certificate names it.
 
     Args:
         own: this node.
-        node_id: the other one.
-        certified: the nodes that its certificate, which was verified, vouches for.
+        node_id: the other node.
+        certified: node names in its certificate, whose signature was verified before.
 
     Raises:
-        ProtocolError: UNAUTHENTICATED, where certificates are needed and this one vouches for others.
+        ProtocolError: UNAUTHENTICATED if certificates are required and this one does not name the node.
     """
     if own.needs_certificate and node_id not in certified:
-        shown = f"one of {', '.join(map(repr, sorted(certified)))}" if certified else "none of a node"
+        shown = f"a certificate for {', '.join(map(repr, sorted(certified)))}" if certified else "no node certificate"
         raise ProtocolError(
             pb.UNAUTHENTICATED,
-            f"the node {node_id!r} shows {shown}, and {own.node_id!r} asks for a certificate that names it: issue one "
-            f"with `tidelog certs issue DIR node {node_id} --host HOST`, and give every node peer_auth = certificate",
+            f"node {node_id!r} presented {shown}, but {own.node_id!r} requires one that names it: issue one with "
+            f"`tidelog certs issue DIR node {node_id} --host HOST`, and set peer_auth = certificate on every node",
         )
 
 
 def _check(own: Identity, other: pb.PeerHello | pb.PeerHelloReply) -> None:
-    """Compare what both sides say in the open."""
+    """Compare the plain-text parts of both identities."""
     if other.version != PROTOCOL_VERSION:
         raise ProtocolError(
             pb.UNSUPPORTED_VERSION,
-            f"the node {other.node_id!r} speaks version {other.version} of the protocol, {own.node_id!r} speaks "
-            f"{PROTOCOL_VERSION}: they need builds that share a version",
+            f"node {other.node_id!r} uses protocol version {other.version}, {own.node_id!r} uses {PROTOCOL_VERSION}: "
+            "install versions of Tidelog that share a protocol version",
         )
     if not 1 <= len(other.node_id.encode()) <= NODE_ID_BYTES_MAX or not other.node_id.isprintable():
-        raise ProtocolError(pb.INVALID_REQUEST, f"a node id has 1 to {NODE_ID_BYTES_MAX} bytes of printable text")
+        raise ProtocolError(pb.INVALID_REQUEST, f"a node id must be 1 to {NODE_ID_BYTES_MAX} bytes of printable text")
     if len(other.nonce) != PEER_NONCE_BYTES:
-        raise ProtocolError(pb.INVALID_REQUEST, f"a nonce has {PEER_NONCE_BYTES} bytes, this one {len(other.nonce)}")
+        raise ProtocolError(pb.INVALID_REQUEST, f"a nonce has {PEER_NONCE_BYTES} bytes, got {len(other.nonce)}")
     if other.cluster_id != own.cluster_id:
         raise ProtocolError(
             pb.FORBIDDEN,
-            f"two clusters told to join each other: {own.node_id!r} is of the cluster {own.cluster_id.hex()}, "
-            f"{other.node_id!r} of {other.cluster_id.hex()}; a node's data directory belongs to one cluster for good",
+            f"node {own.node_id!r} belongs to cluster {own.cluster_id.hex()}, node {other.node_id!r} to cluster "
+            f"{other.cluster_id.hex()}: a data directory cannot change its cluster; correct the configured addresses",
         )
     if other.node_id == own.node_id:
         if other.incarnation == own.incarnation:
-            raise ProtocolError(pb.FORBIDDEN, f"the node {own.node_id!r} has called itself: that address is its own")
+            raise ProtocolError(
+                pb.FORBIDDEN, f"node {own.node_id!r} connected to itself: remove its own address from its peers"
+            )
         raise ProtocolError(
             pb.FORBIDDEN,
-            f"two nodes are called {own.node_id!r}: either a data directory was copied, or one of the two needs "
-            "another name",
+            f"two nodes have the id {own.node_id!r}: either a data directory was copied, or one of them needs another "
+            "node id",
         )
     if own.bootstrap_hash and other.bootstrap_hash and own.bootstrap_hash != other.bootstrap_hash:
         raise ProtocolError(
             pb.FORBIDDEN,
-            f"the bootstrap files of {own.node_id!r} and {other.node_id!r} differ: founders need the same file, byte "
-            "for byte",
+            f"the bootstrap files of {own.node_id!r} and {other.node_id!r} differ: give every founder an identical "
+            "copy of one file",
         )
 
 
 def _proof(secret: bytes, label: bytes, hello: pb.PeerHello, reply: pb.PeerHelloReply) -> bytes:
-    """Return the proof of one side; both messages carry the same cluster id, which `_check` has seen to."""
+    """Return the proof of one side; `_check` ensures that both messages have the same cluster id."""
     mac = hmac.new(secret, digestmod=hashlib.sha256)
     for part in (label, reply.cluster_id, *_side(hello), *_side(reply)):
         mac.update(_LENGTH.pack(len(part)))
@@ -206,5 +210,5 @@ def _side(said: pb.PeerHello | pb.PeerHelloReply) -> tuple[bytes, bytes, bytes]:
 
 def _wrong_secret(node_id: str) -> ProtocolError:
     return ProtocolError(
-        pb.UNAUTHENTICATED, f"the node {node_id!r} has another cluster secret: every node is given the same one"
+        pb.UNAUTHENTICATED, f"node {node_id!r} has another cluster secret: configure the same one on every node"
     )

@@ -1,18 +1,18 @@
-"""Event-loop time of a request of each kind, computed from its envelope before its work starts.
+"""Event-loop time of each kind of request, estimated from its envelope before processing.
 
-One line a kind; a kind without a line is not dispatched (`tests/broker/server/test_request_costs.py`). The figures
-are those of `python -m tests.abuse.run` on the machine of docs/performance.md, rounded up: they order requests by what
-they cost, so that a request of 4,096 entries does not count as much as one of a single entry. Work that is done on
-worker threads, or at other nodes, counts for what of it is left on the loop.
+Every kind that is dispatched has an entry in `COSTS` (`tests/broker/server/test_request_costs.py`). The figures are
+those of `python -m tests.abuse.run` on the machine of docs/performance.md, rounded up. They weigh requests against each
+other, so that a request of 4,096 entries counts more than one of a single entry. Work on worker threads or other nodes
+counts with the part of it that runs on the event loop.
 
-The pace says how a handler bounds what it does to the loop in one go:
+The pace says how a handler bounds its uninterrupted time on the event loop:
 
-- `AT_ONCE`: in one piece, since the largest request takes less than 10 ms, or is bounded in bytes by turns of reading.
-- `PIECES`: the entries are worked through in pieces, and others have their turn in between
+- `AT_ONCE`: not divided; the largest request takes less than 10 ms, or the read turn of a connection bounds its bytes.
+- `PIECES`: the entries are processed in pieces, and other work runs between them
   (`tidelog_proto.process.fair_scheduler`).
-- `PAGES`: an answer is one page, made in a turn; the client asks again for the next.
-- `QUEUED`: the entries are taken in order, in pieces, in the caller's turns of reading, and what is to be written waits
-  in a bounded queue, of which the loop does a bounded part at a time.
+- `PAGES`: an answer is one page; the client requests the next one.
+- `QUEUED`: the entries are accepted in order, in pieces, in the read turns of the connection, and their writes wait in
+  a bounded queue, of which the event loop processes a bounded part at a time.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from tidelog_proto.limits import (
 )
 
 PIECE_US: Final = 2_000
-"""About so much of a request is done in one piece."""
+"""Target duration of one piece."""
 BATCH_US: Final = 25
-"""The cost of each batch of a publish until it is answered, however small the batch is."""
+"""Cost of each batch of a publish, until it is answered, regardless of its size."""
 BATCHES_PER_PIECE: Final = PIECE_US // BATCH_US
 SLICE_US_MAX: Final = 10_000
-"""The largest cost of work that is done in one go, except for `LONG_SLICES`."""
+"""Maximum uninterrupted cost of a request, except for `LONG_SLICES`."""
 
 
 class Pace(Enum):
-    """How the work of a kind is divided; see the module."""
+    """How the work of a request is divided; see the module."""
 
     AT_ONCE = "at once"
     PIECES = "in pieces"
@@ -50,16 +50,16 @@ class Pace(Enum):
 
 
 class Cost(NamedTuple):
-    """The line of one kind.
+    """Cost of one kind of request.
 
     Attributes:
-        request_us: of any request, in microseconds of the event loop's thread.
-        entry_us: of each entry in addition.
-        entries_max: of one request; a request with more is refused, before any of them is looked at.
+        request_us: fixed cost in microseconds of the event loop's thread.
+        entry_us: additional cost of each entry.
+        entries_max: maximum entries of one request; a request with more is refused before processing.
         entries: counts the entries of an envelope.
-        what: what an entry is, for people; empty: a request has none.
+        what: what an entry is, for messages; empty if a request has no entries.
         pace: how the work is divided.
-        mib_us: of each MiB of batches in addition.
+        mib_us: additional cost of each MiB of batches.
     """
 
     request_us: int
@@ -71,7 +71,7 @@ class Cost(NamedTuple):
     mib_us: int = 0
 
     def of(self, envelope: pb.Envelope, attachment_bytes: int = 0) -> int:
-        """Return what a request costs, in microseconds; one with too many entries costs no more than the largest."""
+        """Return the cost of a request in microseconds; entries beyond `entries_max` are not counted."""
         if self.entries is None:
             return self.request_us
         work_us = self.request_us + int(self.entry_us * min(self.entries(envelope), self.entries_max))
@@ -82,8 +82,8 @@ class Cost(NamedTuple):
         """The cost of the largest request."""
         return self.request_us + int(self.entry_us * self.entries_max) + self.mib_us * FRAME_BYTES_MAX // MIB
 
-    def in_one_go_us(self, work_us: int) -> int:
-        """Return how much of a request's cost is done in one turn of the event loop, before its caller's next turn."""
+    def uninterrupted_us(self, work_us: int) -> int:
+        """Return the part of a request's cost that is processed without interruption."""
         match self.pace:
             case Pace.AT_ONCE:
                 return work_us
@@ -94,22 +94,22 @@ class Cost(NamedTuple):
 
     @property
     def piece_entries(self) -> int:
-        """How many entries make a piece."""
+        """Number of entries in a piece."""
         return max(1, int(PIECE_US / self.entry_us)) if self.entry_us else 1
 
 
 HELD_MAX: Final = 100_000
-"""Partitions, and loads of partitions, that one heartbeat of a group's member names."""
+"""Maximum number of partitions, held or with a load, in one heartbeat of a group member."""
 
 LOOK_UP_TIME: Final = 4
 LOOK_UP_KEY: Final = 8
 FILTERED: Final = 3
-"""As how many entries a partition counts of which only some records are fetched."""
+"""Number of entries that a partition with a filter counts as in a fetch."""
 _ENTRIES: Final = ENTRIES_PER_REQUEST_MAX
 
 
 JOIN: Final = 250_000
-"""As how many entries a join counts: the partitions of the group are shared out again, 4,096 of them in 20 ms."""
+"""Number of entries that a join counts as: it recomputes the assignment, 20 ms for 4,096 partitions."""
 
 
 def _heartbeat(envelope: pb.Envelope) -> int:
@@ -130,7 +130,7 @@ def _look_ups(envelope: pb.Envelope) -> int:
 
 
 def look_up_weight(entry: pb.ListOffsetsEntry) -> int:
-    """Return as how many entries one of LIST_OFFSETS counts: a look-up by time or key reads the log."""
+    """Return the number of entries that a LIST_OFFSETS entry counts as: a lookup by time or key reads the log."""
     match entry.WhichOneof("at"):
         case "timestamp_us":
             return LOOK_UP_TIME
@@ -199,14 +199,14 @@ COSTS: Final[dict[str, Cost]] = {
     "security_change": Cost(3_000),
     "security_list": Cost(3_000, pace=Pace.PAGES),
 }
-"""Envelope kind -> its line."""
+"""Cost by envelope kind."""
 
 LONG_SLICES: Final[dict[str, str]] = {
-    "commit": "positions are prepared and written with nothing in between: 20 ms for 4,096",
-    "group_heartbeat": "a group's partitions are shared out in one go: 20 ms for 4,096, about 50 ms for 20,000",
+    "commit": "positions are prepared and written without interruption: 20 ms for 4,096",
+    "group_heartbeat": "an assignment is computed without interruption: 20 ms for 4,096 partitions, 50 ms for 20,000",
 }
-"""Envelope kind -> what of its largest request is done in one go all the same, and why."""
+"""Kinds whose largest request exceeds `SLICE_US_MAX` without interruption, and the reason."""
 
-assert all(cost.in_one_go_us(cost.largest_us) <= SLICE_US_MAX or kind in LONG_SLICES for kind, cost in COSTS.items()), (
-    "what is done at once must be short"
-)
+assert all(
+    cost.uninterrupted_us(cost.largest_us) <= SLICE_US_MAX or kind in LONG_SLICES for kind, cost in COSTS.items()
+), "the uninterrupted cost of a request must not exceed SLICE_US_MAX"

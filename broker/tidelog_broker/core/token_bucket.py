@@ -1,10 +1,10 @@
-"""A rate that may be exceeded and is paid for: a bucket of tokens whose level may fall below zero.
+"""Rate limiting by a token bucket whose level may become negative.
 
-Whatever comes is taken out at once, however much it is, so that a batch larger than the bucket passes, too. What the
-level lacks to zero is a debt, and nothing more should come until it is paid. So over any time no more passes than the
-rate allows, a full bucket, and the last piece.
+A request takes all its tokens at once, so a batch larger than the bucket passes. A negative level is a debt, and the
+caller should admit nothing more until it is repaid. Over any interval the tokens taken are therefore bounded by the
+rate, one full bucket, and the last request.
 
-The clock is the caller's and only runs forwards; where it seems to run backwards, no time has passed.
+The caller supplies the clock; if it goes backwards, no time has passed.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from __future__ import annotations
 from typing import Final
 
 BURST_S: Final = 1.0
-"""A full bucket holds what the rate gives in so long."""
+"""Capacity of the bucket, in seconds of the rate."""
 
 
 class TokenBucket:
-    """One rate of one caller.
+    """One rate limit.
 
     Args:
-        rate: tokens a second, above zero.
-        now_s: the clock.
+        rate: tokens per second, above zero.
+        now_s: current time.
     """
 
     __slots__ = ("_at_s", "_level", "_rate")
@@ -33,26 +33,26 @@ class TokenBucket:
 
     @property
     def rate(self) -> float:
-        """Tokens a second."""
+        """Tokens per second."""
         return self._rate
 
     def take(self, tokens: float, now_s: float) -> None:
-        """Take tokens out, also those that are not there."""
+        """Take tokens out, even if the level becomes negative."""
         self._fill(now_s)
         self._level -= tokens
 
     def debt_s(self, now_s: float) -> float:
-        """Return how long it takes until the debt is paid; 0 without one."""
+        """Return the time until the debt is repaid; 0 without a debt."""
         self._fill(now_s)
         return -self._level / self._rate if self._level < 0 else 0.0
 
     def is_full(self, now_s: float) -> bool:
-        """Whether it is as if nothing had been taken."""
+        """Return whether the bucket is full, so that it can be discarded."""
         self._fill(now_s)
         return self._level >= self._rate * BURST_S
 
     def change_rate(self, rate: float, now_s: float) -> None:
-        """Go on with another rate; what is owed stays owed."""
+        """Change the rate; a debt is kept."""
         assert rate > 0
         self._fill(now_s)
         self._rate = rate

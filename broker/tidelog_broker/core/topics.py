@@ -1,8 +1,7 @@
-"""The topics of the cluster: what the records of `__meta` add up to.
+"""The topics of the cluster, as defined by the records of `__meta`.
 
-A topic is a name and a 128-bit id; a topic created again under an old name is another topic. Of the records
-about one id the highest revision holds, and a deletion is final: nothing revives that id. Ids are random, so the order
-in which topics were made is told by their serials.
+A topic is a name and a 128-bit id; a topic that is recreated under the same name is another topic. Of the records with
+one id the highest revision wins, and a deletion is final. Ids are random, so serials give the order of creation.
 """
 
 from __future__ import annotations
@@ -36,35 +35,35 @@ ENGINES: Final = ("segment",)
 FLUSH_INTERVAL_MS_DEFAULT: Final = 100
 FLUSH_INTERVAL_MS_MAX: Final = 60_000
 DELETING: Final = frozenset({pb.CLEANUP_UNSPECIFIED, pb.DELETE, pb.COMPACT_AND_DELETE})
-"""The cleanups that delete by `retention_ms` and `retention_bytes`."""
+"""Cleanup policies that apply `retention_ms` and `retention_bytes`."""
 DENIED_MAX: Final = 8_192
-"""So many ids are kept of which the owner of `__meta` had no topic: two requests full of them, and 1 MB."""
+"""Maximum number of ids kept as unknown to the owner of `__meta`: two maximal requests, and 1 MB."""
 
 _ALTERED: Final = tuple(
     field.name for field in pb.TopicAlter.DESCRIPTOR.fields if field.name not in {"name", "partitions"}
 )
-"""What is set as it is asked for; the fields of a change have the names of those that they change."""
+"""Fields of a change that are copied; they have the same names in the configuration."""
 
 
 class TopicRegistry:
-    """Topics by name and by id, as far as `__meta` has been applied."""
+    """Topics by name and by id, up to the applied position of `__meta`."""
 
     def __init__(self) -> None:
         self._by_id: dict[bytes, pb.TopicRecord] = {}
         self._by_name: dict[str, pb.TopicRecord] = {}
         self._names: list[str] = []
-        """Those of `_by_name`, in order."""
+        """The names in `_by_name`, sorted."""
         self.may_lag = False
-        """Whether others may know more: in a cluster a topic is known to some nodes a moment before the rest."""
+        """Whether other nodes may know more: in a cluster, records of `__meta` reach the nodes at different times."""
         self.newest_serial = 0
-        """Of all topics that were ever made, deleted ones included: the next one gets 1 more."""
+        """Highest serial of any topic, deleted ones included; the next topic gets 1 more."""
         self.changes = 0
-        """How often anything has changed here."""
+        """Number of changes applied."""
         self._denied: dict[bytes, None] = {}
-        """Ids of no topic, the oldest first."""
+        """Ids that no topic has, oldest first."""
 
     def apply(self, record: pb.TopicRecord) -> bool:
-        """Take a durable record; return whether it changed anything."""
+        """Apply a durable record; return whether it changed anything."""
         standing = self._by_id.get(record.topic_id)
         if standing is not None and (standing.deleted or standing.revision >= record.revision):
             return False
@@ -92,36 +91,36 @@ class TopicRegistry:
         """
         record = self._by_name.get(name)
         if record is None:
-            raise no_such_topic(name)
+            raise unknown_topic(name)
         return record
 
     def with_id(self, topic_id: bytes) -> pb.TopicRecord:
         """Return the topic with this id.
 
         Raises:
-            ProtocolError: UNKNOWN_TOPIC, also when it was deleted; EPOCH_CHANGING when it may be on its way here.
+            ProtocolError: UNKNOWN_TOPIC, also if it was deleted; EPOCH_CHANGING if its record may not have arrived yet.
         """
         record = self._by_id.get(topic_id)
         if record is None and self.may_lag and topic_id not in self._denied:
             raise ProtocolError(
-                pb.EPOCH_CHANGING, f"this node does not know the topic with id {topic_id.hex()} yet; send again"
+                pb.EPOCH_CHANGING, f"this node does not know the topic with id {topic_id.hex()} yet; retry"
             )
         if record is None or record.deleted:
-            raise no_topic_with(topic_id, "does not exist" if record is None else "was deleted")
+            raise unknown_topic_id(topic_id, "does not exist" if record is None else "was deleted")
         return record
 
-    def is_open_question(self, topic_id: bytes, partition: int) -> bool:
-        """Whether there may be a partition that is unknown here: its topic was made, or got it, a moment ago."""
+    def may_exist(self, topic_id: bytes, partition: int) -> bool:
+        """Return whether an unknown partition may exist: its topic may have been created or extended just now."""
         if not self.may_lag or topic_id in self._denied:
             return False
         record = self._by_id.get(topic_id)
         return record is None or (not record.deleted and partition >= record.config.partitions)
 
     def deny(self, topic_id: bytes) -> None:
-        """Note that no topic has this id, if none is known: `__meta` was applied as it was after somebody had named it.
+        """Record that no topic has this id; called after `__meta` was applied up to its state at the request.
 
-        That stays true: who makes a topic names its id when its record is committed, and nobody can guess one before.
-        The ids of the broker's own topics are no secret, so they are never denied.
+        This cannot become false: an id is random, and known to no client before its record is committed. The ids of
+        internal topics are public, so they are never denied.
         """
         if topic_id in self._by_id or topic_id in {META_TOPIC_ID, OFFSETS_TOPIC_ID}:
             return
@@ -130,70 +129,72 @@ class TopicRegistry:
             del self._denied[next(iter(self._denied))]
 
     def config_of(self, topic_id: bytes) -> pb.TopicConfig | None:
-        """Return what was asked for a topic; None for one that is unknown or deleted."""
+        """Return the configuration of a topic; None if it is unknown or deleted."""
         record = self._by_id.get(topic_id)
         return None if record is None or record.deleted else record.config
 
     def first_epoch(self, topic_id: bytes, partition: int) -> pb.EpochDescriptor | None:
-        """Return epoch 0 of a partition as it was founded; None when its record does not say it."""
+        """Return the descriptor of epoch 0 of a partition; None if the topic's record does not contain it."""
         record = self._by_id.get(topic_id)
         if record is None or partition >= len(record.first_epochs):
             return None
         return record.first_epochs[partition]
 
     def get(self, topic_id: bytes) -> pb.TopicRecord | None:
-        """Return the record with this id, also of a deleted topic; None when there never was one."""
+        """Return the record with this id, also of a deleted topic; None for an unknown id."""
         return self._by_id.get(topic_id)
 
     def exists(self, name: str) -> bool:
-        """Whether a topic has this name."""
+        """Return whether a topic has this name."""
         return name in self._by_name
 
     def is_deleted(self, topic_id: bytes) -> bool:
-        """Whether there was a topic with this id."""
+        """Return whether the topic with this id was deleted."""
         record = self._by_id.get(topic_id)
         return record is not None and record.deleted
 
     def deleted(self) -> list[pb.TopicRecord]:
-        """Return the topics that were deleted."""
+        """Return the deleted topics."""
         return [record for record in self._by_id.values() if record.deleted]
 
     def live(self) -> list[pb.TopicRecord]:
-        """Return the topics there are, by name."""
+        """Return the existing topics, by name."""
         return [self._by_name[name] for name in self._names]
 
     def live_from(self, name: str) -> Iterator[pb.TopicRecord]:
-        """Yield the topics there are from a name on, by name; to be left before the registry changes."""
+        """Yield the existing topics in order from a name on; the registry must not change during the iteration."""
         for at in range(bisect_left(self._names, name), len(self._names)):
             yield self._by_name[self._names[at]]
 
     def find(self, name: str) -> pb.TopicRecord | None:
-        """Return the topic called `name`; None if there is none."""
+        """Return the topic called `name`; None if it does not exist."""
         return self._by_name.get(name)
 
     def records(self) -> Iterator[pb.TopicRecord]:
-        """Yield everything that stands, deletions included: a snapshot."""
+        """Yield all records, deletions included, for a snapshot."""
         yield from self._by_id.values()
 
 
-def no_such_topic(name: str) -> ProtocolError:
-    """Return the error for a name that no topic has."""
-    return ProtocolError(pb.UNKNOWN_TOPIC, f"there is no topic {name!r}; create it first")
+def unknown_topic(name: str) -> ProtocolError:
+    """Return the error for an unknown topic name."""
+    return ProtocolError(
+        pb.UNKNOWN_TOPIC, f"topic {name!r} does not exist; create it with: tidelog topic create {name}"
+    )
 
 
-def no_topic_with(topic_id: bytes, was: str = "does not exist") -> ProtocolError:
-    """Return the error for an id that is no topic's, as far as who asks may know."""
-    text = f"the topic with id {topic_id.hex()} {was}; ask for metadata again"
+def unknown_topic_id(topic_id: bytes, was: str = "does not exist") -> ProtocolError:
+    """Return the error for a topic id that is unknown, or hidden from the caller."""
+    text = f"the topic with id {topic_id.hex()} {was}; refresh the metadata"
     return ProtocolError(pb.UNKNOWN_TOPIC, text, topic_id=topic_id)
 
 
 def complete_config(asked: pb.TopicConfig, *, copies_default: int = 1, copies_max: int = 1) -> pb.TopicConfig:
-    """Fill the unset fields of a new topic's configuration and check all of them.
+    """Fill in the unset fields of a new topic's configuration and validate it.
 
     Args:
-        asked: what the creator says.
-        copies_default: the replication factor of one who says nothing.
-        copies_max: the greatest that may be asked for; 1 on a node that stands alone.
+        asked: the requested configuration.
+        copies_default: default of the replication factor.
+        copies_max: maximum of the replication factor; 1 on a standalone node.
 
     Raises:
         ProtocolError: INVALID_REQUEST, naming the field and its range.
@@ -218,7 +219,7 @@ def _complete_cleanup(config: pb.TopicConfig) -> None:
 
 
 def _with_cleanup(record: pb.TopicRecord) -> pb.TopicRecord:
-    """Return a topic from before there was anything but deleting, with what it says nothing of."""
+    """Return the record of a topic that was created before cleanup policies existed, with their defaults."""
     completed = pb.TopicRecord()
     completed.CopyFrom(record)
     _complete_cleanup(completed.config)
@@ -226,14 +227,14 @@ def _with_cleanup(record: pb.TopicRecord) -> pb.TopicRecord:
 
 
 def deduplicates(config: pb.TopicConfig) -> bool:
-    """Whether records are dropped whose content the partition has already."""
+    """Return whether duplicate records are dropped by content."""
     return bool(config.deduplicate_s or config.deduplicate_records)
 
 
 def check_config(config: pb.TopicConfig, *, copies_max: int = 1) -> None:
-    """Refuse a configuration that cannot be served.
+    """Refuse an invalid configuration.
 
-    More copies than there are nodes may be asked for: there are as many as nodes, and more as nodes join.
+    The replication factor may exceed the number of nodes: copies are added as nodes join.
 
     Raises:
         ProtocolError: INVALID_REQUEST.
@@ -242,15 +243,19 @@ def check_config(config: pb.TopicConfig, *, copies_max: int = 1) -> None:
     _within("flush_interval_ms", config.flush_interval_ms, 1, FLUSH_INTERVAL_MS_MAX)
     _within("segment_bytes", config.segment_bytes, SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
     if config.flush not in {pb.ALWAYS, pb.INTERVAL, pb.NEVER}:
-        raise ProtocolError(pb.INVALID_REQUEST, f"flush {config.flush} is unknown; it is always, interval or never")
+        raise ProtocolError(pb.INVALID_REQUEST, f"flush must be always, interval or never, got {config.flush}")
     if copies_max == 1 and (config.replication_factor != 1 or config.ack_quorum > 1):
-        raise ProtocolError(pb.INVALID_REQUEST, "this node stands alone: replication_factor is 1 and ack_quorum 0 or 1")
+        raise ProtocolError(
+            pb.INVALID_REQUEST,
+            "this node is not part of a cluster: replication_factor must be 1 and ack_quorum 0 or 1, got "
+            f"replication_factor {config.replication_factor} and ack_quorum {config.ack_quorum}",
+        )
     _within("replication_factor", config.replication_factor, 1, copies_max)
     _within("ack_quorum", config.ack_quorum, 0, config.replication_factor)
     _within("retention_ms", config.retention_ms, 0, RETENTION_MS_MAX)
     if config.cleanup not in {pb.DELETE, pb.COMPACT, pb.COMPACT_AND_DELETE}:
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"cleanup {config.cleanup} is unknown; it is delete, compact or compact,delete"
+            pb.INVALID_REQUEST, f"cleanup must be delete, compact or compact,delete, got {config.cleanup}"
         )
     _within("compaction_lag_ms", config.compaction_lag_ms, 0, RETENTION_MS_MAX)
     _within("tombstone_retention_ms", config.tombstone_retention_ms, 1, RETENTION_MS_MAX)
@@ -260,18 +265,18 @@ def check_config(config: pb.TopicConfig, *, copies_max: int = 1) -> None:
     if deduplicates(config) and config.cleanup != pb.DELETE:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            "a compacted topic cannot drop duplicates: a key that goes back to an earlier value would keep the later "
-            "one; set deduplicate_s and deduplicate_records to 0, or cleanup to delete",
+            "a compacted topic cannot drop duplicates: if a key returned to an earlier value, that record would be "
+            "dropped; set deduplicate_s and deduplicate_records to 0, or cleanup to delete",
         )
     if config.engine not in ENGINES:
-        raise ProtocolError(pb.INVALID_REQUEST, f"engine {config.engine!r} is unknown; there is {', '.join(ENGINES)}")
+        raise ProtocolError(pb.INVALID_REQUEST, f"engine must be {' or '.join(ENGINES)}, got {config.engine!r}")
 
 
 def altered(record: pb.TopicRecord, change: pb.TopicAlter, *, copies_max: int = 1) -> pb.TopicRecord:
-    """Return the next revision of a topic with `change` applied; the first epochs of new partitions are not in it yet.
+    """Return the next revision of a topic with `change` applied; first epochs of new partitions are added later.
 
     Raises:
-        ProtocolError: INVALID_REQUEST for a value out of range or fewer partitions than there are.
+        ProtocolError: INVALID_REQUEST for a value out of range or a lower number of partitions.
     """
     result = pb.TopicRecord()
     result.CopyFrom(record)
@@ -279,7 +284,8 @@ def altered(record: pb.TopicRecord, change: pb.TopicAlter, *, copies_max: int = 
         if change.partitions < record.config.partitions:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"{record.name!r} has {record.config.partitions} partitions; their number only grows",
+                f"topic {record.name!r} has {record.config.partitions} partitions, which cannot be reduced; got "
+                f"{change.partitions}",
             )
         result.config.partitions = change.partitions
     _complete_cleanup(result.config)
@@ -293,4 +299,4 @@ def altered(record: pb.TopicRecord, change: pb.TopicAlter, *, copies_max: int = 
 
 def _within(name: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
-        raise ProtocolError(pb.INVALID_REQUEST, f"{name} is {value}; it lies between {low} and {high}")
+        raise ProtocolError(pb.INVALID_REQUEST, f"{name} must be {low} to {high}, got {value}")

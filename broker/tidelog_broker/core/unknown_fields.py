@@ -1,4 +1,4 @@
-"""Find fields of a message that a later build has added, so that a request is not carried out in part."""
+"""Detection of protobuf fields added by a later version, so that a request is not carried out in part."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog_proto.errors import ProtocolError
 
 
 def unknown_fields(message: Message) -> list[str]:
-    """Return the fields of a message and of messages in it that this build does not know: `field 28 of TopicConfig`."""
+    """Return the unknown fields of a message and its submessages, like `field 28 of TopicConfig`."""
     found: dict[str, None] = {}
     for part in _parts(message):
         unknown = UnknownFieldSet(part)
@@ -23,7 +23,7 @@ def unknown_fields(message: Message) -> list[str]:
 
 
 def refuse_unknown_fields(request: Message) -> None:
-    """Refuse a change with fields that this build does not know: it would carry out a part of the change.
+    """Refuse a change with unknown fields, which would be carried out in part.
 
     Raises:
         ProtocolError: INVALID_REQUEST, naming the fields.
@@ -32,8 +32,8 @@ def refuse_unknown_fields(request: Message) -> None:
     if unknown:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"this node does not know {', '.join(unknown[:10])}, which a later version has: upgrade the nodes first, "
-            "or use a client of their version",
+            f"this node does not know {', '.join(unknown[:10])}, added by a later version: upgrade the nodes, or use a "
+            "client of their version",
         )
 
 

@@ -63,7 +63,7 @@ class Coordinated:
         Raises:
             ProtocolError: nothing can be told here any more.
         """
-        told = self.group.told(member_id)
+        told = self.group.assignment_of(member_id)
         if wait_s <= 0 or told is None or told.revision > seen_revision:
             return
         self._wake([member_id])  # an earlier question of the same member

@@ -19,9 +19,9 @@ from typing import Final, Protocol
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.base.tasks import Tasks
+from tidelog_broker.core.groups.member_access import MemberAccess
 from tidelog_broker.core.groups.membership import ConsumerGroup, fenced, keys_of
 from tidelog_broker.core.groups.positions import GroupBounds, GroupOffsets
-from tidelog_broker.core.groups.readers import GroupReader
 from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.core.security.permissions import Permissions
 from tidelog_broker.core.topics import PartitionKey, TopicRegistry
@@ -161,7 +161,7 @@ class Coordinator:
     # ---------------------------------------------------------------------------------------------- members
 
     async def heartbeat(
-        self, asked: pb.GroupHeartbeat, reader: GroupReader, *, creator: str = "", counted_in: int | None = None
+        self, asked: pb.GroupHeartbeat, reader: MemberAccess, *, creator: str = "", counted_in: int | None = None
     ) -> pb.GroupHeartbeatReply:
         """Hear a member, and tell it what to read: when that is other than it has seen, or after `wait_ms`.
 
@@ -190,7 +190,7 @@ class Coordinator:
         self._hear(asked.group, asked.member_id, member.wish)
         self._sessions.reads_for(who, reader)
         if known is None or known.key != reader.key:
-            coordinated.group.look_at_topics()
+            coordinated.group.check_topics()
             await asyncio.shield(coordinated.settle())
         if asked.HasField("join"):
             await asyncio.shield(coordinated.settle())
@@ -203,7 +203,7 @@ class Coordinator:
             raise _elsewhere()
         if coordinated.group.in_doubt:
             await asyncio.shield(coordinated.settle())
-        told = coordinated.group.told(asked.member_id)
+        told = coordinated.group.assignment_of(asked.member_id)
         if told is None:
             raise fenced(asked.group)
         if told.revision <= asked.seen_revision:
@@ -214,7 +214,7 @@ class Coordinator:
         reply.wants_loads = coordinated.group.wants_loads
         return reply
 
-    def check_caller(self, group: str, member_id: str, reader: GroupReader) -> None:
+    def check_caller(self, group: str, member_id: str, reader: MemberAccess) -> None:
         """See that nobody speaks for another's member.
 
         Raises:
@@ -273,7 +273,7 @@ class Coordinator:
 
     # -------------------------------------------------------------------------------------------- internals
 
-    def _join(self, asked: pb.GroupHeartbeat, creator: str, reader: GroupReader) -> Coordinated:
+    def _join(self, asked: pb.GroupHeartbeat, creator: str, reader: MemberAccess) -> Coordinated:
         self._check_stays(asked.group)
         who = Who(asked.group, asked.member_id)
         if who in self._departed:
@@ -452,12 +452,12 @@ class Coordinator:
         if self._topics_seen != self._topics.changes or self._rules_are_to_be_looked_at(now):
             self._topics_seen = self._topics.changes
             for coordinated in list(self._groups.values()):
-                coordinated.group.look_at_topics()
+                coordinated.group.check_topics()
                 coordinated.settle()
         if now >= self._loads_look_at:
             self._loads_look_at = now + LOADS_LOOK_S
             for name, coordinated in list(self._groups.items()):
-                if coordinated.group.look_at_loads(now):
+                if coordinated.group.check_loads(now):
                     log.info("some members of the group %r read much more than others: partitions move", name)
                     coordinated.settle()
 

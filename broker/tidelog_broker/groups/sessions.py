@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
-from tidelog_broker.core.groups.readers import GroupReader
+from tidelog_broker.core.groups.member_access import MemberAccess
 
 GAP_S: Final = 1.0
 """Who looks this late has not run in between, and nobody could be heard."""
@@ -27,7 +27,7 @@ class Sessions:
 
     def __init__(self) -> None:
         self._deadlines: dict[Who, float] = {}
-        self._readers: dict[Who, GroupReader] = {}
+        self._readers: dict[Who, MemberAccess] = {}
         self._order: list[tuple[float, Who]] = []
         """A heap; an entry counts where it says what `_deadlines` says."""
         self._looked_at: float | None = None
@@ -49,11 +49,11 @@ class Sessions:
         if len(self._order) > 2 * len(self._deadlines) + 64:
             self._order = sorted((deadline, each) for each, deadline in self._deadlines.items())
 
-    def reads_for(self, who: Who, reader: GroupReader) -> None:
+    def reads_for(self, who: Who, reader: MemberAccess) -> None:
         """Note whose member it is."""
         self._readers[who] = reader
 
-    def reader(self, who: Who) -> GroupReader | None:
+    def reader(self, who: Who) -> MemberAccess | None:
         """Return whose member it is; None where it has not said anything yet."""
         return self._readers.get(who)
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog_broker.core.groups.readers import GroupReader
+from tidelog_broker.core.groups.member_access import MemberAccess
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -63,7 +63,7 @@ class Subscriptions:
         self._readable: dict[tuple[str, tuple[str, frozenset[str]]], _Readable] = {}
         """By pattern, and the caller's name and roles; the longest unused first."""
 
-    def of(self, wish: pb.GroupWish, reader: GroupReader) -> dict[bytes, int]:
+    def of(self, wish: pb.GroupWish, reader: MemberAccess) -> dict[bytes, int]:
         """Return the topics that a wish stands for now, by id, and how many partitions each has.
 
         Args:
@@ -85,10 +85,10 @@ class Subscriptions:
         if wish.pattern and wish.pattern not in self._found:
             self._matched(wish.pattern, time_s=PATTERN_S_MAX)
 
-    def _read_of(self, pattern: str, reader: GroupReader) -> Iterable[str]:
+    def _read_of(self, pattern: str, reader: MemberAccess) -> Iterable[str]:
         """Return the names that match and that a caller may read; the rules are asked about what is new alone."""
         matched = self._matched(pattern)
-        rules = reader.rules_changes
+        rules = reader.rules_version
         if rules is None:
             return matched
         before = self._readable.pop((pattern, reader.key), None)

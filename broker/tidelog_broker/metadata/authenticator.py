@@ -6,7 +6,7 @@ import hmac
 import secrets
 from collections.abc import Callable
 
-from tidelog_broker.core.security.api_keys import KnownSecrets, slow_hash
+from tidelog_broker.core.security.api_keys import VerifiedSecrets, slow_hash
 from tidelog_broker.core.security.registry import ADMIN_BY_RECORD, KEY, SecurityRegistry
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.metadata.admin_keys import IN_FILE, AdminKeys
@@ -48,7 +48,7 @@ class Authenticator:
         self._now_us = now_us
         self.logins = ScramLogins(registry)
         """Users with passwords, who take two messages to come in."""
-        self._known = KnownSecrets(secrets.token_bytes(32))
+        self._known = VerifiedSecrets(secrets.token_bytes(32))
 
     async def session_of(self, credentials: pb.Credentials, *, address: str) -> Session:
         """Return the session of who has shown these credentials, from this address, as addresses are counted.

@@ -75,7 +75,7 @@ class MetaFreshness:
         Returns:
             False when nobody could be asked.
         """
-        unknown = [key for key in keys if self._topics.is_open_question(*key)]
+        unknown = [key for key in keys if self._topics.may_exist(*key)]
         if not unknown:
             return True
         current = await self.is_current()

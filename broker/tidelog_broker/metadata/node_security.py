@@ -13,7 +13,7 @@ from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.base.tls import FILES_LOOK_S
 from tidelog_broker.core.security.registry import SecurityRegistry
-from tidelog_broker.core.security.sealed_logins import SealedLogins
+from tidelog_broker.core.security.signed_logins import SignedLogins
 from tidelog_broker.core.security.tickets import Tickets
 from tidelog_broker.metadata.admin_keys import AdminKeys
 from tidelog_broker.metadata.authenticator import Authenticator
@@ -50,7 +50,7 @@ class NodeSecurity:
         self.registry = SecurityRegistry([settings.admin])
         self.tickets = Tickets(secrets.token_bytes(32))
         """Of callers of gateways; a node of a cluster goes by the cluster's secret as soon as it has it."""
-        self.sealed_logins = SealedLogins(secrets.token_bytes(32))
+        self.sealed_logins = SignedLogins(secrets.token_bytes(32))
         """Of the same, while they prove their passwords."""
         self.certificates = Certificates(settings.cert_principals, self.registry.permissions, admin=settings.admin)
         """Makes principals of certificates."""

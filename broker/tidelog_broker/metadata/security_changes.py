@@ -100,7 +100,7 @@ class SecurityChanges:
         now_us = self._now_us()
         if asked.expires_us and asked.expires_us <= now_us:
             raise ProtocolError(pb.INVALID_REQUEST, "the key would have expired already: give a time to come")
-        self._registry.refuse_too_many(KEY)
+        self._registry.check_limit(KEY)
         key, salt = new_key(), secrets.token_bytes(SALT_BYTES)
         record = self._registry.next_of(KEY + key.key_id)
         record.api_key.CopyFrom(
@@ -126,7 +126,7 @@ class SecurityChanges:
                 f"a rule that denies {asked.principal!r} something would never match: it is the administrator, and may "
                 "do everything; to take that away, remove its keys from admin_key_file",
             )
-        self._registry.refuse_too_many(RULE)
+        self._registry.check_limit(RULE)
         rule = pb.AccessRule()
         rule.CopyFrom(asked)
         rule.rule_id = new_id()
@@ -144,7 +144,7 @@ class SecurityChanges:
         check_quota(quota, is_admin=self._registry.quotas.is_admin(quota.subject))
         standing = self._registry.quotas.of_subject(quota.subject)
         if standing is None:
-            self._registry.refuse_too_many(QUOTA)
+            self._registry.check_limit(QUOTA)
         quota.quota_id = new_id() if standing is None else standing.quota_id
         record = self._registry.next_of(QUOTA + quota.quota_id)
         record.quota.CopyFrom(quota)
@@ -201,10 +201,10 @@ class SecurityChanges:
         now_us = self._now_us()
         keys = (
             (key.principal, key.roles)
-            for key in self._registry.standing_keys()
+            for key in self._registry.api_keys()
             if KEY + key.key_id != removed and not 0 < key.expires_us <= now_us
         )
-        users = ((user.name, user.roles) for user in self._registry.standing_users() if USER + user.user_id != removed)
+        users = ((user.name, user.roles) for user in self._registry.scram_users() if USER + user.user_id != removed)
         return any(
             not permissions.is_admin(principal)  # no key and no user is the administrator's
             and permissions.decide(principal, roles, pb.OP_CLUSTER, pb.RES_CLUSTER, "").allowed

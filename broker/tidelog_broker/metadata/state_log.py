@@ -27,7 +27,7 @@ from tidelog_broker.core.groups.records import GroupRecords, group_in
 from tidelog_broker.core.groups.records import wrapped as wrapped_group
 from tidelog_broker.core.placement.registry import NodeRegistry, wrapped
 from tidelog_broker.core.replication.producers import StoredBatch
-from tidelog_broker.core.security.registry import SecurityRegistry, wrapped_security
+from tidelog_broker.core.security.registry import SecurityRegistry, to_meta_record
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.core.unknown_fields import unknown_fields
 from tidelog_broker.metadata.features import FeatureGate, Record
@@ -323,7 +323,7 @@ class MetaLog(StateLog):
         for record in self._nodes.records():
             if record.revision:
                 yield wrapped(record)
-        yield from map(wrapped_security, self._security.records())
+        yield from map(to_meta_record, self._security.records())
 
     def apply_value(self, value: bytes) -> None:
         """Apply a committed record; `follow_changes` is to be awaited after it."""
@@ -395,7 +395,7 @@ class MetaLog(StateLog):
         self._one_at_a_time()
         for record in records:
             self._features.admit(record)
-        await self.write(list(map(wrapped_security, records)), epoch=epoch)
+        await self.write(list(map(to_meta_record, records)), epoch=epoch)
 
     async def write_topic(self, record: pb.TopicRecord, *, epoch: int) -> None:
         """Make a topic's new revision durable, apply it, and let the partitions follow.

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Iterable
 
 from tidelog_broker.core.security.permissions import check_principal, refuse_admin
-from tidelog_broker.core.security.registry import MADE_UP, USER, SecurityRegistry
+from tidelog_broker.core.security.registry import SCRAM_RECORD_ID, USER, SecurityRegistry
 from tidelog_broker.metadata.security_limits import check_roles
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_proto import broker_pb2 as pb
@@ -46,7 +46,7 @@ class UserChanges:
             raise ProtocolError(
                 pb.INVALID_REQUEST, f"there is a user {asked.name!r}: give another password, or delete it"
             )
-        self._registry.refuse_too_many(USER)
+        self._registry.check_limit(USER)
         return await self._put(asked, asked.roles, [], epoch)
 
     async def set_password(self, asked: pb.ScramUser, epoch: int) -> pb.SecurityChangeReply:
@@ -92,7 +92,7 @@ class UserChanges:
         record = self._registry.next_of(USER + user.user_id)
         record.user.CopyFrom(user)
         if not self._registry.scram_secret():
-            secret = self._registry.next_of(MADE_UP)
+            secret = self._registry.next_of(SCRAM_RECORD_ID)
             secret.scram_secret = secrets.token_bytes(32)
             records = [*records, secret]
         await self._meta_log.write_security(*records, record, epoch=epoch)

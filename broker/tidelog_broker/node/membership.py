@@ -24,7 +24,7 @@ from tidelog_broker.base.tls import FILES_LOOK_S
 from tidelog_broker.broker import SOFTWARE, Broker
 from tidelog_broker.cluster.gossip import Gossip
 from tidelog_broker.core.membership import members
-from tidelog_broker.core.membership.reach import Reach
+from tidelog_broker.core.membership.connectivity import ConnectivityMonitor
 from tidelog_broker.core.membership.roster import Change, Event, IdentityConflict
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.placement.registry import removal
@@ -231,7 +231,7 @@ class Membership:
             listen=members.Address(settings.host, self._gossip_port),
             seeds=seeds,
             on_event=self._on_gossip,
-            is_noted=broker.lives.is_noted,
+            is_registered=broker.lives.is_registered,
         )
         await self._gossip.start()
         broker.cluster.use_members(self._gossip.members)
@@ -305,14 +305,14 @@ class Membership:
 
     async def _watch_connections(self) -> None:
         """See who lives and cannot be spoken with."""
-        broker, reach = self._broker, Reach()
+        broker, connectivity = self._broker, ConnectivityMonitor()
         while True:
             assert broker.peers is not None
             assert self._gossip is not None
             known = broker.cluster.addresses()  # without those that were removed: they are not called any more
             living = {member.node_id for member in self._gossip.members.live() if member.node_id in known}
             now_ms = int(broker.loop.time() * 1000)
-            cut_off = reach.cut_off(
+            cut_off = connectivity.unreachable(
                 living, outgoing=broker.cluster.linked, incoming=broker.peers.connected, now_ms=now_ms
             )
             if broker.cluster.note_cut_off(cut_off):
@@ -340,7 +340,7 @@ class Membership:
         """Another start of a node was reported: end connections with the earlier one, which is refused if it calls."""
         broker = self._broker
         if broker.peers is not None:
-            broker.peers.dismiss_unless(node_id, broker.lives.is_noted)
+            broker.peers.dismiss_unless(node_id, broker.lives.is_registered)
         if self._links is not None:
             self._links.reconnect(node_id)
 
@@ -377,7 +377,7 @@ class Membership:
         addresses |= self._broker.cluster.addresses()
         self._links.update_peers(addresses)
         self._part_with_removed()
-        self._broker.neighbours_changed()
+        self._broker.liveness_changed()
 
     def _part_with_removed(self) -> None:
         """End the connections of nodes that were removed, of this one by stopping."""

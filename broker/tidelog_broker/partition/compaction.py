@@ -275,7 +275,7 @@ class Compaction:
         """
         epoch = self._state.epoch
         self._watch.step(self.awaited_copies)
-        plan = replace(self._state.replica.ownership.plan_on(), compactions=tuple(compactions))
+        plan = replace(self._state.replica.ownership.plan_next(), compactions=tuple(compactions))
         self._driver.roll_over(plan)
         try:
             async with asyncio.timeout(DECIDE_S):
@@ -303,7 +303,7 @@ class Compaction:
     def awaited_copies(self) -> str:
         """Return which copies have to answer, those that do not as far as the owner knows if there are such."""
         replica = self._state.replica
-        active, alive = replica.state.active, replica.state.surroundings.alive
+        active, alive = replica.state.active, replica.state.cluster_hints.alive
         streaming = {each.node_id for each in replica.followers if each.streaming}
         others = [node for node in active.placement if node != replica.state.node_id]
         away = [node for node in others if not alive(node) or node not in streaming]

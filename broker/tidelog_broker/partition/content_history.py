@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tidelog_broker.core.content_window import ContentWindow
+from tidelog_broker.core.deduplication_window import DeduplicationWindow
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.canonical_columns import Int64s
@@ -108,7 +108,7 @@ class ContentHistory:
         self.is_whole = self._end <= self._log_start or self.count >= self._records_max or is_old
         self._begin = self.next_offset = max(self._log_start, self._end - STRETCH_RECORDS)
 
-    def fill(self, window: ContentWindow) -> None:
+    def fill(self, window: DeduplicationWindow) -> None:
         """Add what was read to a new window, which has the memory for it: the newest records that it can have."""
         parts = list(chain.from_iterable(reversed(self._stretches)))
         over = self.count - self._records_max

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tidelog_broker.core.content_window import ROW_BYTES, ContentWindow
+from tidelog_broker.core.deduplication_window import ROW_BYTES, DeduplicationWindow
 from tidelog_broker.core.replication.epoch_writer import Group, Owner
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.replication.producers import StoredBatch
@@ -70,7 +70,7 @@ class _Rebuild(NamedTuple):
     """A window that is being made, and for what."""
 
     history: ContentHistory
-    window: ContentWindow
+    window: DeduplicationWindow
     owner: Owner
     settings: tuple[int, int]
     built: Built
@@ -100,7 +100,7 @@ class Deduplication:
         self._tools = tools
         self._io_key = io_key
         self._check_offset = check_offset
-        self._window: ContentWindow | None = None
+        self._window: DeduplicationWindow | None = None
         self._owner: Owner | None = None
         """Whose window it is."""
         self._prepared: tuple[Batch, _Screened | ProtocolError] | None = None
@@ -154,7 +154,9 @@ class Deduplication:
         if hasher is None:
             built(None)
             return
-        window = ContentWindow(records_max=records_max, age_us=age_us, take=budget.admit, give_back=budget.give_back)
+        window = DeduplicationWindow(
+            records_max=records_max, age_us=age_us, take=budget.admit, give_back=budget.give_back
+        )
         history = ContentHistory(
             self._state.log,
             hasher,
@@ -322,7 +324,7 @@ class Deduplication:
             if outcome.duplicates:
                 self._tools.metrics.deduplicated.tally(self._state.topic.name).inc(outcome.duplicates)
                 appended.outcomes[0] = outcome._replace(dropped=screened.dropped)
-                owner.producers.was_sent_as(batch.header)
+                owner.producers.set_fingerprint(batch.header)
         self._take(appended, group)
 
     def _take(self, appended: Group, group: Group) -> None:
@@ -331,7 +333,7 @@ class Deduplication:
         group.outcomes += appended.outcomes
         group.duplicates += appended.duplicates
 
-    def _screen(self, window: ContentWindow, batch: Batch, *, now_us: int, log_start: int) -> _Screened:
+    def _screen(self, window: DeduplicationWindow, batch: Batch, *, now_us: int, log_start: int) -> _Screened:
         """Return a batch without what is in the window, or twice in it. For any thread.
 
         Raises:

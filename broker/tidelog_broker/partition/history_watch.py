@@ -49,7 +49,7 @@ class HistoryWatch:
                 continue
             epochs += missing.epochs
             records += missing.records
-            if missing.nowhere:
+            if missing.is_unavailable:
                 nowhere.add(partition.name)
                 if partition.name not in self._nowhere:
                     log.warning(

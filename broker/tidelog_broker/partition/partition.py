@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from tidelog_broker.base.tallies import PartitionFigures
+from tidelog_broker.core.hot_ring import HotRing, RingEntry
 from tidelog_broker.core.replication.effects import Append, EpochDecided
-from tidelog_broker.core.ring import HotRing, RingEntry
 from tidelog_broker.partition.access import Access
 from tidelog_broker.partition.changes import Changes
 from tidelog_broker.partition.compaction import Compaction
@@ -251,7 +251,7 @@ class Partition:
 
     # --- news of the node ------------------------------------------------------------------------------
 
-    def neighbours_changed(self) -> None:
+    def liveness_changed(self) -> None:
         """Who is alive has changed: perhaps a quorum is gone, or is back."""
         self.changes.changed()
         self.pipeline.go_on()

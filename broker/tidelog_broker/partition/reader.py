@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog_broker.base.offload import Offload
-from tidelog_broker.core.ring import HotRing, RingEntry
+from tidelog_broker.core.hot_ring import HotRing, RingEntry
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.storage.partition.partition_reader import PartitionLogReader
 from tidelog_broker.storage.segment.reading import FoundBatches

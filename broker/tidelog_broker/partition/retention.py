@@ -262,7 +262,7 @@ class Retention:
     def lacks_for_long(self, offset: int) -> bool:
         """Whether a replica lacks what lies below `offset` and is away."""
         replica = self._state.replica
-        alive = replica.state.surroundings.alive
+        alive = replica.state.cluster_hints.alive
         return any(each.held_offset < offset and not alive(each.node_id) for each in replica.followers)
 
     def end_epoch(self) -> int:
@@ -281,7 +281,7 @@ class Retention:
     def _roll_over(self, epoch: int) -> None:
         state, replica = self._state, self._state.replica
         if not self._is_over and replica.state.owner is not None and state.epoch == epoch and not replica.moving:
-            self._driver.roll_over(replica.ownership.plan_on())
+            self._driver.roll_over(replica.ownership.plan_next())
 
     def _outdated(self, offset: int, bytes_max: int, committed: int) -> int:
         """Return below which offset segments go, that end there or are past `bytes_max`; 0 for nothing.

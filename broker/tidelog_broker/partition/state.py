@@ -301,7 +301,7 @@ class PartitionState:
         if missing is None or self._known.active.owner != self._node_id:
             return self.not_owner()
         what = f"{self.name}: offset {offset} is not here yet, {missing.records:,} older records are missing"
-        if missing.nowhere:
+        if missing.is_unavailable:
             where = f"no node that stored epoch {missing.epoch} since has it or answers; start the one that has it"
         else:
             where = f"epoch {missing.epoch} is being fetched from {missing.source or 'another node'}"

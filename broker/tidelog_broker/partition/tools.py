@@ -11,8 +11,8 @@ from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.cluster.route_watch import RouteNews
+from tidelog_broker.core.hot_ring import RingBudget
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
-from tidelog_broker.core.ring import RingBudget
 from tidelog_broker.partition.pass_watch import LastMove
 from tidelog_broker.replication.driver_ports import Neighbours
 from tidelog_broker.replication.takeover_log import TakenOver

@@ -74,9 +74,9 @@ class Waking:
 
     def _begun(self) -> None:
         self._may_miss = True
-        self.neighbours_changed()
+        self.liveness_changed()
 
-    def neighbours_changed(self) -> None:
+    def liveness_changed(self) -> None:
         """Who is alive has changed, or what is stored here: open what may lack its owner."""
         if not self._may_miss:
             return

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Final
 
 from tidelog_broker.cluster.cluster_view import Cluster
-from tidelog_broker.core.placement.planning import can_live
+from tidelog_broker.core.placement.planning import has_live_quorum
 from tidelog_broker.core.placement.registry import NodeRegistry
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.topics import PartitionKey
@@ -202,7 +202,7 @@ class Mover:
         """
         now_ms = self._now_ms()
         behind = owned.behind(now_ms)
-        return owned.can_end(now_ms) and can_live(
+        return owned.can_end(now_ms) and has_live_quorum(
             plan, alive=lambda node: node not in behind and self._cluster.alive(node)
         )
 

@@ -28,7 +28,7 @@ from tidelog_broker.core.replication.effects import (
     EpochFenced,
     FinishFill,
     Halted,
-    KnownLater,
+    LaterSnapshot,
     OwnerConfirmed,
     OwnerReady,
     PeerMessage,
@@ -46,7 +46,7 @@ from tidelog_broker.core.replication.effects import (
 from tidelog_broker.core.replication.epoch_writer import Group
 from tidelog_broker.core.replication.ports import Batch, Plan, Position
 from tidelog_broker.core.replication.producers import ProducerTable
-from tidelog_broker.core.replication.replica import Mending, Replica
+from tidelog_broker.core.replication.replica import Repair, Replica
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.driver_ports import Listener, Tools
@@ -171,10 +171,10 @@ class ReplicaDriver:
             self.replica.tick(self._tools.now_ms())
             self.pump()
 
-    def neighbours_changed(self) -> None:
+    def liveness_changed(self) -> None:
         """Let the replica look again at who is alive."""
         if not self.stopped:
-            self.replica.neighbours_changed(self._tools.now_ms())
+            self.replica.liveness_changed(self._tools.now_ms())
             self.pump()
 
     def want_owner(self) -> None:
@@ -209,13 +209,13 @@ class ReplicaDriver:
             self.replica.raise_log_start(offset, self._tools.now_ms())
             self.pump()
 
-    def damaged(self, epoch: int, reason: str) -> Mending:
+    def damaged(self, epoch: int, reason: str) -> Repair:
         """An epoch of the log has rotted; return what is done about it."""
         if self.stopped:
             return "none"
-        mending = self.replica.damaged(epoch, reason, self._tools.now_ms())
+        repair = self.replica.damaged(epoch, reason, self._tools.now_ms())
         self.pump()
-        return mending
+        return repair
 
     def compacted(self) -> None:
         """Compaction has put new versions of epochs in place."""
@@ -482,7 +482,7 @@ class ReplicaDriver:
         log_start = self.replica.state.log_start
 
         def done(
-            found: tuple[ProducerTable | None, int, KnownLater | None] | None, error: BaseException | None
+            found: tuple[ProducerTable | None, int, LaterSnapshot | None] | None, error: BaseException | None
         ) -> None:
             self._writing = False
             if self.stopped:
@@ -495,7 +495,7 @@ class ReplicaDriver:
             self.replica.producers_rebuilt(effect, table, last_us, self._tools.now_ms(), later=later)
             self.pump()
 
-        def rebuild() -> tuple[ProducerTable | None, int, KnownLater | None]:
+        def rebuild() -> tuple[ProducerTable | None, int, LaterSnapshot | None]:
             table, last_us = self.view.producers.at(effect.offset, log_start=log_start)
             is_wanted = effect.or_later and (table is None or table.known_from > 0)
             return table, last_us, self.view.producers.later(effect.offset) if is_wanted else None

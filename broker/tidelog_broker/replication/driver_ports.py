@@ -12,14 +12,14 @@ from typing import Protocol
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.base.tallies import Tally
 from tidelog_broker.core.replication.effects import Append, EpochDecided, Sending
-from tidelog_broker.core.replication.ports import Surroundings
+from tidelog_broker.core.replication.ports import ClusterHints
 from tidelog_broker.replication.inline_writes import InlineWrites
 from tidelog_broker.replication.journals import Chains
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.wire.budget import Budget
 
 
-class Neighbours(Surroundings, Protocol):
+class Neighbours(ClusterHints, Protocol):
     """The other nodes: what is known of them, and the way to them."""
 
     @property

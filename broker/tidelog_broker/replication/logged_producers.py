@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tidelog_broker.core.replication.chain import EpochChain
-from tidelog_broker.core.replication.effects import KnownLater
+from tidelog_broker.core.replication.effects import LaterSnapshot
 from tidelog_broker.core.replication.producers import ProducerTable, known_from
 from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_broker.storage.partition.partition_log import PartitionLog
@@ -186,7 +186,7 @@ class LoggedProducers:
         """
         return self._behind(snapshot) is not None
 
-    def later(self, offset: int) -> KnownLater | None:
+    def later(self, offset: int) -> LaterSnapshot | None:
         """Return the earliest snapshot that counts, knows all and lies at an offset or behind it; None without one.
 
         Raises:
@@ -195,7 +195,7 @@ class LoggedProducers:
         snapshots = [one for one in self.store.reader.load_producer_snapshots() if one.offset >= offset]
         whole = (one for one in reversed(snapshots) if self.counts(one) and not known_from(one.payload))
         found = next(whole, None)
-        return KnownLater(*found) if found is not None else None
+        return LaterSnapshot(*found) if found is not None else None
 
     def unknown_epoch(self) -> int | None:
         """The newest epoch of which neither headers nor a snapshot say what producers sent into it, or in front of it.

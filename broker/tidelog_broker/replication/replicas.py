@@ -115,7 +115,7 @@ class Replication:
             chain=chain,
             fence=self.chains.fence(key, chain.active.epoch),
             log=view,
-            surroundings=self._tools.neighbours,
+            cluster_hints=self._tools.neighbours,
             now_ms=self._tools.now_ms(),
             timing=self._timing,
             doubt=view.doubt,
@@ -176,7 +176,7 @@ class Replication:
             gone = pb.MetadataUpdate(topic_id=message.topic_id, partition=message.partition, deleted=True)
             self._tools.neighbours.send((peer_id,), gone, ())
 
-    def neighbours_changed(self) -> None:
+    def liveness_changed(self) -> None:
         """Who is alive has changed: the replicas hear of it in portions, those of the broker's own topics first.
 
         Then come those that were written to recently: somebody is waiting for these, and for few of those that have
@@ -194,7 +194,7 @@ class Replication:
 
     def _make_aware(self) -> None:
         for _ in range(min(PORTION, len(self._unaware))):
-            self._unaware.popleft().neighbours_changed()
+            self._unaware.popleft().liveness_changed()
         if self._unaware and not self._closed:
             self._loop.call_soon(self._make_aware)
 

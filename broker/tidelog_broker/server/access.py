@@ -18,7 +18,7 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.core.security.permissions import operation_name, resource_name
 from tidelog_broker.core.security.registry import ADMIN_BY_RECORD, KEY, USER
 from tidelog_broker.core.security.session import Session
-from tidelog_broker.core.security.tickets import refused
+from tidelog_broker.core.security.tickets import ticket_refused
 from tidelog_broker.groups.subscriptions import TOPICS_MAX
 from tidelog_broker.server.audited import AUDITED, follow_act, refusal_of
 from tidelog_broker.server.on_behalf import OnBehalf
@@ -292,7 +292,7 @@ def check_entry(broker: Broker, kind: str, request: Request, operation: pb.Opera
     if request.session is None:
         return
     if _gateway_of(request) and (over := why_over(broker, request.session)):  # else the connection would have ended
-        raise refused(over)
+        raise ticket_refused(over)
     try:
         check_topic_id(broker, request.session, operation, topic_id)
     except ProtocolError as error:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.security.registry import KEY, USER
 from tidelog_broker.core.security.session import Session
-from tidelog_broker.core.security.tickets import refused
+from tidelog_broker.core.security.tickets import ticket_refused
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_broker.wire.shares import Shares
 from tidelog_proto import broker_pb2 as pb
@@ -68,7 +68,7 @@ class OnBehalf:
                 del self._known[next(iter(self._known))]
         over = self._why_over(known.session) or self._unknown(known.session)
         if over:
-            raise refused(over)
+            raise ticket_refused(over)
         return known.session
 
     def _unknown(self, session: Session) -> str:

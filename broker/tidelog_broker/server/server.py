@@ -275,7 +275,7 @@ class Server:
             work_us = cost.of(envelope, len(request.attachment))
             if self.spans is not None and envelope.trace_contexts and kind not in _UNANSWERED:
                 request.end_span = self.spans.begin(kind, envelope.trace_contexts).answered
-            begin_work(request, work_us, in_one_go_us=cost.in_one_go_us(work_us))
+            begin_work(request, work_us, uninterrupted_us=cost.uninterrupted_us(work_us))
             work = handler(self.broker, request)
         except ProtocolError as error:
             if kind in _UNANSWERED and request.connection.greeted:

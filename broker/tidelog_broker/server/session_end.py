@@ -6,7 +6,7 @@ asked for may have heard, and refuse a request, while the connection that it cam
 
 from __future__ import annotations
 
-from tidelog_broker.core.security.tickets import refused
+from tidelog_broker.core.security.tickets import ticket_refused
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -22,6 +22,6 @@ def told(request: Request, error: ProtocolError) -> ProtocolError:
     if error.code != pb.UNAUTHENTICATED or request.session is None or connection.peer_id is not None:
         return error
     if request.session is not connection.session:
-        return refused(error.message)
+        return ticket_refused(error.message)
     connection.abort(error)
     return error

@@ -91,11 +91,11 @@ class Peers:
                 connection.inbox.close()
             connection.cut_off()
 
-    def dismiss_unless(self, node_id: str, is_noted: Callable[[str, int], bool]) -> None:
+    def dismiss_unless(self, node_id: str, is_registered: Callable[[str, int], bool]) -> None:
         """End the connection of a node unless the life that made it is the one that is noted."""
         connection = self._connections.get(node_id)
         inbox = connection.inbox if connection is not None else None
-        if inbox is not None and not is_noted(node_id, inbox.incarnation):
+        if inbox is not None and not is_registered(node_id, inbox.incarnation):
             self.dismiss(node_id)
 
     def secrets_changed(self) -> int:

@@ -78,13 +78,13 @@ class Working(Protocol):
         ...
 
 
-def begin_work(request: Working, work_us: int, *, in_one_go_us: int) -> None:
+def begin_work(request: Working, work_us: int, *, uninterrupted_us: int) -> None:
     """Charge a request whose work is about to begin.
 
     Args:
         request: the request.
         work_us: what it costs the event loop.
-        in_one_go_us: what of it counts in this turn of reading: all, unless it is done in several turns.
+        uninterrupted_us: what of it counts in this turn of reading: all, unless it is done in several turns.
 
     Raises:
         ProtocolError: OVERLOADED, too much of a gateway's caller is being worked on; nothing was charged.
@@ -100,7 +100,7 @@ def begin_work(request: Working, work_us: int, *, in_one_go_us: int) -> None:
         if connection.account is not None:
             connection.account.began_work(connection, work_us)
     request.work_us = work_us
-    connection.took(WORK_BYTES_PER_US * in_one_go_us)
+    connection.took(WORK_BYTES_PER_US * uninterrupted_us)
 
 
 def end_work(request: Working) -> None:

@@ -243,12 +243,12 @@ async def test_superseded_node_is_reported_once_for_each_start(node: Node) -> No
 async def test_gossip_is_believed_of_noted_starts_and_of_unknown_nodes(node: Node) -> None:
     async with node.life(at(1)) as lives:
         await lives.meet("b", at(5), life_of_b(at(5)))
-        assert lives.is_noted("b", at(5))
-        assert not lives.is_noted("b", at(6))
-        assert not lives.is_noted("b", at(4))
-        assert lives.is_noted("z", at(1))
-        assert lives.is_noted("a", at(1))
-        assert not lives.is_noted("a", at(2))
+        assert lives.is_registered("b", at(5))
+        assert not lives.is_registered("b", at(6))
+        assert not lives.is_registered("b", at(4))
+        assert lives.is_registered("z", at(1))
+        assert lives.is_registered("a", at(1))
+        assert not lives.is_registered("a", at(2))
 
 
 async def test_removed_node_is_forgotten(node: Node) -> None:
@@ -593,5 +593,5 @@ async def test_superseded_node_is_reported_when_its_life_is_withdrawn(
         lives.superseded = lambda _: reported.set()
         lives.learn("b", [withdrawal(OTHER, at(6))])
         await reported.wait()
-        assert lives.is_noted("b", at(5))
-        assert not lives.is_noted("b", at(6))
+        assert lives.is_registered("b", at(5))
+        assert not lives.is_registered("b", at(6))

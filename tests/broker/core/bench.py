@@ -1,6 +1,6 @@
-"""What the parts of a replica are tried on, one part at a time: its shared state, a log of lists, hints to be set.
+"""Fixture for testing parts of a replica in isolation: shared state, an in-memory log, and settable hints.
 
-Nothing is carried out by itself: a test looks at the effects and says when a write is durable.
+No effect is executed automatically: a test inspects the effects and reports when a write is durable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import Effect, Send
 from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.core.replication.fence import Fence
-from tidelog_broker.core.replication.log_tail import Tail
+from tidelog_broker.core.replication.log_tail import LogTail
 from tidelog_broker.core.replication.paxos import decision_value
 from tidelog_broker.core.replication.ports import Batch, Plan, Position, Timing
 from tidelog_broker.core.replication.producers import ProducerTable
@@ -29,7 +29,7 @@ __all__ = ["KEY", "Log"]
 
 NODES = ("a", "b", "c")
 INCARNATION = 7
-"""Of every node, unless a test says otherwise."""
+"""Incarnation of every node by default."""
 
 EffectT = TypeVar("EffectT")
 MessageT = TypeVar("MessageT")
@@ -64,7 +64,7 @@ def candidate(records: int = 1, *, producer: int = 0, sequence: int = 0, fill: b
 
 
 def run_of(active: pb.EpochDescriptor, *counts: int, fill: bytes = b"x") -> list[Batch]:
-    """Return the first batches of an epoch as its owner stamps them, `counts` records each."""
+    """Return the first batches of an epoch as stamped by its owner, with `counts` records each."""
     owner = Owner(active, producers=ProducerTable())
     group = owner.assign([candidate(count, fill=fill) for count in counts], now_us=1)
     return [Batch(header, data) for header, data in zip(group.headers, group.batches, strict=True)]
@@ -91,7 +91,7 @@ def ballot(round_: int, node: str = "c", incarnation: int = INCARNATION) -> pb.B
 
 
 class Hints:
-    """What gossip and `__meta` would say."""
+    """Hints of gossip and `__meta`."""
 
     def __init__(self) -> None:
         self.dead: set[str] = set()
@@ -125,7 +125,7 @@ class Hints:
 
 
 class Bench(ReplicaState):
-    """The state of a follower `b` of the first epoch, if nothing else is said. Its log holds `held` durably."""
+    """State of a replica, by default the follower `b` of the first epoch. Its log durably holds `held`."""
 
     def __init__(
         self, chain: EpochChain | None = None, *, node: str = "b", held: Sequence[Batch] = (), doubt: Doubt = ""
@@ -138,7 +138,7 @@ class Bench(ReplicaState):
             incarnation=INCARNATION,
             chain=chain or EpochChain(descriptor()),
             log=self.disk,
-            surroundings=self.hints,
+            cluster_hints=self.hints,
             timing=Timing(),
             doubt=doubt,
             no_space=lambda _: None,
@@ -148,42 +148,42 @@ class Bench(ReplicaState):
         if held:
             self.store(held)
             start = self.active.start_offset
-            self.tail = Tail(self.active.epoch, start, Position(start, 0))
+            self.tail = LogTail(self.active.epoch, start, Position(start, 0))
             self.tail.extend(ends_of(held))
             self.tail.wrote(end_of(held))
 
     def store(self, batches: Sequence[Batch]) -> None:
-        """Put batches into the log as if they had been written long ago."""
+        """Put batches into the log as if they had been written before."""
         for batch in batches:
             self.disk.epochs.setdefault(batch.header.epoch, []).append((batch.header, batch.data))
 
     def take(self, *kinds: type[EffectT]) -> list[EffectT]:
-        """Return the new effects of these kinds and forget the others."""
+        """Return the new effects of these kinds and discard the others."""
         effects, self.effects = self.effects, []
         return [effect for effect in effects if isinstance(effect, kinds)]
 
     def peek(self) -> list[Effect]:
-        """Return the new effects and keep them."""
+        """Return the new effects without discarding them."""
         return list(self.effects)
 
     def sent(self, kind: type[MessageT]) -> list[tuple[str, MessageT]]:
-        """Return to whom new messages of a kind go, and forget all other effects."""
+        """Return the receivers of new messages of a kind, and discard all other effects."""
         return [(to, send.message) for send in self.take(Send) for to in send.to if isinstance(send.message, kind)]
 
     def answer(self, kind: type[MessageT]) -> MessageT:
-        """Return the one message of a kind that goes out."""
+        """Return the only outgoing message of a kind."""
         [(_, message)] = self.sent(kind)
         return message
 
     @property
     def writes(self) -> int:
-        """How many writes are not durable yet."""
+        """Return the number of pending writes."""
         return len(self.waiting_writes)
 
     def wrote(self, now_ms: int = 0, *, ok: bool = True) -> None:
-        """The oldest write is durable."""
+        """Complete the oldest write."""
         self.waiting_writes.popleft()(ok, now_ms)
 
     def queue(self, batches: Sequence[Batch]) -> None:
-        """Queue batches for the open epoch, as an append of the owner does."""
+        """Queue batches for the open epoch, like an append of the owner."""
         self.append([batch.data for batch in batches], ends_of(batches), lambda _end, _now_ms: None)

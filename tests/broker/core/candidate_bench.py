@@ -1,4 +1,4 @@
-"""A candidate with a host that only notes what it does, and the answers of others to give it."""
+"""Fixture for a candidate: a host that records its calls, and helpers to send answers of other nodes."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from tests.broker.core.bench import INCARNATION, KEY, NODES, Hints, ballot, desc
 from tidelog_broker.core.replication.candidate import Candidate
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import PeerMessage
-from tidelog_broker.core.replication.ports import Plan, Position, Surroundings, Timing
+from tidelog_broker.core.replication.ports import ClusterHints, Plan, Position, Timing
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 TIMING = Timing()
 END = Position(15, 3)
-"""Where a replica's log ends, if a test does not say otherwise."""
+"""Default end of a replica's log."""
 
 
 class CandidateBench:
-    """Node `b`, which misses the owner `a` of epoch 4, with its candidate."""
+    """Node `b`, which misses owner `a` of epoch 4, with its candidate."""
 
     def __init__(self, placement: tuple[str, ...] = NODES, *, quorum: int = 2, owner: str = "a") -> None:
         self.key: PartitionKey = KEY
@@ -28,14 +28,14 @@ class CandidateBench:
         self.missing = True
         self.owner_may_be_slow = False
         self.hints = Hints()
-        self.surroundings: Surroundings = self.hints
+        self.cluster_hints: ClusterHints = self.hints
         self.timing = TIMING
         self.hints.next = Plan("b", placement, quorum)
         self.out: list[tuple[str, PeerMessage]] = []
         self.attempt = 0
-        """The number of the newest question whether others miss the owner, too."""
+        """Attempt number of the newest pre-vote."""
         self.ballot = pb.Ballot()
-        """What promises or accepts were asked for last."""
+        """The last request for promises or accepts."""
         self.proposed = b""
         self.decisions: list[bytes] = []
         self.candidate = Candidate(self, self)
@@ -48,7 +48,7 @@ class CandidateBench:
     def active(self) -> pb.EpochDescriptor:
         return self.chain.active
 
-    def misses_owner(self, now_ms: int) -> bool:
+    def suspects_owner(self, now_ms: int) -> bool:
         return self.missing
 
     def send(self, to: str, message: PeerMessage) -> None:
@@ -64,7 +64,7 @@ class CandidateBench:
         self.decisions.append(decision)
 
     def later(self, now_ms: int) -> None:
-        """Let time pass on time: the candidate is woken whenever it wants to be."""
+        """Advance the time, waking the candidate at each of its deadlines."""
         while (due_ms := self.candidate.deadline_ms) is not None and due_ms <= now_ms:
             self.candidate.tick(due_ms)
             if self.candidate.deadline_ms == due_ms:
@@ -124,7 +124,7 @@ class CandidateBench:
     # --- how far it is ---
 
     def sealing(self, *nodes: str) -> CandidateBench:
-        """Let `nodes` agree, or as many as it takes: nobody else has answered then."""
+        """Let `nodes` agree, by default a seal quorum; no other node answers."""
         self.candidate.consider(0)
         self.agree(*(nodes or self.active.placement[: self.candidate.seal_quorum]))
         assert self.phase == "sealing"
@@ -140,7 +140,7 @@ class CandidateBench:
         return self
 
     def value(self) -> pb.EpochDecision:
-        """Return what everybody is asked to accept."""
+        """Return the value of the outgoing OPEN_EPOCH."""
         messages = list(self.asked().values())
         [value] = {message.value for message in messages if isinstance(message, pb.OpenEpoch)}
         return pb.EpochDecision.FromString(value)

@@ -1,4 +1,4 @@
-"""What one replica fetches and serves, on its own: what it asks for, what it is asked for, its writes carried out."""
+"""Fixture for the fetching and serving parts of one replica, which executes its writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class FetchingBench(Bench):
-    """Replica `b` with its catch-up, backfill and source; it is a follower of `a`. What it calls is noted."""
+    """Replica `b`, a follower of `a`, with its catch-up, backfill and source. Its callbacks are recorded."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class FetchingBench(Bench):
         self.pushes_from: int | None = None
         self.resumed: list[tuple[str, int]] = []
         self.times_whole = 0
-        self.backfill = Backfill(self, whole=self.became_whole)
+        self.backfill = Backfill(self, whole=self.on_log_complete)
         self.backfill.incomplete = set(incomplete)
         self.catch_up = CatchUp(
             self,
@@ -42,7 +42,7 @@ class FetchingBench(Bench):
         )
         self.source = Source(self, incomplete=lambda: self.backfill.incomplete, resume=self.resumes)
 
-    def became_whole(self) -> None:
+    def on_log_complete(self) -> None:
         self.times_whole += 1
 
     def resumes(self, node: str, offset: int, now_ms: int) -> bool:
@@ -50,7 +50,7 @@ class FetchingBench(Bench):
         return self.pushes_from is not None and offset >= self.pushes_from
 
     def wrote(self, now_ms: int = 0, *, ok: bool = True) -> None:
-        """Carry out the oldest write, so that the log shows it, and say so."""
+        """Execute the oldest write on the log, and report its completion."""
         write = next(effect for effect in self.effects if not isinstance(effect, Send | ReadLog | SyncAhead))
         self.effects.remove(write)
         if ok:
@@ -58,7 +58,7 @@ class FetchingBench(Bench):
         super().wrote(now_ms, ok=ok)
 
     def asked(self) -> tuple[str, pb.Backfill]:
-        """Return the one question that goes out; writes that were given out stay."""
+        """Return the only outgoing request; pending writes are kept."""
         sends = [effect for effect in self.effects if isinstance(effect, Send)]
         self.effects = [effect for effect in self.effects if not isinstance(effect, Send)]
         [send] = sends
@@ -98,7 +98,7 @@ class FetchingBench(Bench):
 
 
 class Past:
-    """Three sealed epochs of 4 records each and an open one; their batches as their owners wrote them."""
+    """Three sealed epochs of 4 records each and an open one, with their batches as written by their owners."""
 
     def __init__(self, *, placement: tuple[str, ...] = NODES, owner: str = "a") -> None:
         self.chain = EpochChain(descriptor())

@@ -1,6 +1,6 @@
-"""A network that exists only in a list of what is due: many nodes of the membership protocol in one thread.
+"""A simulated network: many nodes of the membership protocol in one thread, driven by a list of due events.
 
-Everything follows from the seed. Time is a number that jumps from one thing that is due to the next.
+The seed determines everything. The time jumps from one due event to the next.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def member(index: int = 0, *, boot: int = 1, at: int | None = None, **changes: o
 
 @dataclass
 class Running:
-    """A process: paused ones neither tick nor receive, their datagrams wait; killed ones are gone."""
+    """A simulated process: a paused one neither ticks nor receives and its datagrams wait; a killed one is gone."""
 
     swim: Swim
     paused: bool = False
@@ -102,7 +102,7 @@ class World:
         return node
 
     def cluster(self, size: int, *, settings: SwimSettings | None = None, settle: bool = True) -> list[Running]:
-        """Start nodes that all know the first one's address, and wait until they know each other."""
+        """Start nodes that all use the first one as a seed, and wait until they know each other."""
         nodes = [self.start(member(i), seeds=[address(0)], settings=settings) for i in range(size)]
         if settle:
             self.until(lambda: self.agree(nodes), within_ms=10_000)
@@ -115,7 +115,7 @@ class World:
         self.now_ms = end_ms
 
     def until(self, done: Callable[[], bool], *, within_ms: int) -> int:
-        """Run until it is so. Return how long that took; past the bound it is an error."""
+        """Run until a condition holds. Return the time that took; exceeding the limit is an error."""
         began_ms = self.now_ms
         while not done():
             assert self._due[0][0] <= began_ms + within_ms, self.describe()
@@ -144,7 +144,7 @@ class World:
         self._at(self.now_ms + after_ms, lambda: self._arrive(to, payload, source))
 
     def agree(self, nodes: Iterable[Running]) -> bool:
-        """Tell whether these nodes are alive in each other's eyes, all others are not, and the digests are equal."""
+        """Return whether these nodes see each other alive and all others not, with equal digests."""
         chosen = list(nodes)
         ids = {node.swim.me.node_id for node in chosen}
         return all(
@@ -190,7 +190,7 @@ class World:
             self.apply(node, node.swim.receive(payload, source, self.now_ms))
 
     def _wake(self, node: Running) -> None:
-        """First the timers, which are all overdue, then what is waiting: the worse order of the two."""
+        """Run the overdue timers first and then deliver waiting datagrams, which is the worse order."""
         node.paused = False
         self.apply(node, node.swim.tick(self.now_ms))
         waiting, node.waiting = node.waiting, []

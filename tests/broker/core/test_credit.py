@@ -1,4 +1,4 @@
-"""A subscription's credit: both kinds count, at most one batch too much, partitions take turns."""
+"""Credit of a subscription: both kinds count, at most one batch in excess, partitions are served round-robin."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog_proto.errors import ProtocolError
 A, B = (b"a", 0), (b"b", 0)
 
 
-def test_sending_stops_when_either_kind_of_credit_is_spent() -> None:
+def test_sending_stops_when_either_kind_of_credit_is_exhausted() -> None:
     subscription = Subscription(1, credit_records=10, credit_bytes=100)
     subscription.add(A, 5)
     subscription.spend(A, records=8, size_bytes=150, next_offset=13)
@@ -23,26 +23,26 @@ def test_sending_stops_when_either_kind_of_credit_is_spent() -> None:
     assert subscription.positions == {A: 15}
 
 
-def test_no_credit_sends_nothing_and_credit_has_a_ceiling() -> None:
+def test_nothing_is_sent_without_credit_and_credit_has_a_maximum() -> None:
     subscription = Subscription(1, credit_records=0, credit_bytes=10)
     assert not subscription.may_send
     subscription.grant(records=2**63, size_bytes=2**63)
     assert subscription.credit_records == CREDIT_MAX
 
 
-def test_partitions_take_turns_and_are_named_once() -> None:
+def test_partitions_are_served_round_robin_and_duplicates_are_refused() -> None:
     subscription = Subscription(1, credit_records=1, credit_bytes=1)
     subscription.add(A, 0)
     subscription.add(B, 0)
     assert subscription.turns() == [A, B]
     assert subscription.turns() == [B, A]
-    with pytest.raises(ProtocolError, match="twice"):
+    with pytest.raises(ProtocolError, match="duplicate partition"):
         subscription.add(A, 3)
     subscription.remove(B)
     assert subscription.turns() == [A]
 
 
-def test_a_position_never_goes_back() -> None:
+def test_position_never_decreases() -> None:
     subscription = Subscription(1, credit_records=9, credit_bytes=9)
     subscription.add(A, 5)
     with pytest.raises(AssertionError):

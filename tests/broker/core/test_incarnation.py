@@ -17,7 +17,7 @@ nonces = st.integers(0, (1 << NONCE_BITS) - 1)
 
 
 @given(counters, nonces, counters, nonces)
-def test_a_later_start_compares_higher_whatever_its_nonce(counter: int, nonce: int, other: int, dice: int) -> None:
+def test_later_start_compares_higher_with_any_nonce(counter: int, nonce: int, other: int, dice: int) -> None:
     one, two = make_incarnation(counter, nonce), make_incarnation(other, dice)
     assert 0 < one < 2**64
     assert boot_counter(one) == counter
@@ -25,7 +25,7 @@ def test_a_later_start_compares_higher_whatever_its_nonce(counter: int, nonce: i
         assert (one < two) == (counter < other)
 
 
-def test_an_earlier_life_is_no_stranger_but_a_copy_is() -> None:
+def test_earlier_start_is_not_foreign_but_a_copy_is() -> None:
     own = make_incarnation(5, 77)
     assert not is_foreign(own, own)
     assert not is_foreign(own, make_incarnation(4, (1 << NONCE_BITS) - 1))
@@ -34,6 +34,6 @@ def test_an_earlier_life_is_no_stranger_but_a_copy_is() -> None:
 
 
 @pytest.mark.parametrize(("counter", "nonce"), [(0, 0), (BOOT_COUNTER_MAX + 1, 0), (1, 1 << NONCE_BITS), (1, -1)])
-def test_what_does_not_fit_is_not_made(counter: int, nonce: int) -> None:
+def test_out_of_range_values_are_rejected(counter: int, nonce: int) -> None:
     with pytest.raises(AssertionError):
         make_incarnation(counter, nonce)

@@ -1,4 +1,4 @@
-"""Known lives of other directories do not depend on the order in which a node learns of them."""
+"""Known lives of other directories do not depend on the order in which a node receives them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def life(counter: int, nonce: int = 1, tick: int = 0) -> NodeLife:
     return NodeLife(make_incarnation(counter, nonce), tick)
 
 
-def test_highest_incarnation_counts_in_whatever_order_lives_are_reported() -> None:
+def test_highest_incarnation_wins_in_any_order() -> None:
     first, second = KnownLives(), KnownLives()
     forks = [life(3, nonce=1, tick=8), life(3, nonce=2, tick=1)]
     for one in forks:
@@ -27,14 +27,14 @@ def test_highest_incarnation_counts_in_whatever_order_lives_are_reported() -> No
     assert first.get(DIRECTORY) == second.get(DIRECTORY) == forks[1]
 
 
-def test_number_of_known_directories_is_bounded() -> None:
+def test_number_of_known_directories_is_limited() -> None:
     known = KnownLives()
     for number in range(known_lives.KNOWN_MAX + 5):
         known.learn((f"n{number}", bytes(16)), life(1))
     assert sum(1 for _ in known) == known_lives.KNOWN_MAX
 
 
-def test_node_without_a_lasting_disk_makes_room_first_and_keeps_its_lasting_directory() -> None:
+def test_node_without_a_persistent_disk_is_evicted_first_and_keeps_its_persistent_directory() -> None:
     known = KnownLives()
     known.learn(("a", b"lasting"), life(40))
     known.learn(("b", bytes(16)), life(1))
@@ -45,8 +45,8 @@ def test_node_without_a_lasting_disk_makes_room_first_and_keeps_its_lasting_dire
     assert len(known.take_evicted()) == 7
 
 
-def test_directories_without_news_make_room_first() -> None:
-    """A founder is the first that a node hears of, and must not be the first to be forgotten."""
+def test_least_recently_changed_directories_are_evicted_first() -> None:
+    """A founder is the first directory that a node knows, and must not be the first to be evicted."""
     known = KnownLives()
     for number in range(known_lives.KNOWN_MAX):
         known.learn((f"n{number}", bytes(16)), life(1))
@@ -57,7 +57,7 @@ def test_directories_without_news_make_room_first() -> None:
     assert known.take_evicted() == []
 
 
-def test_withdrawn_life_gives_way_to_the_one_before_it_with_its_tick() -> None:
+def test_withdrawal_restores_the_previous_life_and_its_tick() -> None:
     known = KnownLives()
     known.learn(DIRECTORY, life(2, tick=7))
     known.learn(DIRECTORY, life(3))
@@ -66,7 +66,7 @@ def test_withdrawn_life_gives_way_to_the_one_before_it_with_its_tick() -> None:
     assert known.get(DIRECTORY) == life(2, tick=7)
 
 
-def test_hearsay_of_a_withdrawn_life_is_ignored() -> None:
+def test_report_of_a_withdrawn_life_is_ignored() -> None:
     known = KnownLives()
     known.learn(DIRECTORY, life(2, tick=7))
     known.learn(DIRECTORY, withdrawn=[life(3).incarnation])
@@ -74,7 +74,7 @@ def test_hearsay_of_a_withdrawn_life_is_ignored() -> None:
     assert known.get(DIRECTORY) == life(2, tick=7)
 
 
-def test_directory_of_which_only_a_withdrawn_life_is_known_refutes_nothing_and_keeps_the_withdrawal() -> None:
+def test_directory_with_only_a_withdrawn_life_refutes_nothing() -> None:
     known = KnownLives()
     known.learn(DIRECTORY, life(3))
     known.learn(DIRECTORY, withdrawn=[life(3).incarnation])
@@ -84,7 +84,7 @@ def test_directory_of_which_only_a_withdrawn_life_is_known_refutes_nothing_and_k
     assert again.get(DIRECTORY) is None
 
 
-def test_life_that_took_part_is_never_withdrawn() -> None:
+def test_life_that_took_part_cannot_be_withdrawn() -> None:
     for withdrawn_first in (False, True):
         known = DirectoryLives()
         steps = [([life(2, tick=3)], []), ([], [life(2).incarnation])]
@@ -93,14 +93,14 @@ def test_life_that_took_part_is_never_withdrawn() -> None:
         assert known.newest == life(2, tick=3)
 
 
-def test_life_that_takes_part_clears_what_is_below_it() -> None:
+def test_life_that_takes_part_drops_earlier_ones() -> None:
     known = DirectoryLives()
     known.learn([life(1, tick=1), life(2)], [life(3).incarnation])
     known.learn([life(4, tick=1)], [])
     assert known.starts == (frozenset({life(4).incarnation}), frozenset())
 
 
-def test_report_without_a_withdrawal_is_answered_with_it() -> None:
+def test_report_without_a_known_withdrawal_is_answered_with_it() -> None:
     known = KnownLives()
     known.learn(DIRECTORY, life(2, tick=7), withdrawn=[life(3).incarnation])
     assert known.adds_to(known_life(DIRECTORY, life(3)))
@@ -112,10 +112,10 @@ STEPS = st.lists(st.tuples(LIVES, st.booleans()), max_size=WITHDRAWN_MAX)
 
 
 @given(st.lists(LIVES, max_size=3), STEPS, st.randoms(use_true_random=False))
-def test_order_in_which_lives_and_withdrawals_are_learned_does_not_matter(
+def test_order_of_lives_and_withdrawals_does_not_matter(
     heard: list[NodeLife], steps: list[tuple[NodeLife, bool]], random: st.DataObject
 ) -> None:
-    """Also not if they come by way of other nodes, as what these know."""
+    """Also if they are reported by other nodes."""
     learned = [*[(one, False) for one in heard], *steps]
     shuffled = list(learned)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -134,8 +134,8 @@ def test_order_in_which_lives_and_withdrawals_are_learned_does_not_matter(
 
 
 @given(st.lists(st.tuples(LIVES, st.booleans()), max_size=40))
-def test_newest_life_that_was_not_withdrawn_always_counts(steps: list[tuple[NodeLife, bool]]) -> None:
-    """However many withdrawals there are: one too many is ignored, so that no life is lost that must count."""
+def test_newest_life_that_was_not_withdrawn_is_valid(steps: list[tuple[NodeLife, bool]]) -> None:
+    """With any number of withdrawals: excess ones are ignored, so that no valid life is lost."""
     known = DirectoryLives()
     for one, is_withdrawn in steps:
         known.learn([] if is_withdrawn else [one], [one.incarnation] if is_withdrawn else [])

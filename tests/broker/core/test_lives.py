@@ -1,4 +1,4 @@
-"""Which claims of lives another node's knowledge refutes."""
+"""Refutation of claims by lives that other nodes know."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_start_with_the_same_counter_and_another_nonce_refutes() -> None:
 
 
 def test_earlier_start_that_the_directory_does_not_contain_refutes() -> None:
-    """The copy was started once without meeting another node, so its counter is higher than the original's."""
+    """The copy was started once without reaching another node, so its counter is higher than the original's."""
     assert claim(4, life(2), life(3, nonce=7)).is_older_than(life(3, nonce=8))
     assert claim(5, life(2)).is_older_than(life(3))
 
@@ -48,7 +48,7 @@ def test_later_tick_of_an_earlier_life_refutes() -> None:
     assert claim(3, life(2, tick=5)).is_older_than(life(2, tick=6))
 
 
-def test_lives_that_are_not_listed_any_more_do_not_refute() -> None:
+def test_lives_that_are_no_longer_listed_do_not_refute() -> None:
     assert not claim(9, life(7), life(8), forgotten_below=7).is_older_than(life(3, nonce=99))
     assert claim(9, life(7), life(8), forgotten_below=7).is_older_than(life(7, nonce=99))
 
@@ -71,13 +71,13 @@ def test_only_the_newest_own_lives_are_kept() -> None:
     st.integers(0, 11),
     st.integers(0, 11),
 )
-def test_copy_is_refuted_exactly_if_it_lacks_something_that_was_noted(
+def test_copy_is_refuted_exactly_if_it_lacks_a_recorded_life_or_tick(
     starts: list[tuple[int, bool]], copied_after: int, noted_after: int
 ) -> None:
-    """Each start of a node raises ticks; a copy is made after one of them, and another node met one of them.
+    """Starts of a node raise ticks; a copy is made after one of them, and another node observed one of them.
 
-    The copy is started next. It is to be refused if the other node met a later start than the copy contains, or a later
-    tick of the copy's last one, and not otherwise.
+    The copy is started next. It must be refused exactly if the other node observed a later start than the copy
+    contains, or a later tick of the copy's last start.
     """
     copied_after, noted_after = copied_after % len(starts), noted_after % len(starts)
     history = [life(number + 1, nonce=number, tick=ticks) for number, (ticks, _) in enumerate(starts)]

@@ -23,7 +23,7 @@ NONCE_B = b"2" * 32
 
 
 def refusal(caller: Identity, answerer: Identity) -> ProtocolError:
-    """Return what one of the two sides says against the other."""
+    """Return the error that one of the two sides raises."""
     hello = hello_of(caller, NONCE_A)
     with pytest.raises(ProtocolError) as caught:
         check_reply(caller, answerer.node_id, hello, answer_hello(answerer, hello, NONCE_B)[0])
@@ -38,7 +38,7 @@ def test_two_nodes_of_one_cluster_agree() -> None:
     assert (reply.node_id, reply.incarnation) == ("b", 9)
 
 
-def test_a_proof_is_what_the_format_says() -> None:
+def test_proof_matches_the_documented_format() -> None:
     hello = hello_of(A, NONCE_A)
     reply, _ = answer_hello(B, hello, NONCE_B)
     parts = [b"server", b"c" * 16, b"a", struct.pack("<Q", 7), NONCE_A, b"b", struct.pack("<Q", 9), NONCE_B]
@@ -53,14 +53,14 @@ def test_a_proof_is_what_the_format_says() -> None:
 @pytest.mark.parametrize(
     ("change", "code", "words"),
     [
-        ({"cluster_id": b"d" * 16}, pb.FORBIDDEN, "two clusters told to join each other"),
+        ({"cluster_id": b"d" * 16}, pb.FORBIDDEN, "a data directory cannot change its cluster"),
         ({"bootstrap_hash": b"i" * 32}, pb.FORBIDDEN, "bootstrap files"),
-        ({"node_id": "a"}, pb.FORBIDDEN, "two nodes are called 'a'"),
-        ({"node_id": "a", "incarnation": 7}, pb.FORBIDDEN, "called itself"),
+        ({"node_id": "a"}, pb.FORBIDDEN, "two nodes have the id 'a'"),
+        ({"node_id": "a", "incarnation": 7}, pb.FORBIDDEN, "connected to itself"),
         ({"secrets": ClusterSecrets(b"another")}, pb.UNAUTHENTICATED, "another cluster secret"),
     ],
 )
-def test_each_mismatch_names_its_cause(change: dict[str, Any], code: int, words: str) -> None:
+def test_each_mismatch_has_a_specific_error(change: dict[str, Any], code: int, words: str) -> None:
     other = dataclasses.replace(B, **change)
     error = refusal(A, other)
     assert error.code == code
@@ -68,7 +68,7 @@ def test_each_mismatch_names_its_cause(change: dict[str, Any], code: int, words:
     assert not error.retriable
 
 
-def test_who_joined_later_has_no_bootstrap_file() -> None:
+def test_node_that_joined_later_has_no_bootstrap_file() -> None:
     joined = dataclasses.replace(A, bootstrap_hash=b"")
     hello = hello_of(joined, NONCE_A)
     reply, challenge = answer_hello(B, hello, NONCE_B)
@@ -77,16 +77,16 @@ def test_who_joined_later_has_no_bootstrap_file() -> None:
         challenge.check(reply.proof)
 
 
-def test_another_version_is_told_apart() -> None:
+def test_another_protocol_version_is_refused() -> None:
     hello = hello_of(A, NONCE_A)
     hello.version = PROTOCOL_VERSION + 1
-    with pytest.raises(ProtocolError, match="speaks version") as caught:
+    with pytest.raises(ProtocolError, match="uses protocol version") as caught:
         answer_hello(B, hello, NONCE_B)
     assert caught.value.code == pb.UNSUPPORTED_VERSION
 
 
 @pytest.mark.parametrize("change", [{"nonce": b""}, {"nonce": b"1" * 33}, {"node_id": ""}, {"node_id": "x" * 129}])
-def test_a_malformed_hello_is_refused(change: dict[str, bytes | str]) -> None:
+def test_malformed_hello_is_refused(change: dict[str, bytes | str]) -> None:
     hello = hello_of(A, NONCE_A)
     for name, value in change.items():
         setattr(hello, name, value)
@@ -95,17 +95,17 @@ def test_a_malformed_hello_is_refused(change: dict[str, bytes | str]) -> None:
     assert caught.value.code == pb.INVALID_REQUEST
 
 
-def test_an_address_answered_by_another_node_is_refused() -> None:
+def test_address_answered_by_another_node_is_refused() -> None:
     hello = hello_of(A, NONCE_A)
     reply, _ = answer_hello(B, hello, NONCE_B)
-    with pytest.raises(ProtocolError, match="one address is wrong"):
+    with pytest.raises(ProtocolError, match="correct the advertised address"):
         check_reply(A, "c", hello, reply)
 
 
 @pytest.mark.parametrize("field", ["node_id", "incarnation", "nonce"])
 @pytest.mark.parametrize("side", ["hello", "reply"])
-def test_a_proof_holds_for_one_conversation_only(field: str, side: str) -> None:
-    """An answer recorded from another conversation proves nothing in this one."""
+def test_proof_is_valid_for_one_handshake_only(field: str, side: str) -> None:
+    """An answer recorded from another handshake is not valid in this one."""
     hello = hello_of(A, NONCE_A)
     reply, challenge = answer_hello(B, hello, NONCE_B)
     other: dict[str, object] = {"node_id": "z", "incarnation": 8, "nonce": b"3" * 32}
@@ -119,13 +119,13 @@ def test_a_proof_holds_for_one_conversation_only(field: str, side: str) -> None:
     assert caught.value.code == pb.UNAUTHENTICATED
 
 
-def test_the_answerers_proof_is_not_the_callers() -> None:
+def test_proof_of_the_answerer_differs_from_the_callers() -> None:
     reply, challenge = answer_hello(B, hello_of(A, NONCE_A), NONCE_B)
     with pytest.raises(ProtocolError, match="another cluster secret"):
         challenge.check(reply.proof)
 
 
-def test_the_secret_is_not_printed() -> None:
+def test_secret_is_not_printed() -> None:
     _, challenge = answer_hello(B, hello_of(A, NONCE_A), NONCE_B)
     assert "secret" not in repr(A)
     assert "proof" not in repr(challenge)

@@ -1,4 +1,4 @@
-"""The cost of a request is computed from its envelope, up to the largest number of entries."""
+"""The cost of a request is computed from its envelope, up to the maximum number of entries."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ def test_each_entry_adds_to_the_cost_of_a_request() -> None:
     assert COSTS["fetch"].of(envelope) == line.request_us + 100 * line.entry_us
 
 
-def test_look_ups_that_read_the_log_cost_more() -> None:
+def test_lookups_that_read_the_log_cost_more() -> None:
     base_us, entry_us = COSTS["list_offsets"].request_us, COSTS["list_offsets"].entry_us
     assert COSTS["list_offsets"].of(look_ups(10, latest=True)) == base_us + 10 * entry_us
     assert COSTS["list_offsets"].of(look_ups(10, timestamp_us=1)) == base_us + 10 * LOOK_UP_TIME * entry_us
     assert COSTS["list_offsets"].of(look_ups(10, latest_of_key=b"k")) == base_us + 10 * LOOK_UP_KEY * entry_us
 
 
-def test_a_request_with_too_many_entries_costs_no_more_than_the_largest() -> None:
+def test_request_with_too_many_entries_costs_no_more_than_the_largest() -> None:
     envelope = pb.Envelope(fetch=pb.Fetch(entries=[pb.FetchEntry()] * (4 * ENTRIES_PER_REQUEST_MAX)))
     assert COSTS["fetch"].of(envelope) == COSTS["fetch"].largest_us
 
 
-def test_a_piece_is_as_long_as_a_turn() -> None:
+def test_piece_takes_as_long_as_a_turn() -> None:
     for kind, cost in COSTS.items():
         if cost.pace is Pace.PIECES:
             assert cost.piece_entries * cost.entry_us <= PIECE_US, kind
 
 
-def test_look_ups_count_as_the_page_says() -> None:
+def test_lookups_count_as_documented() -> None:
     assert (LOOK_UP_TIME, LOOK_UP_KEY) == (4, 8)
 
 
@@ -55,7 +55,7 @@ def test_each_part_of_a_heartbeat_counts_as_an_entry() -> None:
     assert cost_of(beat) == 5 + JOIN, "a join shares out the partitions again, however many topics it names"
 
 
-def test_topics_and_known_epochs_of_a_question_for_metadata_count() -> None:
+def test_topics_and_known_epochs_of_a_metadata_request_count() -> None:
     entries = COSTS["metadata"].entries
     assert entries is not None
     assert entries(pb.Envelope(metadata=pb.Metadata(topics=["a", "b"], known=[pb.KnownEpochs()]))) == 3

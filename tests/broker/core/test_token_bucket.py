@@ -1,4 +1,4 @@
-"""The bucket against a model that keeps everything that ever happened, and the edges of its clock."""
+"""The token bucket, compared with a model that keeps the whole history, and edge cases of its clock."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tidelog_broker.core.token_bucket import BURST_S, TokenBucket
 
 RATES = st.integers(1, 1 << 40)
 STEPS = st.lists(st.tuples(st.integers(-5_000, 5_000_000), st.integers(0, 1 << 44)), max_size=60)
-"""Milliseconds that pass, and tokens that are taken then."""
+"""Elapsed milliseconds, and tokens taken after them."""
 
 
 @given(rate=RATES, steps=STEPS)
-def test_it_does_as_exact_arithmetic(rate: int, steps: list[tuple[int, int]]) -> None:
+def test_results_match_exact_arithmetic(rate: int, steps: list[tuple[int, int]]) -> None:
     bucket = TokenBucket(rate, 0.0)
     full = level = Fraction(rate) * Fraction(BURST_S)
     now = latest = Fraction(0)
@@ -31,7 +31,7 @@ def test_it_does_as_exact_arithmetic(rate: int, steps: list[tuple[int, int]]) ->
 
 
 @given(rate=RATES, pieces=st.lists(st.integers(1, 1 << 36), min_size=1, max_size=40))
-def test_who_waits_until_the_debt_is_paid_keeps_to_the_rate(rate: int, pieces: list[int]) -> None:
+def test_caller_that_waits_for_its_debt_keeps_to_the_rate(rate: int, pieces: list[int]) -> None:
     bucket = TokenBucket(rate, 0.0)
     now_s = 0.0
     for piece in pieces:
@@ -42,7 +42,7 @@ def test_who_waits_until_the_debt_is_paid_keeps_to_the_rate(rate: int, pieces: l
 
 
 @given(rate=RATES, tokens=st.integers(1, 1 << 44))
-def test_what_is_larger_than_the_bucket_passes_and_is_paid_in_time(rate: int, tokens: int) -> None:
+def test_request_larger_than_the_bucket_passes_and_is_repaid(rate: int, tokens: int) -> None:
     bucket = TokenBucket(rate, 0.0)
     bucket.take(tokens, 0.0)
     owed_s = bucket.debt_s(0.0)
@@ -50,7 +50,7 @@ def test_what_is_larger_than_the_bucket_passes_and_is_paid_in_time(rate: int, to
     assert bucket.debt_s(owed_s * (1 + 1e-9) + 1e-6) == 0
 
 
-def test_a_clock_that_stands_or_runs_backwards_gives_nothing_and_a_jump_one_bucket() -> None:
+def test_stopped_or_backward_clock_adds_nothing_and_a_jump_one_bucket() -> None:
     bucket = TokenBucket(10, 100.0)
     bucket.take(30, 100.0)
     assert bucket.debt_s(50.0) == bucket.debt_s(100.0) == 2.0
@@ -60,7 +60,7 @@ def test_a_clock_that_stands_or_runs_backwards_gives_nothing_and_a_jump_one_buck
     assert bucket.debt_s(1e12) == 1.0
 
 
-def test_another_rate_forgives_nothing() -> None:
+def test_changed_rate_keeps_the_debt() -> None:
     bucket = TokenBucket(10, 0.0)
     bucket.take(110, 0.0)
     bucket.change_rate(100, 0.0)

@@ -1,4 +1,4 @@
-"""The topic registry and the checks of a topic's configuration."""
+"""The topic registry, and validation of topic configurations."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def record(name: str = "t", *, number: int = 1, revision: int = 1, deleted: bool
     )
 
 
-def test_the_highest_revision_holds_in_whatever_order() -> None:
+def test_highest_revision_wins_in_any_order() -> None:
     registry = TopicRegistry()
     assert registry.apply(record(revision=2))
     assert not registry.apply(record(revision=1))
     assert registry.named("t").revision == 2
 
 
-def test_a_deletion_is_final_and_the_name_is_free_for_another_id() -> None:
+def test_deletion_is_final_and_frees_the_name_for_another_id() -> None:
     registry = TopicRegistry()
     registry.apply(record())
     registry.apply(record(revision=2, deleted=True))
@@ -49,7 +49,7 @@ def test_a_deletion_is_final_and_the_name_is_free_for_another_id() -> None:
     assert len(list(registry.records())) == 2
 
 
-def test_a_late_deletion_of_an_old_id_leaves_the_new_topic_alone() -> None:
+def test_late_deletion_of_an_old_id_does_not_affect_the_new_topic() -> None:
     registry = TopicRegistry()
     registry.apply(record(number=1))
     registry.apply(record(number=2))
@@ -57,53 +57,53 @@ def test_a_late_deletion_of_an_old_id_leaves_the_new_topic_alone() -> None:
     assert registry.named("t").topic_id == bytes([2]) * 16
 
 
-def test_what_is_unknown_is_an_open_question_only_where_others_may_know_more() -> None:
+def test_unknown_partition_may_exist_only_if_this_node_may_lag() -> None:
     registry, known, unknown = TopicRegistry(), bytes([1]) * 16, bytes([2]) * 16
     registry.apply(record())
-    assert not registry.is_open_question(unknown, 0)
+    assert not registry.may_exist(unknown, 0)
     with pytest.raises(ProtocolError, match="does not exist"):
         registry.with_id(unknown)
     registry.may_lag = True
-    assert [registry.is_open_question(known, partition) for partition in (0, 1, 2)] == [False, False, True]
-    assert registry.is_open_question(unknown, 0)
+    assert [registry.may_exist(known, partition) for partition in (0, 1, 2)] == [False, False, True]
+    assert registry.may_exist(unknown, 0)
     with pytest.raises(ProtocolError, match="does not know the topic") as refused:
         registry.with_id(unknown)
     assert refused.value.code == pb.EPOCH_CHANGING
     registry.apply(record(revision=2, deleted=True))
-    assert not registry.is_open_question(known, 2)
+    assert not registry.may_exist(known, 2)
 
 
-def test_an_id_that_was_denied_is_unknown_for_good() -> None:
+def test_denied_id_stays_unknown() -> None:
     registry, unknown = TopicRegistry(), bytes([2]) * 16
     registry.may_lag = True
     registry.deny(unknown)
-    assert not registry.is_open_question(unknown, 0)
+    assert not registry.may_exist(unknown, 0)
     with pytest.raises(ProtocolError, match="does not exist") as refused:
         registry.with_id(unknown)
     assert refused.value.code == pb.UNKNOWN_TOPIC
 
 
-def test_what_is_there_cannot_be_denied_nor_what_is_the_brokers_own() -> None:
+def test_known_and_internal_topics_cannot_be_denied() -> None:
     registry = TopicRegistry()
     registry.may_lag = True
     registry.apply(record())
     for topic_id in (bytes([1]) * 16, META_TOPIC_ID, OFFSETS_TOPIC_ID):
         registry.deny(topic_id)
     assert registry.with_id(bytes([1]) * 16).name == "t"
-    assert registry.is_open_question(bytes([1]) * 16, 2), "it may get more partitions"
-    assert registry.is_open_question(OFFSETS_TOPIC_ID, 0), "it is founded later than a node may be asked for it"
+    assert registry.may_exist(bytes([1]) * 16, 2), "it may get more partitions"
+    assert registry.may_exist(OFFSETS_TOPIC_ID, 0), "it is founded later than a node may be asked for it"
 
 
-def test_so_many_denied_ids_are_kept_and_the_oldest_go_first() -> None:
+def test_number_of_denied_ids_is_limited_and_the_oldest_are_dropped() -> None:
     registry = TopicRegistry()
     registry.may_lag = True
     ids = [number.to_bytes(16, "big") for number in range(100, 100 + DENIED_MAX + 2)]
     for topic_id in ids:
         registry.deny(topic_id)
-    assert [registry.is_open_question(one, 0) for one in (*ids[:3], ids[-1])] == [True, True, False, False]
+    assert [registry.may_exist(one, 0) for one in (*ids[:3], ids[-1])] == [True, True, False, False]
 
 
-def test_unset_fields_get_defaults_and_acknowledged_means_synced() -> None:
+def test_unset_fields_get_defaults_and_acknowledged_records_are_synced() -> None:
     config = complete_config(pb.TopicConfig())
     assert (config.partitions, config.flush, config.engine) == (1, pb.ALWAYS, "segment")
     assert config.segment_bytes > 0
@@ -128,18 +128,18 @@ def test_unset_fields_get_defaults_and_acknowledged_means_synced() -> None:
         pb.TopicConfig.FromString(b"\x50\x09"),  # a cleanup that only a later release knows
     ],
 )
-def test_what_cannot_be_served_is_refused(bad: pb.TopicConfig) -> None:
+def test_invalid_configuration_is_refused(bad: pb.TopicConfig) -> None:
     with pytest.raises(ProtocolError) as caught:
         complete_config(bad)
     assert caught.value.code == pb.INVALID_REQUEST
 
 
-def test_an_alteration_changes_what_it_names_and_partitions_only_grow() -> None:
+def test_alteration_changes_only_named_fields_and_partitions_only_grow() -> None:
     standing = record()
     changed = altered(standing, pb.TopicAlter(name="t", partitions=5, retention_bytes=9))
     assert (changed.config.partitions, changed.config.retention_bytes, changed.revision) == (5, 9, 2)
     assert changed.config.flush == standing.config.flush
-    with pytest.raises(ProtocolError, match="only grows"):
+    with pytest.raises(ProtocolError, match="cannot be reduced; got 4"):
         altered(changed, pb.TopicAlter(name="t", partitions=4))
     with pytest.raises(ProtocolError, match="segment_bytes"):
         altered(changed, pb.TopicAlter(name="t", segment_bytes=1))
@@ -158,7 +158,7 @@ def test_an_alteration_changes_what_it_names_and_partitions_only_grow() -> None:
         pb.TopicAlter(hold=True),
     ],
 )
-def test_everything_that_can_be_altered_is(change: pb.TopicAlter) -> None:
+def test_every_alterable_field_can_be_altered(change: pb.TopicAlter) -> None:
     (field, value), *_ = change.ListFields()
     changed = altered(record(), change).config
     assert getattr(changed, field.name) == value
@@ -174,12 +174,12 @@ def test_everything_that_can_be_altered_is(change: pb.TopicAlter) -> None:
         pb.TopicAlter(cleanup=pb.CLEANUP_UNSPECIFIED),
     ],
 )
-def test_nothing_is_altered_to_no_value(change: pb.TopicAlter) -> None:
+def test_field_cannot_be_altered_to_an_empty_value(change: pb.TopicAlter) -> None:
     with pytest.raises(ProtocolError, match=change.ListFields()[0][0].name if change.ListFields() else ""):
         altered(record(), change)
 
 
-def test_a_topic_from_before_compaction_deletes_and_can_be_altered() -> None:
+def test_topic_from_before_compaction_uses_delete_and_can_be_altered() -> None:
     registry, old = TopicRegistry(), record()
     for field in ("cleanup", "tombstone_retention_ms", "dirty_percent"):
         old.config.ClearField(field)
@@ -189,7 +189,7 @@ def test_a_topic_from_before_compaction_deletes_and_can_be_altered() -> None:
     assert not old.config.cleanup, "what was given is left as it is"
 
 
-def test_serials_never_begin_again_whatever_is_deleted() -> None:
+def test_serials_never_restart_after_deletions() -> None:
     registry = TopicRegistry()
     assert registry.newest_serial == 0
     first, second = record(), record(number=2, deleted=True)
@@ -203,7 +203,7 @@ def test_serials_never_begin_again_whatever_is_deleted() -> None:
     assert replayed.newest_serial == 9
 
 
-def test_who_names_an_id_that_is_gone_is_told_which() -> None:
+def test_error_for_an_unknown_id_contains_the_id() -> None:
     registry = TopicRegistry()
     registry.apply(record(deleted=True))
     with pytest.raises(ProtocolError) as refused:

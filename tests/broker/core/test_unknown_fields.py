@@ -1,4 +1,4 @@
-"""Fields that a later build has added to a message."""
+"""Fields that a later version has added to a message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_fields_of_nested_and_repeated_messages_are_found() -> None:
     assert unknown_fields(pb.TopicCreate(name="t", config=pb.TopicConfig(partitions=3))) == []
 
 
-def test_a_change_with_unknown_fields_is_refused_by_number() -> None:
+def test_change_with_unknown_fields_is_refused_by_number() -> None:
     with pytest.raises(ProtocolError, match=r"does not know field 90 of TopicAlter.*upgrade the nodes") as refused:
         refuse_unknown_fields(pb.TopicAlter.FromString(pb.TopicAlter(name="t").SerializeToString() + VARINT_90))
     assert refused.value.code == pb.INVALID_REQUEST

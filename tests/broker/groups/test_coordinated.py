@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from tidelog_broker.base.tasks import Tasks
+from tidelog_broker.core.groups.member_access import UNRESTRICTED
 from tidelog_broker.core.groups.membership import ConsumerGroup
-from tidelog_broker.core.groups.readers import ANYBODY
 from tidelog_broker.groups.coordinated import Coordinated
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -27,7 +27,7 @@ class Stage:
         self.gate: asyncio.Future[None] | None = None
         self.restarted: list[int] = []
         self.settled = 0
-        self.group = ConsumerGroup("g", lambda _wish, _reader: {T: 2}, lambda _: ANYBODY)
+        self.group = ConsumerGroup("g", lambda _wish, _reader: {T: 2}, lambda _: UNRESTRICTED)
         self.coordinated = Coordinated(
             self.group,
             tasks=Tasks(),
@@ -74,7 +74,7 @@ async def test_news_wake_who_waits_and_nobody_else() -> None:
     stage = Stage()
     stage.group.join(ADA, WISH)
     await stage.coordinated.settle()
-    told = stage.group.told(ADA)
+    told = stage.group.assignment_of(ADA)
     assert told is not None
     waiting = asyncio.create_task(stage.coordinated.news(ADA, seen_revision=told.revision, wait_s=5))
     await asyncio.sleep(0.01)
@@ -169,7 +169,7 @@ async def test_nothing_is_told_of_a_record_that_another_one_has_overtaken() -> N
         await done
     assert refused.value.code == pb.EPOCH_CHANGING
     assert list(stage.group.member_ids) == [BOB]
-    assert stage.group.told(ADA) is None
+    assert stage.group.assignment_of(ADA) is None
 
 
 async def test_who_waits_is_sent_on_when_nothing_can_be_told_any_more() -> None:

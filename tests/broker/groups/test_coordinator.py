@@ -12,7 +12,7 @@ from tests.broker.group_member import GroupMember, share
 from tests.broker.metric import value_of
 from tests.broker.peer import Peer, batch
 
-from tidelog_broker.core.groups.readers import ANYBODY, GroupReader
+from tidelog_broker.core.groups.member_access import UNRESTRICTED, MemberAccess
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import OFFSETS_KEY
 from tidelog_broker.groups import coordinator as coordinator_module
@@ -103,10 +103,10 @@ async def test_a_group_is_not_made_in_another_epoch_than_its_creators_groups_wer
     wish = pb.GroupWish(topics=["t"])
     asked = pb.GroupHeartbeat(group="g", member_id="ada0000000000000", join=wish)
     with pytest.raises(ProtocolError) as refused:
-        await coordinator.heartbeat(asked, ANYBODY, creator="ann", counted_in=epoch - 1)
+        await coordinator.heartbeat(asked, UNRESTRICTED, creator="ann", counted_in=epoch - 1)
     assert refused.value.code == pb.EPOCH_CHANGING
     assert coordinator.is_new("g")
-    await coordinator.heartbeat(asked, ANYBODY, creator="ann", counted_in=epoch)
+    await coordinator.heartbeat(asked, UNRESTRICTED, creator="ann", counted_in=epoch)
     assert not coordinator.is_new("g")
 
 
@@ -191,10 +191,10 @@ async def test_member_of_one_caller_is_not_spoken_for_by_one_with_a_similar_name
     coordinator, permissions = node.broker.groups.of("g").coordinator, node.broker.security.registry.permissions
     member_id = "member0000000000"
     joins = pb.GroupHeartbeat(group="g", member_id=member_id, join=pb.GroupWish(topics=["t"]))
-    await coordinator.heartbeat(joins, GroupReader(Session(permissions, "gateway")))
-    coordinator.check_caller("g", member_id, GroupReader(Session(permissions, "gateway", frozenset({"etl"}))))
+    await coordinator.heartbeat(joins, MemberAccess(Session(permissions, "gateway")))
+    coordinator.check_caller("g", member_id, MemberAccess(Session(permissions, "gateway", frozenset({"etl"}))))
     with pytest.raises(ProtocolError) as refused:
-        coordinator.check_caller("g", member_id, GroupReader(Session(permissions, principal)))
+        coordinator.check_caller("g", member_id, MemberAccess(Session(permissions, principal)))
     assert refused.value.code == pb.MEMBER_FENCED
 
 

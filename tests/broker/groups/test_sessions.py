@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog_broker.core.groups.readers import ANYBODY
+from tidelog_broker.core.groups.member_access import UNRESTRICTED
 from tidelog_broker.groups.sessions import GAP_S, Sessions, Who
 
 ADA, BOB = Who("g", "ada"), Who("g", "bob")
@@ -77,8 +77,8 @@ def test_shortest_gap_is_a_gap_and_anything_shorter_is_not() -> None:
 def test_forgotten_member_has_no_caller() -> None:
     sessions = watched()
     sessions.heard(ADA, until=1.0)
-    sessions.reads_for(ADA, ANYBODY)
-    assert sessions.reader(ADA) is ANYBODY
+    sessions.reads_for(ADA, UNRESTRICTED)
+    assert sessions.reader(ADA) is UNRESTRICTED
     sessions.forget([ADA])
     assert sessions.reader(ADA) is None
 

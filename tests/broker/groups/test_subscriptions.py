@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tidelog_broker.core.groups.readers import ANYBODY, GroupReader
+from tidelog_broker.core.groups.member_access import UNRESTRICTED, MemberAccess
 from tidelog_broker.core.security.permissions import Decision, Permissions
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import META_TOPIC_ID, TopicRegistry
@@ -68,29 +68,29 @@ def refusal(wish: pb.GroupWish) -> str:
 )
 def test_what_a_wish_stands_for(topics: TopicRegistry, wish: pb.GroupWish, numbers: list[int]) -> None:
     check_wish(wish)
-    assert Subscriptions(topics).of(wish, ANYBODY) == {id_of(number): number for number in numbers}
+    assert Subscriptions(topics).of(wish, UNRESTRICTED) == {id_of(number): number for number in numbers}
 
 
 def test_topics_that_come_and_go_are_seen(topics: TopicRegistry) -> None:
     subscriptions, wish = Subscriptions(topics), pb.GroupWish(pattern="orders.*")
-    assert len(subscriptions.of(wish, ANYBODY)) == 2
+    assert len(subscriptions.of(wish, UNRESTRICTED)) == 2
     add(topics, 20, "orders-new")
     add(topics, 21, "other")
-    assert id_of(20) in subscriptions.of(wish, ANYBODY)
-    assert id_of(21) not in subscriptions.of(wish, ANYBODY)
+    assert id_of(20) in subscriptions.of(wish, UNRESTRICTED)
+    assert id_of(21) not in subscriptions.of(wish, UNRESTRICTED)
     remove(topics, 20, "orders-new")
-    assert id_of(20) not in subscriptions.of(wish, ANYBODY)
+    assert id_of(20) not in subscriptions.of(wish, UNRESTRICTED)
     add(topics, 22, "orders-new", partitions=4)
-    assert subscriptions.of(wish, ANYBODY)[id_of(22)] == 4
+    assert subscriptions.of(wish, UNRESTRICTED)[id_of(22)] == 4
     add(topics, 22, "orders-new", partitions=7, revision=2)
-    assert subscriptions.of(wish, ANYBODY)[id_of(22)] == 7
+    assert subscriptions.of(wish, UNRESTRICTED)[id_of(22)] == 7
 
 
 def test_patterns_past_those_that_are_kept_are_served_too(topics: TopicRegistry) -> None:
     subscriptions = Subscriptions(topics)
     for _ in range(2):
         for number in range(KEPT_MAX + 3):
-            assert len(subscriptions.of(pb.GroupWish(pattern=f"orders|{number}"), ANYBODY)) == 1
+            assert len(subscriptions.of(pb.GroupWish(pattern=f"orders|{number}"), UNRESTRICTED)) == 1
         add(topics, 30, "passing")
 
 
@@ -134,7 +134,7 @@ def test_a_catastrophic_pattern_takes_no_time_or_is_refused(pattern: str) -> Non
     began_s = time.process_time()
     try:
         subscriptions.try_out(wish)
-        subscriptions.of(wish, ANYBODY)
+        subscriptions.of(wish, UNRESTRICTED)
     except ProtocolError as error:
         assert "takes too long" in error.message  # noqa: PT017 - either will do
     assert time.process_time() - began_s < PATTERN_S_MAX + 1
@@ -163,13 +163,13 @@ def test_a_pattern_stands_for_what_its_caller_may_read_and_rules_are_asked_about
 
     def read() -> list[int]:
         """Return what the pattern stands for, of a session that remembers nothing."""
-        found = subscriptions.of(wish, GroupReader(Session(permissions, "ann")))
+        found = subscriptions.of(wish, MemberAccess(Session(permissions, "ann")))
         return sorted(int.from_bytes(topic_id, "big") for topic_id in found)
 
     assert read() == []
     grant(1, "orders")
     assert read() == [10, 11]
-    assert sorted(subscriptions.of(wish, GroupReader(Session(permissions, "ben")))) == [], "it is another's"
+    assert sorted(subscriptions.of(wish, MemberAccess(Session(permissions, "ben")))) == [], "it is another's"
     decided.clear()
     assert read() == [10, 11]
     assert decided == []
@@ -181,6 +181,6 @@ def test_a_pattern_stands_for_what_its_caller_may_read_and_rules_are_asked_about
     assert read() == [10, 20]
     grant(2, "orders-n", deny=True)
     assert read() == [10]
-    assert subscriptions.of(pb.GroupWish(topics=["orders", "visits"]), GroupReader(Session(permissions, "ann"))) == {
+    assert subscriptions.of(pb.GroupWish(topics=["orders", "visits"]), MemberAccess(Session(permissions, "ann"))) == {
         id_of(10): 10
     }

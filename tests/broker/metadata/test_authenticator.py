@@ -39,7 +39,7 @@ async def test_a_key_in_the_records_is_never_the_administrators(offload: Offload
     key = new_key()
     kept = pb.ApiKey(key_id=key.key_id, principal="admin", salt=SALT, secret_hash=slow_hash(key.secret, SALT))
     registry.apply(pb.SecurityRecord(id=KEY + key.key_id, revision=1, api_key=kept))
-    with pytest.raises(ProtocolError, match="no API key and no user of the cluster's records") as refused:
+    with pytest.raises(ProtocolError, match="an API key or user in the cluster's records cannot act") as refused:
         await authenticator.session_of(pb.Credentials(api_key=key.text), address="")
     assert refused.value.code == pb.UNAUTHENTICATED
     session = await authenticator.session_of(pb.Credentials(api_key=ADMIN), address="")

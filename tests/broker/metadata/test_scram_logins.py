@@ -46,7 +46,7 @@ def test_a_user_in_the_records_is_never_the_administrator() -> None:
     registry = SecurityRegistry(["ann"])
     user = pb.ScramUser(user_id="u0", name="ann", **verifier_of("long enough", SALT)._asdict())
     registry.apply(pb.SecurityRecord(id=USER + "u0", revision=1, user=user))
-    with pytest.raises(ProtocolError, match="no API key and no user of the cluster's records") as refused:
+    with pytest.raises(ProtocolError, match="an API key or user in the cluster's records cannot act") as refused:
         login(ScramLogins(registry), "ann", "long enough")
     assert refused.value.code == pb.UNAUTHENTICATED
 

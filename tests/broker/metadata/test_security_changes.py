@@ -45,7 +45,9 @@ async def test_the_last_key_that_may_change_permissions_stays(stand: Stand) -> N
 
 async def test_no_key_is_the_administrators(stand: Stand) -> None:
     node = await stand.start(admin="root")
-    with pytest.raises(ProtocolError, match="'root' is the administrator, whose keys are in admin_key_file") as refused:
+    with pytest.raises(
+        ProtocolError, match="'root' is the administrator, whose keys are configured in admin_key_file"
+    ) as refused:
         await made(node, "root")
     assert refused.value.code == pb.INVALID_REQUEST
     await made(node, "admin")  # a name like any other where the settings say so
@@ -104,7 +106,7 @@ async def test_a_quota_is_replaced_removed_and_outlives_the_node(stand: Stand) -
 async def test_no_quota_keeps_out_whom_the_settings_make_the_administrator(stand: Stand) -> None:
     node = await stand.start(admin="root")
     for subject in ("*", "default", "root"):
-        with pytest.raises(ProtocolError, match="would lock everybody out"):
+        with pytest.raises(ProtocolError, match="would lock every caller out"):
             await changes(node).change(pb.SecurityChange(set_quota=pb.Quota(subject=subject, connections=0)))
     for subject in ("admin", "role:root"):
         await changes(node).change(pb.SecurityChange(set_quota=pb.Quota(subject=subject, connections=0)))

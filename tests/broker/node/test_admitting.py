@@ -135,12 +135,12 @@ async def test_a_wiped_founder_does_not_found_a_second_meta_with_one_that_never_
         assert await starts.admitted("b", "c") == set()
 
         starts.begin("a")
-        assert "'a' knows another data directory of 'b'" in str(await starts.ended("b"))
+        assert "'a' has recorded another data directory of 'b'" in str(await starts.ended("b"))
         for _ in range(50):  # b is sent away at once, perhaps before it has written down which directory a has
             if await starts.ends_soon("a"):
                 break
             starts.begin("b")
-            assert "knows another data directory of 'b'" in str(await starts.ended("b"))
+            assert "has recorded another data directory of 'b'" in str(await starts.ended("b"))
         assert await starts.ended("a") is None
         assert await starts.ended("c") is None
         await founded.settled()
@@ -225,7 +225,9 @@ async def test_a_founder_that_is_admitted_goes_on_although_a_late_one_knows_a_di
     caplog.clear()
     await five.start("e")
     await five.settled()
-    await five.until(lambda: "admitted all the same: the founder 'e' knows another" in caplog.text, "it was not asked")
+    await five.until(
+        lambda: "admitted all the same: founder 'e' has recorded another" in caplog.text, "it was not asked"
+    )
     assert five.nodes["a"].life.health.state == "running"
 
 
@@ -291,11 +293,11 @@ async def test_a_wiped_joiner_is_refused_although_the_node_that_it_asks_has_not_
         await founded.stop("d")
         if takes_over:
             meta = founded.nodes[owner].broker.partitions.get(*META_KEY)
-            meta.driver.roll_over(replace(meta.replica.ownership.plan_on(), owner=lagging))
+            meta.driver.roll_over(replace(meta.replica.ownership.plan_next(), owner=lagging))
             await founded.until(lambda: founded.owner(META_KEY, lagging) == lagging, "the owner stays")
         else:
             assert founded.nodes[lagging].broker.nodes.get("d") is None or founded.owner(META_KEY, lagging) == lagging
-        with pytest.raises(IdentityError, match="is new, but the cluster knows a node 'd' with data"):
+        with pytest.raises(IdentityError, match="is new, but the cluster has registered node 'd' with data"):
             await founded.join("d", lagging, data="empty")
     await founded.join("d", lagging)
     await founded.settled()

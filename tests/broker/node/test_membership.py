@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.broker.founded import Founded
 
-from tidelog_broker.core.membership import reach
+from tidelog_broker.core.membership import connectivity
 from tidelog_broker.core.membership.roster import IdentityConflict
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.topics import META_KEY
@@ -118,7 +118,7 @@ async def test_an_owner_that_gossip_reaches_and_nobody_can_speak_with_is_replace
     founded: Founded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A filter lets UDP through and no TCP. When it is gone, the former owner hears of it."""
-    monkeypatch.setattr(reach, "CUT_MS", 300)
+    monkeypatch.setattr(connectivity, "UNREACHABLE_MS", 300)
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")

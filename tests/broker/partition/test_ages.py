@@ -66,7 +66,7 @@ async def ended(partition: Partition) -> None:
     """End the open epoch."""
     await partition.access.ensure_active()
     epoch = partition.state.epoch
-    partition.driver.roll_over(partition.replica.ownership.plan_on())
+    partition.driver.roll_over(partition.replica.ownership.plan_next())
     await settled(lambda: partition.state.epoch > epoch, "the epoch does not end")
 
 

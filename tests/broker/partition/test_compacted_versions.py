@@ -13,7 +13,7 @@ from tests.broker.partition.compaction_stand import alike, compact, compacting, 
 from tests.broker.stand import settled
 from tests.broker.storage.partition.keyed import all_records
 
-from tidelog_broker.core.replication.versions import Versions
+from tidelog_broker.core.replication.epoch_versions import EpochVersions
 from tidelog_broker.partition import compacted_versions
 from tidelog_broker.partition.compacted_versions import CompactedVersions
 from tidelog_broker.partition.partition import Partition
@@ -232,7 +232,9 @@ async def test_what_is_outdated_beside_newer_epochs_is_not_read(
     copy.reader.check_offset(0)
     copy.replica.backfill.incomplete.add(epoch)
     copy.reader.check_offset(0)  # it only lacks its front: what is here is as good as it was
-    monkeypatch.setattr(Versions, "has_later", lambda *_: False)  # as if a later epoch had come as it was compacted
+    monkeypatch.setattr(
+        EpochVersions, "has_later", lambda *_: False
+    )  # as if a later epoch had come as it was compacted
     with pytest.raises(ProtocolError, match=r"EPOCH_CHANGING|NOT_OWNER"):
         copy.reader.check_offset(0)
     copy.reader.check_offset(2)

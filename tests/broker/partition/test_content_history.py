@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.broker.peer import Peer, batch
 
-from tidelog_broker.core.content_window import ContentWindow
+from tidelog_broker.core.deduplication_window import DeduplicationWindow
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition import content_history
 from tidelog_broker.partition.content_history import ContentHistory
@@ -41,7 +41,7 @@ def window_of(log: PartitionLog, *, log_start: int = 0, records_max: int = 100, 
         history.step()
         steps += 1
         assert steps < 100
-    window = ContentWindow(records_max=records_max, age_us=0, take=lambda _: True, give_back=lambda _: None)
+    window = DeduplicationWindow(records_max=records_max, age_us=0, take=lambda _: True, give_back=lambda _: None)
     assert window.reserve(history.count)
     history.fill(window)
     contents = np.concatenate([HASHER.hashes(RecordBatch.parse(batch(b"%d" % number))) for number in range(COUNT)])

@@ -11,7 +11,7 @@ from tests.broker.founded import Founded
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
-from tidelog_broker.core.content_window import ContentWindow
+from tidelog_broker.core.deduplication_window import DeduplicationWindow
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition import content_history
 from tidelog_broker.partition.deduplication import INLINE_RECORDS
@@ -220,7 +220,7 @@ async def test_window_being_read_for_older_settings_is_discarded(
     may_end, is_at_work = threading.Event(), threading.Event()
     usual = getattr(content_history.ContentHistory, work)
 
-    def held(self: content_history.ContentHistory, *args: ContentWindow) -> None:
+    def held(self: content_history.ContentHistory, *args: DeduplicationWindow) -> None:
         is_at_work.set()
         assert may_end.wait(60)
         usual(self, *args)
@@ -246,16 +246,16 @@ async def test_batch_screened_by_the_window_of_older_settings_is_screened_again(
     topic = await peer.create("t", deduplicate_records=1)
     await one(peer, topic, batch(b"a", b"b", b"c"))
     may_end, is_at_work = threading.Event(), threading.Event()
-    usual = ContentWindow.find
+    usual = DeduplicationWindow.find
 
-    def held(self: ContentWindow, *args: Any, **named: Any) -> Any:
+    def held(self: DeduplicationWindow, *args: Any, **named: Any) -> Any:
         found = usual(self, *args, **named)
         if not is_at_work.is_set():
             is_at_work.set()
             assert may_end.wait(60)
         return found
 
-    monkeypatch.setattr(ContentWindow, "find", held)
+    monkeypatch.setattr(DeduplicationWindow, "find", held)
     long = [b"%d" % number for number in range(INLINE_RECORDS + 1)]
     number = peer.post_publish(topic.topic_id, batch(b"a", *long), timeout_ms=20_000)
     await settled(is_at_work.is_set, "the batch is not screened by another thread")
@@ -274,7 +274,7 @@ async def test_window_that_is_filled_when_its_topic_is_deleted_gives_its_memory_
     may_end, is_at_work = threading.Event(), threading.Event()
     usual = content_history.ContentHistory.fill
 
-    def held(self: content_history.ContentHistory, window: ContentWindow) -> None:
+    def held(self: content_history.ContentHistory, window: DeduplicationWindow) -> None:
         is_at_work.set()
         assert may_end.wait(60)
         usual(self, window)

@@ -114,7 +114,7 @@ async def test_history_that_nobody_has_is_told_of_once_and_counted(
 
     def is_nowhere() -> bool:
         missing = partition.replica.backfill.missing()
-        return missing is not None and missing.nowhere
+        return missing is not None and missing.is_unavailable
 
     watch = HistoryWatch(lambda: [partition], node.broker.metrics)
     await founded.until(is_nowhere, "it is not found out that nobody has it")

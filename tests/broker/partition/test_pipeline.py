@@ -132,7 +132,7 @@ async def test_a_bound_batch_is_refused_in_the_next_epoch_of_the_same_owner(stan
     first, settle, data = submit(partition)[1], Settled(), memoryview(bytearray(batch(b"x")))
     await stand.disk.held_up()
     partition.pipeline.submit(PendingPublish(data, unpack_header(data), settle, epoch=epoch))
-    partition.driver.roll_over(partition.replica.ownership.plan_on())
+    partition.driver.roll_over(partition.replica.ownership.plan_next())
     stand.disk.heal()
     await partition.pipeline.idle()
     assert (first.offset, settle.code) == (1, pb.EPOCH_CHANGING)

@@ -68,7 +68,7 @@ async def sealed(cluster: ClusterStand) -> None:
     await publish(cluster, (b"a", b"precious"))
     owner = cluster.partition(await cluster.owner())
     epoch = owner.state.epoch
-    owner.driver.roll_over(owner.replica.ownership.plan_on())
+    owner.driver.roll_over(owner.replica.ownership.plan_next())
     await settled(
         lambda: all(cluster.partition(name).replica.state.active.epoch > epoch for name in NODES), "the epoch goes on"
     )

@@ -73,12 +73,12 @@ async def test_who_is_not_met_yet_is_not_missed_and_who_is_gone_then_is(monkeypa
         sleepers.closed.add((ID, index), owner, is_used=False)
     around.dead = {"n1"}
     subject = waking(sleepers, around)
-    subject.neighbours_changed()
+    subject.liveness_changed()
     subject.begin()
     assert sleepers.asked == []
     await settled(lambda: sleepers.asked == [1, 3], "who is gone is not missed")
     around.dead = {"n2"}
-    subject.neighbours_changed()
+    subject.liveness_changed()
     assert sleepers.asked[2:] == [2, 3]
 
 

@@ -251,11 +251,11 @@ async def test_news_of_neighbours_reach_replicas_in_portions_and_those_of_own_to
     assert own
     assert own.isdisjoint(driver.key for driver in drivers[: len(own)])
     told: list[PartitionKey] = []
-    monkeypatch.setattr(ReplicaDriver, "neighbours_changed", lambda driver: told.append(driver.key))
-    replication.neighbours_changed()
+    monkeypatch.setattr(ReplicaDriver, "liveness_changed", lambda driver: told.append(driver.key))
+    replication.liveness_changed()
     assert set(told[: len(own)]) == own
     assert len(told) == PORTION, "the others hear of it when messages have been seen to"
-    replication.neighbours_changed()
+    replication.liveness_changed()
     assert len(told) == PORTION, "it is under way already, and begins anew"
     await settled(lambda: len(told) >= PORTION + len(drivers), "not all heard of it")
     assert sorted(told[PORTION:]) == sorted(driver.key for driver in drivers)

@@ -61,7 +61,7 @@ def test_too_many_entries_are_refused_before_any_is_looked_at(kind: str) -> None
 
 
 def _knows(node: Node, rule: AccessRule) -> bool:
-    return node.broker.security.registry.stands("rule/" + rule.rule_id)
+    return node.broker.security.registry.exists("rule/" + rule.rule_id)
 
 
 async def _read_on(admin: Client, consumer: Consumer) -> None:
@@ -145,7 +145,9 @@ async def test_an_owner_checks_again_for_whom_another_node_names(founded: Founde
         assert "nobody" in refused.value.message
         for identity in ("key/1", "user/1"):  # an older node has let it in as the administrator
             asked.caller.CopyFrom(pb.Caller(principal="admin", identity=identity))
-            with pytest.raises(ProtocolError, match="no API key and no user of the cluster's records") as refused:
+            with pytest.raises(
+                ProtocolError, match="an API key or user in the cluster's records cannot act"
+            ) as refused:
                 await other.broker.cluster.request(owner, asked, timeout_s=10)
             assert refused.value.code == pb.UNAUTHENTICATED
         key = await admin.security.create_key("ann")

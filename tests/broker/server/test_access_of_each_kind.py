@@ -130,7 +130,7 @@ async def everybody(founded: Founded, key_file: Path) -> AsyncIterator[Everybody
 
 def _knows_all(node: Node, rules: list[str], keys: dict[str, NewKey]) -> bool:
     registry = node.broker.security.registry
-    known = all(registry.stands("rule/" + rule) for rule in rules)
+    known = all(registry.exists("rule/" + rule) for rule in rules)
     return known and all(registry.key(key.info.key_id) is not None for key in keys.values())
 
 

@@ -80,7 +80,7 @@ class Shared:
 
 
 def _knows(registry: SecurityRegistry, ids: list[str]) -> bool:
-    return all(registry.stands(each) for each in ids)
+    return all(registry.exists(each) for each in ids)
 
 
 async def until_told(member: GroupMember, is_it: Callable[[pb.Error], bool]) -> None:

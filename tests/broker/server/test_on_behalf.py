@@ -214,7 +214,7 @@ async def test_tickets_that_are_forgotten_are_verified_anew(gate: Gate, monkeypa
 
 
 def _is_gone(node: Node, key_id: str) -> bool:
-    return not node.broker.security.registry.stands("key/" + key_id)
+    return not node.broker.security.registry.exists("key/" + key_id)
 
 
 async def test_tickets_count_at_every_node_and_requests_are_handed_on_for_the_caller(
@@ -228,7 +228,7 @@ async def test_tickets_count_at_every_node_and_requests_are_handed_on_for_the_ca
         ann, ann_id, (rule_id,) = await keyed(admin, "ann", AccessRule("ann", ("produce",), "topic", "ann-1"))
         for node in founded.nodes.values():
             registry = node.broker.security.registry
-            await settled(partial(registry.stands, "rule/" + rule_id), "a node never heard of the rule")
+            await settled(partial(registry.exists, "rule/" + rule_id), "a node never heard of the rule")
         peers = {name: await greeted(node.port, own) for name, node in founded.nodes.items()}
         ticket = (await peers["a"].ask(identify=identify(ann))).envelope.identify_reply.ticket
         for name, peer in peers.items():

@@ -134,10 +134,10 @@ async def test_a_node_that_comes_back_is_called_again(
     ("other", "words"),
     [
         (identity("b", secrets=ClusterSecrets(b"another")), "another cluster secret"),
-        (identity("b", cluster_id=b"d" * 16), "two clusters told to join each other"),
-        (identity("a", incarnation=9), "two nodes are called 'a'"),
-        (IDENTITY, "called itself"),
-        (identity("c"), "answered by 'c'"),
+        (identity("b", cluster_id=b"d" * 16), "a data directory cannot change its cluster"),
+        (identity("a", incarnation=9), "two nodes have the id 'a'"),
+        (IDENTITY, "connected to itself"),
+        (identity("c"), "belongs to node 'c'"),
     ],
     ids=["secret", "cluster", "same id", "itself", "another node"],
 )
@@ -242,7 +242,7 @@ async def test_who_knows_nobody_asks_an_address(stand: Stand, links: Links, eye:
     with pytest.raises(ConnectionRefusedError):
         await links.ask(("127.0.0.1", closed_port), envelope, timeout_s=20)
     join(node, Ear(), identity("b", cluster_id=b"d" * 16))
-    with pytest.raises(ProtocolError, match="two clusters"):
+    with pytest.raises(ProtocolError, match="cannot change its cluster"):
         await links.ask(("127.0.0.1", node.port), envelope, timeout_s=20)
     assert not eye.seen
     await settled(lambda: not node.server.connections, "a connection was left open")

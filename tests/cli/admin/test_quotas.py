@@ -40,5 +40,5 @@ def test_what_is_no_quota_is_said(cli: Cli) -> None:
     assert "at least one limit" in cli("quota", "set", "ann").err
     assert cli("quota", "set", "ann", "--requests", "many").code == 2
     assert cli("quota", "set", "ann", "--produce-bytes", "10M").code == 2
-    assert "is no network" in cli("quota", "set", "address:here", "--requests", 1).err
+    assert "is not a network" in cli("quota", "set", "address:here", "--requests", 1).err
     assert "no quota" in cli("quota", "remove", "ann").err

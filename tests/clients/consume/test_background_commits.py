@@ -102,7 +102,7 @@ async def test_errors_are_told_by_the_callback_or_by_the_log(caplog: pytest.LogC
     store, told = Store(), Told()
     soon = CommitsSoon(store, "g", dict)
     store.gate.set()
-    refused = store.failed[B] = MemberFencedError("another one has it")
+    refused = store.failed[B] = MemberFencedError("assigned to another member")
     soon.add({A: 1, B: 1}, told)
     await soon.settled()
     store.error = lost = ConnectionLostError("gone")

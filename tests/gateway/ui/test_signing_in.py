@@ -100,7 +100,7 @@ async def test_an_administrator_sets_a_quota_and_sees_what_is_used(tmp_path: Pat
         await dialog.get_by_label("Written").fill("1048576")
         await dialog.get_by_label("Groups").fill("7")
         await dialog.get_by_role("button", name="Set").click()
-        await expect(dialog.get_by_role("alert")).to_contain_text("counted by principal alone")
+        await expect(dialog.get_by_role("alert")).to_contain_text("they are counted by principal")
         await dialog.get_by_label("Groups").fill("")
         await dialog.get_by_label("Requests").fill("unlimited")
         assert await accessibility_faults(page) == []

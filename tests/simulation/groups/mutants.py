@@ -12,7 +12,7 @@ from tests.simulation.hints import hint
 from tests.simulation.truth import ViolationError
 
 from tidelog.groups.membership import Change, Membership, Place
-from tidelog_broker.core.groups.membership import ConsumerGroup, ConsumerMember, Told
+from tidelog_broker.core.groups.membership import ConsumerGroup, ConsumerMember, MemberAssignment
 from tidelog_broker.core.groups.positions import GroupOffsets, OffsetKey
 from tidelog_broker.groups.sessions import Sessions, Who
 from tidelog_broker.partition.pipeline import PendingPublish
@@ -24,7 +24,7 @@ _report, _answered, _restart, _told = (
     ConsumerGroup.report,
     Membership.answered,
     ConsumerGroup.restart,
-    ConsumerGroup.told,
+    ConsumerGroup.assignment_of,
 )
 _join = ConsumerGroup.join
 _check_commit, _next_record = ConsumerGroup.check_commit, ConsumerGroup.next_record
@@ -79,18 +79,18 @@ def _takes_all_that_is_not_named(
             self._changed = True
 
 
-def _tells_what_is_decided(self: ConsumerGroup, member_id: str) -> Told | None:
+def _tells_what_is_decided(self: ConsumerGroup, member_id: str) -> MemberAssignment | None:
     member, told = self._members.get(member_id), _told(self, member_id)
     if member is None or told is None:
         return None
-    return Told(self._generation, frozenset(member.held.keys() & member.target), self._revision)
+    return MemberAssignment(self._generation, frozenset(member.held.keys() & member.target), self._revision)
 
 
-def _tells_the_target(self: ConsumerGroup, member_id: str) -> Told | None:
+def _tells_the_target(self: ConsumerGroup, member_id: str) -> MemberAssignment | None:
     told = _told(self, member_id)
     if told is None:
         return None
-    return Told(told.generation, frozenset(self._members[member_id].target), told.revision)
+    return MemberAssignment(told.generation, frozenset(self._members[member_id].target), told.revision)
 
 
 def _checks_no_commit(self: ConsumerGroup, member_id: str, generation: int, key: Place) -> None:
@@ -214,8 +214,10 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a report counts whatever the member had seen": lambda: patch.object(ConsumerGroup, "report", _believes_any_report),
     "what a report does not name is free": lambda: patch.object(ConsumerGroup, "report", _takes_all_that_is_not_named),
-    "members are told what is not durable": lambda: patch.object(ConsumerGroup, "told", _tells_what_is_decided),
-    "members are told their target": lambda: patch.object(ConsumerGroup, "told", _tells_the_target),
+    "members are told what is not durable": lambda: patch.object(
+        ConsumerGroup, "assignment_of", _tells_what_is_decided
+    ),
+    "members are told their target": lambda: patch.object(ConsumerGroup, "assignment_of", _tells_the_target),
     "anybody commits": lambda: patch.object(ConsumerGroup, "check_commit", _checks_no_commit),
     "a member commits for any partition": lambda: patch.object(ConsumerGroup, "check_commit", _checks_members_only),
     "a member commits by an earlier generation": lambda: patch.object(

@@ -26,9 +26,9 @@ from tests.simulation.groups.log import Log, Node, Positions
 from tests.simulation.truth import ViolationError
 
 from tidelog.groups.membership import Membership, Place
+from tidelog_broker.core.groups.member_access import UNRESTRICTED
 from tidelog_broker.core.groups.membership import ConsumerGroup, fenced, keys_of, partitions_of
 from tidelog_broker.core.groups.positions import OffsetKey
-from tidelog_broker.core.groups.readers import ANYBODY
 from tidelog_broker.groups.sessions import Sessions, Who
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import NATURE, ProtocolError
@@ -82,7 +82,7 @@ class Coordinator:
         self.number = number
         self.node = world.log.takes_over(node)
         self.positions = Positions(self.node, partial(world.log.write, number))
-        self.group = ConsumerGroup(GROUP, lambda _wish, _reader: dict(world.topics), lambda _: ANYBODY)
+        self.group = ConsumerGroup(GROUP, lambda _wish, _reader: dict(world.topics), lambda _: UNRESTRICTED)
         self.sessions = Sessions()
         self.waiting: dict[str, Waiting] = {}
         self.writing = False
@@ -169,7 +169,7 @@ class Coordinator:
         if not self.stands or self.group.in_doubt:
             return
         for member_id, waiting in list(self.waiting.items()):
-            told = self.group.told(member_id)
+            told = self.group.assignment_of(member_id)
             if self.group.member(member_id) is None:
                 waiting.answer(fenced(GROUP))
             elif told is not None and told.revision > waiting.asked.seen_revision:
@@ -200,8 +200,8 @@ class Coordinator:
         if not self.paused:
             for who in self.sessions.expired(self.world.now_s):
                 self.group.remove(who.member_id)
-            self.group.look_at_topics()
-            self.group.look_at_loads(self.world.now_s)
+            self.group.check_topics()
+            self.group.check_loads(self.world.now_s)
             self.settle()
             self.look()
         self.world.clock.after(TICK_US, self._tick)

@@ -60,14 +60,14 @@ def bound_anew() -> Replacements:
         self._rewrite(lambda record: replace(record, bound=record.bound | {node_id: directory_id.hex()}))
         return self.bound(node_id)
 
-    def binds_to(announce: pb.NodeAnnounce, *, bound: bytes, known: pb.NodeRecord | None) -> bytes:
+    def directory_to_bind(announce: pb.NodeAnnounce, *, bound: bytes, known: pb.NodeRecord | None) -> bytes:
         return announce.node.directory_id
 
     async def answered(node: Broker, announce: pb.NodeAnnounce, reply: pb.NodeAnnounceReply) -> bytes:
         del reply
         return bind(node.dir, announce.node.node_id, announce.node.directory_id)
 
-    return [(NodeDir, "bind", bind), (cluster, "binds_to", binds_to), (cluster, "_bind", answered)]
+    return [(NodeDir, "bind", bind), (cluster, "directory_to_bind", directory_to_bind), (cluster, "_bind", answered)]
 
 
 def bound_in_memory() -> Replacements:

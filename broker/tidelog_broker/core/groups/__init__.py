@@ -1,1 +1,1 @@
-"""Consumer groups: where they stand, who their members are, and who reads what."""
+"""Consumer groups: membership, assignment of partitions, and committed offsets."""

@@ -1,26 +1,25 @@
-"""One consumer group: its members, what each is to read, and what each may still be reading. No I/O and no clock.
+"""State machine of one consumer group: members, target assignment, and held partitions. Sans-IO.
 
-A partition is *held* by a member from the moment in which it is granted until the member has reported that it has given
-it up, or is a member no longer. What a member is to have stands in the *target*, which is made anew when members,
-their wishes or topics change; with every new target the *generation* grows. Only what nobody holds is granted, so two
-members never hold one partition, and within a generation one member at most is granted it.
+A partition is *held* by a member from the moment it is granted until the member reports that it has revoked it, or
+leaves. The *target* is the assignment that the group converges to; it is recomputed when members, subscriptions or
+topics change, and each new target increments the *generation*. Only partitions that no member holds are granted, so two
+members never hold one partition, and at most one member is granted it within a generation.
 
-The whole group is one record of `__offsets` (`GroupRecord`). What members are told is made of the newest record that is
-durable (`Standing`), never of what has merely been decided here: a coordinator that follows knows all that anybody was
-told. So each change goes the same way: decide, `next_record`, write it, `written`, tell. Where the write fails,
-everything begins again from the record that stands.
+The whole group is one record of `__offsets` (`GroupRecord`). Members are answered from the newest durable record
+(`standing`), never from state that is not durable, so that a new coordinator knows everything that any member was
+answered. Each change therefore takes the same path: decide, `next_record`, write it, `written`, answer. If the write
+fails, the group restarts from the durable record.
 
-A member is given only what its caller may read. Who that is stands in no record: the coordinator knows it of each
-member that has asked since it coordinates. One that it has not heard of yet keeps the topics that it has, and is given
-no others.
+A member is only assigned topics that its caller may read. The caller's identity is not durable: the coordinator learns
+it from the first request of each member. A member that has sent none to this coordinator keeps its topics and gets no
+others.
 
-A member with an instance id has a *successor* when another member joins under that id. The successor takes over the
-target. Unless the earlier member has said that it reads nothing any more, or the successor does not want to wait, the
-earlier one stays a member, *replaced*, until it has given up all that it holds or its session is over. So what it holds
-changes hands as between any two members.
+A member with an instance id gets a *successor* when another member joins under that id, and the successor inherits its
+target. Unless the earlier member has stopped reading, or the successor asks for an immediate takeover, the earlier one
+remains a member, *replaced*, until it has revoked all partitions or its session has expired.
 
-A report says which record the member has seen when it made it. Only a member that has seen the target by which it is
-to give something up can have given it up: what an older report does not name may be on its way to the member.
+A report contains the revision of the record that the member has seen. Only a member that has seen the current target
+can have revoked partitions because of it; partitions missing from an older report may still be on their way to it.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog_broker.core.groups.assignors import Question, assign
+from tidelog_broker.core.groups.assignors import AssignmentInput, assign
 from tidelog_broker.core.groups.load_watch import LoadWatch
-from tidelog_broker.core.groups.readers import ANYBODY, GroupReader
+from tidelog_broker.core.groups.member_access import UNRESTRICTED, MemberAccess
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 MEMBERS_MAX: Final = 1_000
-"""Of one group."""
+"""Maximum number of members of a group."""
 PARTITIONS_MAX: Final = 20_000
-"""Of all topics that a group reads."""
+"""Maximum number of partitions of all topics of a group."""
 WISHES_BYTES_MAX: Final = 256 * 1024
-"""Of all members of a group, so that its record stays below a megabyte."""
+"""Maximum size of the subscriptions of a group, which keeps its record below a megabyte."""
 REPLACED_MAX: Final = MEMBERS_MAX
-"""Members of one group whose successors wait for them."""
+"""Maximum number of replaced members of a group."""
 
 
 @dataclass(slots=True)
@@ -51,11 +50,11 @@ class ConsumerMember:
     """One member.
 
     Attributes:
-        wish: what it asked for when it joined.
-        held: partition -> the generation in which it was granted.
-        target: what it is to have.
-        replaced: a successor has its instance; it is a member until it holds nothing, and is given nothing more.
-        stopped: it reads nothing any more, and is granted nothing; its target waits for its successor.
+        wish: subscription and options of its join request.
+        held: generation of the grant by partition.
+        target: its part of the target.
+        replaced: a successor has its instance id; it is removed once it holds nothing, and gets no partitions.
+        stopped: it has stopped reading, and gets no partitions; its target is kept for its successor.
     """
 
     wish: pb.GroupWish
@@ -64,64 +63,67 @@ class ConsumerMember:
     replaced: bool = False
     stopped: bool = False
     first_revision: int = 0
-    """Of the record that takes it in: what an earlier one says of its id was said of an earlier life."""
+    """Revision of the record that added it; earlier records with the same id are of an earlier membership."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a member is told: the generation, what it may read, and the record that first said so."""
+class MemberAssignment:
+    """The answer for a member: generation, assigned partitions, and revision of the first record with both."""
 
     generation: int
     assigned: frozenset[PartitionKey]
     revision: int
 
 
-Subscribed = Callable[[pb.GroupWish, GroupReader], Mapping[bytes, int]]
-"""Tells which topics a wish stands for now where that caller has it, by id, and how many partitions each has."""
-ReaderOf = Callable[[str], GroupReader | None]
-"""Tells for whom the member with an id reads; None: it has not been heard of yet."""
+SubscriptionResolver = Callable[[pb.GroupWish, MemberAccess], Mapping[bytes, int]]
+"""Returns the topics that a subscription currently matches for a caller, with their partition counts by topic id."""
+AccessOf = Callable[[str], MemberAccess | None]
+"""Returns the caller of a member; None until this coordinator has received a request from it."""
 
 
 class ConsumerGroup:
     """See the module.
 
     Args:
-        name: what it is called.
-        subscribed, reader_of: see there.
+        name: name of the group.
+        subscribed: resolves subscriptions.
+        access_of: returns the callers of members.
     """
 
-    def __init__(self, name: str, subscribed: Subscribed, reader_of: ReaderOf) -> None:
+    def __init__(self, name: str, subscribed: SubscriptionResolver, access_of: AccessOf) -> None:
         self.name = name
         self.creator = ""
-        """Who has made it; empty: nobody is known. Whoever makes it sets this before the first record."""
+        """Principal that created the group, set before the first record; empty if unknown."""
         self._subscribed = subscribed
-        self._reader_of = reader_of
+        self._access_of = access_of
         self._members: dict[str, ConsumerMember] = {}
         self._generation = 0
         self._revision = 0
-        """Of the newest record that was made, whether or not it has come about."""
+        """Revision of the newest record made, written or not."""
         self._target_revision = 0
-        """Of the record that has the target as it is."""
+        """Revision of the record that contains the current target."""
         self._assignor = pb.ASSIGNOR_UNSPECIFIED
-        self._given: frozenset[PartitionKey] = frozenset()
-        """All partitions that the target is about."""
-        self._made_of: dict[str, frozenset[bytes]] = {}
-        """Member -> the topics that it could be given when the target was made, as far as that is known here."""
+        self._target_partitions: frozenset[PartitionKey] = frozenset()
+        """All partitions of the current target."""
+        self._target_topics: dict[str, frozenset[bytes]] = {}
+        """Topics available to each member when the target was computed, for members whose caller is known."""
         self._needs_target = False
         self._target_is_new = False
         self._changed = False
         self.in_doubt = False
-        """Whether a record that was decided here may still come about, after which the one that stands would not hold.
-        Members are answered when a later one stands, so that no answer extends a session by a record that is gone."""
+        """Whether the outcome of a record is unknown, so that it may still replace the standing one.
+
+        Members are answered only after a later record is durable, so that no session is extended by a superseded one.
+        """
         self._standing = pb.GroupRecord(group=name)
-        self._told: dict[str, Told] = {}
+        self._assignments: dict[str, MemberAssignment] = {}
         self._load_watch = LoadWatch()
 
-    # ------------------------------------------------------------------------------------------ what stands
+    # ------------------------------------------------------------------------------------------ state
 
     @property
     def member_ids(self) -> Collection[str]:
-        """Those that are members as far as anything is decided."""
+        """Ids of the members, including those whose join is not durable yet."""
         return self._members.keys()
 
     @property
@@ -131,29 +133,27 @@ class ConsumerGroup:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are no members, neither decided nor durable."""
+        """Whether the group has no members, neither in memory nor in the durable record."""
         return not self._members and not self._standing.members
 
     def member(self, member_id: str) -> ConsumerMember | None:
-        """Return a member."""
+        """Return a member, None if it does not exist."""
         return self._members.get(member_id)
 
-    def told(self, member_id: str) -> Told | None:
-        """Return what a member is to be told; None while its joining is not durable, or when it is gone."""
+    def assignment_of(self, member_id: str) -> MemberAssignment | None:
+        """Return the answer for a member; None if its join is not durable, or it is not a member."""
         member = self._members.get(member_id)
         is_durable = member is not None and member.first_revision <= self._standing.revision
-        return self._told.get(member_id) if is_durable else None
+        return self._assignments.get(member_id) if is_durable else None
 
     def restart(self, record: pb.GroupRecord | None, *, in_doubt: bool = False) -> None:
-        """Begin from a durable record: what was decided after it is forgotten.
+        """Restart from a durable record, discarding later decisions.
 
-        A record that was made here and has not come about by then may come about still: what is made from now on has a
-        higher revision.
+        A record made here whose outcome is unknown may still be written, so later records get higher revisions.
 
         Args:
-            record: the newest that is durable; None for a new group.
-            in_doubt: whether it is not known if a later one comes about; the next record then says once more what
-                stands.
+            record: the newest durable record; None for a new group.
+            in_doubt: whether the outcome of a later record is unknown; the next record then repeats the standing state.
         """
         record = record if record is not None else pb.GroupRecord(group=self.name, creator=self.creator)
         self.creator = record.creator
@@ -167,32 +167,32 @@ class ConsumerGroup:
         self._revision = max(self._revision, record.revision)
         self._target_revision = record.target_revision
         self._assignor = record.assignor
-        self._given = frozenset().union(*(member.target for member in self._members.values()))
-        self._made_of = {}
+        self._target_partitions = frozenset().union(*(member.target for member in self._members.values()))
+        self._target_topics = {}
         self._needs_target = self._target_is_new = self._changed = False
-        self._told = {}
+        self._assignments = {}
         self._stand(record)
-        self.look_at_topics()
+        self.check_topics()
         self._changed = self.in_doubt = in_doubt and self._revision > record.revision
 
     # -------------------------------------------------------------------------------------------- decisions
 
     def join(self, member_id: str, wish: pb.GroupWish, *, ended: str = "") -> list[str]:
-        """Take a member in, which has nothing yet, and return the members that are removed because of it.
+        """Add a member without partitions, and return the members that are removed in consequence.
 
-        A member with an instance id takes over the target of earlier members of that instance. Partitions that they
-        hold are granted to it at once if they have stopped, or if it does not want to wait; else when they have given
-        them up, or their sessions are over. One that is a member already has asked twice, or its first question comes
-        late: that changes nothing. For another wish it joins under another id.
+        A member with an instance id inherits the target of earlier members of that instance. Partitions that they hold
+        are granted to it immediately if they have stopped or it asks for an immediate takeover; otherwise when they
+        have revoked them, or their sessions have expired. A join of an existing member is a duplicate and has no
+        effect; a member joins under a new id to change its subscription.
 
         Args:
-            member_id: its id.
-            wish: what it asks for.
-            ended: an earlier id of the same process, which reads nothing under it any more.
+            member_id: id of the new member.
+            wish: its subscription and options.
+            ended: earlier member id of the same process, which no longer reads under that id.
 
         Raises:
-            ProtocolError: INVALID_REQUEST: there are as many members as may be, or more partitions; MEMBER_FENCED: a
-                member that was born later has the instance, or too many members are waited for.
+            ProtocolError: INVALID_REQUEST if there are too many members or partitions; MEMBER_FENCED if a process that
+                started later has the instance id, or too many replaced members are still reading.
         """
         if member_id in self._members:
             return []
@@ -204,20 +204,21 @@ class ConsumerGroup:
         if any(member.wish.born_us > wish.born_us for member in earlier.values()):
             raise ProtocolError(
                 pb.MEMBER_FENCED,
-                f"a later process has the instance id {wish.instance_id!r} in the group {self.name!r}: "
-                "give each its own",
+                f"instance id {wish.instance_id!r} in group {self.name!r} was taken by a process that started later: "
+                "give each process its own instance id",
             )
         stay = {other: member.wish for other, member in self._current().items() if other not in earlier}
         if len(stay) >= MEMBERS_MAX:
             raise ProtocolError(
-                pb.INVALID_REQUEST, f"the group {self.name!r} has {MEMBERS_MAX} members, and no group may have more"
+                pb.INVALID_REQUEST,
+                f"group {self.name!r} has the maximum of {MEMBERS_MAX} members: stop a member before another joins",
             )
         self._check_size({**stay, member_id: wish})
         reads_on = set[str]() if wish.takes_over_at_once else self.still_reading(earlier, ended)
         if len(self._members) - len(self._current()) + len(reads_on) > REPLACED_MAX:
             raise ProtocolError(
                 pb.MEMBER_FENCED,
-                f"the group {self.name!r} waits for {REPLACED_MAX} replaced members to stop reading; join again later",
+                f"group {self.name!r} has {REPLACED_MAX} replaced members that are still reading: join again later",
             )
         joined = ConsumerMember(wish, first_revision=self._revision + 1)
         for other, member in earlier.items():
@@ -232,13 +233,13 @@ class ConsumerGroup:
         return sorted(earlier.keys() - reads_on)
 
     def still_reading(self, members: Mapping[str, ConsumerMember], ended: str) -> set[str]:
-        """Return those of some members that may still hand out records; `ended`: see `join`."""
+        """Return the members that may still process records; for `ended` see `join`."""
         return {each for each, member in members.items() if member.held and not member.stopped and each != ended}
 
     def stop(self, member_id: str) -> bool:
-        """Take in that a member reads nothing any more, and keep its target for its successor.
+        """Mark a member as stopped, and keep its target for its successor.
 
-        Returns whether there is such a member.
+        Return whether it was a member.
         """
         member = self._members.get(member_id)
         if member is None:
@@ -249,7 +250,7 @@ class ConsumerGroup:
         return True
 
     def remove(self, member_id: str) -> bool:
-        """Take a member out; it holds nothing any more. Return whether there was one."""
+        """Remove a member and its grants. Return whether it was a member."""
         member = self._members.pop(member_id, None)
         if member is None:
             return False
@@ -260,7 +261,7 @@ class ConsumerGroup:
         return True
 
     def report(self, member_id: str, *, seen_revision: int, held: Collection[PartitionKey]) -> None:
-        """Take in what a member has; what it is to give up and has given up is free."""
+        """Process the partitions that a member reports; those that it has revoked become free."""
         member = self._members.get(member_id)
         if member is None:
             return
@@ -274,22 +275,22 @@ class ConsumerGroup:
 
     @property
     def wants_loads(self) -> bool:
-        """Whether members are to say how much they read."""
+        """Whether members should report loads."""
         return self._assignor == pb.BY_LOAD
 
     def note_loads(self, member_id: str, loads: Mapping[PartitionKey, float]) -> None:
-        """Take in how many bytes per second a member reads of what it holds; what it says of others is ignored."""
+        """Record the rates in bytes per second that a member reports for the partitions it holds."""
         member = self._members.get(member_id)
         if member is not None:
             self._load_watch.note(loads, member.held)
 
-    def look_at_loads(self, now: float) -> bool:
-        """Make a new target if members share by load and another one is worth what it moves; return whether it is.
+    def check_loads(self, now: float) -> bool:
+        """Recompute the target if the group balances by load and that is worth the moves; return whether it is.
 
-        When it is, says `LoadWatch`; while partitions are on their way from one member to another it is not.
+        `LoadWatch` decides when. Returns False while partitions are being moved.
 
         Args:
-            now: seconds of a clock that does not go back, the same at every call.
+            now: monotonic time in seconds.
         """
         if not self.wants_loads or self._needs_target or len(self._members) < 2:
             return False
@@ -297,45 +298,47 @@ class ConsumerGroup:
             return False
         if any(member.held.keys() != member.target for member in self._members.values()):
             return False
-        if not self._load_watch.is_uneven([member.target for member in self._members.values()]):
+        if not self._load_watch.is_unbalanced([member.target for member in self._members.values()]):
             return False
-        self._needs_target = self._load_watch.is_worth_it(self._question(), now)
+        self._needs_target = self._load_watch.should_rebalance(self._assignment_input(), now)
         return self._needs_target
 
-    def look_at_topics(self) -> None:
-        """Make a new target if members can be given other topics or partitions than the target is made of."""
-        asked = self._asked()
-        if self._members and _partitions_in(asked) != self._given:
+    def check_topics(self) -> None:
+        """Schedule a new target if the available topics or partitions have changed."""
+        asked = self._available_topics()
+        if self._members and _partitions_in(asked) != self._target_partitions:
             self._needs_target = True
         named = _topic_sets(asked)
         for member_id, member in self._current().items():
             topics = named[member_id]
-            if topics != self._made_of.get(member_id, topics) or any(key[0] not in topics for key in member.target):
+            if topics != self._target_topics.get(member_id, topics) or any(
+                key[0] not in topics for key in member.target
+            ):
                 self._needs_target = True
-            elif self._reader_of(member_id) is not None:
-                self._made_of[member_id] = topics
+            elif self._access_of(member_id) is not None:
+                self._target_topics[member_id] = topics
 
     def delete(self) -> pb.GroupRecord:
-        """Return the record with which the group is gone, and its positions.
+        """Return the record that deletes the group and its positions.
 
         Raises:
-            ProtocolError: GROUP_NOT_EMPTY: it has members.
+            ProtocolError: GROUP_NOT_EMPTY if it has members.
         """
         if not self.is_empty:
             count = len(self._members) or len(self._standing.members)
-            raise ProtocolError(pb.GROUP_NOT_EMPTY, f"the group {self.name!r} has {count} members: stop them first")
+            raise ProtocolError(pb.GROUP_NOT_EMPTY, f"group {self.name!r} has {count} members: stop them first")
         self._revision += 1
         return pb.GroupRecord(group=self.name, revision=self._revision, generation=self._generation, deleted=True)
 
     # ---------------------------------------------------------------------------------------------- records
 
     def decide(self) -> None:
-        """Share the partitions out, if that is to be done: the longer part of the next record's work."""
+        """Recompute the target if necessary: the expensive part of `next_record`."""
         if self._needs_target:
             self._make_target()
 
     def next_record(self) -> pb.GroupRecord | None:
-        """Return the record that says all that was decided; None if nothing was since the last."""
+        """Return the record with all changes since the previous one; None if nothing changed."""
         self.decide()
         self._grant()
         if not self._changed:
@@ -367,27 +370,27 @@ class ConsumerGroup:
         return record
 
     def written(self, record: pb.GroupRecord) -> list[str]:
-        """Take note that a record is durable; return the members that are to be told something new by it."""
+        """Process that a record is durable; return the members whose assignment or generation it changes."""
         self.in_doubt = False
         return self._stand(record)
 
     def check_commit(self, member_id: str, generation: int, key: PartitionKey) -> None:
-        """See that a member may commit a position of a partition.
+        """Check that a member may commit a position of a partition.
 
         Args:
-            member_id: who commits; empty for somebody who is no member.
-            generation: the one that the member was told last.
-            key: which partition.
+            member_id: the committing member; empty for a client that is not a member.
+            generation: generation of the member's last answer.
+            key: the partition.
 
         Raises:
-            ProtocolError: MEMBER_FENCED: it is no member, or others read what it names; GROUP_NOT_EMPTY: members
-                commit for this group and nobody else does.
+            ProtocolError: MEMBER_FENCED if it is not a member or does not hold the partition; GROUP_NOT_EMPTY if a
+                client that is not a member commits to a group with members.
         """
         if not member_id:
             if not self.is_empty:
                 raise ProtocolError(
                     pb.GROUP_NOT_EMPTY,
-                    f"the group {self.name!r} has members, and only they commit: stop them, or use another group",
+                    f"group {self.name!r} has members, and only they may commit: stop them, or use another group",
                 )
             return
         member = self._members.get(member_id)
@@ -397,27 +400,27 @@ class ConsumerGroup:
         if since is None or since > generation:
             raise ProtocolError(
                 pb.MEMBER_FENCED,
-                f"the partition {key[1]} of {key[0].hex()} is not this member's in the group {self.name!r}, "
-                f"generation {generation}: another one has it, or is to have it",
+                f"partition {key[1]} of topic {key[0].hex()} is not held by this member of group {self.name!r} in "
+                f"generation {generation}: it is assigned to another member; stop reading it",
             )
 
     # -------------------------------------------------------------------------------------------- internals
 
     def _current(self) -> dict[str, ConsumerMember]:
-        """Return the members that have no successor, by id."""
+        """Return the members that are not replaced, by id."""
         return {member_id: member for member_id, member in self._members.items() if not member.replaced}
 
-    def _asked(self) -> dict[str, Mapping[bytes, int]]:
-        """Return for what each member asks by now, of what its caller may read."""
-        return self._answers({member_id: member.wish for member_id, member in self._current().items()})
+    def _available_topics(self) -> dict[str, Mapping[bytes, int]]:
+        """Return the available topics of each member, restricted to what its caller may read."""
+        return self._resolve_all({member_id: member.wish for member_id, member in self._current().items()})
 
-    def _answers(self, wishes: Mapping[str, pb.GroupWish]) -> dict[str, Mapping[bytes, int]]:
-        """Return which topics the wishes of members stand for; those that mean the same share one answer."""
+    def _resolve_all(self, wishes: Mapping[str, pb.GroupWish]) -> dict[str, Mapping[bytes, int]]:
+        """Return the topics that the subscriptions of members match; equal subscriptions share one result."""
         answers: dict[tuple[object, ...], Mapping[bytes, int]] = {}
         found: dict[str, Mapping[bytes, int]] = {}
         for member_id, wish in wishes.items():
-            reader = self._reader_of(member_id)
-            who = ANYBODY if reader is None else reader
+            reader = self._access_of(member_id)
+            who = UNRESTRICTED if reader is None else reader
             said = (who.key, wish.pattern, *wish.topics)
             if said not in answers:
                 answers[said] = self._subscribed(wish, who)
@@ -425,7 +428,7 @@ class ConsumerGroup:
         return found
 
     def _kept(self, member_id: str, answer: Mapping[bytes, int]) -> Mapping[bytes, int]:
-        """Return, of an answer for anybody, the topics that a member has already."""
+        """Return the part of an unrestricted result that a member already has."""
         member = self._members.get(member_id)
         has = set[bytes]() if member is None else {topic_id for topic_id, _ in member.target}
         return {topic_id: answer[topic_id] for topic_id in has if topic_id in answer}
@@ -434,38 +437,39 @@ class ConsumerGroup:
         if sum(wish.ByteSize() for wish in wishes.values()) > WISHES_BYTES_MAX:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"the members of the group {self.name!r} name more than fits {WISHES_BYTES_MAX} bytes: use a pattern",
+                f"the subscriptions of the members of group {self.name!r} exceed {WISHES_BYTES_MAX} bytes: subscribe "
+                "by pattern",
             )
-        topics = _topics_in(self._answers(wishes))
+        topics = _topics_in(self._resolve_all(wishes))
         if sum(topics.values()) > PARTITIONS_MAX:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"the topics of the group {self.name!r} have {sum(topics.values())} partitions together; "
-                f"a group reads at most {PARTITIONS_MAX}",
+                f"the topics of group {self.name!r} have {sum(topics.values())} partitions in total; a group reads at "
+                f"most {PARTITIONS_MAX}: split the topics between groups",
             )
 
     def _make_target(self) -> None:
-        """Say anew who is to have what."""
+        """Recompute the target assignment."""
         self._needs_target = False
         self._generation += 1
         self._changed = self._target_is_new = True
-        asked = self._asked()
-        self._given = _partitions_in(asked)
-        self._made_of = _topic_sets(asked)
-        self._load_watch.keep(self._given)
-        for each, keys in assign(self._assignor, self._question()).items():
+        asked = self._available_topics()
+        self._target_partitions = _partitions_in(asked)
+        self._target_topics = _topic_sets(asked)
+        self._load_watch.keep(self._target_partitions)
+        for each, keys in assign(self._assignor, self._assignment_input()).items():
             self._members[each].target = keys
 
-    def _question(self) -> Question:
-        """Return what a target is made of. A member with an instance comes by its name: a restart changes nothing."""
+    def _assignment_input(self) -> AssignmentInput:
+        """Return the input of the assignor. Instance ids determine the order, so that a restart changes nothing."""
         ordered = sorted(self._current(), key=lambda each: (self._members[each].wish.instance_id or each, each))
-        topics = _topic_sets(self._asked())
+        topics = _topic_sets(self._available_topics())
         asked = {each: topics[each] for each in ordered}
         has = {key: each for each, member in self._members.items() for key in member.target}
-        return Question(asked, sorted(self._given), has, self._load_watch.rates)
+        return AssignmentInput(asked, sorted(self._target_partitions), has, self._load_watch.rates)
 
     def _grant(self) -> None:
-        """Give members what they are to have and nobody holds."""
+        """Grant partitions of the target that no member holds."""
         held = {key for member in self._members.values() for key in member.held}
         for member in self._members.values():
             for key in sorted(member.target - held) if not member.stopped else ():
@@ -473,24 +477,24 @@ class ConsumerGroup:
                 self._changed = True
 
     def _stand(self, record: pb.GroupRecord) -> list[str]:
-        """Let a record be what members are told."""
+        """Make a durable record the basis of answers; return the members whose answer changed."""
         self._standing = record
-        before, self._told = self._told, {}
+        before, self._assignments = self._assignments, {}
         news: list[str] = []
         for member in record.members:
             assigned = frozenset(_held_of(member).keys() & keys_of(member.target))
             old = before.get(member.member_id)
-            told = Told(record.generation, assigned, record.revision)
+            told = MemberAssignment(record.generation, assigned, record.revision)
             if old is not None and (old.generation, old.assigned) == (told.generation, told.assigned):
                 told = old
             else:
                 news.append(member.member_id)
-            self._told[member.member_id] = told
+            self._assignments[member.member_id] = told
         return news
 
 
 def _topics_in(asked: Mapping[str, Mapping[bytes, int]]) -> dict[bytes, int]:
-    """Return all topics that members ask for, and how many partitions each has."""
+    """Return all topics available to members, with their partition counts."""
     topics: dict[bytes, int] = {}
     for answer in {id(answer): answer for answer in asked.values()}.values():
         topics |= answer
@@ -498,7 +502,7 @@ def _topics_in(asked: Mapping[str, Mapping[bytes, int]]) -> dict[bytes, int]:
 
 
 def _topic_sets(asked: Mapping[str, Mapping[bytes, int]]) -> dict[str, frozenset[bytes]]:
-    """Return the topics that each member asks for; one set for all that share an answer."""
+    """Return the topics available to each member; members that share a result share the set."""
     topics = {id(answer): frozenset(answer) for answer in asked.values()}
     return {member_id: topics[id(answer)] for member_id, answer in asked.items()}
 
@@ -508,16 +512,16 @@ def _partitions_in(asked: Mapping[str, Mapping[bytes, int]]) -> frozenset[Partit
 
 
 def fenced(group: str) -> ProtocolError:
-    """Return the error for who is no member any more, or never was."""
+    """Return the error for a client that is not, or no longer, a member."""
     return ProtocolError(
         pb.MEMBER_FENCED,
-        f"this is no member of the group {group!r}: it was silent for longer than its session timeout, or another "
-        "process has its instance id; what it read since its last commit is read again by others. Join anew",
+        f"not a member of group {group!r}: its session timed out, or another process has its instance id; records "
+        "since its last commit are read again by other members. Join again",
     )
 
 
 def _wish_of_replaced(wish: pb.GroupWish) -> pb.GroupWish:
-    """Return what has to be kept of a member's wish once it is given nothing more."""
+    """Return the part of a subscription that is kept for a replaced member."""
     kept = pb.GroupWish()
     kept.CopyFrom(wish)
     kept.ClearField("topics")
@@ -526,7 +530,7 @@ def _wish_of_replaced(wish: pb.GroupWish) -> pb.GroupWish:
 
 
 def partitions_of(keys: Iterable[PartitionKey]) -> list[pb.TopicPartitions]:
-    """Return partitions as they travel: by topic, in order."""
+    """Return partitions as a message, sorted by topic and number."""
     by_topic: dict[bytes, list[int]] = {}
     for topic_id, partition in keys:
         by_topic.setdefault(topic_id, []).append(partition)

@@ -1,12 +1,11 @@
 """Committed offsets of consumer groups: a last-writer-wins map whose entries are records of `__offsets`.
 
-Every entry carries a revision that grows with each commit of its key, so the order in which records are
-replayed does not matter: the highest revision holds. That lets a snapshot be written simply as the live
-entries once more, with their revisions, while commits go on.
+Every entry has a revision that increases with each commit of its key; the highest revision wins, independent of the
+order of replay. A snapshot can therefore repeat the live entries, with their revisions, while commits continue.
 
-Positions lie with their group, in order, so that telling of one group costs what that group holds and not what all
-do. New positions are bounded: in groups, in a group, and in memory all together. What stands already may always move,
-and what is durable is taken whatever the bounds say by then; it is only a new commit that is refused.
+Positions are stored by group and sorted, so that listing a group costs only its own positions. New positions are
+limited: number of groups, positions per group, and total memory. Existing positions may always be updated, and durable
+records are applied regardless of the limits.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ GROUPS_MAX: Final = 20_000
 GROUP_POSITIONS_MAX: Final = 20_000
 POSITIONS_BYTES: Final = 256 * MIB
 POSITION_BYTES: Final = 600
-"""About what a position takes beside its note."""
+"""Approximate memory of a position without its note."""
 
 Place = tuple[bytes, int]
 """Topic id and partition."""
 
 
 class OffsetKey(NamedTuple):
-    """Whose position it is and where."""
+    """Key of a position."""
 
     group: str
     topic_id: bytes
@@ -40,7 +39,7 @@ class OffsetKey(NamedTuple):
 
 
 class GroupBounds(NamedTuple):
-    """How much may be kept: groups, positions of one of them, and about so many bytes for all positions together."""
+    """Limits: number of groups, positions per group, and approximate bytes of all positions."""
 
     groups: int = GROUPS_MAX
     positions: int = GROUP_POSITIONS_MAX
@@ -49,7 +48,7 @@ class GroupBounds(NamedTuple):
 
 @dataclass(slots=True)
 class GroupTotals:
-    """What all maps of one node hold together: the bounds are for that."""
+    """Totals of all maps of one node, to which the limits apply."""
 
     groups: int = 0
     size_bytes: int = 0
@@ -57,18 +56,18 @@ class GroupTotals:
 
 @dataclass(slots=True)
 class _Group:
-    """What a group holds, and where, in order; a place without a record waits for its first one to be durable."""
+    """The positions of a group, and their sorted keys; a key without a record has only pending commits."""
 
     records: dict[Place, pb.OffsetRecord] = field(default_factory=dict)
     places: list[Place] = field(default_factory=list)
 
 
 class GroupOffsets:
-    """group, topic id, partition -> the newest `OffsetRecord`, of the groups of one partition of `__offsets`.
+    """The newest `OffsetRecord` by group, topic id and partition, for the groups of one partition of `__offsets`.
 
     Args:
-        bounds: for new positions.
-        totals: shared by the maps of a node, which the bounds are for together; None: this one is alone.
+        bounds: limits for new positions.
+        totals: shared by the maps of a node; None for a single map.
     """
 
     def __init__(self, bounds: GroupBounds | None = None, totals: GroupTotals | None = None) -> None:
@@ -77,10 +76,10 @@ class GroupOffsets:
         self._groups: dict[str, _Group] = {}
         self._of_topic: dict[bytes, set[str]] = {}
         self._pending: dict[OffsetKey, deque[pb.OffsetRecord]] = {}
-        """Per position, the records that are prepared and neither applied nor withdrawn, by revision; never empty."""
+        """By position, the prepared records that are neither applied nor withdrawn, by revision; never empty."""
         self._count = 0
         self.size_bytes = 0
-        """About what the durable positions take."""
+        """Approximate memory of the durable positions."""
 
     def __len__(self) -> int:
         return self._count
@@ -96,13 +95,13 @@ class GroupOffsets:
         epoch: int = 0,
         record_epoch: int | None = None,
     ) -> pb.OffsetRecord | None:
-        """Return the record to write for a commit, or None when an equal or newer position is durable.
+        """Return the record to write for a commit, or None if an equal or newer position is durable.
 
-        What was prepared but is not yet durable counts: two commits on their way keep their order. One that
-        is overtaken by a pending record repeats it, so that its reply too comes after something durable.
+        Pending records count, so that concurrent commits keep their order. A commit that is older than a pending record
+        repeats the pending position, so that its reply also follows a durable record.
 
         Raises:
-            ProtocolError: INVALID_REQUEST for a new position, or a longer note, beyond what may be kept.
+            ProtocolError: INVALID_REQUEST if a new position or a longer note exceeds a limit.
         """
         pending = self._newest_pending(key)
         newest = pending or self.get(key)
@@ -132,7 +131,7 @@ class GroupOffsets:
         return record
 
     def apply(self, record: pb.OffsetRecord) -> None:
-        """Take a durable record; an older revision than the one that stands changes nothing."""
+        """Apply a durable record; an older revision is ignored."""
         key = OffsetKey(record.group, record.topic_id, record.partition)
         standing = self.get(key)
         if standing is None and key not in self._pending:
@@ -149,9 +148,9 @@ class GroupOffsets:
             del self._pending[key]
 
     def withdraw(self, record: pb.OffsetRecord) -> None:
-        """Forget a prepared record whose write was refused.
+        """Discard a prepared record whose write was refused.
 
-        The records that were prepared before it stay: each of them may still be written, and has its revision.
+        Earlier prepared records remain, because their writes are independent.
         """
         key = OffsetKey(record.group, record.topic_id, record.partition)
         pending = self._pending.get(key, ())
@@ -162,7 +161,7 @@ class GroupOffsets:
             self._forget_pending_of(key)
 
     def forget_pending(self) -> None:
-        """Forget all prepared records: all that came about of them is applied, and no more will."""
+        """Discard all prepared records; the caller ensures that all of them that were written are applied."""
         for key in list(self._pending):
             self._forget_pending_of(key)
 
@@ -172,7 +171,7 @@ class GroupOffsets:
         return None if group is None else group.records.get((key.topic_id, key.partition))
 
     def of_group(self, name: str, after: Place | None = None) -> Iterator[pb.OffsetRecord]:
-        """Yield the durable positions of a group, by topic id and partition, those behind `after` if it is given."""
+        """Yield the durable positions of a group by topic id and partition, starting after `after` if given."""
         group = self._groups.get(name)
         if group is None:
             return
@@ -184,27 +183,27 @@ class GroupOffsets:
             at += 1
 
     def names(self) -> Collection[str]:
-        """The groups that have positions, or are to have them."""
+        """Names of the groups with positions, durable or pending."""
         return self._groups.keys()
 
     def count_of(self, name: str) -> int:
-        """Return how many durable positions a group has."""
+        """Return the number of durable positions of a group."""
         group = self._groups.get(name)
         return 0 if group is None else len(group.records)
 
     def is_committing(self, name: str) -> bool:
-        """Whether commits of a group are on their way, or have no outcome that is known."""
+        """Return whether commits of a group are pending or have an unknown outcome."""
         group = self._groups.get(name)
         return group is not None and any(OffsetKey(name, *place) in self._pending for place in group.places)
 
     def last_commit_us(self, name: str) -> int:
-        """Return when the newest position of a group was committed, in µs since 1970; 0 if there is none."""
+        """Return the newest commit time of a group, in µs since 1970; 0 without positions."""
         group = self._groups.get(name)
         records = () if group is None else group.records.values()
         return max((record.commit_timestamp_us for record in records), default=0)
 
     def forget_group(self, name: str) -> None:
-        """Drop a group with all its positions, those that are on their way included."""
+        """Drop a group with all its positions, pending ones included."""
         group = self._groups.pop(name, None)
         if group is None:
             return
@@ -222,7 +221,7 @@ class GroupOffsets:
                 del self._of_topic[topic_id]
 
     def forget_topic(self, topic_id: bytes) -> None:
-        """Drop the positions on a deleted topic, those that are on their way included."""
+        """Drop the positions of a deleted topic, pending ones included."""
         for name in self._of_topic.pop(topic_id, ()):
             group = self._groups[name]
             first = bisect_left(group.places, (topic_id, 0))
@@ -245,7 +244,7 @@ class GroupOffsets:
             self.forget_group(name)
 
     def records(self) -> Iterator[pb.OffsetRecord]:
-        """Yield everything that stands: a snapshot."""
+        """Yield all durable positions, for a snapshot."""
         for group in self._groups.values():
             yield from group.records.values()
 
@@ -254,7 +253,7 @@ class GroupOffsets:
         return pending[-1] if pending else None
 
     def _forget_pending_of(self, key: OffsetKey) -> None:
-        """Forget the prepared records of a key, and give its place up if no position of it is durable."""
+        """Discard the prepared records of a key, and remove the key if it has no durable position."""
         del self._pending[key]
         if self.get(key) is None:
             self._give_up(key)
@@ -266,25 +265,26 @@ class GroupOffsets:
             if group is None and self._totals.groups >= bounds.groups:
                 raise ProtocolError(
                     pb.INVALID_REQUEST,
-                    f"there are {self._totals.groups} groups and groups_max allows no more, so no position of "
-                    f"{key.group!r} is stored: use a group that there is, or raise groups_max on every node",
+                    f"cannot store a position of group {key.group!r}: there are {self._totals.groups} groups, the "
+                    "maximum of groups_max; use an existing group, or raise groups_max on every node",
                 )
             if group is not None and len(group.places) >= bounds.positions:
                 raise ProtocolError(
                     pb.INVALID_REQUEST,
-                    f"the group {key.group!r} has {len(group.places)} positions; group_positions_max allows no more",
+                    f"group {key.group!r} has {len(group.places)} positions, the maximum of group_positions_max; raise "
+                    "it on every node",
                 )
         elif len(note) <= len(newest.note):
             return
         if self._totals.size_bytes + POSITION_BYTES * len(self._pending) >= bounds.size_bytes:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                "the positions of all groups take all of positions_bytes: none can be added and no note grow; delete "
-                "topics that nobody reads, or raise it on every node",
+                f"the positions of all groups use the maximum of positions_bytes ({bounds.size_bytes} bytes), so none "
+                "can be added and no note extended; delete unused groups or topics, or raise it on every node",
             )
 
     def _claim(self, key: OffsetKey) -> None:
-        """Make a place for the first position of a key."""
+        """Add a key for its first position."""
         group = self._groups.get(key.group)
         if group is None:
             group = self._groups[key.group] = _Group()
@@ -293,7 +293,7 @@ class GroupOffsets:
         self._of_topic.setdefault(key.topic_id, set()).add(key.group)
 
     def _give_up(self, key: OffsetKey) -> None:
-        """Take the place of a key away, of which nothing was ever durable."""
+        """Remove a key that never had a durable position."""
         group = self._groups[key.group]
         del group.places[bisect_left(group.places, (key.topic_id, key.partition))]
         at = bisect_left(group.places, (key.topic_id, 0))

@@ -1,4 +1,4 @@
-"""What `__offsets` says of groups beside their positions: the newest record of each, as far as the log is applied."""
+"""Group records of `__offsets`: the newest record of each group, up to the applied position of the log."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from tidelog_proto import broker_pb2 as pb
 
 RECORD_BYTES: Final = 600
 MEMORY_FACTOR: Final = 8
-"""Bytes of memory for each of a record: as a message, and as what a coordinator makes of it."""
+"""Memory per byte of a record, for the message and the state that a coordinator derives from it."""
 
 
 class GroupRecords:
-    """Group -> its newest durable record. Of two the one with the higher revision holds, whichever comes first."""
+    """The newest durable record by group; the highest revision wins."""
 
     def __init__(self) -> None:
         self._records: dict[str, pb.GroupRecord] = {}
         self._made: Counter[str] = Counter()
         self.size_bytes = 0
-        """About what they take in memory."""
+        """Approximate memory of the records."""
 
     def apply(self, record: pb.GroupRecord) -> bool:
-        """Take a durable record; return whether it says something new. One that deletes is not kept.
+        """Apply a durable record; return whether it is newer. A deletion removes the group.
 
-        Deletions are not reordered with what they delete: no snapshot is written while one is on its way.
+        Deletions need no tombstone, because no snapshot is written while one is pending.
         """
         standing = self._records.get(record.group)
         if standing is not None and standing.revision >= record.revision:
@@ -46,11 +46,11 @@ class GroupRecords:
         return self._records.get(group)
 
     def names(self) -> Collection[str]:
-        """The groups that have one."""
+        """Names of the groups with a record."""
         return self._records.keys()
 
     def made_by(self, creator: str) -> int:
-        """Return how many of them a principal has made."""
+        """Return the number of groups created by a principal."""
         return self._made[creator]
 
     def forget_all(self) -> None:
@@ -60,7 +60,7 @@ class GroupRecords:
         self.size_bytes = 0
 
     def records(self) -> Iterator[pb.GroupRecord]:
-        """Yield everything that stands: a snapshot."""
+        """Yield all records, for a snapshot."""
         yield from self._records.values()
 
     def _count(self, creator: str, more: int) -> None:
@@ -80,6 +80,6 @@ def wrapped(record: pb.GroupRecord) -> pb.OffsetsValue:
 
 
 def group_in(value: bytes) -> pb.GroupRecord | None:
-    """Return the group's record that a value of `__offsets` holds; None where it is a position."""
+    """Return the group record in a value of `__offsets`; None for a position."""
     read = pb.OffsetsValue.FromString(value)
     return read.group if read.HasField("group") else None

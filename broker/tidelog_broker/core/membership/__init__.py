@@ -1,1 +1,1 @@
-"""Membership: who is alive (SWIM), who is admitted, and the datagrams that say so."""
+"""Cluster membership: SWIM failure detection, its datagrams, and admission of data directories."""

@@ -1,17 +1,17 @@
-"""Admission: when a new data directory becomes that of a founder, as a rule without I/O.
+"""Admission of a founder's data directory, as a rule without I/O.
 
-A founder's name stands in the bootstrap file, so anybody who is started under it with an empty directory looks like one
-that starts for the first time; nothing on a disk that was wiped says that it has forgotten what it promised. The others
-must say it. Every data directory has a random id, and each founder keeps durably, once and for all, which directory
-each other founder has: it *binds* the name to it. A directory is admitted when enough other founders have bound its
-founder's name to it, `binders_needed`. That a binder is new itself does not matter; that its note is durable does.
+A founder's node id is listed in the bootstrap file, so a node that is started under that id with an empty directory
+looks like one that starts for the first time. A wiped disk contains no trace of lost promises; only the other founders
+know of them. Every data directory has a random id, and each founder durably records, once, the directory id of each
+other founder: it *binds* the node id to that directory. A directory is admitted when `binders_needed` others have
+bound its node id to it. A binder may itself be new; only the durability of its record matters.
 
-So two directories of one founder are never both admitted, whatever its operator does, as long as fewer than a majority
-of the founders' disks are lost: each would need s binders, and only who has lost its disk in between binds twice. Of n
-founders, whose majority is a, a - 1 may lose their disks. One of them is the founder itself, so at most a - 2 others
-are in both groups, and together these have 2s - (a - 2) members or more. There are n - 1 others, so it is enough that
-2s > n + a - 3. And s is n - a + 1 at least, so that the binders of any directory meet every majority that has counted
-an earlier one of that founder.
+Two directories of one founder are therefore never both admitted while fewer than a majority of the founders' disks are
+lost. Each directory needs s binders, and a founder binds the same node id twice only if it lost its disk in between. Of
+n founders with a majority of a, at most a - 1 may lose their disks. One of these is the founder itself, so at most
+a - 2 others are in both sets of binders, and the two sets together have at least 2s - (a - 2) members. There are n - 1
+others, so 2s > n + a - 3 is sufficient. Also s >= n - a + 1, so that the binders of any directory intersect every
+majority that counted an earlier directory of that founder.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tidelog_proto import broker_pb2 as pb
 
 
 def binders_needed(founders: int) -> int:
-    """Return how many of the other founders must have bound a founder to its directory before it takes part.
+    """Return how many other founders must have bound a founder to its directory before it takes part.
 
     Args:
-        founders: how many the bootstrap file names, 1 or more.
+        founders: number of founders in the bootstrap file, at least 1.
 
-    With one founder there is nobody to ask, and its only disk is not to be lost.
+    A sole founder needs no binders, and cannot survive the loss of its disk.
     """
     assert founders >= 1
     enough = majority(founders)
@@ -38,16 +38,16 @@ def binders_needed(founders: int) -> int:
     return min(max(meets_every_majority, never_twice), founders - 1)
 
 
-def binds_to(announce: pb.NodeAnnounce, *, bound: bytes, known: pb.NodeRecord | None) -> bytes:
-    """Return the directory that a founder which asks is bound to here; the one that it names must be durable first.
+def directory_to_bind(announce: pb.NodeAnnounce, *, bound: bytes, known: pb.NodeRecord | None) -> bytes:
+    """Return the directory id to which the announcing founder is bound; the caller makes a new binding durable first.
 
     Args:
-        announce: the question; its `node` is who asks, and names a directory.
-        bound: the directory that stands here for it already; empty for none.
-        known: the record about it that is known here.
+        announce: the announcement; its `node` names the founder and its directory.
+        bound: the directory id that this node has already bound; empty for none.
+        known: this node's registration record of the founder.
 
     Returns:
-        An id of 16 bytes; empty where the record says that the asker is not who it says, which it learns from that.
+        An id of 16 bytes; empty if the registration record contradicts the announced identity.
     """
     if bound:
         return bound
@@ -57,7 +57,7 @@ def binds_to(announce: pb.NodeAnnounce, *, bound: bytes, known: pb.NodeRecord | 
 
 
 class Binders:
-    """Who has bound this founder to its directory, as far as it knows in this life."""
+    """The founders that are known, since this start, to have bound this founder to its directory."""
 
     def __init__(self, node_id: str, directory_id: bytes, founders: Collection[str]) -> None:
         assert len(directory_id) == DIRECTORY_ID_BYTES
@@ -69,10 +69,10 @@ class Binders:
         self._bound: set[str] = set()
 
     def answered(self, peer: str, bound: bytes) -> str:
-        """Take the answer of a node; one that is no founder, or has bound nothing, counts for nothing.
+        """Process the answer of a node; ignore nodes that are not founders and empty answers.
 
         Returns:
-            Why this directory is never admitted, for its operator; empty when it may be.
+            The reason, for the operator, why this directory can never be admitted; empty if it still can.
         """
         if peer not in self._others or not bound:
             return ""
@@ -80,17 +80,17 @@ class Binders:
             self._bound.add(peer)
             return ""
         return (
-            f"the founder {peer!r} knows another data directory of {self._node_id!r}: give it that one. If that is "
-            "lost, start with --replace for a new id; or, if nothing was ever written to this cluster, delete the data "
-            "directories of all its founders and start them anew"
+            f"founder {peer!r} has recorded another data directory of {self._node_id!r}: start the node with that "
+            "directory. If it is lost, start with --replace for a new id; or, if nothing was ever written to this "
+            "cluster, delete the data directories of all its founders and start them again"
         )
 
     @property
     def missing(self) -> int:
-        """How many more are needed."""
+        """Number of founders that still have to bind it."""
         return max(0, self._needed - len(self._bound))
 
     @property
     def waited_for(self) -> list[str]:
-        """The founders that have not bound it, by id."""
+        """The founders that have not bound it, sorted by id."""
         return sorted(self._others - self._bound)

@@ -1,9 +1,8 @@
-"""How gossip datagrams are authenticated: HMAC-SHA256 with a secret of the cluster over the whole payload.
+"""Authentication of gossip datagrams: HMAC-SHA256 with the cluster secret over the whole payload.
 
-`u8 version | 32 bytes tag | payload`. Whoever has the secret is a node of the cluster; the payload itself says which
-one, of which cluster, and numbers its datagrams, so the tag covers that too. Gossip is authentic, not secret: it
-names hosts and zones. Rejected: a key for each pair of nodes (n² keys for hints), and DTLS (connections, and nothing
-in the standard library).
+Format: `u8 version | 32 bytes tag | payload`. The payload contains cluster id, sender and datagram counter, so the tag
+covers them as well. Datagrams are authenticated but not encrypted: they contain hosts and zones. Rejected: a key for
+each pair of nodes (n² keys for what are only hints), and DTLS (connection state, and not in the standard library).
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from tidelog_broker.core.membership.gossip_messages import AUTH_BYTES, DATAGRAM_
 SECRET_BYTES_MIN: Final = 16
 _VERSION: Final = b"\x01"
 _CONTEXT: Final = b"tidelog gossip 1"
-"""Goes into the tag: one secret may serve several protocols."""
+"""Domain separation: the same secret is used by several protocols."""
 
 
 class DatagramAuth:
-    """Signs with the first secret, verifies with each; they may be replaced meanwhile.
+    """Signs with the first secret and verifies with any; `secrets` may be replaced at any time.
 
     Raises:
         ValueError: a secret is shorter than SECRET_BYTES_MIN.

@@ -1,9 +1,9 @@
-"""News on its way through the cluster: whose record changed, and how often this node has passed that on.
+"""Dissemination of membership updates: which members changed, and how often this node has sent each update.
 
-Every change rides on datagrams that are sent anyway, `factor * ceil(log2(n + 1))` times a node, which reaches
-everyone with high probability (SWIM, section 4.1); what still misses somebody is repaired by comparing digests.
-The least told goes first. Only node ids are kept: what is sent is the record as it is known by then, so one entry a
-member is the bound.
+Updates are piggybacked on datagrams, `factor * ceil(log2(n + 1))` times by each node, which reaches all members with
+high probability (SWIM, section 4.1). Members that missed an update receive it when digests are compared. The update
+that was sent least often goes first. Only node ids are stored, because the current record is what is sent; memory is
+therefore bounded by one entry per member.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import ceil, log2
 
 
 class Dissemination:
-    """The news that this node still has to tell.
+    """The updates that this node still has to send.
 
     Args:
         factor: multiplies the logarithm of the cluster's size, at least 1.
@@ -22,32 +22,32 @@ class Dissemination:
     def __init__(self, factor: int) -> None:
         assert factor >= 1
         self._factor = factor
-        self._told: dict[str, int] = {}
+        self._sent_counts: dict[str, int] = {}
 
     def __len__(self) -> int:
-        return len(self._told)
+        return len(self._sent_counts)
 
     def __contains__(self, node_id: str) -> bool:
-        return node_id in self._told
+        return node_id in self._sent_counts
 
     def add(self, node_id: str) -> None:
-        """Begin to tell of a member, from the start if it was being told of already."""
-        self._told[node_id] = 0
+        """Start sending the update of a member, or restart its count."""
+        self._sent_counts[node_id] = 0
 
     def drop(self, node_id: str) -> None:
-        """Stop telling of a member that the table has forgotten."""
-        self._told.pop(node_id, None)
+        """Stop sending the update of a member that was evicted from the table."""
+        self._sent_counts.pop(node_id, None)
 
     def take(self, live: int, fits: Callable[[str], bool]) -> None:
-        """Offer the news for one datagram, the least told first.
+        """Offer the updates for one datagram, least often sent first.
 
         Args:
-            live: live members, which say how often everything is told.
-            fits: takes a node id into the datagram; False if it does not fit or is in it already.
+            live: number of live members, which determines how often each update is sent.
+            fits: adds a member to the datagram; returns False if it does not fit or is already in it.
         """
         limit = self._factor * ceil(log2(live + 1))
-        for node_id in sorted(self._told, key=self._told.__getitem__):
+        for node_id in sorted(self._sent_counts, key=self._sent_counts.__getitem__):
             if fits(node_id):
-                self._told[node_id] += 1
-                if self._told[node_id] >= limit:
-                    del self._told[node_id]
+                self._sent_counts[node_id] += 1
+                if self._sent_counts[node_id] >= limit:
+                    del self._sent_counts[node_id]

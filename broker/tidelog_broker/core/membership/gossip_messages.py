@@ -1,8 +1,8 @@
-"""The datagrams of membership: encoding within a bound, and decoding that believes nothing.
+"""The datagrams of membership: encoding within a size limit, and strict decoding.
 
-A datagram is refused as a whole if anything in it is out of its range: it was authenticated, so whoever made it is
-broken or of another build, and half of what it says is worth no more than the other half. Lengths are checked before
-anything is parsed; text is bounded so that any datagram has room for a record whatever names are in use.
+A datagram with any field out of range is rejected as a whole: it was authenticated, so its sender is defective or runs
+another version, and its other fields cannot be trusted either. Lengths are checked before parsing. Texts are bounded so
+that every datagram has room for at least one record.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from tidelog_proto import gossip_pb2 as pb
 from tidelog_proto.limits import CLUSTER_ID_BYTES, NODE_ID_BYTES_MAX
 
 DATAGRAM_BYTES_MAX: Final = 1200
-"""What goes over any path without fragments: IPv6's least MTU (1280) less the headers."""
+"""Avoids fragmentation on any path: IPv6's minimum MTU (1280) less the headers."""
 AUTH_BYTES: Final = 1 + 32
-"""What the shell puts in front: a version and the authentication."""
+"""Version byte and authentication tag, which the caller prepends."""
 PAYLOAD_BYTES_MAX: Final = DATAGRAM_BYTES_MAX - AUTH_BYTES
 HOST_BYTES_MAX: Final = 255
 ZONE_BYTES_MAX: Final = 200
 _U32_MAX: Final = 2**32 - 1
 _RECORD_OVERHEAD_BYTES: Final = 3
-"""A record's tag and length inside the datagram: records are shorter than 16 KiB."""
+"""Tag and length of a record within the datagram: records are shorter than 16 KiB."""
 
 
 class MalformedGossipError(Exception):
-    """A datagram that no node of this build would have made."""
+    """A datagram that violates the format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Asks `target` for an Ack of this number; an empty target asks whoever has that address."""
+    """Requests an Ack with this sequence number from `target`; an empty target matches any node at that address."""
 
     sequence: int
     target: str = ""
@@ -45,7 +45,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class PingRequest:
-    """Asks the receiver to ping `target` and to pass the Ack on, or to say Nack."""
+    """Asks the receiver to ping `target` and to forward its Ack, or to send a Nack."""
 
     sequence: int
     target: str
@@ -53,14 +53,14 @@ class PingRequest:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """The target of the ping or ping request of that number answered."""
+    """The target of the ping or ping request with this sequence number has answered."""
 
     sequence: int
 
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """The receiver of that ping request works, but has had no answer from the target."""
+    """The receiver of the ping request is alive, but has no answer from the target."""
 
     sequence: int
 
@@ -70,7 +70,7 @@ Body = Ping | PingRequest | Ack | Nack
 
 @dataclass(frozen=True, slots=True)
 class Datagram:
-    """A decoded datagram: every field is within its range."""
+    """A decoded datagram with every field in range."""
 
     cluster_id: bytes
     sender: str
@@ -82,7 +82,7 @@ class Datagram:
 
 
 class DatagramWriter:
-    """One datagram in the making: `add` records while there is room, then `finish`."""
+    """Builds one datagram: `add` records while there is room, then `finish`."""
 
     def __init__(
         self, *, cluster_id: bytes, sender: str, incarnation: int, counter: int, digest: int, body: Body | None
@@ -112,7 +112,7 @@ class DatagramWriter:
         return node_id in self._node_ids
 
     def add(self, member: Member) -> bool:
-        """Put a record in. Return False if it does not fit or one of that node is in already."""
+        """Add a record. Return False if it does not fit or a record of that node is already included."""
         if member.node_id in self._node_ids:
             return False
         packed = _packed(member)
@@ -132,44 +132,44 @@ class DatagramWriter:
 
 
 def check_member(member: Member) -> None:
-    """Refuse a record that could not be sent.
+    """Reject a record that cannot be sent.
 
     Raises:
-        ValueError: a text is empty or too long, a number is out of its range, the gossip host is no IP address.
+        ValueError: a text is empty or too long, a number is out of range, or the gossip host is not an IP address.
     """
     _check_text("node id", member.node_id, NODE_ID_BYTES_MAX)
     _check_text("host", member.host, HOST_BYTES_MAX)
     _check_text("zone", member.zone, ZONE_BYTES_MAX)
     if not 0 < member.incarnation < 2**64:
-        raise ValueError(f"an incarnation of {member.incarnation}")
+        raise ValueError(f"incarnation must be 1 to 2^64 - 1, got {member.incarnation}")
     if not 0 <= member.refutation <= _U32_MAX:
-        raise ValueError(f"a refutation number of {member.refutation}")
+        raise ValueError(f"refutation must be 0 to {_U32_MAX}, got {member.refutation}")
     if ipaddress.ip_address(member.gossip.host).is_unspecified:
-        raise ValueError(f"{member.gossip.host} is no address to send to")
+        raise ValueError(f"gossip host must be an address to send to, got {member.gossip.host}")
     for port in (member.port, member.gossip.port):
         if not 0 < port < 2**16:
-            raise ValueError(f"a port of {port}")
+            raise ValueError(f"port must be 1 to 65535, got {port}")
     if not 0 < member.weight <= WEIGHT_MAX:
-        raise ValueError(f"a weight of {member.weight}")
+        raise ValueError(f"weight must be 1 to {WEIGHT_MAX}, got {member.weight}")
     if not member.roles:
-        raise ValueError("a node without a role")
+        raise ValueError("a node needs at least one role, got none")
 
 
 def decode(payload: bytes) -> Datagram:
     """Parse a datagram's payload.
 
     Raises:
-        MalformedGossipError: too long, not a message, or a field out of its range.
+        MalformedGossipError: the payload is too long, not a message, or has a field out of range.
     """
     if len(payload) > PAYLOAD_BYTES_MAX:
-        raise MalformedGossipError(f"{len(payload)} bytes, more than {PAYLOAD_BYTES_MAX}")
+        raise MalformedGossipError(f"a payload has at most {PAYLOAD_BYTES_MAX} bytes, got {len(payload)}")
     try:
         message = pb.Gossip.FromString(payload)
         if len(message.cluster_id) != CLUSTER_ID_BYTES:
-            raise MalformedGossipError(f"a cluster id of {len(message.cluster_id)} bytes")
+            raise MalformedGossipError(f"a cluster id has {CLUSTER_ID_BYTES} bytes, got {len(message.cluster_id)}")
         _check_text("sender", message.sender, NODE_ID_BYTES_MAX)
         if message.incarnation == 0 or message.counter == 0:
-            raise MalformedGossipError("no incarnation or no counter")
+            raise MalformedGossipError("incarnation or counter is missing")
         return Datagram(
             cluster_id=message.cluster_id,
             sender=message.sender,
@@ -189,7 +189,7 @@ def _body(message: pb.Gossip) -> Body | None:
         return None
     sequence = getattr(message, kind).sequence
     if not sequence:
-        raise MalformedGossipError("no sequence number")
+        raise MalformedGossipError("sequence number is missing")
     if kind == "ping":
         _check_text("target", message.ping.target or "-", NODE_ID_BYTES_MAX)
         return Ping(sequence, message.ping.target)
@@ -201,7 +201,7 @@ def _body(message: pb.Gossip) -> Body | None:
 
 @lru_cache(maxsize=4096)
 def _packed(member: Member) -> pb.GossipMember:
-    """Return a record as a message; shared, so nobody may change it."""
+    """Return a record as a message; it is cached and must not be modified."""
     return pb.GossipMember(
         node_id=member.node_id,
         incarnation=member.incarnation,
@@ -237,4 +237,4 @@ def _unpacked(packed: pb.GossipMember) -> Member:
 def _check_text(what: str, text: str, bytes_max: int) -> None:
     size_bytes = len(text.encode("utf-8", "surrogatepass"))
     if not 1 <= size_bytes <= bytes_max or not text.isprintable():
-        raise ValueError(f"a {what} is 1 to {bytes_max} bytes of printable text")
+        raise ValueError(f"{what} must be 1 to {bytes_max} bytes of printable text, got {size_bytes} bytes")

@@ -1,11 +1,11 @@
-"""Who is in the cluster, as far as this node has heard: member records and the table of them.
+"""Membership table: the latest known record of each member.
 
-Of two records of one node the later one is the one with the greater (incarnation, refutation, state), whoever says it
-and in whatever order they arrive. Records therefore form a lattice: merging is idempotent and commutative, and tables
-that have seen the same records are equal. The incarnation is the process's durable one (a new process outranks
-everything said of the old); the refutation number is raised by the member alone, to contradict a suspicion; within
-both, worse news wins. Rejected: SWIM's rule that death is final for a process, because a healed partition could then
-not merge without restarts.
+Of two records of one node, the later is the one with the greater (incarnation, refutation, state), regardless of its
+source and of the order of arrival. Records form a lattice: merging is idempotent and commutative, and tables that have
+merged the same records are equal. The incarnation is durable and identifies a process, so a new process outranks all
+records of earlier ones. Only the member itself raises its refutation number, to refute a suspicion. Within both, the
+worse state wins. Rejected: SWIM's rule that death is final for a process, because the sides of a healed network
+partition could then not merge without restarts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DIGEST_MASK: Final = 2 ** (8 * DIGEST_BYTES) - 1
 
 
 class MemberState(IntEnum):
-    """From good news to bad; the numbers are those of the protocol."""
+    """States from best to worst, with their numbers in the protocol."""
 
     ALIVE = 1
     SUSPECT = 2
@@ -32,14 +32,14 @@ class MemberState(IntEnum):
 
 
 class Address(NamedTuple):
-    """A host and a port. Gossip addresses hold IP addresses, never names: sending must not wait for a resolver."""
+    """A host and a port. Gossip addresses are IP addresses, because sending must not wait for name resolution."""
 
     host: str
     port: int
 
 
 class Rank(NamedTuple):
-    """What decides which of two records of one node is the later one."""
+    """Determines which of two records of one node is later."""
 
     incarnation: int
     refutation: int
@@ -48,18 +48,18 @@ class Rank(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One node as it described itself, and how it is.
+    """One node as it described itself, and its state.
 
     Args:
-        node_id: the node's durable name.
-        incarnation: which process of that node (u64); a higher one proves that the older process is dead.
-        host, port: where its native protocol listens.
-        gossip: where its gossip listens.
-        zone: where its machine stands.
-        roles: what it does.
-        weight: its share in placements, 1 to 10,000.
-        refutation: how often this process had to contradict a suspicion (u32).
-        state: what is known of it.
+        node_id: the durable id.
+        incarnation: identifies the process (u64); a higher value proves that the earlier process is dead.
+        host, port: listening address of the native protocol.
+        gossip: listening address of gossip.
+        zone: availability zone.
+        roles: roles of the node.
+        weight: share of partition copies, 1 to 10,000.
+        refutation: how often this process has refuted a suspicion (u32).
+        state: last known state.
     """
 
     node_id: str
@@ -75,32 +75,32 @@ class Member:
 
     @property
     def rank(self) -> Rank:
-        """What decides whether this record is later than another one of the same node."""
+        """Orders the records of one node."""
         return Rank(self.incarnation, self.refutation, self.state)
 
     @property
     def is_live(self) -> bool:
-        """Alive or only suspected: not known to be gone."""
+        """Whether the member is alive or suspected."""
         return self.state <= MemberState.SUSPECT
 
 
 class Members(Mapping[str, Member]):
-    """The table, by node id, the own node included. Readers use it as a mapping; only the protocol merges.
+    """The membership table by node id, including the local node. Only the protocol modifies it.
 
     Args:
-        members_max: entries; past it those that are gone make room, left ones first, the longest gone first.
-        forgotten: is called with the node id of each that made room.
+        members_max: maximum number of entries; when full, members that left, then dead ones, are evicted, oldest first.
+        forgotten: called with the node id of each evicted member.
     """
 
     def __init__(self, members_max: int, forgotten: Callable[[str], None] = lambda _: None) -> None:
         assert members_max >= 1
         self.live_count = 0
         self.digest = 0
-        """A sum over the live members' ranks: equal digests mean equal live members."""
+        """Sum over the ranks of live members: equal digests mean equal live members."""
         self.version = 0
-        """Rises with every change."""
+        """Incremented by every change."""
         self.refused_full = 0
-        """Newcomers that found no room."""
+        """Number of new members rejected because the table was full."""
         self._members_max = members_max
         self._forgotten = forgotten
         self._table: dict[str, Member] = {}
@@ -115,16 +115,16 @@ class Members(Mapping[str, Member]):
         return len(self._table)
 
     def alive(self, node_id: str) -> bool:
-        """Tell whether a node is known and not known to be dead or to have left; a suspected one counts as alive."""
+        """Return whether a node is known and neither dead nor gone; a suspected node counts as alive."""
         member = self._table.get(node_id)
         return member is not None and member.is_live
 
     def live(self) -> list[Member]:
-        """Return those that are alive or suspected, the own node included."""
+        """Return the members that are alive or suspected, including the local node."""
         return [member for member in self._table.values() if member.is_live]
 
     def merge(self, member: Member) -> bool:
-        """Take a record if it is later than what is known. Return whether it was taken."""
+        """Merge a record if it is later than the known one. Return whether it was merged."""
         known = self._table.get(member.node_id)
         if known is not None and member.rank <= known.rank:
             return False
@@ -133,7 +133,7 @@ class Members(Mapping[str, Member]):
         if known is not None:
             self._count(known, -1)
             if known.is_live != member.is_live:
-                del self._table[member.node_id]  # so that the gone stand in the order of their going
+                del self._table[member.node_id]  # keeps members that are gone in the order in which they went
         self._table[member.node_id] = member
         self._count(member, +1)
         self.version += 1
@@ -141,7 +141,7 @@ class Members(Mapping[str, Member]):
 
     def _make_room_for(self, member: Member) -> bool:
         if not member.is_live:
-            return False  # somebody that is gone and unknown is no news
+            return False  # an unknown member that is gone need not be stored
         for state in (MemberState.LEFT, MemberState.DEAD):
             for node_id, other in self._table.items():
                 if other.state is state:
@@ -152,7 +152,7 @@ class Members(Mapping[str, Member]):
         return False
 
     def _count(self, member: Member, sign: int) -> None:
-        """Add a live member to the digest or take it out. The gone do not count: tables may forget them."""
+        """Add a live member to the digest or remove it. Others are not counted, because tables may evict them."""
         if member.is_live:
             text = f"{member.incarnation}/{member.refutation}/{member.state:d}/{member.node_id}"
             term = int.from_bytes(blake2b(text.encode(), digest_size=DIGEST_BYTES).digest(), "little")

@@ -1,4 +1,4 @@
-"""The parts of probing that need no network: whose turn it is, what is under way, and how slow this node itself is."""
+"""State of SWIM probing: probe rotation, outstanding probes and relays, and local health."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tidelog_broker.core.membership.members import Address
 T = TypeVar("T")
 
 
-class Chooser(Protocol):
-    """What the protocol needs of `random.Random`: tests pass one with a seed."""
+class RandomSource(Protocol):
+    """The methods of `random.Random` that the protocol uses; tests pass a seeded instance."""
 
     def shuffle(self, items: MutableSequence[Any], /) -> None:
-        """Bring the items into any order."""
+        """Shuffle the items in place."""
 
     def sample(self, items: Sequence[T], count: int, /) -> list[T]:
-        """Return `count` different ones of the items."""
+        """Return `count` distinct items."""
         ...
 
     def randrange(self, stop: int, /) -> int:
@@ -27,17 +27,17 @@ class Chooser(Protocol):
 
 
 class Rotation:
-    """Round-robin over a shuffled list, so that every member's turn comes within two rounds (SWIM, section 4.3).
+    """Round-robin over a shuffled list, so that every member is probed within two rounds (SWIM, section 4.3).
 
-    Newcomers enter at a random place of what is left of the round; the order is shuffled anew for each round.
+    New members are inserted at a random position in the rest of the round; each round has a new order.
     """
 
-    def __init__(self, chooser: Chooser) -> None:
+    def __init__(self, chooser: RandomSource) -> None:
         self._chooser = chooser
         self._order: list[str] = []
 
     def next(self, candidates: Collection[str]) -> str | None:
-        """Return whose turn it is among the candidates, None if there are none. Their order has to be repeatable."""
+        """Return the next candidate, None if there is none. The order of `candidates` must be deterministic."""
         while self._order:
             node_id = self._order.pop()
             if node_id in candidates:
@@ -47,14 +47,14 @@ class Rotation:
         return self._order.pop() if self._order else None
 
     def enter(self, node_id: str) -> None:
-        """Let a newcomer have its turn in this round already."""
+        """Insert a new member into the current round."""
         if node_id not in self._order:
             self._order.insert(self._chooser.randrange(len(self._order) + 1), node_id)
 
 
 @dataclass(slots=True)
 class Probe:
-    """The probe of this period. It stands until it is answered or the period ends."""
+    """The probe of the current period, outstanding until it is answered or the period ends."""
 
     target: str
     incarnation: int
@@ -66,7 +66,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """A probe on behalf of another member, `origin`, which gave it the number `sequence`."""
+    """A probe on behalf of another member, `origin`, whose request had the number `sequence`."""
 
     origin_id: str
     origin: Address
@@ -76,10 +76,10 @@ class Relay:
 
 
 class Slowness:
-    """How slow this node is at the moment: 0 is well, and every step stretches its times (Lifeguard's local health).
+    """Local health as in Lifeguard: 0 is healthy, and every step lengthens the timeouts of this node.
 
-    A node that is slow itself sees answers late and would suspect others for it. The evidence: its own timers are
-    late, others had to be told that it lives, or a probe failed and not even those asked to help said anything.
+    A slow node receives answers late and would suspect healthy members. Signs of slowness are late timers, suspicions
+    of this node, and failed probes for which no helper sent a Nack.
     """
 
     def __init__(self, most: int) -> None:
@@ -87,13 +87,13 @@ class Slowness:
         self._most = most
 
     def worse(self) -> None:
-        """Note a sign of slowness."""
+        """Record a sign of slowness."""
         self.value = min(self.value + 1, self._most)
 
     def better(self) -> None:
-        """Note a sign of health: a probe was answered in time."""
+        """Record a sign of health: a probe was answered in time."""
         self.value = max(self.value - 1, 0)
 
     def stretch(self, time_ms: int) -> int:
-        """Return a time as it is to be waited now."""
+        """Return a timeout, scaled by the current slowness."""
         return time_ms * (1 + self.value)

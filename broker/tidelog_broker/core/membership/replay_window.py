@@ -1,11 +1,11 @@
-"""Which datagrams of a sender were seen before: a window over its counters.
+"""Replay protection for datagrams: a sliding window over each sender's counters, as in IPsec.
 
-A process numbers its datagrams upwards. The receiver keeps the highest number and, in one integer, which of the
-`WINDOW` numbers below it have come: those that are reordered on the way are taken once, older ones never (as IPsec
-does it). A new incarnation of the sender begins anew and outranks the old one for good.
+A process numbers its datagrams in increasing order. The receiver keeps the highest number and a bitmap of the `WINDOW`
+numbers below it: reordered datagrams within the window are accepted once, older ones are rejected. A new incarnation of
+the sender starts a new window and invalidates the previous one.
 
-What it does not do: a receiver that was restarted has empty windows and takes recordings of a living process once.
-They can only repeat what was true, and whatever is later outranks it.
+After a restart of the receiver its windows are empty, so it accepts recorded datagrams of a running process once. This
+is harmless: their records were true when sent, and later records outrank them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _MASK: Final = (1 << WINDOW) - 1
 class _Window:
     incarnation: int
     highest: int = 0
-    seen: int = 0  # bit i: the number highest - i has come
+    seen: int = 0  # bit i: the datagram numbered highest - i was received
 
 
 class ReplayWindows:
     """The windows of all senders.
 
     Args:
-        senders_max: windows kept; past it the one that was made first goes. Senders are authenticated members of the
-            cluster, so this only has to be more than there are of them.
+        senders_max: maximum number of windows; when exceeded, the oldest is evicted. Senders are authenticated members
+            of the cluster, so the limit only has to exceed their number.
     """
 
     def __init__(self, senders_max: int) -> None:
@@ -40,12 +40,12 @@ class ReplayWindows:
         return len(self._windows)
 
     def incarnation(self, sender: str) -> int:
-        """Return the highest incarnation heard of a sender, 0 for none."""
+        """Return the highest incarnation received from a sender, 0 for none."""
         window = self._windows.get(sender)
         return window.incarnation if window is not None else 0
 
     def accept(self, sender: str, incarnation: int, counter: int) -> bool:
-        """Note a datagram. Return False if it was seen before, is too old to tell, or is of an older incarnation."""
+        """Record a datagram. Return False if it is a duplicate, below the window, or of an older incarnation."""
         window = self._windows.get(sender)
         if window is not None and incarnation < window.incarnation:
             return False

@@ -1,9 +1,8 @@
-"""What this node believes about the cluster, and what it does when that changes.
+"""Membership view of one node: the table, pending updates, suspicions, and the events that follow from changes.
 
-Every record that arrives, and every judgement of this node's own, goes through `hear`: the table decides whether it
-is later; if so it becomes news to pass on, an event for the node, and starts or ends a suspicion. A record about this
-node itself is contradicted if it is bad, and stops everything if it can only come from a second process that uses the
-same node id.
+`hear` processes every record, received or decided locally. If the record is later than the known one, it is queued for
+dissemination, may emit an event, and starts or ends a suspicion. The local node refutes a bad record about itself, and
+halts if a record can only come from a second process with the same node id.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from tidelog_broker.core.membership.swim_settings import SwimSettings
 
 
 class Change(Enum):
-    """What happened to a member."""
+    """Kinds of changes of a member."""
 
     ALIVE = "alive"
-    """It is new, or back, or has contradicted a suspicion."""
+    """The member is new, has returned, or has refuted a suspicion."""
     RESTARTED = "restarted"
-    """It runs as a new process: the older one is proven dead."""
+    """The member runs as a new process, so the earlier one is dead."""
     SUSPECT = "suspect"
     DEAD = "dead"
     LEFT = "left"
@@ -43,7 +42,7 @@ _CHANGE_TO: Final = {
 
 @dataclass(frozen=True, slots=True)
 class MembershipChange:
-    """A member's record changed to `member`. DEAD and LEFT hold for its incarnation and all below."""
+    """The record of a member changed. DEAD and LEFT apply to its incarnation and all lower ones."""
 
     change: Change
     member: Member
@@ -51,7 +50,7 @@ class MembershipChange:
 
 @dataclass(frozen=True, slots=True)
 class IdentityConflict:
-    """Another process uses this node's id: this node has to stop, and membership has stopped already."""
+    """Another process uses this node's id: membership has halted, and the node has to stop."""
 
     node_id: str
     incarnation: int
@@ -62,14 +61,14 @@ Event = MembershipChange | IdentityConflict
 
 
 class Roster:
-    """The table, the news and the suspicions of one node.
+    """The membership table, pending updates and suspicions of one node.
 
     Args:
-        me: the own record, alive.
-        settings: times and bounds.
-        slowness: stretches suspicions; gets worse when this node had to contradict one.
-        forget: called with each member that had to make room.
-        is_noted: returns whether an incarnation of a node was registered with the cluster.
+        me: the local record, alive.
+        settings: times and limits.
+        slowness: scales suspicion timeouts; raised when this node had to refute a suspicion.
+        forget: called with each evicted member.
+        is_registered: returns whether an incarnation of a node is registered with the cluster.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class Roster:
         slowness: Slowness,
         forget: Callable[[str], None] = lambda _: None,
         *,
-        is_noted: Callable[[str, int], bool] = lambda _node_id, _incarnation: True,
+        is_registered: Callable[[str, int], bool] = lambda _node_id, _incarnation: True,
     ) -> None:
         assert me.state is MemberState.ALIVE
         self.news = Dissemination(settings.retransmit_factor)
@@ -90,24 +89,24 @@ class Roster:
         self._settings = settings
         self._slowness = slowness
         self._forget = forget
-        self._is_noted = is_noted
+        self._is_registered = is_registered
         self._suspicions: dict[str, int] = {}
-        self._tell_of_me(me)
+        self._publish_own_record(me)
 
     @property
     def me(self) -> Member:
-        """The own record."""
+        """The local record."""
         return self.members[self._my_id]
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the next suspicion ends, None if nobody is suspected."""
+        """When the next suspicion expires, None without suspicions."""
         return min(self._suspicions.values(), default=None)
 
     def hear(self, member: Member, now_ms: int) -> None:
-        """Take a record from wherever it comes."""
+        """Process a record from any source."""
         if member.node_id == self._my_id:
-            self._hear_of_me(member)
+            self._merge_own_record(member)
             return
         known = self.members.get(member.node_id)
         if not self.members.merge(member):
@@ -124,21 +123,21 @@ class Roster:
         if known is None or restarted or known.state is not member.state:
             self.events.append(MembershipChange(_CHANGE_TO[member.state], member))
 
-    def hear_of_own_id(self, incarnation: int) -> None:
-        """Judge a datagram, or a record, that came from a process with this node's id.
+    def observe_own_id(self, incarnation: int) -> None:
+        """Process a datagram or record from another process with this node's id.
 
-        An older process is what every restart leaves behind. A newer one has taken the place of this one, be it from
-        the same data directory, a copy of it, or an empty one whose node was given this name. One with this boot
-        counter and another nonce is a copy of this data directory that was started beside it. One that was not
-        registered is a copy that the cluster has refused, or that reaches no other node: this process goes on.
+        A lower incarnation is an earlier process of this node and is ignored. A higher one has replaced this process,
+        from the same data directory, a copy, or an empty directory under the same node id. The same boot counter with
+        another nonce is a copy of this directory that was started concurrently. An incarnation that is not registered
+        is a copy that the cluster has rejected or that reaches no other node, so this process continues.
         """
-        if is_foreign(self.me.incarnation, incarnation) and self._is_noted(self._my_id, incarnation):
+        if is_foreign(self.me.incarnation, incarnation) and self._is_registered(self._my_id, incarnation):
             self._halt(incarnation)
 
     def suspect(self, node_id: str, now_ms: int, *, refused: bool = False) -> bool:
-        """Suspect a member that is alive so far, with less patience if it `refused` a connection.
+        """Suspect an alive member, with a shorter timeout if it `refused` a connection.
 
-        Return whether it was alive so far.
+        Return whether it was alive before.
         """
         member = self.members.get(node_id)
         if member is None or node_id == self._my_id:
@@ -152,36 +151,36 @@ class Roster:
         return is_news
 
     def expire(self, now_ms: int) -> None:
-        """Declare those dead that have not contradicted in time."""
+        """Declare the members dead that did not refute their suspicion in time."""
         for node_id in [node_id for node_id, until_ms in self._suspicions.items() if now_ms >= until_ms]:
             member = self.members[node_id]
             assert member.state is MemberState.SUSPECT
             self.hear(replace(member, state=MemberState.DEAD), now_ms)
 
     def rearm(self, now_ms: int) -> None:
-        """Begin every suspicion anew: this node has not been there to hear the contradictions."""
+        """Restart all suspicion timeouts: while this process was paused it could not receive refutations."""
         for node_id in self._suspicions:
             self._suspicions[node_id] = now_ms + self._suspicion_ms()
 
     def leave(self) -> None:
-        """Declare this node gone."""
+        """Declare that this node has left."""
         me = self.me
         if me.is_live:
-            self._tell_of_me(replace(me, state=MemberState.LEFT, refutation=me.refutation + 1))
+            self._publish_own_record(replace(me, state=MemberState.LEFT, refutation=me.refutation + 1))
 
-    def _hear_of_me(self, member: Member) -> None:
+    def _merge_own_record(self, member: Member) -> None:
         me = self.me
         if member.incarnation != me.incarnation:
-            self.hear_of_own_id(member.incarnation)
+            self.observe_own_id(member.incarnation)
         elif member.refutation > me.refutation:
-            self._halt(member.incarnation)  # only this process raises it: there is a second one, a resumed snapshot say
+            self._halt(member.incarnation)  # raised by a second process of this node, e.g. a resumed VM snapshot
         elif member.rank > me.rank:
             self._slowness.worse()
-            self._tell_of_me(replace(me, refutation=me.refutation + 1))
+            self._publish_own_record(replace(me, refutation=me.refutation + 1))
 
-    def _tell_of_me(self, me: Member) -> None:
+    def _publish_own_record(self, me: Member) -> None:
         taken = self.members.merge(me)
-        assert taken, "the own record only rises"
+        assert taken, "the rank of the local record increases"
         self.news.add(self._my_id)
 
     def _halt(self, other_incarnation: int) -> None:

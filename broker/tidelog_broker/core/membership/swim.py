@@ -1,19 +1,21 @@
-"""Failure detection and membership: SWIM (Das, Gupta, Motivala 2002) with ideas of Lifeguard (Dadgar et al. 2018).
+"""Failure detection and membership: SWIM (Das, Gupta, Motivala 2002) with parts of Lifeguard (Dadgar et al. 2018).
 
-Each period one member is probed, in a shuffled rotation; if it is silent, others probe it too; if nobody hears it, it
-is suspected, and unless it contradicts it is dead. News rides on every datagram, and is sent by itself while it is
-young. From Lifeguard: a node that is slow stretches its own times, helpers that work say so, and whoever talks to a
-member that is not alive tells it first of all what is said of it. Beyond both:
+In each period the node probes one member, in a shuffled rotation. If the member does not answer, other members probe it
+too; if none receives an answer, it is suspected, and declared dead unless it refutes the suspicion in time. Updates are
+piggybacked on every datagram and, while they are new, sent in datagrams of their own. From Lifeguard: a slow node
+lengthens its own timeouts, helpers send a Nack if the target does not answer, and a datagram to a member that is not
+alive first carries the record about that member. Beyond both:
 
-- Every datagram carries a digest of the live members. Where two nodes' digests differ, their datagrams are filled with
-  records in turn, so whatever news was lost is repaired by the next probe, and a newcomer is told of everyone.
-- The dead are probed too, seldom. The one that answers contradicts its death, so a healed partition merges.
-- A timer that fires much later than promised means that this process stood still: every timer begins anew.
+- Every datagram carries a digest of the live members. While the digests of two nodes differ, their datagrams are filled
+  with records in rotation, which repairs lost updates and gives a new member the whole table.
+- Dead members are probed occasionally. A dead member that answers refutes its death, so the sides of a healed network
+  partition merge.
+- A timer that fires much later than scheduled means that the process was paused: all timers restart.
 
-All of it is a hint for liveness. Nothing durable is ever decided by it.
+Membership is a hint of liveness. No durable decision depends on it.
 
-Sans-IO: datagrams, time (monotonic milliseconds) and randomness come in as arguments; what to send and what happened
-come out. Rejected: TCP for the exchange of whole tables (memberlist), which needs a second transport and its limits.
+Sans-IO: datagrams, monotonic time in milliseconds and randomness are arguments; datagrams to send and events are return
+values. Rejected: TCP exchange of whole tables (memberlist), which needs a second transport and its limits.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from tidelog_broker.core.membership.gossip_messages import (
     decode,
 )
 from tidelog_broker.core.membership.members import Address, Member, Members, MemberState
-from tidelog_broker.core.membership.probing import Chooser, Probe, Relay, Rotation, Slowness
+from tidelog_broker.core.membership.probing import Probe, RandomSource, Relay, Rotation, Slowness
 from tidelog_broker.core.membership.replay_window import ReplayWindows
 from tidelog_broker.core.membership.roster import Event, Roster
 from tidelog_broker.core.membership.swim_settings import SwimSettings
@@ -59,15 +61,15 @@ class Refusal(Enum):
     """Why an authenticated datagram was dropped."""
 
     MALFORMED = "malformed"
-    FOREIGN_CLUSTER = "of another cluster"
+    FOREIGN_CLUSTER = "from another cluster"
     REPLAYED = "received before"
     STALE = "from a process that a newer one of the same node has replaced"
-    NOT_NOTED = "from a start of a node that is not registered here"
+    NOT_REGISTERED = "from a start of a node that is not registered here"
 
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What an input led to, in order."""
+    """The results of an input, in order."""
 
     outgoing: list[OutgoingDatagram]
     events: list[Event]
@@ -78,15 +80,15 @@ class Swim:
     """The membership protocol of one node. Call `tick` at `next_tick_ms`, and again after every other input.
 
     Args:
-        me: the own record, alive, with the incarnation of this process.
+        me: the local record, alive, with the incarnation of this process.
         cluster_id: 16 bytes; datagrams of other clusters are dropped.
-        chooser: randomness.
-        now_ms: monotonic time, also in every input; it never goes back.
-        seeds: where to ask to be let in; see `set_seeds`.
-        is_noted: returns whether an incarnation of a node was registered (`core.lives`); others are not believed.
+        chooser: source of randomness.
+        now_ms: monotonic time, also in every input.
+        seeds: addresses to contact in order to join; see `set_seeds`.
+        is_registered: returns whether an incarnation of a node is registered (`core.lives`); others are ignored.
 
     Raises:
-        ValueError: the own record or the cluster id cannot be sent.
+        ValueError: the local record or the cluster id is invalid.
     """
 
     def __init__(
@@ -94,15 +96,15 @@ class Swim:
         me: Member,
         *,
         cluster_id: bytes,
-        chooser: Chooser,
+        chooser: RandomSource,
         now_ms: int,
         seeds: Sequence[Address] = (),
         settings: SwimSettings | None = None,
-        is_noted: Callable[[str, int], bool] = lambda _node_id, _incarnation: True,
+        is_registered: Callable[[str, int], bool] = lambda _node_id, _incarnation: True,
     ) -> None:
         check_member(me)
         if len(cluster_id) != CLUSTER_ID_BYTES:
-            raise ValueError(f"a cluster id has {CLUSTER_ID_BYTES} bytes, this one {len(cluster_id)}")
+            raise ValueError(f"a cluster id has {CLUSTER_ID_BYTES} bytes, got {len(cluster_id)}")
         self.settings = settings or SwimSettings()
         self.refusals = Counter[Refusal]()
         self.tick_gaps = 0
@@ -110,8 +112,8 @@ class Swim:
         self._cluster_id = cluster_id
         self._chooser = chooser
         self._seeds = tuple(seeds)
-        self._is_noted = is_noted
-        self._roster = Roster(me, self.settings, self.slowness, self._forget, is_noted=is_noted)
+        self._is_registered = is_registered
+        self._roster = Roster(me, self.settings, self.slowness, self._forget, is_registered=is_registered)
         self._windows = ReplayWindows(self.settings.members_max)
         self._digests: dict[str, int] = {}
         self._stale_notices_ms: dict[str, int] = {}
@@ -123,53 +125,53 @@ class Swim:
         self._counter = 0
         self._sequence = chooser.randrange(_SEQUENCE_MASK)
         self._refreshed_live = self._refreshed_gone = 0
-        # The first period has a random length: nodes that start together do not probe together.
+        # The first period has a random length, so that nodes started together do not probe at the same time.
         self._period_ends_ms = now_ms + chooser.randrange(self.settings.protocol_period_ms)
         self._next_dead_probe_ms = self._next_seed_ms = self._next_gossip_ms = now_ms
         self._now_ms = self.next_tick_ms = now_ms
-        """`next_tick_ms`: when `tick` is to be called next, whatever happens before."""
+        """When `tick` has to be called next, unless another input comes first."""
 
-    # ------------------------------------------------------------------------------------------ what is known
+    # ------------------------------------------------------------------------------------------ state
 
     @property
     def members(self) -> Members:
-        """Everyone this node knows of, itself included; to be read only."""
+        """All known members, including the local node; read-only for callers."""
         return self._roster.members
 
     @property
     def me(self) -> Member:
-        """The own record."""
+        """The local record."""
         return self._roster.me
 
     @property
     def halted(self) -> bool:
-        """Whether another process with this node's id was seen: nothing is sent or believed any more."""
+        """Whether another process with this node's id was detected; nothing is sent or processed after that."""
         return self._roster.halted
 
     # ------------------------------------------------------------------------------------------ inputs
 
     def set_seeds(self, seeds: Sequence[Address]) -> None:
-        """Replace the seeds. They are asked as long as no live member has that address."""
+        """Replace the seeds. A seed is contacted while no live member has its address."""
         if self._seeds != tuple(seeds):
             self._seeds = tuple(seeds)
             self._next_seed_ms = self._now_ms
 
     def tick(self, now_ms: int) -> Effects:
-        """Do what is due."""
+        """Run the timers that are due."""
         if not self._note_time(now_ms) and now_ms - self.next_tick_ms > self.settings.late_tick_ms:
             self.slowness.worse()
         if not self.halted:
             if self.me.is_live:
                 self._roster.expire(now_ms)
                 self._end_relays(now_ms)
-                self._go_on_probing(now_ms)
-                self._probe_the_dead(now_ms)
-                self._ask_seeds(now_ms)
+                self._continue_probe(now_ms)
+                self._probe_dead_members(now_ms)
+                self._contact_seeds(now_ms)
             self._gossip(now_ms)
         return self._effects(now_ms)
 
     def receive(self, payload: bytes, source: Address, now_ms: int) -> Effects:
-        """Take a datagram whose authenticity has been checked; whatever is wrong with it is counted in `refusals`."""
+        """Process an authenticated datagram; rejected ones are counted in `refusals`."""
         self._note_time(now_ms)
         refusal = None
         if not self.halted and self.me.is_live:
@@ -188,7 +190,7 @@ class Swim:
         return self._effects(now_ms, refusal)
 
     def suspect_now(self, node_id: str, now_ms: int) -> Effects:
-        """Suspect a member because it refused a connection. It can contradict as always, but has less time."""
+        """Suspect a member that refused a connection. It can refute the suspicion, within a shorter timeout."""
         self._note_time(now_ms)
         if not self.halted and self.me.is_live:
             self._suspect(node_id, now_ms, refused=True)
@@ -196,36 +198,36 @@ class Swim:
         return self._effects(now_ms)
 
     def leave(self, now_ms: int) -> Effects:
-        """Declare this node gone, to many at once; ticks go on telling it for as long as they are called."""
+        """Announce that this node leaves; later ticks repeat the announcement."""
         self._note_time(now_ms)
         if not self.halted and self.me.is_live:
             self._roster.leave()
-            for member in self._some(_LEAVE_FANOUT):
+            for member in self._random_members(_LEAVE_FANOUT):
                 self._send(member.gossip, member.node_id, None)
         return self._effects(now_ms)
 
     # ------------------------------------------------------------------------------------------ receiving
 
     def _refusal(self, datagram: Datagram, source: Address, now_ms: int) -> Refusal | None:
-        """Check whose datagram this is and that it is new."""
+        """Check the sender's identity and that the datagram is not a replay."""
         sender, incarnation = datagram.sender, datagram.incarnation
         if datagram.cluster_id != self._cluster_id:
             return Refusal.FOREIGN_CLUSTER
         if sender == self.me.node_id and incarnation == self.me.incarnation:
-            return Refusal.REPLAYED  # our own, sent back
+            return Refusal.REPLAYED  # sent by this process itself
         if sender == self.me.node_id:
-            self._roster.hear_of_own_id(incarnation)
+            self._roster.observe_own_id(incarnation)
         known = self.members.get(sender)
         newest = max(self._windows.incarnation(sender), known.incarnation if known is not None else 0)
         if incarnation < newest:
-            self._tell_the_stale(sender, source, now_ms)
+            self._notify_stale_sender(sender, source, now_ms)
             return Refusal.STALE
-        if not self._is_noted(sender, incarnation):
-            return Refusal.NOT_NOTED
+        if not self._is_registered(sender, incarnation):
+            return Refusal.NOT_REGISTERED
         return None if self._windows.accept(sender, incarnation, datagram.counter) else Refusal.REPLAYED
 
-    def _tell_the_stale(self, sender: str, source: Address, now_ms: int) -> None:
-        """Tell a replaced process that it is, now and then: it has to stop. Nothing that it says is believed."""
+    def _notify_stale_sender(self, sender: str, source: Address, now_ms: int) -> None:
+        """Send a replaced process the record of its successor, rate-limited, so that it stops."""
         if self.halted or sender not in self.members:
             return
         if now_ms - self._stale_notices_ms.get(sender, now_ms - _STALE_NOTICE_MS) >= _STALE_NOTICE_MS:
@@ -280,9 +282,9 @@ class Swim:
             del self._relays[sequence]
             self._send(relay.origin, relay.origin_id, Ack(relay.sequence))
 
-    # ------------------------------------------------------------------------------------------ what is due
+    # ------------------------------------------------------------------------------------------ timers
 
-    def _go_on_probing(self, now_ms: int) -> None:
+    def _continue_probe(self, now_ms: int) -> None:
         probe = self._probe
         if now_ms >= self._period_ends_ms:
             if probe is not None:
@@ -291,7 +293,7 @@ class Swim:
             self._begin_probe(now_ms)
         elif probe is not None and not probe.asked_others and now_ms >= probe.ask_others_at_ms:
             probe.asked_others = True
-            for helper in self._some(self.settings.indirect_probes, without=probe.target):
+            for helper in self._random_members(self.settings.indirect_probes, without=probe.target):
                 self._send(helper.gossip, helper.node_id, PingRequest(probe.sequence, probe.target))
 
     def _begin_probe(self, now_ms: int) -> None:
@@ -308,19 +310,19 @@ class Swim:
         if member is not None and member.incarnation == probe.incarnation:
             self._suspect(probe.target, now_ms)
         if not probe.nacks:
-            self.slowness.worse()  # nobody was heard at all: it may be us
+            self.slowness.worse()  # no helper answered either: this node may be the slow one
 
     def _suspect(self, node_id: str, now_ms: int, *, refused: bool = False) -> None:
         if self._roster.suspect(node_id, now_ms, refused=refused):
             member = self.members[node_id]
-            self._send(member.gossip, node_id, Ping(self._next_sequence(), node_id))  # it learns of it at once
+            self._send(member.gossip, node_id, Ping(self._next_sequence(), node_id))  # carries the suspicion to it
 
     def _end_relays(self, now_ms: int) -> None:
         for sequence, relay in [item for item in self._relays.items() if now_ms >= item[1].until_ms]:
             del self._relays[sequence]
             self._send(relay.origin, relay.origin_id, Nack(relay.sequence))
 
-    def _probe_the_dead(self, now_ms: int) -> None:
+    def _probe_dead_members(self, now_ms: int) -> None:
         if now_ms < self._next_dead_probe_ms:
             return
         self._next_dead_probe_ms = now_ms + self.settings.dead_probe_interval_ms
@@ -329,7 +331,7 @@ class Swim:
         if target is not None:
             self._send(self.members[target].gossip, target, Ping(self._next_sequence(), target))
 
-    def _ask_seeds(self, now_ms: int) -> None:
+    def _contact_seeds(self, now_ms: int) -> None:
         if now_ms < self._next_seed_ms:
             return
         alone = self.members.live_count == 1
@@ -341,17 +343,17 @@ class Swim:
                 self._send(seed, None, Ping(self._next_sequence()))
 
     def _gossip(self, now_ms: int) -> None:
-        """Send what is new to some members: at once when it was quiet, and then once an interval."""
+        """Send pending updates to random members, immediately after a quiet interval, then once per interval."""
         if self._roster.news and now_ms >= self._next_gossip_ms:
             self._next_gossip_ms = now_ms + self.settings.gossip_interval_ms
-            for member in self._some(self.settings.gossip_fanout):
+            for member in self._random_members(self.settings.gossip_fanout):
                 self._send(member.gossip, member.node_id, None)
 
     # ------------------------------------------------------------------------------------------ time
 
     def _note_time(self, now_ms: int) -> bool:
-        """Begin every timer anew if this process stood still. Return whether it did."""
-        assert now_ms >= self._now_ms, "time went back"
+        """Restart every timer if this process was paused. Return whether it was."""
+        assert now_ms >= self._now_ms, "time must be monotonic"
         self._now_ms = now_ms
         if now_ms - self.next_tick_ms <= self.settings.tick_gap_ms:
             return False
@@ -388,7 +390,7 @@ class Swim:
     def _others(self) -> list[Member]:
         return [member for member in self.members.live() if member.node_id != self.me.node_id]
 
-    def _some(self, count: int, *, without: str = "") -> list[Member]:
+    def _random_members(self, count: int, *, without: str = "") -> list[Member]:
         others = [member for member in self._others() if member.node_id != without]
         return self._chooser.sample(others, min(count, len(others)))
 
@@ -408,10 +410,10 @@ class Swim:
         )
 
     def _send(self, to: Address, peer_id: str | None, body: Body | None) -> None:
-        """Send a datagram with the most useful records that fit into it.
+        """Send a datagram, filled with the most useful records that fit.
 
-        First what is said of the receiver, if it is bad; then this node's own record, if the receiver may not have
-        it; then news; then, where the digests differ, the table in turn.
+        Their order: the record about the receiver if it is not alive; the local record if the receiver may lack it;
+        pending updates; if the digests differ, records of the table in rotation.
         """
         writer = self._writer(body)
         peer = self.members.get(peer_id) if peer_id is not None else None
@@ -420,7 +422,7 @@ class Swim:
         theirs = self._digests.get(peer.node_id) if peer is not None else None
         differs = theirs != self.members.digest
         if theirs is None or (differs and self._chooser.randrange(2)):
-            writer.add(self.me)  # not always: with the longest of names it would leave no room for another
+            writer.add(self.me)  # only half the time: with maximum-length names it leaves no room for another record
         self._roster.news.take(self.members.live_count, lambda node_id: writer.add(self.members[node_id]))
         if differs:
             live = self.members.live()
@@ -435,7 +437,7 @@ class Swim:
 
 
 def _fill(writer: DatagramWriter, members: Sequence[Member], start: int) -> int:
-    """Add records from `start` on, all around, until one has no room. Return where to go on the next time."""
+    """Add records in rotation from `start` until one does not fit. Return the next start."""
     if not members:
         return 0
     begin = start % len(members)

@@ -1,10 +1,9 @@
-"""How fast membership works. The defaults suit a LAN: a killed node is known dead in well under a second.
+"""Settings of the membership protocol. The defaults suit a LAN and detect a killed node in well under a second.
 
-A node whose machine is busy can be silent for half a second and live. Of three starts of nine nodes at once on two
-busy cores, with a suspicion of 300 ms, one ended with live ones declared dead, and partitions changed hands for
-nothing. So a silent member gets 800 ms. A killed process is another case: its machine refuses the connection that is
-tried at once, which is nearly proof, and that suspicion is short. A process that lives does not refuse, however busy
-it is: the kernel takes connections for it. 100 ms are two rounds of gossip, for one that was started again elsewhere.
+`suspicion_ms` is longer than the longest pause of a live node on a busy machine, about half a second, because a false
+death moves partitions needlessly. `refused_suspicion_ms` can be short: a refused connection is nearly proof that the
+process is gone, since the kernel accepts connections for a busy process. It leaves two gossip rounds for the record of
+a process that was restarted elsewhere.
 """
 
 from __future__ import annotations
@@ -14,24 +13,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SwimSettings:
-    """Times and bounds of the protocol; every time is stretched while this node itself is slow.
+    """Times and limits of the protocol; times are lengthened while this node is slow.
 
     Args:
-        protocol_period_ms: one member is probed per period; who has not answered by its end is suspected.
-        probe_timeout_ms: others are asked to probe too when the direct answer takes longer.
-        indirect_probes: how many others.
-        suspicion_ms: how long a suspected member has to contradict, in clusters of up to 10; times log10(n) beyond.
-        refused_suspicion_ms: the same for one that refuses connections.
-        gossip_interval_ms: how often news is sent by itself while there is any.
-        gossip_fanout: to how many members.
-        retransmit_factor: a change is passed on this many times log2(n + 1) by each node.
-        dead_probe_interval_ms: how often one of the dead is probed, so that a healed partition merges.
-        seed_interval_ms: how often a seed that is no live member's address is asked to let this node in.
-        tick_gap_ms: a timer that is late by more means that the process was paused: nobody is suspected for that.
-        late_tick_ms: a timer that is late by more than this means that this node is slow.
-        slowness_max: times are stretched by 1 + slowness at most.
-        members_max: records kept; the gone make room first.
-        relays_max: probes on behalf of others under way; more are answered with a Nack at once.
+        protocol_period_ms: interval between probes; a member that has not answered by its end is suspected.
+        probe_timeout_ms: wait for a direct answer before other members are asked to probe.
+        indirect_probes: number of other members that are asked.
+        suspicion_ms: time to refute a suspicion in clusters of up to 10 nodes; times log10(n) beyond.
+        refused_suspicion_ms: the same for a member that refuses connections.
+        gossip_interval_ms: interval of datagrams sent only for pending updates.
+        gossip_fanout: number of receivers of each.
+        retransmit_factor: each node sends an update this many times log2(n + 1).
+        dead_probe_interval_ms: interval between probes of dead members, which let a healed partition merge.
+        seed_interval_ms: interval at which seeds that are not the address of a live member are contacted.
+        tick_gap_ms: a timer that is late by more than this shows that the process was paused; suspicions restart.
+        late_tick_ms: a timer that is late by more than this shows that this node is slow.
+        slowness_max: times are scaled by at most 1 + slowness_max.
+        members_max: maximum number of records; members that are gone are evicted first.
+        relays_max: maximum number of concurrent probes on behalf of others; further requests get a Nack.
     """
 
     protocol_period_ms: int = 100
@@ -51,13 +50,17 @@ class SwimSettings:
     relays_max: int = 256
 
     def __post_init__(self) -> None:
-        """Refuse settings that contradict each other.
+        """Reject inconsistent settings.
 
         Raises:
-            ValueError: a number is below 1, or a probe's indirect part would not fit into its period.
+            ValueError: a number is too small, or an indirect probe does not fit into its period.
         """
         for name in self.__slots__:
-            if getattr(self, name) < (0 if name in {"indirect_probes", "slowness_max"} else 1):
-                raise ValueError(f"{name} is {getattr(self, name)}")
+            least = 0 if name in {"indirect_probes", "slowness_max"} else 1
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}")
         if self.probe_timeout_ms * 2 > self.protocol_period_ms:
-            raise ValueError("an indirect probe needs as long as a direct one; both must fit into a period")
+            raise ValueError(
+                f"protocol_period_ms must be at least twice probe_timeout_ms ({self.probe_timeout_ms}), "
+                f"got {self.protocol_period_ms}"
+            )

@@ -1,1 +1,1 @@
-"""Where copies belong: placement, plans of epochs, the registry of nodes."""
+"""Placement of partition copies, plans of the next epoch, and the registry of nodes."""

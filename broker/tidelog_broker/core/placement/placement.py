@@ -1,29 +1,28 @@
-"""Where copies go and who should own a partition: rendezvous hashing, weighted, spread over zones and machines.
+"""Placement of partitions: weighted rendezvous hashing, spread over zones and machines.
 
-Every node computes the same answer from the same registry, so nobody has to hand out placements and nothing has to
-be remembered. Each (partition, node) pair has a score; the highest come first. A node that joins can only win pairs
-of its own, and one that leaves loses only its own, so of n copies about one in n moves, and only onto or off that node.
+Every node computes the same result from the same registry, so placements need no coordinator and no state. Each
+(partition, node) pair has a score, and the highest scores win. A new node can only win copies for itself, and a removed
+node loses only its own, so that with n nodes about one in n copies moves, and only to or from that node.
 
     score = -weight / ln(u),   u = murmur3_x64_128(topic id | partition | node id) as a number in (0, 1)
 
-Rendezvous hashing is Thaler and Ravishankar's (1998), this way of weighting it Schindelhauer and Schomaker's ("Weighted
-distributed hash tables", 2005): a node comes first with probability weight / sum of weights, and changing one weight
-moves copies only onto or off that node. The logarithm is the C library's: two of them may differ in the last of 53
-bits, which decides only between scores that are equal to one part in 10^15. Even then nothing is lost: a placement
-counts once it is decided, and the epoch's descriptor, not this module, says what it is.
+Rendezvous hashing is by Thaler and Ravishankar (1998), this weighting by Schindelhauer and Schomaker ("Weighted
+distributed hash tables", 2005): a node comes first with probability weight / sum of weights, and a changed weight moves
+copies only to or from that node. Logarithms of different C libraries may differ in the last of 53 bits, which can only
+swap scores that are equal to one part in 10^15. That is harmless, because a placement is effective once it is decided
+and is then read from the epoch descriptor.
 
-Spreading is greedy: the next copy goes to the zone with the fewest copies so far, there to the machine with the
-fewest, there to the highest score. Nodes that are alive go before all that are not: a dead one gets a copy only
-to fill up, because the number of copies follows the registered nodes and never the number alive; a quorum that
-shrank with every failure would promise nothing.
+Spreading is greedy: the next copy goes to the zone with the fewest copies so far, in it to the machine with the fewest,
+on it to the node with the highest score. Live nodes come before others. A dead node gets a copy if there are too few
+live ones, because the number of copies depends on the registered nodes and never on the live ones: a quorum that shrank
+with every failure would guarantee nothing.
 
-At least one copy goes to a node that may also own the partition, where one is alive: an epoch that only storing nodes
-hold would have nobody to own it but one of them (see `candidates`). Where the greedy choice has no such node, it is
-made again and begins with the first of them. So where roles and zones cross, a node that comes or goes may move a
-second copy.
+At least one copy goes to a node that may own the partition, if one is alive; otherwise only a node that merely stores
+copies could own it (see `candidates`). If the greedy choice has no such node, it is repeated starting with the best
+one. With such a mix of roles and zones, a node that joins or leaves may move a second copy.
 
-Rejected: a consistent-hash ring (uneven without many virtual nodes, and zones do not fit in), round-robin over sorted
-nodes (one node more moves nearly everything), and an assignment that is kept and balanced by a leader (more state).
+Rejected: a consistent-hash ring (uneven without many virtual nodes, and unaware of zones), round-robin over sorted
+nodes (a new node moves nearly everything), and an assignment maintained by a leader (more state).
 """
 
 from __future__ import annotations
@@ -44,19 +43,19 @@ _KEY: Final = struct.Struct("<16sI")
 
 
 class Role(Flag):
-    """What a node does."""
+    """Roles of a node."""
 
     INGESTION = 1
-    """Takes clients' records: owns partitions of those that it stores. Without PERSISTENCE it hands everything on."""
+    """Accepts records: owns partitions that it stores. Without PERSISTENCE it only forwards requests."""
     PERSISTENCE = 2
-    """Stores copies and counts towards ack quorums."""
+    """Stores copies and counts in ack quorums."""
 
 
 BOTH_ROLES: Final = Role.INGESTION | Role.PERSISTENCE
 
 
 class NodeEntry(NamedTuple):
-    """What placement needs to know of a registered node. An empty `machine`: one of its own."""
+    """Properties of a registered node used by placement. Nodes with an empty `machine` share none."""
 
     node_id: str
     zone: str = "default"
@@ -67,14 +66,14 @@ class NodeEntry(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """The nodes that shall store an epoch, the preferred first, and how many of them acknowledge."""
+    """The nodes that store an epoch, by preference, and the ack quorum."""
 
     nodes: tuple[str, ...]
     ack_quorum: int
 
 
 class PlacedPartition(NamedTuple):
-    """The active epoch of a partition and what its topic asks for. `topic_ack_quorum` 0: a majority."""
+    """The active epoch of a partition and the settings of its topic. `topic_ack_quorum` 0: a majority."""
 
     topic_id: bytes
     partition: int
@@ -86,7 +85,7 @@ class PlacedPartition(NamedTuple):
 
 
 class Move(NamedTuple):
-    """What the next epoch of a partition should be. `new_copies`: nodes that store nothing of it yet."""
+    """The intended next epoch of a partition. `new_copies`: nodes that do not store the partition yet."""
 
     topic_id: bytes
     partition: int
@@ -96,38 +95,38 @@ class Move(NamedTuple):
 
 
 class NoPersistenceError(Exception):
-    """No registered node stores copies, so there is nowhere to put one."""
+    """No registered node has the role PERSISTENCE."""
 
 
 def partition_key(topic_id: bytes, partition: int) -> bytes:
-    """Return what a partition is hashed by: its topic's 16 bytes and its number, u32 little-endian."""
-    assert len(topic_id) == 16, "a shorter id would be padded, and two ids could share a key"
+    """Return the hash key of a partition: the topic's 16 bytes and the partition number, u32 little-endian."""
+    assert len(topic_id) == 16, "a shorter id would be padded, so that two ids could have the same key"
     return _KEY.pack(topic_id, partition)
 
 
 def majority(nodes: int) -> int:
-    """Return the smallest number of `nodes` of which any two sets meet."""
+    """Return the size of the smallest sets of `nodes` of which any two intersect."""
     assert nodes >= 1
     return nodes // 2 + 1
 
 
 def rank(key: bytes, nodes: Iterable[NodeEntry]) -> list[str]:
-    """Return the ids of `nodes`, the highest score first; their order as given does not matter."""
+    """Return the ids of `nodes` by descending score, independent of their given order."""
     return [node.node_id for node in _ranked(key, nodes)]
 
 
 def place(
     key: bytes, nodes: Iterable[NodeEntry], *, replication_factor: int, alive: Collection[str], ack_quorum: int = 0
 ) -> Placement:
-    """Return which nodes shall store the next epoch of a partition.
+    """Return the nodes that should store the next epoch of a partition.
 
     Args:
         key: from `partition_key`.
-        nodes: every registered node; those without the role PERSISTENCE get no copies, and a living one that has
-            INGESTION, too, gets one if there is any.
-        replication_factor: copies asked for, 1 or more; there are as many as registered nodes allow.
-        alive: nodes that can take part now (leave out those that are draining); the others only fill up.
-        ack_quorum: the topic's; 0, or one that the number of copies does not allow, gives a majority.
+        nodes: every registered node; only nodes with PERSISTENCE get copies, at least one of them a live one with
+            INGESTION if possible.
+        replication_factor: requested copies, 1 or more; limited by the registered nodes.
+        alive: nodes that can participate, without draining ones; others are only used if these are too few.
+        ack_quorum: ack quorum of the topic; 0, or more than the number of copies, selects a majority.
 
     Raises:
         NoPersistenceError: no registered node stores copies.
@@ -135,7 +134,9 @@ def place(
     assert replication_factor >= 1
     waiting = [node for node in _ranked(key, nodes) if Role.PERSISTENCE in node.roles]
     if not waiting:
-        raise NoPersistenceError("no registered node has the role persistence: there is nowhere to store a copy")
+        raise NoPersistenceError(
+            "no registered node has the role persistence, so no copy can be stored; start a node with that role"
+        )
     copies = min(replication_factor, len(waiting))
     chosen = _spread(waiting, copies, alive)
     able = [node for node in waiting if node.node_id in alive and Role.INGESTION in node.roles]
@@ -150,13 +151,13 @@ def place(
 def _spread(
     ranked: Sequence[NodeEntry], copies: int, alive: Collection[str], *, first: NodeEntry | None = None
 ) -> list[NodeEntry]:
-    """Return so many of the nodes, which stand by score, spread over zones and machines, beginning with `first`."""
+    """Return `copies` of the ranked nodes, spread over zones and machines, starting with `first` if given."""
     waiting = list(ranked)
     in_zone: Counter[str] = Counter()
     on_machine: Counter[tuple[str, str, str]] = Counter()
     chosen: list[NodeEntry] = []
     while len(chosen) < copies:
-        # min() takes the first of equals.
+        # min() returns the first of equals, which has the highest score.
         best = min(
             waiting,
             key=lambda node: (node.node_id not in alive, in_zone[node.zone], on_machine[_machine(node)]),
@@ -173,11 +174,11 @@ def _spread(
 def candidates(
     key: bytes, nodes: Iterable[NodeEntry], *, alive: Collection[str], placement: Collection[str]
 ) -> list[str]:
-    """Return the nodes of a placement that may own its next epoch, the preferred first.
+    """Return the nodes of a placement that may own its next epoch, by preference.
 
-    These are the registered, living ones with the role PERSISTENCE, by score. Those with INGESTION, too, go first. Only
-    if there are none does a node that merely stores copies own a partition: an owner without a copy of its own would
-    have to be kept out of the quorum everywhere, while writes that nobody takes help no one.
+    These are the registered, live nodes with PERSISTENCE, by score; those that also have INGESTION come first. The
+    others are used only as a last resort: an owner without a copy would need an exception in every quorum, and without
+    an owner the partition cannot be written.
     """
     fit = [
         node
@@ -191,17 +192,17 @@ def candidates(
 def successor(
     key: bytes, nodes: Iterable[NodeEntry], *, alive: Collection[str], placement: Collection[str]
 ) -> str | None:
-    """Return who should own the next epoch of a partition stored by `placement`; None when none of them lives."""
+    """Return the preferred owner of the next epoch of a partition; None if no node of `placement` can own it."""
     return next(iter(candidates(key, nodes, alive=alive, placement=placement)), None)
 
 
 def takeover_rank(
     node_id: str, key: bytes, nodes: Iterable[NodeEntry], *, alive: Collection[str], placement: Collection[str]
 ) -> int | None:
-    """Return how many living candidates stand before this node, which waits that many steps before it takes over.
+    """Return the number of live candidates before this node, which delays its takeover by that many steps.
 
-    None when it is no candidate: it stores no copy, or is no longer registered. A node that asks is alive, whatever
-    `alive` says. Two nodes may get the same answer from different views; then ballots decide, and nothing else breaks.
+    None if the node is not a candidate: it stores no copy, or is not registered. The node itself counts as alive. Two
+    nodes with different views may get the same rank; ballots then decide between them.
     """
     order = candidates(key, nodes, alive={*alive, node_id}, placement=placement)
     return order.index(node_id) if node_id in order else None
@@ -210,15 +211,14 @@ def takeover_rank(
 def rebalance_plan(
     partitions: Iterable[PlacedPartition], nodes: Sequence[NodeEntry], *, alive: Collection[str]
 ) -> list[Move]:
-    """Return the partitions whose active epoch is not what placement asks for, and what it asks for.
+    """Return the partitions whose active epoch differs from their placement, with the intended next epoch.
 
-    A partition is in the plan when its nodes (in whatever order), its quorum or its owner differ. Partitions that get
-    no new copies come first, because they move at once; then by topic and number. One with no living node in its
-    wanted placement is left as it is. The plan is a wish: whoever carries it out moves a few partitions at a time. How
-    fast their history follows is up to the nodes that fetch it.
+    Differences are the set of nodes, the ack quorum, or the owner. Moves without new copies come first, because they
+    finish immediately; then by topic and number. A partition without a live node in its intended placement is left
+    unchanged. The caller executes a few moves at a time; the nodes limit the rate at which they fetch history.
 
     Raises:
-        NoPersistenceError: as `place`.
+        NoPersistenceError: no registered node stores copies.
     """
     moves: list[Move] = []
     for state in partitions:
@@ -241,21 +241,20 @@ def rebalance_plan(
 
 def _ranked(key: bytes, nodes: Iterable[NodeEntry]) -> list[NodeEntry]:
     ranked = sorted(nodes, key=lambda node: (-_score(key, node), node.node_id))
-    assert len({node.node_id for node in ranked}) == len(ranked), "a node is registered once"
+    assert len({node.node_id for node in ranked}) == len(ranked), "duplicate node id"
     return ranked
 
 
 def _score(key: bytes, node: NodeEntry) -> float:
     assert 1 <= node.weight <= WEIGHT_MAX
     hashed = mmh3.hash64(key + node.node_id.encode(), 0, signed=False)[0]
-    # 52 bits and a half: exact in a float, and never 0 or 1, where the score has no value.
+    # 52 bits and a half: exact in a float, and never 0 or 1, for which the score is undefined.
     return -node.weight / math.log(((hashed >> 12) + 0.5) * 2.0**-52)
 
 
 def _machine(node: NodeEntry) -> tuple[str, str, str]:
-    """Return the machine of a node: inside its zone, and a node that names none is alone on its own.
+    """Return the machine of a node, qualified by its zone; a node without one gets a machine of its own.
 
-    A machine that claimed to stand in two zones would tie them together, and a node that joins could then move
-    copies between others.
+    If one machine were shared by two zones, a new node could move copies between other nodes.
     """
     return node.zone, node.machine, "" if node.machine else node.node_id

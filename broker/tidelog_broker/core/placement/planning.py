@@ -1,15 +1,14 @@
-"""What the next epoch of a partition should look like: its topic's wishes met by the nodes that there are.
+"""Plans of a partition's next epoch, from the settings of its topic and the registered nodes.
 
-Pure functions of the registry and of who is alive, so every node that has heard the same plans the same. A *takeover*
-asks where an epoch should live if this node opens it: then this node owns it wherever it may, because another owner
-would first have to hear of it. A *planned* move (draining, rebalancing) asks where placement wants it, whoever asks. A
-node that *stops* asks who of the other replicas should own it, an owner whose replica *lags* for a spare node, and an
-owner that only *stands in*, because it merely stores copies, for a replica that may own.
+Pure functions of the registry and of liveness, so nodes with the same information make the same plan. A *takeover*
+plans the epoch that this node opens after a failure; this node owns it if possible, because another owner would first
+have to receive the decision. A *move* (draining, rebalancing) plans what placement computes. A *hand-over* names the
+replica that follows a node that stops, a *spare* replaces a lagging replica, and *relief* moves ownership from a node
+that merely stores copies to a replica with INGESTION.
 
-There are as many copies as the topic wants and registered nodes allow, never as many as are alive: a quorum that
-shrank with each failure would promise nothing. But where too few of those live for a quorum of the next epoch, and
-enough for one of this epoch, a takeover leaves the copies where they are: nodes that have none of them, and are gone,
-must not take down what the others can go on with.
+The number of copies depends on the topic and the registered nodes, never on the live ones: a quorum that shrank with
+every failure would guarantee nothing. If too few nodes of the computed placement are alive for a quorum, and enough of
+the active placement are, a takeover keeps the active placement: dead nodes without a copy must not stop the partition.
 """
 
 from __future__ import annotations
@@ -35,52 +34,52 @@ from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 
-class Wishes(NamedTuple):
-    """What a topic asks for each of its partitions. `ack_quorum` 0: a majority of the copies."""
+class ReplicationSettings(NamedTuple):
+    """Replication settings of a topic's partitions. `ack_quorum` 0: a majority of the copies."""
 
     replication_factor: int
     ack_quorum: int
     flush: pb.Flush
 
 
-def wishes_of(config: pb.TopicConfig) -> Wishes:
-    """Return what a topic's configuration asks for."""
-    return Wishes(max(config.replication_factor, 1), config.ack_quorum, config.flush or pb.ALWAYS)
+def replication_settings(config: pb.TopicConfig) -> ReplicationSettings:
+    """Return the replication settings in a topic's configuration."""
+    return ReplicationSettings(max(config.replication_factor, 1), config.ack_quorum, config.flush or pb.ALWAYS)
 
 
-def wishes_as_they_are(active: pb.EpochDescriptor) -> Wishes:
-    """Return wishes under which nothing changes: those of a topic that is not known (any more)."""
-    return Wishes(max(len(active.placement), 1), active.ack_quorum, active.flush or pb.ALWAYS)
+def current_replication_settings(active: pb.EpochDescriptor) -> ReplicationSettings:
+    """Return replication settings equal to those of the active epoch, for a topic that is unknown or deleted."""
+    return ReplicationSettings(max(len(active.placement), 1), active.ack_quorum, active.flush or pb.ALWAYS)
 
 
 def takeover_plan(
     node_id: str,
     key: PartitionKey,
     active: pb.EpochDescriptor,
-    wishes: Wishes,
+    settings: ReplicationSettings,
     nodes: Sequence[NodeEntry],
     *,
     alive: Collection[str],
 ) -> Plan:
-    """Return where the epoch after `active` should live if `node_id` opens it.
+    """Return the epoch after `active` if `node_id` opens it.
 
     Args:
         node_id: this node.
         key: the partition.
-        active: its newest epoch.
-        wishes: its topic's.
-        nodes: all registered ones.
-        alive: those of them that may get copies and ownership now: living, not draining.
+        active: its active epoch.
+        settings: replication settings of its topic.
+        nodes: all registered nodes.
+        alive: nodes that may get copies and ownership: live and not draining.
     """
     hashed = partition_key(*key)
     try:
         wanted = place(
-            hashed, nodes, replication_factor=wishes.replication_factor, alive=alive, ack_quorum=wishes.ack_quorum
+            hashed, nodes, replication_factor=settings.replication_factor, alive=alive, ack_quorum=settings.ack_quorum
         )
-    except NoPersistenceError:  # nothing is registered yet, or all was removed: what there is stays
+    except NoPersistenceError:  # no node with the role is registered: keep the placement
         placement = tuple(active.placement) or (node_id,)
         owner = node_id if node_id in placement else placement[0]
-        return Plan(owner, placement, min(max(active.ack_quorum, 1), len(placement)), wishes.flush)
+        return Plan(owner, placement, min(max(active.ack_quorum, 1), len(placement)), settings.flush)
 
     def owned(placement: Sequence[str], ack_quorum: int) -> Plan:
         roles = {node.node_id: node.roles for node in nodes}
@@ -88,12 +87,12 @@ def takeover_plan(
             owner = node_id
         else:
             owner = successor(hashed, nodes, alive=alive, placement=placement) or placement[0]
-        return Plan(owner, tuple(placement), ack_quorum, wishes.flush)
+        return Plan(owner, tuple(placement), ack_quorum, settings.flush)
 
     plan = owned(wanted.nodes, wanted.ack_quorum)
-    if active.placement and not can_live(plan, alive=alive.__contains__):
+    if active.placement and not has_live_quorum(plan, alive=alive.__contains__):
         stays = owned(active.placement, min(max(active.ack_quorum, 1), len(active.placement)))
-        if can_live(stays, alive=alive.__contains__):
+        if has_live_quorum(stays, alive=alive.__contains__):
             return stays
     return plan
 
@@ -106,7 +105,7 @@ def rank_of(
     *,
     alive: Collection[str],
 ) -> int:
-    """Return how many living candidates stand before this node; one that is none goes last."""
+    """Return the number of live candidates before this node; a node that is not a candidate ranks last."""
     rank = takeover_rank(node_id, partition_key(*key), nodes, alive=alive, placement=active.placement)
     return len(active.placement) if rank is None else rank
 
@@ -114,14 +113,14 @@ def rank_of(
 def move_plan(
     key: PartitionKey,
     active: pb.EpochDescriptor,
-    wishes: Wishes,
+    settings: ReplicationSettings,
     nodes: Sequence[NodeEntry],
     *,
     alive: Collection[str],
 ) -> Plan | None:
-    """Return where placement wants a partition; None when it is there, or its wanted nodes are all away.
+    """Return the epoch that placement computes; None if it is active, or no node of the computed placement is alive.
 
-    Args: as `takeover_plan`.
+    Args: as for `takeover_plan`.
     """
     state = PlacedPartition(
         key[0],
@@ -129,32 +128,32 @@ def move_plan(
         active.owner,
         tuple(active.placement),
         active.ack_quorum,
-        wishes.replication_factor,
-        wishes.ack_quorum,
+        settings.replication_factor,
+        settings.ack_quorum,
     )
     try:
         moves = rebalance_plan([state], nodes, alive=alive)
     except NoPersistenceError:
         return None
     if moves:
-        return Plan(moves[0].owner, moves[0].placement.nodes, moves[0].placement.ack_quorum, wishes.flush)
-    if active.flush and active.flush != wishes.flush:
-        return Plan(active.owner, tuple(active.placement), active.ack_quorum, wishes.flush)
+        return Plan(moves[0].owner, moves[0].placement.nodes, moves[0].placement.ack_quorum, settings.flush)
+    if active.flush and active.flush != settings.flush:
+        return Plan(active.owner, tuple(active.placement), active.ack_quorum, settings.flush)
     return None
 
 
-def can_live(plan: Plan, *, alive: Callable[[str], bool]) -> bool:
-    """Whether enough of a plan's nodes are there to write to its epoch, and to end it again.
+def has_live_quorum(plan: Plan, *, alive: Callable[[str], bool]) -> bool:
+    """Return whether enough nodes of a plan are alive to write to its epoch, and to seal it later.
 
     Args:
-        plan: a planned move: the epoch that is there works as it is.
-        alive: whether a node is there; one that is drained is, and stores its copy as ever.
+        plan: the plan.
+        alive: returns whether a node is alive; a draining node is, and keeps storing its copy.
     """
     needed = max(plan.ack_quorum, seal_quorum(len(plan.placement), plan.ack_quorum))
     return sum(1 for node in plan.placement if alive(node)) >= needed
 
 
-def hand_over_plan(
+def handover_plan(
     node_id: str,
     key: PartitionKey,
     active: pb.EpochDescriptor,
@@ -163,18 +162,17 @@ def hand_over_plan(
     alive: Collection[str],
     behind: Collection[str] = (),
 ) -> Plan | None:
-    """Return the epoch by which `node_id`, which stops, gives its partition to another replica; None without one.
+    """Return the epoch that transfers ownership from a stopping node to another replica; None if there is none.
 
-    The copies stay where they are: most nodes that stop are started again soon, and a copy elsewhere would cost the
-    transfer of the whole log.
+    The placement does not change: most nodes that stop restart soon, and a new copy would transfer the whole log.
 
     Args:
         node_id: the node that stops.
         key: the partition.
-        active: its newest epoch, which `node_id` owns.
-        nodes: all registered ones.
-        alive: nodes that may own something now.
-        behind: replicas that lack some of the log; one of them is named only if there is no other.
+        active: its active epoch, owned by `node_id`.
+        nodes: all registered nodes.
+        alive: nodes that may get ownership.
+        behind: replicas that lack records, used only if there is no other.
     """
     hashed, heirs = partition_key(*key), frozenset(alive) - {node_id}
     for candidates in (heirs.difference(behind), heirs):
@@ -187,9 +185,9 @@ def hand_over_plan(
 def preferred_owner_plan(
     key: PartitionKey, active: pb.EpochDescriptor, nodes: Sequence[NodeEntry], *, alive: Collection[str]
 ) -> Plan | None:
-    """Return the epoch that the preferred one of the replicas owns; None when that is the owner, or nobody can.
+    """Return the epoch owned by the preferred replica; None if it is the owner already, or no replica can own it.
 
-    Args: as `takeover_plan`.
+    Args: as for `takeover_plan`.
     """
     owner = successor(partition_key(*key), nodes, alive=alive, placement=active.placement)
     if owner in {None, active.owner}:
@@ -198,7 +196,7 @@ def preferred_owner_plan(
     return _owned_by(owner, active)
 
 
-def relief_plan(
+def ingestion_owner_plan(
     key: PartitionKey,
     active: pb.EpochDescriptor,
     nodes: Sequence[NodeEntry],
@@ -206,18 +204,18 @@ def relief_plan(
     alive: Collection[str],
     behind: Collection[str] = (),
 ) -> Plan | None:
-    """Return the epoch by which an owner that merely stores copies gives a partition to a replica that may own.
+    """Return the epoch that transfers ownership from a node without INGESTION to a replica with that role.
 
-    None when the owner may own by its role, or no such replica can take over at once. No copy moves.
+    None if the owner has the role, or no such replica can take over immediately. The placement does not change.
 
     Args:
         key: the partition.
-        active: its newest epoch.
-        nodes: all registered ones.
-        alive: nodes that may own something now.
-        behind: replicas that lack some of the log.
+        active: its active epoch.
+        nodes: all registered nodes.
+        alive: nodes that may get ownership.
+        behind: replicas that lack records.
     """
-    able = _able(nodes)
+    able = _owner_capable(nodes)
     if active.owner in able:
         return None
     heir = successor(
@@ -228,33 +226,33 @@ def relief_plan(
     return _owned_by(heir, active)
 
 
-def spare_plan(
+def replacement_plan(
     key: PartitionKey,
     active: pb.EpochDescriptor,
-    wishes: Wishes,
+    settings: ReplicationSettings,
     nodes: Sequence[NodeEntry],
     *,
     alive: Collection[str],
     without: str,
 ) -> Plan | None:
-    """Return the epoch in which a spare node stands in the place of the replica `without`; None where there is none.
+    """Return the epoch in which a spare node replaces the replica `without`; None without a spare node.
 
-    Nothing else moves, and the owner stays.
+    The owner and the other replicas do not change.
 
     Args:
         key: the partition.
-        active: its newest epoch.
-        wishes: its topic's.
-        nodes: all registered ones.
-        alive: those of them that may get a copy now.
-        without: one of the epoch's replicas, not its owner.
+        active: its active epoch.
+        settings: replication settings of its topic.
+        nodes: all registered nodes.
+        alive: nodes that may get a copy.
+        without: one of the epoch's replicas, but not its owner.
     """
     rest = frozenset(alive) - {without}
     try:
         wanted = place(
             partition_key(*key),
             nodes,
-            replication_factor=max(wishes.replication_factor, 1 + len(active.placement)),
+            replication_factor=max(settings.replication_factor, 1 + len(active.placement)),
             alive=rest,
         )
     except NoPersistenceError:
@@ -263,45 +261,45 @@ def spare_plan(
     if spare is None:
         return None
     placement = tuple(spare if node == without else node for node in active.placement)
-    return Plan(active.owner, placement, active.ack_quorum, wishes.flush)
+    return Plan(active.owner, placement, active.ack_quorum, settings.flush)
 
 
 def lacks_copies(
-    active: pb.EpochDescriptor, wishes: Wishes, nodes: Sequence[NodeEntry], *, alive: Collection[str]
+    active: pb.EpochDescriptor, settings: ReplicationSettings, nodes: Sequence[NodeEntry], *, alive: Collection[str]
 ) -> bool:
-    """Whether a partition has fewer copies than wanted, or than the cluster has nodes, and all of those could get one.
+    """Return whether a partition has fewer copies than possible, and live nodes could store all of them.
 
-    Two copies for want of a third node are none that are missed: they would only make writing depend on both.
+    A second copy without a third is not created: writes would then depend on both nodes.
     """
     storing = [node.node_id for node in nodes if Role.PERSISTENCE in node.roles]
-    wanted = min(wishes.replication_factor, len(storing))
-    if wanted == 2 < wishes.replication_factor:
+    wanted = min(settings.replication_factor, len(storing))
+    if wanted == 2 < settings.replication_factor:
         return False
     return len(active.placement) < wanted <= sum(1 for node in storing if node in alive)
 
 
 def lacks_owner(active: pb.EpochDescriptor, nodes: Sequence[NodeEntry], *, alive: Collection[str]) -> bool:
-    """Whether no replica of a partition may own it by its role, dead or alive, and a node that may could get a copy."""
-    able = _able(nodes)
+    """Return whether no replica, dead or alive, has the roles of an owner, and a live node has them."""
+    able = _owner_capable(nodes)
     return able.isdisjoint(active.placement) and not able.isdisjoint(alive)
 
 
 def first_epoch(
     key: PartitionKey,
-    wishes: Wishes,
+    settings: ReplicationSettings,
     nodes: Sequence[NodeEntry],
     *,
     alive: Collection[str],
     incarnation: Callable[[str], int],
 ) -> pb.EpochDescriptor:
-    """Return epoch 0 of a new partition: spread over the nodes, owned by the first that is alive.
+    """Return epoch 0 of a new partition, owned by the preferred live node.
 
     Raises:
         NoPersistenceError: no registered node stores copies.
     """
     hashed = partition_key(*key)
     wanted = place(
-        hashed, nodes, replication_factor=wishes.replication_factor, alive=alive, ack_quorum=wishes.ack_quorum
+        hashed, nodes, replication_factor=settings.replication_factor, alive=alive, ack_quorum=settings.ack_quorum
     )
     owner = successor(hashed, nodes, alive=alive, placement=wanted.nodes) or wanted.nodes[0]
     return pb.EpochDescriptor(
@@ -311,15 +309,15 @@ def first_epoch(
         placement=wanted.nodes,
         ack_quorum=wanted.ack_quorum,
         start_offset=0,
-        flush=wishes.flush,
+        flush=settings.flush,
     )
 
 
-def _able(nodes: Sequence[NodeEntry]) -> frozenset[str]:
-    """Return the nodes that may own partitions by their roles."""
+def _owner_capable(nodes: Sequence[NodeEntry]) -> frozenset[str]:
+    """Return the nodes with both roles, which may own partitions."""
     return frozenset(node.node_id for node in nodes if node.roles == BOTH_ROLES)
 
 
 def _owned_by(owner: str, active: pb.EpochDescriptor) -> Plan:
-    """Return the epoch that another replica owns and in which nothing else changes."""
+    """Return the active epoch with another owner."""
     return Plan(owner, tuple(active.placement), active.ack_quorum, active.flush or pb.ALWAYS)

@@ -1,14 +1,13 @@
-"""The nodes of the cluster: what the records of nodes in `__meta` add up to.
+"""The registered nodes of the cluster, as defined by the node records of `__meta`.
 
-A node is registered when its record stands in `__meta`, and stays so while it is down: how many copies there are
-follows from who is registered, and gossip says only who is alive. As with topics the highest revision about one id
-holds, so the order of a replay does not matter; a removal is final, and a node that comes back gets a new id. The
-founders' records come from the bootstrap file with revision 0, because `__meta` cannot be written before some of
-them have agreed who owns it.
+A node is registered while its record exists, also while it is down: the number of copies depends on the registered
+nodes, gossip only reports which of them are alive. The highest revision of a node id wins, independent of the order of
+replay. A removal is final; a node that returns needs a new id. Founders' records come from the bootstrap file with
+revision 0, because `__meta` has no owner before the founders have agreed on one.
 
-A node writes about itself (address, zone, weight, roles, incarnation, features); an operator drains and removes.
-`announced`, `drained` and `removed` make the next revision of each, for the owner of `__meta` to write. In `__meta` the
-records of nodes are wrapped, see `MetaRecord`.
+A node announces its own properties (address, zone, weight, roles, incarnation, features); operators drain and remove
+nodes. `announced`, `drained` and `removed` return the next revision for the owner of `__meta` to write. In `__meta` the
+records are wrapped in `MetaRecord`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 NODES_MAX: Final = 1024
-"""Nodes that are registered and not removed. Gossip and the rendezvous hash of each partition visit all of them."""
+"""Maximum number of registered nodes. Gossip, and the rendezvous hash of each partition, iterate over all of them."""
 
 NODE_ID_CHARS_MAX: Final = 200
 ZONE_CHARS_MAX: Final = 200
@@ -35,16 +34,16 @@ _ROLES: Final = ((pb.INGESTION, Role.INGESTION), (pb.PERSISTENCE, Role.PERSISTEN
 
 
 class NodeRegistry:
-    """Nodes by id, as far as `__meta` has been applied."""
+    """Nodes by id, up to the applied position of `__meta`."""
 
     def __init__(self) -> None:
         self.version = 0
-        """Rises with every change."""
+        """Incremented by every change."""
         self._by_id: dict[str, pb.NodeRecord] = {}
         self._entries: list[NodeEntry] | None = None
 
     def apply(self, record: pb.NodeRecord) -> bool:
-        """Take a durable record, or a founder's; return whether it changed anything."""
+        """Apply a durable record or a founder's record; return whether it changed anything."""
         standing = self._by_id.get(record.node_id)
         if standing is not None and (standing.removed or standing.revision >= record.revision):
             return False
@@ -56,20 +55,20 @@ class NodeRegistry:
         return True
 
     def get(self, node_id: str) -> pb.NodeRecord | None:
-        """Return a node's record, also when it was removed; None when there never was one."""
+        """Return the record of a node, also of a removed one; None for an unknown id."""
         return self._by_id.get(node_id)
 
     def live(self) -> list[pb.NodeRecord]:
-        """Return the registered nodes by id, without those that were removed. Whether they run is another matter."""
+        """Return the registered nodes by id, running or not."""
         return [record for _, record in sorted(self._by_id.items()) if not record.removed]
 
     def records(self) -> Iterator[pb.NodeRecord]:
-        """Yield everything that stands, removals included: a snapshot."""
+        """Yield all records, removals included, for a snapshot."""
         yield from self._by_id.values()
 
     def entries(self) -> Sequence[NodeEntry]:
-        """Return the registered nodes as placement wants them; nodes with one host share a machine."""
-        if self._entries is None:  # a thousand partitions that lose their owner ask a thousand times
+        """Return the registered nodes for placement; nodes with the same host share a machine."""
+        if self._entries is None:  # cached: called once per partition in a takeover
             self._entries = [
                 NodeEntry(
                     record.node_id,
@@ -84,23 +83,26 @@ class NodeRegistry:
         return self._entries
 
     def available(self, alive: Collection[str]) -> frozenset[str]:
-        """Return which of the nodes that are alive may get copies and ownership: registered and not draining."""
+        """Return the live nodes that may get copies and ownership: registered and not draining."""
         return frozenset(record.node_id for record in self.live() if record.node_id in alive and not record.draining)
 
     def announced(self, said: pb.NodeRecord) -> pb.NodeRecord | None:
-        """Return what to write when a node says this about itself; None when it stands already.
+        """Return the record to write for an announcement; None if it changes nothing.
 
         Args:
-            said: its `revision`, `removed` and `draining` are not the node's to say and count for nothing.
+            said: the announced record; `revision`, `removed` and `draining` are ignored.
 
         Raises:
-            ProtocolError: INVALID_REQUEST when a field cannot be, FORBIDDEN when the identity is not this node's
-                (any more), OVERLOADED when there are as many nodes as there may be.
+            ProtocolError: INVALID_REQUEST for an invalid field, FORBIDDEN if the identity belongs to another directory
+                or process, OVERLOADED if there are too many nodes.
         """
         check_node(said)
         standing = self._by_id.get(said.node_id)
         if standing is None and len(self.live()) >= NODES_MAX:
-            raise ProtocolError(pb.OVERLOADED, f"there are {NODES_MAX} nodes already; remove one first")
+            raise ProtocolError(
+                pb.OVERLOADED,
+                f"cannot register node {said.node_id!r}: {NODES_MAX} nodes are registered; remove one first",
+            )
         fault = identity_fault(said.node_id, said.incarnation, said.directory_id, is_new=False, known=standing)
         if fault:
             raise ProtocolError(pb.FORBIDDEN, fault)
@@ -115,25 +117,27 @@ class NodeRegistry:
         return record
 
     def drained(self, node_id: str, *, draining: bool) -> pb.NodeRecord:
-        """Return the record by which a node is drained, or not any more.
+        """Return the record that sets the draining state of a node.
 
         Raises:
-            ProtocolError: INVALID_REQUEST when there is no such node.
+            ProtocolError: INVALID_REQUEST if the node does not exist.
         """
         record = self._next(node_id)
         record.draining = draining
         return record
 
     def removed(self, node_id: str) -> pb.NodeRecord:
-        """Return the record by which a node leaves the cluster for good.
+        """Return the record that permanently removes a node.
 
         Raises:
-            ProtocolError: INVALID_REQUEST when there is no such node, or when no node that stores copies would be left.
+            ProtocolError: INVALID_REQUEST if the node does not exist, or no other node stores copies.
         """
         record = self._next(node_id)
         rest = [entry for entry in self.entries() if entry.node_id != node_id]
         if not any(Role.PERSISTENCE in entry.roles for entry in rest):
-            raise ProtocolError(pb.INVALID_REQUEST, f"{node_id!r} is the last node that stores copies")
+            raise ProtocolError(
+                pb.INVALID_REQUEST, f"cannot remove {node_id!r}: no other node has the role persistence; add one first"
+            )
         record.removed = True
         return record
 
@@ -141,7 +145,7 @@ class NodeRegistry:
         standing = self._by_id.get(node_id)
         if standing is None or standing.removed:
             known = ", ".join(record.node_id for record in self.live()[:20]) or "none"
-            raise ProtocolError(pb.INVALID_REQUEST, f"there is no node {node_id!r}; there are: {known}")
+            raise ProtocolError(pb.INVALID_REQUEST, f"node {node_id!r} does not exist; registered nodes: {known}")
         record = pb.NodeRecord()
         record.CopyFrom(standing)
         record.revision += 1
@@ -149,25 +153,25 @@ class NodeRegistry:
 
 
 def removal(node_id: str) -> str:
-    """Return what to say to a node that was removed."""
-    return f"the node {node_id!r} was removed from the cluster; start with --replace in an empty directory"
+    """Return the message for a node that was removed."""
+    return f"node {node_id!r} was removed from the cluster; start it with --replace in an empty directory"
 
 
 def identity_fault(
     node_id: str, incarnation: int, directory_id: bytes, *, is_new: bool, known: pb.NodeRecord | None
 ) -> str:
-    """Return why a node must not take part under this id, for its operator; empty when it may.
+    """Return the reason, for the operator, why a node must not take part under this id; empty if it may.
 
-    This is how a wiped disk is found: its node has forgotten what it promised, and an answer from it could lose
-    acknowledged records. So a node asks before its first vote and before it marks its directory as admitted.
+    Detects a wiped disk: its node has lost promises, and its votes could lose acknowledged records. A node therefore
+    asks before its first vote and before it marks its directory as admitted.
 
     Args:
-        node_id: what it calls itself.
-        incarnation: this life of it.
-        directory_id: of its data directory.
-        is_new: its directory was made empty and no cluster has admitted it since.
-        known: the cluster's record about that id; one from the bootstrap file has the incarnation 0, and one from
-            before directories had ids has none: the node's next announcement adds it.
+        node_id: id that the node claims.
+        incarnation: its incarnation.
+        directory_id: id of its data directory.
+        is_new: the directory was created empty and has not been admitted since.
+        known: the registered record of that id; its incarnation is 0 if it comes from the bootstrap file, and its
+            directory id is empty if it was written by an early version, until the node's next announcement.
     """
     if known is None:
         return ""
@@ -181,22 +185,22 @@ def identity_fault(
         return _another_directory(node_id, is_new=True)
     if is_foreign(incarnation, known.incarnation):
         return (
-            f"the cluster has seen a later life of the node {node_id!r}: another process runs under this id, or the "
-            "data directory is an old copy; stop the other one, or start with --replace in an empty directory"
+            f"a later start of node {node_id!r} is registered: another process uses this id, or the data directory is "
+            "an old copy; stop the other process, or start this one with --replace in an empty directory"
         )
     return ""
 
 
 def _another_directory(node_id: str, *, is_new: bool) -> str:
-    what = "is new, but the cluster knows" if is_new else "is not the one in which the cluster knows"
+    what = "is new, but the cluster has registered" if is_new else "does not belong to the registered"
     return (
-        f"the data directory {what} a node {node_id!r} with data: give it that node's directory, or start with "
+        f"the data directory {what} node {node_id!r} with data: start the node with its own directory, or with "
         "--replace for a new id"
     )
 
 
 def check_node(record: pb.NodeRecord) -> None:
-    """Refuse a node that cannot be registered.
+    """Refuse a record that cannot be registered.
 
     Raises:
         ProtocolError: INVALID_REQUEST, naming the field.
@@ -209,19 +213,25 @@ def check_node(record: pb.NodeRecord) -> None:
     _within("gossip_port", record.gossip_port, 1, 65535)
     _within("weight", record.weight, 1, WEIGHT_MAX)
     if not roles_from(record.roles) or [*record.roles] != roles_to(roles_from(record.roles)):
-        raise ProtocolError(pb.INVALID_REQUEST, "a node's roles are ingestion, persistence or both, in that order")
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"roles must be ingestion, persistence or both, in that order, got {[*record.roles]}"
+        )
     if record.incarnation == 0:
-        raise ProtocolError(pb.INVALID_REQUEST, "the announcement of a node has no incarnation")
+        raise ProtocolError(pb.INVALID_REQUEST, "incarnation must be > 0, got 0")
     if len(record.features) > FEATURES_MAX:
-        raise ProtocolError(pb.INVALID_REQUEST, f"a node announces at most {FEATURES_MAX} features")
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"a node announces at most {FEATURES_MAX} features, got {len(record.features)}"
+        )
     for name in (*record.features, *([record.software] if record.software else [])):
         _text("a feature or version", name, FEATURE_CHARS_MAX)
     if len(record.directory_id) not in {0, DIRECTORY_ID_BYTES}:
-        raise ProtocolError(pb.INVALID_REQUEST, f"a data directory's id has {DIRECTORY_ID_BYTES} bytes")
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"directory_id must have {DIRECTORY_ID_BYTES} bytes, got {len(record.directory_id)}"
+        )
 
 
 def roles_from(values: Collection[int]) -> Role:
-    """Return the roles of a record; those of a later version count for nothing here."""
+    """Return the roles of a record; unknown roles of a later version are ignored."""
     roles = Role(0)
     for value, role in _ROLES:
         if value in values:
@@ -230,21 +240,23 @@ def roles_from(values: Collection[int]) -> Role:
 
 
 def roles_to(roles: Role) -> list[pb.NodeRole]:
-    """Return roles as a record keeps them, ascending."""
+    """Return roles as stored in a record, in ascending order."""
     assert roles
     return [value for value, role in _ROLES if role in roles]
 
 
 def wrapped(record: pb.NodeRecord) -> pb.MetaRecord:
-    """Return a node's record as it is written to `__meta`."""
+    """Return a node record as a record of `__meta`."""
     return pb.MetaRecord(node=record)
 
 
 def _text(name: str, value: str, chars_max: int) -> None:
     if not 1 <= len(value) <= chars_max or not value.isprintable():
-        raise ProtocolError(pb.INVALID_REQUEST, f"{name} is 1 to {chars_max} printable characters, not {value[:80]!r}")
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"{name} must be 1 to {chars_max} printable characters, got {value[:80]!r}"
+        )
 
 
 def _within(name: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
-        raise ProtocolError(pb.INVALID_REQUEST, f"{name} is {value}; it lies between {low} and {high}")
+        raise ProtocolError(pb.INVALID_REQUEST, f"{name} must be {low} to {high}, got {value}")

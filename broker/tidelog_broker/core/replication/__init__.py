@@ -1,1 +1,1 @@
-"""Replication: one replica and its parts, takeovers, producers."""
+"""Replication of one partition: replica roles, takeover by consensus, and idempotent producers."""

@@ -1,12 +1,12 @@
-"""The acceptor's part of a takeover: pre-votes, promises, accepts. The other half of `candidate`.
+"""Acceptor of a takeover: answers pre-votes, promises ballots and accepts values. Counterpart of `candidate`.
 
-Everything that is promised or accepted is on disk before it is answered. The promise and the report of the log's
-end are one durable step: the journal entry is queued behind all appends that were accepted before it, and once the
-promise is made in memory none is accepted after it, so the end that is reported is the end for good.
+A promise or an accept is durable before it is answered. A promise and the reported end of the log are one durable step:
+the journal entry is queued after all earlier appends, and no append is accepted after the promise was made in memory,
+so the reported end is final.
 
-An accept says that this copy is durable through the end. So it comes behind the appends on their way, which may find
-no space, and where appends are not synced, the log is synced first: a decision must not outlive what it decides about.
-That may take seconds, so the candidate is told to wait.
+An accept states that this copy is durable up to the end. It is therefore written after pending appends, which may still
+fail for lack of disk space, and after a sync of the log where appends are not synced. A sync may take seconds, so the
+candidate is answered FETCHING first, which extends its timeout.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class Opening(NamedTuple):
-    """An OPEN_EPOCH that waits for the missing log."""
+    """An OPEN_EPOCH that waits until the missing records are fetched."""
 
     sender: str
     message: pb.OpenEpoch
@@ -39,14 +39,14 @@ class Acceptor:
         on_promise: Callable[[int], None],
         fetch: Callable[[Opening, Position, int], None],
     ) -> None:
-        """Callbacks: whether a node may try a takeover; a promise was made; fetch the log that an OPEN_EPOCH needs."""
+        """Set the callbacks: may a node try a takeover; a promise was made; fetch the records of an OPEN_EPOCH."""
         self._state = state
         self._agrees = agrees
         self._on_promise = on_promise
         self._fetch = fetch
 
     def on_pre_vote(self, sender: str, ask: pb.PreVote, now_ms: int) -> None:
-        """Say whether the owner is missed here, too; nothing is promised by it."""
+        """Answer whether this replica misses the owner, too; nothing is promised."""
         state = self._state
         if not ask.probe and not state.is_current(sender, ask.epoch, now_ms, ask.previous_hash):
             return
@@ -60,7 +60,7 @@ class Acceptor:
         state.send(sender, state.about(reply, ask.epoch))
 
     def on_seal(self, sender: str, ask: pb.Seal, now_ms: int) -> None:
-        """Promise, if nothing higher is promised, and report what is held."""
+        """Promise the ballot unless a higher one is promised, and report the durable end of the log."""
         state = self._state
         if not state.is_current(sender, ask.epoch, now_ms, ask.previous_hash):
             return
@@ -94,7 +94,7 @@ class Acceptor:
         state.write(WriteFences([entry]), promised)
 
     def on_open(self, sender: str, ask: pb.OpenEpoch, now_ms: int) -> None:
-        """Accept the value, if the promise allows it and the log is held through its end; fetch it otherwise."""
+        """Accept the value if promises allow it and the log reaches its end; fetch missing records first."""
         state = self._state
         if not state.is_current(sender, ask.epoch, now_ms) or not self._fits(sender, ask):
             return
@@ -121,7 +121,7 @@ class Acceptor:
         state.send(sender, state.about(reply, ask.epoch))
 
     def _accept(self, sender: str, ask: pb.OpenEpoch, reply: pb.OpenEpochReply, now_ms: int) -> None:
-        """Accept once this copy is durable through the end: its last append may be on its way, and find no space."""
+        """Accept once this copy is durable up to the end; pending appends may fail for lack of disk space."""
         state, fence = self._state, self._state.fence
         assert fence is not None
         self._on_promise(now_ms)
@@ -134,11 +134,11 @@ class Acceptor:
 
         def held(_ok: bool, _now_ms: int) -> None:
             if state.tail is not tail or not fence.may_accept(ask.ballot, ask.value):
-                return  # decided, or promised to somebody else: whoever asks again is told
-            if tail.durable.offset >= end_offset:  # else there was no space: it is fetched when asked for again
+                return  # decided, or promised to another candidate: the sender learns of it when it asks again
+            if tail.durable.offset >= end_offset:  # otherwise an append failed, and the next request fetches it
                 state.write(WriteFences([fence.accept(ask.ballot, ask.value)]), accepted)
 
-        promise = fence.promise(ask.ballot)  # it is written with the accept: until then nobody is told of it
+        promise = fence.promise(ask.ballot)  # written together with the accept, and not announced before
         assert promise is not None
         is_synced = state.syncs_appends or tail.queued.offset == tail.start_offset
         if is_synced and tail.durable.offset >= end_offset:
@@ -149,7 +149,7 @@ class Acceptor:
         state.send(sender, state.about(wait, ask.epoch))
 
     def _promise_for(self, sender: str, ask: pb.OpenEpoch, end: Position, now_ms: int) -> None:
-        """Promise the ballot, so that nothing lower interferes, and fetch what is missing."""
+        """Promise the ballot, which fences lower ones, and fetch the missing records."""
         state, fence = self._state, self._state.fence
         assert fence is not None
         if not fence.is_promised(ask.ballot):
@@ -166,7 +166,7 @@ class Acceptor:
         return pb.HELD if state.fence is not None else pb.NOT_HELD
 
     def _fits(self, sender: str, ask: pb.OpenEpoch) -> bool:
-        """Whether a proposal is one at all: of its sender, about this epoch, after this past."""
+        """Return whether a proposal is valid: from its sender, for this epoch, and with this chain's hash."""
         value = pb.EpochDecision.FromString(ask.value)
         return (
             ask.ballot.node_id == sender

@@ -1,23 +1,23 @@
-"""A node that wants to end an epoch and open the next one: the proposer's part of the takeover.
+"""Proposer of a takeover: a node that ends an epoch and opens the next one.
 
     idle ─owner missing─► waiting ─its turn─► pre-voting ─s agree─► sealing ─s promise─► opening ─q accept─► accepted
                              ▲                     │                   │                    │
-                             └────── back-off ◄────┴──── outbid, late ─┴────────────────────┘
+                             └────── back-off ◄────┴── outbid, timeout ┴────────────────────┘
 
-Every other step between phases is in the table `LEADS_TO`, which the code enforces.
+All transitions are listed in the table `PHASE_TRANSITIONS`, which the code enforces.
 
-Who may take over is no question of authority: any node of the placement may try at any time, and the quorums of
-the epoch's own replicas keep it safe. Gossip only decides who tries, in which order and how often. A pre-vote
-keeps a node that is cut off from disturbing a healthy epoch (Raft's dissertation, section 9.6); the exponential
-back-off keeps candidates from outbidding each other for ever.
+Safety does not depend on which node takes over: any node of the placement may try at any time, and the quorums of the
+epoch's replicas keep the decision unique. Gossip only determines which nodes try, in which order and how often. A
+pre-vote prevents an isolated node from disturbing a healthy epoch (Raft's dissertation, section 9.6); exponential
+back-off prevents candidates from outbidding each other repeatedly.
 
-A planned roll-over begins in `opening`, at the ballot that is reserved for the owner: one value, proposed once,
-after which the owner appends nothing. Whatever goes wrong with it goes on as a full seal at a higher ballot.
+A planned roll-over starts in `opening`, at the ballot reserved for the owner: one value, proposed once, after which the
+owner appends nothing. If it fails, a full takeover with a higher ballot follows.
 
-A recovery without a quorum is an operator's word that the other replicas will not come back. It seals as ever, and a
-quorum that answers decides as ever; when the time for that is over, the longest log among those who have answered
-counts, this node alone opens the next epoch, and the decision says that it is unsafe. So it does when a seal quorum has
-answered and no quorum accepts: some of those that are gone may decide otherwise.
+In a recovery without a quorum an operator has confirmed that the other replicas will not return. It seals as usual, and
+if a quorum answers, the decision is an ordinary one. After its timeout the longest log among the answers determines the
+end, this node alone opens the next epoch, and the decision is marked unsafe. The same applies if a seal quorum has
+promised but no quorum accepts, because unreachable replicas may have decided otherwise.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import PeerMessage
 from tidelog_broker.core.replication.fence import RESERVED_ROUND
 from tidelog_broker.core.replication.paxos import Promise, ballot_key, choose_value, decision_value, seal_quorum
-from tidelog_broker.core.replication.ports import Plan, Position, Surroundings, Timing
+from tidelog_broker.core.replication.ports import ClusterHints, Plan, Position, Timing
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 Phase = Literal["idle", "waiting", "pre-voting", "sealing", "opening", "accepted"]
-"""How far an attempt has come; see `LEADS_TO`."""
+"""Phase of an attempt; see `PHASE_TRANSITIONS`."""
 
-LEADS_TO: Final[Mapping[Phase, frozenset[Phase]]] = {
+PHASE_TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
     "idle": frozenset({"waiting", "sealing", "opening"}),
     "waiting": frozenset({"waiting", "idle", "pre-voting", "sealing"}),
     "pre-voting": frozenset({"pre-voting", "idle", "waiting", "sealing"}),
@@ -44,61 +44,61 @@ LEADS_TO: Final[Mapping[Phase, frozenset[Phase]]] = {
     "opening": frozenset({"waiting", "sealing", "accepted"}),
     "accepted": frozenset({"idle"}),
 }
-"""Which phase a phase leads to. A decision about the epoch, whoever made it, leads from each to idle (`reset`).
+"""Allowed transitions. A decision about the epoch, made by any node, returns to idle from every phase (`reset`).
 
-    idle        nothing is tried; an operator's word leads on to sealing, an owner's planned end to opening
-    waiting     for its turn, or until the back-off is over; a node that has given up its own epoch seals without asking
-    pre-voting  asks the others whether they miss the owner, too; anew where better evidence has come meanwhile
-    sealing     has a ballot, and gathers promises
-    opening     has a value, and gathers accepts; an operator's word leads back to sealing
-    accepted    a quorum has accepted, so that it is decided; the other living replicas have a moment to accept, too
+    idle        no attempt; an unsafe recovery continues with sealing, an owner's planned end with opening
+    waiting     for its turn, or for the end of a back-off; a node that has retired from its own epoch skips pre-voting
+    pre-voting  asks the others whether they miss the owner, too; repeated if there is better evidence meanwhile
+    sealing     has a ballot and collects promises
+    opening     has a value and collects accepts; an unsafe recovery may return to sealing
+    accepted    a quorum has accepted, so the value is decided; other live replicas get a short time to accept, too
 """
 
 
-class Known(Protocol):
-    """What the candidate knows of its replica, and how it sends; `ReplicaState` is one."""
+class CandidateState(Protocol):
+    """The part of the replica's state that the candidate uses; `ReplicaState` implements it."""
 
     key: PartitionKey
     node_id: str
     incarnation: int
     chain: EpochChain
-    surroundings: Surroundings
+    cluster_hints: ClusterHints
     timing: Timing
 
     @property
     def active(self) -> pb.EpochDescriptor:
-        """The epoch whose end is to be decided."""
+        """The active epoch, whose end is to be decided."""
         ...
 
     def send(self, to: str, message: PeerMessage) -> None:
-        """Send a message, to this node's own acceptor as well."""
+        """Send a message to a node, which may be this one."""
 
 
-class Host(Protocol):
-    """What the candidate asks the replica that it speaks for, beside their common state."""
+class CandidateHost(Protocol):
+    """The replica that the candidate belongs to."""
 
     @property
     def retiring(self) -> bool:
-        """Whether this node owns the epoch and has given it up: others need not be asked whether they miss it."""
+        """Whether this node owns the epoch and has retired from it, so that no pre-vote is needed."""
         ...
 
-    def misses_owner(self, now_ms: int) -> bool:
-        """Whether the owner seems to be gone, from here."""
+    def suspects_owner(self, now_ms: int) -> bool:
+        """Return whether the owner seems to have failed."""
         ...
 
     @property
     def owner_may_be_slow(self) -> bool:
-        """Whether nothing but its silence says so: then it is given time to answer."""
+        """Whether silence is the only evidence, so that the owner gets time to answer."""
         ...
 
     def decided(self, decision: bytes) -> None:
-        """A quorum has accepted: learn the decision and tell everybody."""
+        """Learn a decision that a quorum has accepted, and send it to the other nodes."""
 
 
 class Candidate:
-    """The takeover that this node is trying, of one partition at a time."""
+    """The takeover of one partition that this node attempts."""
 
-    def __init__(self, state: Known, host: Host) -> None:
+    def __init__(self, state: CandidateState, host: CandidateHost) -> None:
         self._state = state
         self._host = host
         self.phase: Phase = "idle"
@@ -110,7 +110,7 @@ class Candidate:
         self._wake_ms: int | None = None
         self._give_up_ms = 0
         self._is_late = False
-        """Whether it was woken late, and has let that pass once."""
+        """Whether a late wake-up of the current phase was excused once."""
         self._started_ms = 0
         self._ballot = pb.Ballot()
         self._value = b""
@@ -120,80 +120,80 @@ class Candidate:
         self._agreed: set[str] = set()
         self._refusing: set[str] = set()
         self._owner_was_slow = False
-        """Nothing but silence spoke against the owner when the others were asked."""
+        """Whether silence was the only evidence against the owner when the pre-vote was sent."""
         self._promises: dict[str, Promise] = {}
         self._short: set[str] = set()
         self._accepted: set[str] = set()
         self._unsafe_until_ms: int | None = None
-        """Until then a recovery without a quorum goes on."""
+        """End of the time limit of an unsafe recovery."""
         self._is_unsafe = False
-        """What is proposed has no quorum behind it, and needs none."""
+        """Whether the proposal has no quorum of promises, and needs no quorum of accepts."""
         self._was_undecided = False
-        """A recovery has had a seal quorum's promises, and too few have accepted what it proposed with them."""
+        """Whether an earlier proposal of the unsafe recovery had a seal quorum of promises but too few accepts."""
         self._wants_all = False
         self.accepted_by_all = False
-        """All replicas have accepted what was decided just now: they hold the log through its end."""
+        """Whether all replicas accepted the latest decision, and so hold the log up to its end."""
         self.eager = False
-        """A producer wants to write here, so that an epoch of one dead replica is worth replacing."""
+        """Whether a producer waits, so that an epoch whose only replica is dead should be replaced."""
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` has something to do."""
+        """When `tick` has work; None if it has none."""
         return self._wake_ms
 
     @property
     def replicas(self) -> int:
-        """How many replicas the epoch has."""
+        """Number of replicas of the epoch."""
         return len(self._state.active.placement)
 
     @property
     def seal_quorum(self) -> int:
-        """How many promises end the epoch."""
+        """Number of promises that seal the epoch."""
         return seal_quorum(self.replicas, self._state.active.ack_quorum)
 
     # --- beginning -------------------------------------------------------------------------------------
 
     def consider(self, now_ms: int) -> None:
-        """Begin to wait for this node's turn, if the owner is missing.
+        """Start an attempt if the owner is missing; abort or repeat a pre-vote if the evidence has changed.
 
-        What others have been asked before is past once it is known that the owner is gone, or that it is not: they know
-        more now, too. A node that has just been started hears of nobody at first and misses everyone; if the owner dies
-        a moment later, those who have refused then must not be waited for.
+        Answers to an earlier pre-vote are outdated once the owner is known to be dead, or alive. A node that was just
+        started has heard of no other node and misses all of them; if the owner dies a moment later, refusals that it
+        received before must not delay the takeover.
         """
-        misses = self._host.misses_owner(now_ms)
+        misses = self._host.suspects_owner(now_ms)
         if self.phase == "idle":
             if misses:
                 self._wait(now_ms)
         elif self.phase == "pre-voting" and not misses:
-            self._rest()
+            self._become_idle()
         elif self.phase == "pre-voting" and self._owner_was_slow and not self._host.owner_may_be_slow:
             self._pre_vote(now_ms)
 
     def _become(self, phase: Phase) -> None:
-        assert phase in LEADS_TO[self.phase], f"{self.phase} does not lead to {phase}"
+        assert phase in PHASE_TRANSITIONS[self.phase], f"{self.phase} does not lead to {phase}"
         self.phase = phase
 
-    def _rest(self) -> None:
+    def _become_idle(self) -> None:
         self._become("idle")
         self._wake_ms = None
 
     def agrees(self, sender: str, now_ms: int) -> bool:
-        """Whether a node that asks may try: the owner is missed here, too, and this node's own attempt makes way."""
-        return self._host.misses_owner(now_ms) and self._makes_way(sender, now_ms)
+        """Return whether to agree to a pre-vote: the owner is missing here, too, and the own attempt yields."""
+        return self._host.suspects_owner(now_ms) and self._yields_to(sender, now_ms)
 
-    def _makes_way(self, sender: str, now_ms: int) -> bool:
-        """Whether another node may go first, as far as this node's own attempt goes.
+    def _yields_to(self, sender: str, now_ms: int) -> bool:
+        """Return whether this node's own attempt yields to another candidate.
 
-        Two that seal at once only hold each other up, and with many partitions at once both are slower than the delay
-        by which the order of candidates keeps them apart. So the first in the order lets nobody pass during its first
-        attempt, and the others hold back while somebody else is at it. Two that both believe to be the first, because
-        they have heard different news, refuse each other; then the order of their names decides.
+        Two candidates that seal at once delay each other, and with many partitions each step may take longer than the
+        delay between ranks. The first-ranked candidate therefore does not yield in its first attempt, while the others
+        wait after they have agreed. Two candidates that both rank themselves first, because their views differ, refuse
+        each other; then the lower node id wins.
 
-        Who has been agreed to already and only gives a silent owner its time to answer refuses, too. Both of two that
-        made way then would begin again and again, and the silent owner would stay for ever.
+        A candidate that has a quorum of agreement, and only gives a silent owner its time to answer, refuses, too. If
+        both of two such candidates yielded, they would restart forever and the silent owner would stay.
 
-        Two that ask each other at the same moment, none of them for the first time, both make way. For how long is left
-        to chance, or they would meet again and again.
+        Two candidates that ask each other at the same time, both after a failure, both yield, for a random time so that
+        they do not meet again.
         """
         if sender == self._state.node_id or self.phase == "idle" or self._host.retiring:
             return True
@@ -204,12 +204,12 @@ class Candidate:
             return False
         if self.phase in {"waiting", "pre-voting"} and self._unsafe_until_ms is None:
             self._become("waiting")
-            wait_ms = self._state.timing.make_way_ms
-            self._wake_ms = max(self._wake_ms or 0, now_ms + wait_ms + self._state.surroundings.random_ms(wait_ms))
+            wait_ms = self._state.timing.yield_ms
+            self._wake_ms = max(self._wake_ms or 0, now_ms + wait_ms + self._state.cluster_hints.random_ms(wait_ms))
         return True
 
     def reset(self) -> None:
-        """The epoch has been decided, by whomever: what was tried is past."""
+        """Abandon the attempt, because the epoch was decided."""
         self.phase = "idle"
         self._wake_ms = None
         self._failures = 0
@@ -222,10 +222,10 @@ class Candidate:
         self.eager = False
 
     def recover_unsafely(self, now_ms: int) -> None:
-        """Decide the epoch's end with whoever answers, on an operator's word; it is tried for a while."""
+        """Start a recovery without a quorum on an operator's request; it has a time limit."""
         assert self._state.node_id in self._state.active.placement
         if self.phase == "accepted":
-            self._decide()  # with a quorum
+            self._decide()  # has a quorum
             return
         self._unsafe_until_ms = now_ms + self._state.timing.unsafe_ms
         self._is_unsafe = self._was_undecided = False
@@ -233,9 +233,9 @@ class Candidate:
         self._seal(now_ms)
 
     def roll_over(self, plan: Plan, end: Position, now_ms: int, *, deleted_below: int = 0) -> None:
-        """Propose, as the owner, the end of its own epoch and `plan` as what follows. Once an epoch.
+        """Propose the end of this owner's epoch and `plan` as its successor. Called once per epoch.
 
-        `deleted_below` is what the owner has had noted, and what was before.
+        `deleted_below` is the delete offset that the decision has to carry.
         """
         assert self._state.active.owner == self._state.node_id
         self._plan = plan
@@ -252,13 +252,13 @@ class Candidate:
         self._open(now_ms)
 
     def wait_for_all(self) -> None:
-        """A publish waits until all replicas hold what is in this epoch, and their accepts tell: give them a moment."""
+        """Prefer accepts of all replicas for a short time, because a publish with acks=all waits for them."""
         self._wants_all = True
 
     # --- time ------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Go on where time decides."""
+        """Continue after a timeout."""
         if self._wake_ms is None or now_ms < self._wake_ms:
             return
         if self.phase == "accepted":
@@ -271,15 +271,15 @@ class Candidate:
             if self._unsafe_until_ms is not None:
                 self._plan_next()
                 self._seal(now_ms)
-            elif not self._host.misses_owner(now_ms):
-                self._rest()
+            elif not self._host.suspects_owner(now_ms):
+                self._become_idle()
             elif self._host.retiring:
                 self._plan_next()
                 self._seal(now_ms)
             else:
                 self._pre_vote(now_ms)
         elif now_ms - self._wake_ms >= self._state.timing.resend_ms and not self._is_late:
-            # This node is behind: the answers may be here and not read yet, and asking again would add to that.
+            # This node is overloaded: the answers may have arrived unread, and asking again would add to the load.
             self._is_late = True
             self._give_up_ms += now_ms - self._wake_ms
             self._wake_ms = now_ms + self._state.timing.resend_ms
@@ -288,28 +288,28 @@ class Candidate:
             self._ask_again(now_ms)
         elif self._unsafe_until_ms is not None and self.phase == "sealing" and self._state.node_id in self._promises:
             self._choose_unsafely(now_ms)
-        elif self.phase == "pre-voting" and len(self._agreed) >= self.seal_quorum and self._host.misses_owner(now_ms):
-            self._seal(now_ms)  # the owner, which seemed only to be silent, has had its time to answer
+        elif self.phase == "pre-voting" and len(self._agreed) >= self.seal_quorum and self._host.suspects_owner(now_ms):
+            self._seal(now_ms)  # the owner, which only seemed silent, has had its time to answer
         else:
             self._was_undecided |= self._unsafe_until_ms is not None and self.phase == "opening"
             self._back_off(now_ms)
 
     def _wait(self, now_ms: int, extra_ms: int = 0) -> None:
-        self._rank = self._state.surroundings.rank(self._state.key, self._state.active)
+        self._rank = self._state.cluster_hints.rank(self._state.key, self._state.active)
         self._become("waiting")
         self._wake_ms = now_ms + self._rank * self._state.timing.rank_delay_ms + extra_ms
         if self._wake_ms == now_ms:
             self.tick(now_ms)
 
     def _back_off(self, now_ms: int) -> None:
-        """Try again later, each time at twice the distance and never in step with others.
+        """Retry later, with exponential back-off and jitter.
 
-        Not while an operator waits: there is not the time for it, and others that try as well make way more and more.
+        During an unsafe recovery the back-off does not grow: its time is limited, and other candidates yield to it.
         """
         self._failures += 1
         doublings = min(self._failures, 10) if self._unsafe_until_ms is None else 0
         ceiling_ms = min(self._state.timing.back_off_ms << doublings, self._state.timing.back_off_ms_max)
-        self._wait(now_ms, ceiling_ms // 2 + self._state.surroundings.random_ms(ceiling_ms))
+        self._wait(now_ms, ceiling_ms // 2 + self._state.cluster_hints.random_ms(ceiling_ms))
 
     def _enter(self, phase: Phase, last_ms: int, now_ms: int) -> None:
         self._become(phase)
@@ -320,9 +320,9 @@ class Candidate:
         self._ask_again(now_ms)
 
     def _ask_again(self, now_ms: int) -> None:
-        """Send what the phase asks to everybody who has not answered it."""
+        """Send the request of the phase to each node that has not answered it."""
         self._wake_ms = min(now_ms + self._resend_ms, self._give_up_ms)
-        self._resend_ms *= 2  # answers take longer when a thousand partitions ask at once
+        self._resend_ms *= 2  # answers take longer when many partitions ask at once
         active, past = self._state.active, self._state.chain.previous_hash
         phase = self.phase
         for node in active.placement:
@@ -345,12 +345,12 @@ class Candidate:
     # --- pre-vote --------------------------------------------------------------------------------------
 
     def _plan_next(self) -> None:
-        """Begin an attempt: nobody has answered yet, and what follows is planned by who is alive now."""
+        """Start an attempt: clear the answers, and plan the successor from current liveness."""
         self._attempt += 1
         self._agreed.clear()
         self._refusing.clear()
         self._answered.clear()
-        self._plan = self._state.surroundings.plan(self._state.key, self._state.active)
+        self._plan = self._state.cluster_hints.plan(self._state.key, self._state.active)
 
     def _pre_vote(self, now_ms: int) -> None:
         self._plan_next()
@@ -358,7 +358,7 @@ class Candidate:
         self._enter("pre-voting", self._state.timing.pre_vote_ms, now_ms)
 
     def on_pre_vote_reply(self, sender: str, reply: pb.PreVoteReply, now_ms: int) -> None:
-        """Count who misses the owner, too, and who is there at all."""
+        """Count the replicas that agree, and the nodes that have answered at all."""
         if reply.attempt != self._attempt or self.phase not in {"pre-voting", "sealing"}:
             return
         self._highest_round = max(self._highest_round, reply.promised.round)
@@ -370,11 +370,11 @@ class Candidate:
             return
         if not reply.agrees:
             self._refusing.add(sender)
-            self.consider(now_ms)  # it may have been the owner
+            self.consider(now_ms)  # the sender may be the owner
         elif sender in self._state.active.placement:
             self._refusing.discard(sender)
             self._agreed.add(sender)
-        is_gone = self._host.misses_owner(now_ms) and not self._host.owner_may_be_slow
+        is_gone = self._host.suspects_owner(now_ms) and not self._host.owner_may_be_slow
         if is_gone and len(self._agreed) >= self.seal_quorum:
             self._seal(now_ms)
 
@@ -392,7 +392,7 @@ class Candidate:
         self._enter("sealing", self._state.timing.seal_ms, now_ms)
 
     def on_seal_reply(self, sender: str, reply: pb.SealReply, now_ms: int) -> None:
-        """Gather promises; with a seal quorum of them the value is known."""
+        """Collect promises; a seal quorum of them determines the value."""
         self._highest_round = max(self._highest_round, reply.promised.round)
         if self.phase != "sealing" or ballot_key(reply.ballot) != ballot_key(self._ballot):
             return
@@ -416,21 +416,21 @@ class Candidate:
 
     @property
     def _whole(self) -> int:
-        """How many of those who have promised have surely all that they have ever acknowledged."""
+        """Number of promises from replicas whose logs are certainly complete."""
         return len(self._promises) - len(self._short)
 
     def _choose(self, now_ms: int) -> None:
-        """Propose, once a seal quorum has promised and the successor can live."""
+        """Propose once a seal quorum has promised and enough nodes of the successor epoch have answered."""
         if self.phase != "sealing" or (self._whole < self.seal_quorum and len(self._promises) < self.replicas):
             return
         if self._was_undecided and len(self._promises) < self._state.active.ack_quorum:
-            return  # it would not be decided this time either; with more of them it can be
+            return  # too few replicas to accept; retry when more have promised
         plan = self._successor()
         if plan is not None or any(promise.accepted_value for promise in self._promises.values()):
             self._propose(plan, now_ms)
 
     def _choose_unsafely(self, now_ms: int) -> None:
-        """Propose with whoever has promised."""
+        """Propose with the promises received so far."""
         me = self._state.node_id
         self._is_unsafe = True
         self._propose(Plan(me, (me,), 1, self._state.active.flush or pb.ALWAYS), now_ms)
@@ -452,7 +452,7 @@ class Candidate:
         self._open(now_ms)
 
     def _successor(self) -> Plan | None:
-        """Return what is to follow, if enough of its nodes have answered that writes will go on there."""
+        """Return the plan of the next epoch if enough of its nodes have answered to serve writes; None otherwise."""
         plan = self._plan
         assert plan is not None
         answered = self._answered | {self._state.node_id}
@@ -468,7 +468,7 @@ class Candidate:
     def _owner_incarnation(self, plan: Plan) -> int:
         if plan.owner == self._state.node_id:
             return self._state.incarnation
-        return self._state.surroundings.incarnation(plan.owner)
+        return self._state.cluster_hints.incarnation(plan.owner)
 
     # --- accept ----------------------------------------------------------------------------------------
 
@@ -477,14 +477,14 @@ class Candidate:
         self._enter("opening", self._state.timing.open_ms, now_ms)
 
     def on_open_reply(self, sender: str, reply: pb.OpenEpochReply, now_ms: int) -> None:
-        """Count who has accepted; a decide quorum is the decision."""
+        """Count accepts; an ack quorum of them is the decision."""
         self._highest_round = max(self._highest_round, reply.promised.round)
         if self.phase not in {"opening", "accepted"} or ballot_key(reply.ballot) != ballot_key(self._ballot):
             return
         if sender not in self._state.active.placement:
             return
         if self.phase == "accepted" and reply.status != pb.HELD:
-            return  # that changes nothing any more
+            return  # already decided
         if reply.status == pb.FENCED:
             self._back_off(now_ms)
         elif reply.status == pb.FETCHING:
@@ -497,15 +497,15 @@ class Candidate:
                 self._decide_soon(now_ms)
 
     def _decide_soon(self, now_ms: int) -> None:
-        """Take it for decided, once those who live have accepted, too, where that matters to somebody."""
+        """Complete the decision, after a short wait for accepts of the other live replicas if they are needed."""
         if self.phase == "opening":
             self._become("accepted")
             self._wake_ms = now_ms + self._state.timing.all_ms
         lacking = set(self._state.active.placement) - self._accepted
-        if not self._wants_all or not any(map(self._state.surroundings.alive, lacking)):
+        if not self._wants_all or not any(map(self._state.cluster_hints.alive, lacking)):
             self._decide()
 
     def _decide(self) -> None:
-        self._rest()
+        self._become_idle()
         self.accepted_by_all = self._accepted.issuperset(self._state.active.placement)
         self._host.decided(self._value)

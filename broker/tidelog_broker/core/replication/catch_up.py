@@ -1,7 +1,7 @@
-"""Catch-up: fetching what this copy of the open epoch lacks, from the owner, or for an end that is to be accepted.
+"""Catch-up: fetching missing records of the open epoch, from its owner or for an end that is to be accepted.
 
-One pull is under way at most. It ends once this copy has all that its source had written, or the owner pushes again
-what continues it; a promise to somebody else, and a decision, end it as well.
+At most one pull is active. It ends when this copy has everything that its source had written, when the owner pushes the
+continuation again, when a ballot is promised to another candidate, or when the epoch is decided.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_END = Position(2**63, 0)
 
 
 class CatchUp:
-    """The open epoch of one replica, as far as it is fetched and not pushed."""
+    """Fetches records of the open epoch for one replica."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class CatchUp:
         reopen: Callable[[Opening, int], None],
         raise_log_start: Callable[[int, int], None],
     ) -> None:
-        """Callbacks: fetched batches are durable; an OPEN_EPOCH has its log; a source has deleted what lies below."""
+        """Set the callbacks: fetched batches are durable; an OPEN_EPOCH has its log; the log start was raised."""
         self._state = state
         self._acknowledge = acknowledge
         self._reopen = reopen
@@ -39,28 +39,28 @@ class CatchUp:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` has something to do."""
+        """When `tick` has work; None if it has none."""
         return self._pull.deadline_ms if self._pull is not None else None
 
     def tick(self, now_ms: int) -> None:
-        """Ask again, or somebody else."""
+        """Repeat a request that timed out, to the next source."""
         if self._pull is not None and self._pull.overdue(now_ms):
             self._ask(self._pull, now_ms)
 
     def stop(self) -> None:
-        """Fetch no more of the open epoch: it is promised to a higher ballot, or decided."""
+        """Stop fetching, because a higher ballot was promised or the epoch was decided."""
         self._pull = None
         self._opening = None
 
     def begin(self, now_ms: int) -> None:
-        """Fetch from the owner what this copy of the open epoch lacks."""
+        """Start fetching from the owner."""
         state = self._state
         if self._pull is None and not state.promised:
             self._pull = Pull(state.key, state.active.epoch, [state.active.owner], state.timing)
             self._ask(self._pull, now_ms)
 
     def fetch_for(self, opening: Opening, end: Position, now_ms: int) -> None:
-        """Fetch what an OPEN_EPOCH needs from those who hold it."""
+        """Fetch the records that an OPEN_EPOCH needs from the replicas that hold them."""
         state = self._state
         if self._opening is not None and self._opening.message.ballot == opening.message.ballot:
             return
@@ -74,7 +74,7 @@ class CatchUp:
         state, opening = self._state, self._opening
         promised = state.fence.promised if state.fence is not None else None
         if promised is not None and (opening is None or promised != opening.message.ballot):
-            self.stop()  # promised to somebody else meanwhile: nothing more enters this log
+            self.stop()  # promised to another candidate: no record may be appended
             return
         state.note_commit(reply.commit_offset)
         end = pull.end or NO_END
@@ -84,7 +84,7 @@ class CatchUp:
         )
         if not wanted:
             if pull.end is not None:
-                pull.turned_down(now_ms)
+                pull.declined(now_ms)
             else:
                 self._fetched(reply.source_end_offset, now_ms)
             return
@@ -107,29 +107,29 @@ class CatchUp:
         state.append([batch.data for batch in wanted], positions, written)
 
     def _fetched(self, source_end: int, now_ms: int) -> None:
-        """What the owner has written is here, or it pushes the rest."""
+        """Stop, because this copy has what the owner had written, or the owner pushes the rest."""
         self.stop()
         self._state.fetched(source_end)
         self._acknowledge(now_ms)
 
     def pushed(self) -> None:
-        """The owner pushes again what continues the tail: no need to pull."""
+        """Stop pulling, because the owner pushes the continuation."""
         if self._opening is None and not self._state.doubt:
             self._pull = None
 
     def on_reply(self, sender: str, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> bool:
-        """Take what was fetched, if it is what was asked for and continues what is here; False: another's business."""
+        """Process a reply, if it is expected and continues the log; return False if it belongs to another pull."""
         pull = self._pull
         if pull is None or not pull.expects(sender, reply, self._state.tail.queued):
             return False
         self._raise_log_start(reply.log_start_offset, now_ms)
         try:
             if reply.status != pb.HELD:
-                pull.turned_down(now_ms)
+                pull.declined(now_ms)
             else:
                 self._take(pull, reply, batches, now_ms)
         except BrokenRunError:
-            pull.turned_down(now_ms)  # the source is wrong, or this copy is
+            pull.declined(now_ms)  # either the source or this copy is wrong
         return True
 
     def _ask(self, pull: Pull, now_ms: int) -> None:

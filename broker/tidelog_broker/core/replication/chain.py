@@ -1,13 +1,12 @@
-"""The chain of epochs of one partition: a genesis descriptor, then one decision after the other.
+"""The chain of epochs of one partition: a genesis descriptor, followed by decisions.
 
-A decision V_e fixes the end of epoch e and names epoch e + 1; it carries the hash of V_(e-1), so a chain
-can only grow. The epoch number is the chain's version: two chains of one partition are prefixes of each
-other, or one of them is damaged. Decisions are kept as the very bytes that were decided, because protobuf
-does not promise the same bytes from the same fields twice.
+Decision V_e fixes the end of epoch e and names epoch e + 1. It contains the hash of V_(e-1), so a chain can only be
+extended. The epoch number is the version of the chain: of two chains of one partition one is a prefix of the other,
+unless one is damaged. Decisions are kept as the decided bytes, because protobuf serialization is not canonical.
 
-A decision may also say what compaction has made of earlier epochs: how a copy of each is to end from then on. A copy
-that ends as was decided at first, or as an earlier compaction left it, holds no less and counts as whole; every copy
-comes to be what the newest one says (see docs/adr/0074).
+A decision may also record the compaction of earlier epochs, that is, the digest at the end of each compacted copy. A
+copy that ends in the digest decided first, or in that of an earlier compaction, is complete, too; every copy is
+eventually compacted to the newest version (docs/adr/0074).
 """
 
 from __future__ import annotations
@@ -23,39 +22,39 @@ class ChainError(Exception):
 
 
 class DecidedCompaction(NamedTuple):
-    """What the decision about the end of epoch `at` says of compacting an earlier one."""
+    """The terms of the compaction of an epoch, from the decision about the end of epoch `at`."""
 
     at: int
     terms: pb.Compaction
 
 
 def decision_hash(decision: bytes) -> bytes:
-    """Return the 32 bytes by which the next decision names this one."""
+    """Return the 32-byte hash by which the next decision refers to this one."""
     return hashlib.sha256(decision).digest()
 
 
 class EpochChain:
-    """Genesis and decisions of one partition, checked as they are added."""
+    """Genesis and decisions of one partition; decisions are validated as they are added."""
 
     def __init__(self, genesis: pb.EpochDescriptor) -> None:
         self.genesis = genesis
         self.decisions: list[bytes] = []
         self.active = genesis
-        """The descriptor of the newest epoch, whose end is not decided."""
+        """Descriptor of the newest epoch, whose end is not decided."""
         self.first_unsafe: int | None = None
-        """The first epoch whose end an operator had decided without a quorum: others may know another end of it."""
+        """First epoch whose end was decided without a quorum; other nodes may know another end. None if none."""
         self.compactions: dict[int, list[DecidedCompaction]] = {}
-        """What was decided about compacting sealed epochs, by epoch, the newest last."""
+        """Decided compactions by sealed epoch, newest last."""
         self.deleted_below = 0
-        """No reader sees records below it any more, as the newest decision says."""
+        """Delete offset of the newest decision: records below it are not visible to readers."""
 
     @property
     def previous_hash(self) -> bytes:
-        """The hash that the next decision must carry."""
+        """The hash that the next decision must contain."""
         return decision_hash(self.decisions[-1]) if self.decisions else b""
 
     def decision(self, epoch: int) -> pb.EpochDecision:
-        """Return the decision about a decided epoch."""
+        """Return the decision about an epoch."""
         return pb.EpochDecision.FromString(self.decisions[epoch - self.genesis.epoch])
 
     def descriptor(self, epoch: int) -> pb.EpochDescriptor:
@@ -68,24 +67,34 @@ class EpochChain:
         """Add the decision about the active epoch; its successor becomes the active one.
 
         Raises:
-            ChainError: when it is about another epoch, names another past, or ends before it begins.
+            ChainError: the decision is about another epoch, refers to another chain, or has inconsistent offsets.
         """
         value = pb.EpochDecision.FromString(decision)
         if value.epoch != self.active.epoch:
-            raise ChainError(f"a decision about epoch {value.epoch} while epoch {self.active.epoch} is active")
+            raise ChainError(
+                f"expected a decision about epoch {self.active.epoch}, the active one, got epoch {value.epoch}"
+            )
         if value.previous_hash != self.previous_hash:
-            raise ChainError(f"the decision about epoch {value.epoch} names another past")
+            raise ChainError(f"the decision about epoch {value.epoch} has another hash of the previous decision")
         if value.end_offset < self.active.start_offset:
-            raise ChainError(f"epoch {value.epoch} ends at {value.end_offset}, before its start")
+            raise ChainError(
+                f"epoch {value.epoch} must not end before its start {self.active.start_offset}, got {value.end_offset}"
+            )
         if value.deleted_below > value.end_offset:
-            raise ChainError(f"epoch {value.epoch} ends at {value.end_offset}, in front of {value.deleted_below}")
+            raise ChainError(
+                f"epoch {value.epoch} ends at {value.end_offset}, below its delete offset {value.deleted_below}"
+            )
         if value.next.epoch != value.epoch + 1 or value.next.start_offset != value.end_offset:
             raise ChainError(
-                f"epoch {value.epoch} is followed by epoch {value.next.epoch} at {value.next.start_offset}"
+                f"epoch {value.epoch} must be followed by epoch {value.epoch + 1} at offset {value.end_offset}, got "
+                f"epoch {value.next.epoch} at {value.next.start_offset}"
             )
         for compaction in value.compactions:
             if not self.genesis.epoch <= compaction.epoch < value.epoch or compaction.horizon > value.end_offset:
-                raise ChainError(f"the decision about epoch {value.epoch} compacts epoch {compaction.epoch}")
+                raise ChainError(
+                    f"the decision about epoch {value.epoch} has an invalid compaction of epoch {compaction.epoch} up "
+                    f"to {compaction.horizon}"
+                )
         self.decisions.append(decision)
         self.active = value.next
         for compaction in value.compactions:

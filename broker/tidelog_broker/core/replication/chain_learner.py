@@ -1,9 +1,9 @@
-"""The chain of one replica, as it is found at a start and as it grows: the learner's part of a takeover.
+"""Learner of decisions: loads the chain of one replica at the start, and extends it.
 
-Whoever learns a decision leaves the epoch in one order: the decision is journalled, the copy is cut to its end (or
-noted as incomplete, or set aside where it is something else), then the next epoch's fence is written and the old one
-dropped. A stop between any two of these leaves what `load` finishes at the next start, so both are here. Rejected: that
-the driver finishes it before there is a replica; it would have to know what an epoch is.
+A replica leaves an epoch in a fixed order: the decision is journaled; the copy is truncated to the decided end, marked
+as incomplete, or set aside if its content differs; the fence of the next epoch is written and the old one dropped. A
+crash between any two of these steps is completed by `load` at the next start, so both are in this module. Rejected:
+completing it in the driver before the replica exists, which would need to know about epochs.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from tidelog_broker.core.replication.backfill import Backfill
 from tidelog_broker.core.replication.chain import ChainError
 from tidelog_broker.core.replication.effects import SetAside, SyncAhead, Truncate, WriteChain, WriteFences
 from tidelog_broker.core.replication.fence import Fence
-from tidelog_broker.core.replication.log_tail import Tail
+from tidelog_broker.core.replication.log_tail import LogTail
 from tidelog_broker.core.replication.ports import Position
 from tidelog_broker.core.replication.replica_state import ReplicaState, syncs_appends
 from tidelog_proto import broker_pb2 as pb
 
 
-class Learning:
-    """Takes up and extends the chain of one replica; what a decision makes of this node is left to `entered`."""
+class ChainLearner:
+    """Loads and extends the chain of one replica; `entered` handles the consequences for this node's role."""
 
     def __init__(self, state: ReplicaState, backfill: Backfill, *, entered: Callable[[pb.EpochDecision], None]) -> None:
-        """`entered` is called in the next epoch, with the decision that began it, after its writes were queued."""
+        """Set `entered`, called with the decision once the next epoch is active and its writes are queued."""
         self._state = state
         self._backfill = backfill
         self._entered = entered
@@ -32,9 +32,9 @@ class Learning:
     # --- beginning -------------------------------------------------------------------------------------
 
     def load(self, stored: pb.FenceEntry | None, now_ms: int) -> None:
-        """Take up what a stop left: finish what a decision asks for, fence what has been entered.
+        """Load the chain, completing the steps that a crash has interrupted, and fence the active epoch.
 
-        `stored` is what the journal holds of the active epoch's fence.
+        `stored` is the journaled fence of the active epoch.
         """
         state = self._state
         active, newest = state.active, state.log.newest_epoch()
@@ -43,11 +43,14 @@ class Learning:
             state.halt(limbo, for_good=True)
         state.log_start = state.log.log_start()
         if newest is not None and newest > active.epoch:
-            reason = f"the log holds epoch {newest}, the chain ends at {active.epoch}: the journal is not this log's"
+            reason = (
+                f"the log holds epoch {newest}, but the chain ends at epoch {active.epoch}: the journal does not "
+                "belong to this log; replace this replica"
+            )
             state.halt(reason, for_good=True)
         end = state.log.epoch_end(active.epoch)
         if end is not None:
-            state.tail = Tail(active.epoch, active.start_offset, Position(*end))
+            state.tail = LogTail(active.epoch, active.start_offset, Position(*end))
         state.high_watermark = active.start_offset
         for epoch in range(state.chain.genesis.epoch, active.epoch):
             self._load_decided(epoch, is_newest=epoch == newest)
@@ -68,10 +71,10 @@ class Learning:
         elif end[0] == decision.end_offset and is_gone:
             return
         elif (decision.end_offset, state.log.digest_at(epoch, decision.end_offset)) not in state.ends_of(epoch):
-            state.write(SetAside(epoch, f"epoch {epoch} here is not what was decided"))
+            state.write(SetAside(epoch, f"epoch {epoch} here differs from its decision"))
             self._backfill.incomplete.add(epoch)
         elif end[0] > decision.end_offset:
-            assert is_newest, "only the newest epoch of a log can be longer than decided"
+            assert is_newest, "only the newest epoch of a log can extend beyond its decided end"
             state.write(Truncate(epoch, decision.end_offset))
 
     def _load_fence(self, stored: pb.FenceEntry | None) -> None:
@@ -86,23 +89,25 @@ class Learning:
     # --- learning --------------------------------------------------------------------------------------
 
     def on_update(self, sender: str, update: pb.MetadataUpdate, now_ms: int) -> None:
-        """Take decisions that another node sends; ask it for those between, or for more behind them."""
+        """Learn decisions sent by another node; request missing earlier ones, or further ones."""
         state = self._state
         if update.first_epoch > state.active.epoch:
-            state.ask_chain(sender, now_ms)
+            state.request_chain(sender, now_ms)
             return
         self.learn(sender, update.first_epoch, update.decisions)
         if len(update.decisions) > 1:
-            state.ask_chain(sender, now_ms)
+            state.request_chain(sender, now_ms)
 
     def on_status(self, sender: str, status: pb.EpochStatus, now_ms: int) -> None:
-        """Hold another node's chain against this one; whoever is behind is helped."""
+        """Compare another node's chain with this one, and send or request missing decisions."""
         state = self._state
         if state.is_current(sender, status.epoch, now_ms) and status.previous_hash != state.chain.previous_hash:
-            state.forks(sender, status.epoch, f"{sender} knows another past of epoch {status.epoch}: the chains fork")
+            state.forks(
+                sender, status.epoch, f"{sender} has another chain before epoch {status.epoch}: the chains fork"
+            )
 
     def learn(self, sender: str, first_epoch: int, decisions: Sequence[bytes]) -> None:
-        """Take decisions that continue the chain; the same ones again are fine, others under their numbers are not."""
+        """Extend the chain; known decisions are skipped, different decisions about the same epoch are a fork."""
         state = self._state
         for epoch, decision in enumerate(decisions if not state.halted_for_good else (), first_epoch):
             if epoch < state.active.epoch:
@@ -119,7 +124,7 @@ class Learning:
             self._advance(old, value, decision)
 
     def _advance(self, old: pb.EpochDescriptor, value: pb.EpochDecision, decision: bytes) -> None:
-        """Leave an epoch: journal its decision, cut or complete the copy, then enter the next, in this order."""
+        """Leave an epoch: journal its decision, truncate or complete the copy, then enter the next epoch."""
         state, backfill = self._state, self._backfill
         state.write(WriteChain([pb.ChainEntry(topic_id=state.key[0], partition=state.key[1], decision=decision)]))
         end, held = Position(value.end_offset, value.end_digest), state.tail.queued
@@ -128,7 +133,7 @@ class Learning:
             sound and held.offset >= end.offset and state.tail.digest_at(end.offset, state.log) == end.digest
         )
         if not sound or (not whole and held.offset >= end.offset):
-            state.write(SetAside(old.epoch, f"epoch {old.epoch} here is not what was decided"))
+            state.write(SetAside(old.epoch, f"epoch {old.epoch} here differs from its decision"))
         elif held.offset > end.offset:
             state.write(Truncate(old.epoch, end.offset))
         if not whole:
@@ -136,13 +141,13 @@ class Learning:
         left = state.fence
         is_synced = syncs_appends(old) or (left is not None and left.entry.accepted_value == decision)
         is_owed = whole and held.offset == end.offset > old.start_offset and not is_synced
-        state.tail = Tail(value.next.epoch, end.offset, Position(end.offset, 0))
+        state.tail = LogTail(value.next.epoch, end.offset, Position(end.offset, 0))
         state.fence = Fence(state.key, value.next) if state.is_member else None
         entries = [fence.opened() for fence in (state.fence,) if fence]
         entries += [fence.dropped() for fence in (left,) if fence]
 
         def entered(_ok: bool, now_ms: int) -> None:
-            if is_owed:  # behind the appends that were on their way, and beside whatever comes now
+            if is_owed:  # after the pending appends, and concurrently with later ones
                 state.emit(SyncAhead(old.epoch))
             backfill.go_on(now_ms)
 

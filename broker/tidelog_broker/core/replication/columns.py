@@ -1,4 +1,4 @@
-"""Columns of numbers as little-endian bytes, whatever the machine's own order is."""
+"""Columns of numbers as little-endian bytes, independent of the machine's byte order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def to_bytes(column: array[int]) -> bytes:
 
 
 def from_bytes(typecode: str, data: bytes) -> array[int]:
-    """Return the column that `to_bytes` has made bytes of; `data` has a whole number of items."""
+    """Return the column of `to_bytes`; `data` has a whole number of items."""
     column = array(typecode)
     column.frombytes(data)
     return _swapped(column)

@@ -1,18 +1,19 @@
-"""Below which offset records are deleted, for every reader and for good: noted by a quorum, and carried by decisions.
+"""Logical deletion of records below an offset: agreed by a quorum of replicas and carried by decisions.
 
-Where files end is a matter of each copy's segments (`ReplicaState.log_start`); what readers see is not. The owner has
-an offset noted by the epoch's replicas, each in its fence, durably. Once an ack quorum has noted it, it counts: readers
-are told that what lies below is gone, and files may go. Nobody notes anything after a promise, and a promise tells what
-was noted before, so that whoever ends the epoch hears of all that counts from its seal quorum; the decision carries the
-highest. So what has counted once counts in every later epoch, whoever owns it, and no copy shows again what is deleted.
+Physical deletion depends on each copy's segment boundaries (`ReplicaState.log_start`); visibility to readers does not.
+The owner proposes a delete offset, which each replica durably notes in its fence. Once an ack quorum has noted it, it
+is effective: readers no longer see records below it, and files may be deleted. A replica notes nothing after it has
+promised a ballot, and its promise reports what it had noted. A candidate therefore learns every effective offset from
+its seal quorum, and its decision carries the highest one. So an effective offset remains effective in all later epochs,
+with any owner, and no copy shows deleted records again.
 
-An offset that was noted and did not get its quorum may count later or never, as a record that was not acknowledged. It
-is at most the high watermark, so no decision of a quorum ends an epoch below it; an end without a quorum may, and then
-it counts up to there only, or new records would be born deleted.
+An offset that was noted without a quorum may become effective later or never, like an unacknowledged record. It is at
+most the high watermark, so a quorum never decides an end below it. An end that was decided without a quorum may be
+lower; the delete offset is then limited to it, because new records would otherwise be deleted immediately.
 
-Rejected: a planned end of the epoch for each deletion, whose decision would do all of this; retention would add a
-decision to the chain for every segment. A note beside the log, told to the others now and then: the next owner may be
-one that has not heard, and shows what was deleted. A record in `__meta`: the owner of a partition may lag behind it.
+Rejected: a planned end of the epoch for each deletion, because retention would extend the chain with every segment; a
+note beside the log that replicas exchange, because the next owner may not have received it; a record in `__meta`,
+because the owner of a partition may lag behind it.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class Deletion:
-    """One replica's part in it, as the owner of the active epoch or as another one.
+    """Delete offsets of one replica.
 
     Args:
-        state: of the replica.
-        tell: called when the other replicas are to hear what is to be noted, and what counts.
-        acknowledge: called when something is noted here, to tell the owner.
+        state: state of the replica.
+        tell: called with the proposed and the effective offset for the other replicas.
+        acknowledge: called when an offset is durably noted here.
     """
 
     def __init__(
@@ -40,11 +41,11 @@ class Deletion:
         self._tell = tell
         self._acknowledge = acknowledge
         self.noted = 0
-        """What is durable in this node's fence of the active epoch."""
+        """The offset that is durable in this node's fence of the active epoch."""
         self._noted_by: dict[str, int] = {}
 
     def load(self) -> None:
-        """Take up what the chain and this node's fence say. A copy that nobody else has is its own quorum."""
+        """Load the offsets from the chain and this node's fence. The only copy of an epoch is its own quorum."""
         state, fence = self._state, self._state.fence
         state.deleted_below = state.chain.deleted_below
         self.noted = fence.entry.deleting_below if fence is not None else 0
@@ -52,30 +53,30 @@ class Deletion:
             state.deleted_below = max(state.deleted_below, self.noted)
 
     def enter(self, value: pb.EpochDecision) -> None:
-        """The epoch has ended: what its decision says counts, and what was only noted does not."""
+        """Enter the next epoch with the delete offset of its decision; offsets that were only noted are void."""
         self.noted = 0
         self._noted_by.clear()
         self._state.deleted_below = value.deleted_below
 
     @property
     def proposed(self) -> int:
-        """What is to be deleted, or is: what a decision has to carry, as far as is known here."""
+        """The highest known offset, effective or only noted, which a decision has to carry."""
         fence = self._state.fence
         return max(self._state.chain.deleted_below, fence.entry.deleting_below if fence is not None else 0)
 
     # --- the owner -------------------------------------------------------------------------------------
 
     def propose(self, offset: int) -> None:
-        """Have an offset noted by the replicas; at most the high watermark, and nothing where it is noted already."""
+        """Propose an offset, at most the high watermark, to the replicas, unless it was proposed already."""
         state = self._state
-        assert offset <= state.high_watermark, f"{offset} is not committed, {state.high_watermark} is"
+        assert offset <= state.high_watermark, f"{offset} exceeds the high watermark {state.high_watermark}"
         if not state.may_acknowledge or offset <= self.proposed:
             return
         self._note(offset)
         self._tell(self.proposed, state.deleted_below)
 
     def on_ack(self, sender: str, deleting_below: int) -> None:
-        """Another replica has noted an offset in this epoch."""
+        """Process that a replica has noted an offset in this epoch."""
         if deleting_below > self._noted_by.get(sender, 0):
             self._noted_by[sender] = deleting_below
             self._count()
@@ -92,7 +93,7 @@ class Deletion:
     # --- all replicas ----------------------------------------------------------------------------------
 
     def heard(self, append: pb.AppendBatch) -> None:
-        """The owner of the active epoch says what is to be noted, and what counts."""
+        """Process the proposed and the effective offset of the owner."""
         if append.deleting_below > self.proposed:
             self._note(append.deleting_below)
         self._counts(append.deleted_below)
@@ -101,7 +102,7 @@ class Deletion:
         state, fence = self._state, self._state.fence
         entry = fence.delete_below(offset) if fence is not None else None
         if entry is None:
-            return  # it is promised: whoever was promised to ends the epoch
+            return  # a ballot is promised, so the epoch is ending
 
         def noted(_ok: bool, now_ms: int) -> None:
             if state.fence is not fence:
@@ -113,7 +114,7 @@ class Deletion:
         state.write(WriteFences([entry]), noted)
 
     def _counts(self, offset: int) -> bool:
-        """Take it that what lies below `offset` is deleted; return whether that is news."""
+        """Make a delete offset effective; return whether it changed."""
         state = self._state
         if offset <= state.deleted_below:
             return False

@@ -1,16 +1,16 @@
-"""What the replication core wants done: messages to send, writes to make in order, reads, and news.
+"""Effects of the replication core: messages to send, ordered writes, reads, and notifications.
 
-The core decides and returns effects; whoever drives it (the node's shell, or a simulated world) carries them
-out. There are three kinds:
+The core returns effects, and its driver (the node or a simulated world) executes them. There are three kinds:
 
-- *Writes* touch the disk. Those of one partition are done one after the other, in the order in which they were
-  given out, and for each of them `Replica.wrote` is called once it is durable. So an answer that must not leave
-  before something is on disk is given out by `wrote`, never earlier.
-- `Send`, `ReadLog`, `SyncAhead` and `RebuildProducers` may be done at once, in any order. A message may get lost or
-  come twice: the core asks again by itself.
-- *News* tell the driver what has changed for the partition's users.
+- *Writes* go to the disk. Those of one partition are executed sequentially in the order of their emission, and for each
+  the driver calls `Replica.wrote` once it is durable. A message that must not be sent before a write is durable is
+  therefore emitted by `wrote`.
+- `Send`, `ReadLog`, `SyncAhead` and `RebuildProducers` may be executed immediately and in any order. Messages may be
+  lost or duplicated; the core retries.
+- *News* notify the driver of changes for the users of the partition.
 
-`Send` and `Append` come with every publish, and are named tuples: a frozen dataclass takes three times as long to make.
+`Send` and `Append` are named tuples, which are three times as fast to create as frozen dataclasses, because every
+publish creates them.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ PeerMessage = (
     | pb.Backfill
     | pb.BackfillReply
 )
-"""One partition's message to another node; a driver may put many of one kind into one envelope."""
+"""A message about one partition to another node; a driver may combine messages of one kind in an envelope."""
 
 
 class Send(NamedTuple):
-    """Send `message` to nodes, with whole batches as its attachment. Lost silently to those that are away."""
+    """Send `message` to nodes, with whole batches as its attachment. Dropped silently for unreachable nodes."""
 
     to: Sequence[str]
     message: PeerMessage
@@ -47,16 +47,16 @@ class Send(NamedTuple):
 
 
 Sending = Callable[[Sequence[str], PeerMessage, Sequence[memoryview]], None]
-"""Carries out a `Send`: to whom, the message, its batches."""
+"""Executes a `Send`: receivers, message, batches."""
 
 
 # ------------------------------------------------------------------------------------------------- writes
 
 
 class Append(NamedTuple):
-    """Append whole batches to an epoch's log, which begins with its first append; durable as the epoch's flush says.
+    """Append whole batches to an epoch's log, creating it if necessary; durable according to the epoch's flush mode.
 
-    `base_offset` is where the log of `epoch` must end before it; `start_offset` is where the epoch begins.
+    `base_offset` is the end of the log of `epoch` before the append; `start_offset` is the start of the epoch.
     """
 
     epoch: int
@@ -68,7 +68,7 @@ class Append(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut the newest epoch's log to `end_offset`, durably."""
+    """Durably truncate the newest epoch's log to `end_offset`."""
 
     epoch: int
     end_offset: int
@@ -76,31 +76,31 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class SyncLog:
-    """Make durable what the newest epoch's log holds, where its appends are not; nothing to do where it never began."""
+    """Make the newest epoch's log durable where its appends are not synced; no-op if the log does not exist."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class WriteFences:
-    """Append entries to the fence journal, synced."""
+    """Append entries to the fence journal and sync it."""
 
     entries: Sequence[pb.FenceEntry]
 
 
 @dataclass(frozen=True, slots=True)
 class WriteChain:
-    """Append entries to the metadata journal, synced."""
+    """Append entries to the metadata journal and sync it."""
 
     entries: Sequence[pb.ChainEntry]
 
 
 @dataclass(frozen=True, slots=True)
 class AppendFill:
-    """Append whole batches to the copy of a sealed epoch that is being filled; begin it if there is none.
+    """Append whole batches to the fill of a sealed epoch, creating it if necessary.
 
-    The copy begins at `start_offset`: where the epoch does, or behind that where retention has deleted the front. Then
-    `start_digest` is the running digest there; None goes on with a copy that is there, and begins none.
+    `start_offset` is the start of the fill: that of the epoch, or a later one if retention has deleted the front. Then
+    `start_digest` is the running digest there; with None an existing fill is continued and none is created.
     """
 
     epoch: int
@@ -115,10 +115,10 @@ class AppendFill:
 
 @dataclass(frozen=True, slots=True)
 class FinishFill:
-    """Make a filled copy, which ends exactly where it was decided, part of the log.
+    """Make a complete fill, which ends exactly at the decided end, part of the log.
 
-    Where the log has an older version of the epoch, the copy takes its place, named after the epoch at whose end this
-    version was decided.
+    If the log has an older version of the epoch, the fill replaces it. `decided` is the epoch whose decision contains
+    this version.
     """
 
     epoch: int
@@ -127,7 +127,7 @@ class FinishFill:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """Move this node's copy of an epoch out of the way: it has other content than was decided."""
+    """Move this node's copy of an epoch aside, because its content differs from the decision."""
 
     epoch: int
     reason: str
@@ -135,9 +135,9 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True)
 class DropCopy:
-    """Begin anew with an epoch beside the log: its sources have a version that does not continue the copy here.
+    """Discard the fill of an epoch, because its sources have a version that does not continue it.
 
-    A copy in the log that reaches `end_offset`, where the epoch ends, is an older version, and stays.
+    A copy in the log that reaches `end_offset`, the end of the epoch, is an older version and is kept.
     """
 
     epoch: int
@@ -146,10 +146,9 @@ class DropCopy:
 
 @dataclass(frozen=True, slots=True)
 class KeepProducers:
-    """Keep what another node says of producers, unless the log here knows it by the end of `for_epoch` or later.
+    """Store producer state from another node, unless the log has that of the end of `for_epoch`, or later state.
 
-    It is of the end of that epoch, with the digest that was decided at first, or of a later place in `epoch`; `payload`
-    is a `ProducerTable.snapshot`.
+    The state is that of `offset` in `epoch`, with the running digest there; `payload` is a `ProducerTable.snapshot`.
     """
 
     for_epoch: int
@@ -173,12 +172,12 @@ Write = (
 )
 
 
-# ------------------------------------------------------------------------------------ beside the writes
+# ---------------------------------------------------------------------------------------- unordered effects
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLog:
-    """Read whole batches of `epoch` from `from_offset` up to `end_offset`, about `bytes_max`; then `Replica.read`."""
+    """Read whole batches of `epoch` from `from_offset` up to `end_offset`, about `bytes_max`; calls `Replica.read`."""
 
     to: str
     epoch: int
@@ -189,10 +188,10 @@ class ReadLog:
 
 @dataclass(frozen=True, slots=True)
 class SyncAhead:
-    """Have the disk take what is written of the newest epoch's log, while more is; then `Replica.synced_ahead`.
+    """Start writing the newest epoch's log to disk while appends continue; then `Replica.synced_ahead`.
 
-    Nothing is durable by it: it is a head start for the `SyncLog` that comes later. `to` is the node that asked, with
-    the number `attempt`; empty where nobody waits. Up to `slack_bytes` of each segment may be left.
+    It guarantees no durability, and only shortens the later `SyncLog`. `to` is the node that asked, in its attempt
+    `attempt`; empty if no node waits. Up to `slack_bytes` of each segment may remain unsynced.
     """
 
     epoch: int
@@ -203,11 +202,11 @@ class SyncAhead:
 
 @dataclass(frozen=True, slots=True)
 class RebuildProducers:
-    """Rebuild the producers' state at `offset`, the end of `epoch`, from the log; then `Replica.producers_rebuilt`.
+    """Rebuild the producer state at `offset`, the end of `epoch`, from the log; then `Replica.producers_rebuilt`.
 
-    With `to`, it is for another node whose log cannot tell. Done after the writes before it. A log that lacks headers
-    and a snapshot of what they say tells from an offset on, see `ProducerTable.known_from`. With `or_later` a snapshot
-    of a later place will do for the other node.
+    Executed after the writes before it. With `to`, it is for another node whose log does not contain the state. If
+    headers and snapshots are missing, the state is incomplete, see `ProducerTable.known_from`. With `or_later`, a
+    snapshot of a later position may be returned to the other node.
     """
 
     epoch: int
@@ -216,8 +215,8 @@ class RebuildProducers:
     or_later: bool = False
 
 
-class KnownLater(NamedTuple):
-    """A snapshot of the producers' state behind where it was asked for: the running digest of its epoch there."""
+class LaterSnapshot(NamedTuple):
+    """A snapshot of the producer state after the requested position, with the running digest of its epoch there."""
 
     epoch: int
     offset: int
@@ -225,7 +224,7 @@ class KnownLater(NamedTuple):
     payload: bytes
 
 
-# --------------------------------------------------------------------------------------------------- news
+# ------------------------------------------------------------------------------------------- notifications
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,16 +234,16 @@ class OwnerReady:
 
 @dataclass(frozen=True, slots=True)
 class EpochFenced:
-    """Nothing more is appended to the active epoch here; what waits for its commit waits for the decision."""
+    """Nothing more is appended to the active epoch here; pending commits are resolved by the decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochDecided:
-    """The end of an epoch is decided: what lies before `end_offset` is committed, what was behind it never was.
+    """The end of an epoch is decided: records before `end_offset` are committed, records after it never were.
 
-    `unsafe`: an operator had it decided without a quorum, and what was behind it may have been committed. `short_logs`:
-    so it may, since machines went down and too few logs are surely whole. `held_by_all`: where that ends of which this
-    node knows that every replica of the epoch holds it durably, 0 where it knows nothing.
+    With `unsafe` the end was decided without a quorum, and with `short_logs` from too few complete logs after machine
+    failures; in both cases later records may have been committed. `held_by_all`: the end of the records that are
+    known to be durable on every replica of the epoch, 0 if unknown.
     """
 
     epoch: int
@@ -257,24 +256,24 @@ class EpochDecided:
 
 @dataclass(frozen=True, slots=True)
 class CommitMoved:
-    """The high watermark that is known here has moved."""
+    """The known high watermark has moved."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordsDeleted:
-    """More records than before are deleted for every reader: those below `ReplicaState.deleted_below`."""
+    """`ReplicaState.deleted_below` has been raised: more records are deleted for every reader."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerConfirmed:
-    """A quorum has said, after `Replica.confirm` gave out this number, that this node still owns the epoch."""
+    """A quorum has confirmed, in response to `Replica.confirm` with this number, that this node owns the epoch."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Halted:
-    """This partition stops here until an operator or a refill helps: diverged, or the chain forks."""
+    """This replica stops until an operator intervenes or its copy is replaced: it diverged, or the chains fork."""
 
     reason: str
 

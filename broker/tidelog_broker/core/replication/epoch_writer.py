@@ -1,16 +1,16 @@
-"""The owner's side of an epoch: who gets which offset, and when a publish is complete.
+"""The writer of an epoch: assignment of offsets, and the high watermark.
 
-Theory of operation. Batches wait in the pipeline until the owner assigns offsets to a group: each batch is judged by
-the producer table, gets the next offsets and the owner's header fields. The group is then appended here and
-sent to the replicas. Every replica (the owner is one) reports the contiguous end of what it holds durably;
-the ack quorum's smallest report is the high watermark; whatever ends at or below it is complete.
+Batches wait in the pipeline until the owner assigns offsets to a group. Each batch is checked against the producer
+table and gets the next offsets and the owner's header fields. The group is then appended locally and sent to the
+replicas. Every replica, including the owner, reports the contiguous end of its durable records. The lowest end within
+the best ack quorum is the high watermark; a publish that ends at or below it is complete.
 
     assign(batches) -> Group       offsets assigned, headers stamped
     acknowledge(node, end)         a replica holds everything below `end`
-    high_watermark                 the end of what is committed
+    high_watermark                 end of the committed records
 
-Offsets are never given back: the shell makes sure of disk space before that, and a write that fails
-afterwards ends the epoch on this node for good.
+Assigned offsets are never returned: the caller reserves disk space before, and a write that fails afterwards
+permanently ends the epoch on this node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidelog_proto.errors import ProtocolError
 
 @dataclass(slots=True)
 class Group:
-    """What one `assign` decided, one outcome a batch: stored, stored before, or refused."""
+    """Result of one `assign`, with one outcome per batch: stored, stored before, or refused."""
 
     base_offset: int
     end_offset: int
@@ -39,14 +39,14 @@ class Group:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes to append, without padding."""
+        """Number of bytes to append, without padding."""
         return sum(map(len, self.batches))
 
 
 class Owner:
-    """The one writer of an epoch. All offsets are absolute; `next_offset` is the first unassigned one.
+    """The only writer of an epoch. All offsets are absolute; `next_offset` is the first unassigned one.
 
-    `is_logged`: whether the log here tells what the producers had sent before the epoch.
+    `is_logged`: whether the local log contains the producer state from before the epoch.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class Owner:
         self._durable_ends = dict.fromkeys(descriptor.placement, descriptor.start_offset)
 
     def assign(self, batches: Sequence[Batch], *, now_us: int) -> Group:
-        """Assign offsets to `batches` in order and stamp their headers in place: their bytes are writable.
+        """Assign offsets to `batches` in order and stamp their headers in place; their bytes are writable.
 
-        A retry and a refused batch get their outcome and take no offset; their neighbours do not notice.
-        Append timestamps never go backwards, whatever the clock does.
+        Retries and refused batches get an outcome without offsets, and do not affect their neighbours. Append
+        timestamps never decrease, even if the clock does.
         """
         group = Group(self.next_offset, self.next_offset, self.digest)
         timestamp_us = max(now_us, self._last_append_timestamp_us)
@@ -110,25 +110,25 @@ class Owner:
         return placed
 
     def held_by(self, node_id: str) -> int:
-        """Return the end of what a replica holds durably, the epoch's start for one outside the placement."""
+        """Return the end of a replica's durable records; the start of the epoch for a node outside the placement."""
         return self._durable_ends.get(node_id, self._start_offset)
 
     @property
     def held_by_all(self) -> int:
-        """The end of what every replica of the epoch holds durably."""
+        """The end of the records that are durable on every replica of the epoch."""
         return min(self._durable_ends.values())
 
     def acknowledge(self, node_id: str, end_offset: int) -> int:
-        """Note that `node_id` holds everything below `end_offset` durably; return the high watermark.
+        """Record that `node_id` durably holds everything below `end_offset`; return the high watermark.
 
-        Reports of nodes outside the placement are no acknowledgement, and none goes back.
+        Reports of nodes outside the placement, and lower reports than before, are ignored.
         """
         ends = self._durable_ends
         held = ends.get(node_id)
         if held is not None and end_offset > held:
-            assert end_offset <= self.next_offset, "a replica holds what was never assigned"
+            assert end_offset <= self.next_offset, "acknowledged an offset that was never assigned"
             ends[node_id] = end_offset
             committed = sorted(ends.values())[-self.ack_quorum]
-            assert committed >= self.high_watermark, "the high watermark never goes back"
+            assert committed >= self.high_watermark, "the high watermark must not decrease"
             self.high_watermark = committed
         return self.high_watermark

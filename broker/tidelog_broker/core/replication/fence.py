@@ -1,12 +1,12 @@
-"""A replica's fence of the active epoch: what it has promised and accepted. The acceptor of single-decree Paxos.
+"""Fence of the active epoch: the durable promises and accepts of a replica, i.e. a single-decree Paxos acceptor.
 
-It also notes below which offset records are to be deleted (`deletion`), until a ballot is promised.
+It also notes the delete offset of the epoch (`deletion`), until a ballot is promised.
 
-Every change is given out as a journal entry and counts, towards others, only once that is durable. In memory it
-counts at once, so that nothing is accepted or acknowledged against a promise that is on its way to the disk.
+Every change is returned as a journal entry, and may be announced to other nodes only once that is durable. In memory it
+applies immediately, so that nothing is accepted or acknowledged in conflict with a promise that is being written.
 
-Ballots of round 0 are reserved for the owner of the epoch, who may propose one value without a seal (a planned
-roll-over); they are accepted only where nothing is promised.
+Ballots of round 0 are reserved for the owner of the epoch, which may propose one value without sealing (a planned
+roll-over). They are accepted only if no other ballot is promised.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RESERVED_ROUND = 0
 
 
 class Fence:
-    """The fence of one epoch on this node; `entry` is its state as the journal keeps it."""
+    """The fence of one epoch on this node; `entry` is its state as stored in the journal."""
 
     def __init__(self, key: PartitionKey, descriptor: pb.EpochDescriptor, stored: pb.FenceEntry | None = None) -> None:
         self.key = key
@@ -32,27 +32,27 @@ class Fence:
 
     @property
     def promised(self) -> pb.Ballot | None:
-        """The highest ballot that is promised; None when no promise was given."""
+        """The highest promised ballot; None if there is none."""
         return self.entry.promised if self.entry.HasField("promised") else None
 
     @property
     def accepted(self) -> pb.Ballot | None:
-        """The ballot under which a value was accepted, if any."""
+        """The ballot of the accepted value; None if there is none."""
         return self.entry.accepted if self.entry.HasField("accepted") else None
 
     def is_promised(self, ballot: pb.Ballot) -> bool:
-        """Whether exactly this ballot is promised."""
+        """Return whether exactly this ballot is promised."""
         return self.promised is not None and ballot_key(self.promised) == ballot_key(ballot)
 
     def promise(self, ballot: pb.Ballot) -> pb.FenceEntry | None:
-        """Promise a higher ballot; None when a higher one is promised already."""
+        """Promise a ballot; return None if a higher one is promised."""
         if self.promised is not None and ballot_key(ballot) < ballot_key(self.promised):
             return None
         self.entry.promised.CopyFrom(ballot)
         return self._copy()
 
     def may_accept(self, ballot: pb.Ballot, value: bytes) -> bool:
-        """Whether OPEN_EPOCH under this ballot may be accepted, as far as promises go."""
+        """Return whether promises allow to accept a value under this ballot."""
         promised = self.promised
         if ballot.round == RESERVED_ROUND:
             owner = (self.descriptor.owner, self.descriptor.owner_incarnation)
@@ -64,7 +64,7 @@ class Fence:
         return not same_ballot or self.entry.accepted_value == value
 
     def accept(self, ballot: pb.Ballot, value: bytes) -> pb.FenceEntry:
-        """Accept a value; the promise rises with it."""
+        """Accept a value; this promises its ballot, too."""
         assert self.may_accept(ballot, value)
         self.entry.promised.CopyFrom(ballot)
         self.entry.accepted.CopyFrom(ballot)
@@ -72,18 +72,18 @@ class Fence:
         return self._copy()
 
     def delete_below(self, offset: int) -> pb.FenceEntry | None:
-        """Note that records below an offset are to be deleted; None when that is noted, or a ballot is promised."""
+        """Note a delete offset; return None if it, or a higher one, is noted, or if a ballot is promised."""
         if self.promised is not None or offset <= self.entry.deleting_below:
             return None
         self.entry.deleting_below = offset
         return self._copy()
 
     def opened(self) -> pb.FenceEntry:
-        """Return the entry of a fence that nothing was promised on yet: the epoch's descriptor."""
+        """Return the first entry of a fence, which contains the epoch's descriptor."""
         return self._copy()
 
     def dropped(self) -> pb.FenceEntry:
-        """Return the entry that removes this fence; its decision is journalled before."""
+        """Return the entry that removes this fence; the epoch's decision must be journaled before."""
         return pb.FenceEntry(topic_id=self.key[0], partition=self.key[1], epoch=self.descriptor.epoch, dropped=True)
 
     def _copy(self) -> pb.FenceEntry:

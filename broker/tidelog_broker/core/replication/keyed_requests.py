@@ -1,12 +1,12 @@
-"""Requests with an idempotency key that a partition has stored, so that a retry gets the first offsets.
+"""Idempotency keys of stored requests, so that a retry returns the offsets of the first attempt.
 
-The key decides the producer id, which is `KEYED_ID_MIN` or more, so no two producers share a state with it. One
-request writes one batch to a partition. The batch's `base_sequence` is a digest of the request, not a number that
-counts on; its `producer_epoch` says for how many partitions the request was split. Both have to be equal for a retry.
+The producer id is derived from the key and is at least `KEYED_ID_MIN`, so no producer shares state with it. A request
+writes one batch per partition. The batch's `base_sequence` is a digest of the request rather than a sequence number,
+and its `producer_epoch` is the number of partitions that the request was split into. Both must be equal in a retry.
 
-Keys are a table of their own: many of them do not evict what is known of producers. Each entry of a full run takes 56
-bytes. The oldest run is dropped when there are `RUNS_MAX` of them, or when the node has no room for more
-(`ProducerBudget.keyed`); a request whose key was dropped is stored again.
+Keys have a table of their own, so that they do not evict producers. An entry of a full run takes 56 bytes. The oldest
+run is dropped beyond `RUNS_MAX` runs, or when the node's budget is exhausted (`ProducerBudget.keyed`). A request whose
+key was dropped is stored again when it is retried.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import KEYED_ID_MIN
 
 if TYPE_CHECKING:
-    from tidelog_broker.core.replication.producer_budget import SharedRoom
+    from tidelog_broker.core.replication.producer_budget import SharedLimit
 
 RUN_LENGTH: Final = 2048
 RUNS_MAX: Final = 32
 KEYED_MIN: Final = 16
-"""So many requests a partition knows, however little room its node has."""
+"""Requests that every partition remembers, even if the node's budget is exhausted."""
 _CONTROL: Final = int(Flags.CONTROL)
 _COLUMNS: Final = ("Q", "I", "Q", "I", "Q", "I", "Q", "Q", "I")
-"""The array type of each field of an id and its `KeyedRequest`."""
+"""Array type codes of the producer id and of each field of `KeyedRequest`."""
 
 
 class KeyedRequest(NamedTuple):
-    """One request's batch in the partition.
+    """The stored batch of a request.
 
     Attributes:
-        split: the producer epoch of the batch.
-        digest: its base sequence.
-        records: how many records the producer sent; 0 for a claim, which is a control batch without records.
-        base_offset: of the first record.
-        offsets: how many offsets the batch takes.
-        epoch: of the partition.
-        append_timestamp_us: when it was appended.
-        duplicates: how many records were dropped as duplicates.
+        split: number of partitions of the request, its producer epoch.
+        digest: digest of the request, its base sequence.
+        records: number of records sent; 0 for a claim, which is a control batch without records.
+        base_offset: offset of the first record.
+        offsets: number of offsets of the batch.
+        epoch: epoch of the partition.
+        append_timestamp_us: append time.
+        duplicates: number of records dropped as duplicates.
     """
 
     split: int
@@ -62,7 +62,7 @@ class KeyedRequest(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Columns, sorted by id."""
+    """Immutable columns, sorted by producer id."""
 
     ids: array[int]
     columns: tuple[array[int], ...]
@@ -75,25 +75,25 @@ class _Run(NamedTuple):
 
 
 class KeyedRequests:
-    """The newest requests with a key: a function of the calls of `note`, as long as the node has room."""
+    """The newest keyed requests, deterministic in the calls of `note` unless the node's budget is exhausted."""
 
     def __init__(self, *, run_length: int = RUN_LENGTH, runs_max: int = RUNS_MAX) -> None:
         self._run_length = run_length
         self._runs_max = runs_max
         self._runs: deque[_Run] = deque()
         self._newest: dict[int, KeyedRequest] = {}
-        self._budget: SharedRoom | None = None
+        self._budget: SharedLimit | None = None
 
     def __len__(self) -> int:
         return len(self._newest) + sum(len(run.ids) for run in self._runs)
 
-    def share(self, budget: SharedRoom) -> None:
-        """Count among the keys of a node from now on."""
+    def share(self, budget: SharedLimit) -> None:
+        """Count the entries in the budget of a node from now on."""
         self._budget = budget
         budget.join(self)
 
     def find(self, producer_id: int) -> KeyedRequest | None:
-        """Return what is known of a request; None for a key that is unknown or was dropped."""
+        """Return the stored batch of a request; None if the key is unknown or was dropped."""
         known = self._newest.get(producer_id)
         if known is not None:
             return known
@@ -104,11 +104,11 @@ class KeyedRequests:
         return None
 
     def check(self, header: BatchHeader) -> KeyedRequest | None:
-        """Return what the first try has stored; None for a batch to append.
+        """Return the batch that the first attempt stored; None if the batch should be appended.
 
         Raises:
-            ProtocolError: PRODUCER_FENCED where the first try was split for another number of partitions;
-                PRODUCER_ID_SHARED where the key belongs to another request.
+            ProtocolError: PRODUCER_FENCED if the first attempt was split for another number of partitions;
+                PRODUCER_ID_SHARED if the key was used by another request.
         """
         known = self.find(header.producer_id)
         if known is None:
@@ -116,19 +116,19 @@ class KeyedRequests:
         if known.split != header.producer_epoch:
             raise ProtocolError(
                 pb.PRODUCER_FENCED,
-                f"the request with this key was first split as {known.split}, not as {header.producer_epoch}; split it "
-                "in the same way",
+                f"the request with this idempotency key was split for {known.split} partitions first, now for "
+                f"{header.producer_epoch}; retry it with the first split",
             )
         is_claim = bool(header.flags & _CONTROL) and not header.sequence_span
         if known.digest != header.base_sequence or (known.records != header.sequences and not is_claim):
             raise ProtocolError(
                 pb.PRODUCER_ID_SHARED,
-                "the key of this request belongs to another request, whose records are stored; use another key",
+                "this idempotency key was used by another request, whose records are stored; use another key",
             )
         return known
 
     def note(self, producer_id: int, request: KeyedRequest) -> None:
-        """Remember a request that now has its offsets."""
+        """Remember a request whose batch has its offsets."""
         is_new = producer_id not in self._newest
         self._newest[producer_id] = request
         if is_new and self._budget is not None and not self._budget.take() and len(self) > KEYED_MIN:
@@ -142,14 +142,14 @@ class KeyedRequests:
                     self._budget.give_back(dropped)
 
     def _drop_oldest(self) -> int:
-        """Drop the oldest run, or where there is none the oldest request; return how many requests that were."""
+        """Drop the oldest run, or the oldest request if there is no run; return the number of dropped requests."""
         if self._runs:
             return len(self._runs.popleft().ids)
         del self._newest[next(iter(self._newest))]
         return 1
 
     def snapshot(self) -> list[pb.KeyedRequests]:
-        """Return the runs, oldest first, and last the requests that are not a whole run yet."""
+        """Return the runs, oldest first, followed by the requests of the incomplete run."""
         runs = [*self._runs, _run_of(self._newest)] if self._newest else list(self._runs)
         return [
             pb.KeyedRequests(producer_ids=to_bytes(run.ids), columns=[to_bytes(column) for column in run.columns])
@@ -175,7 +175,7 @@ class KeyedRequests:
 
 
 def is_keyed(producer_id: int) -> bool:
-    """Whether a producer id stands for a request with an idempotency key."""
+    """Return whether a producer id belongs to a request with an idempotency key."""
     return producer_id >= KEYED_ID_MIN
 
 
@@ -189,10 +189,10 @@ def _run_of(requests: dict[int, KeyedRequest]) -> _Run:
 def _read(message: pb.KeyedRequests) -> _Run:
     data = [message.producer_ids, *message.columns]
     if len(data) != len(_COLUMNS):
-        raise DecodeError(f"a run of keyed requests has {len(_COLUMNS)} columns, not {len(data)}")
+        raise DecodeError(f"a run of keyed requests must have {len(_COLUMNS)} columns, got {len(data)}")
     widths = [array(kind).itemsize for kind in _COLUMNS]
     counts = {divmod(len(column), width) for column, width in zip(data, widths, strict=True)}
     if len(counts) != 1 or next(iter(counts))[1]:
-        raise DecodeError("the columns of keyed requests have different lengths")
+        raise DecodeError("the columns of a run of keyed requests have different lengths")
     ids, *columns = [from_bytes(kind, column) for kind, column in zip(_COLUMNS, data, strict=True)]
     return _Run(ids, tuple(columns))

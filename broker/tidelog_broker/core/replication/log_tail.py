@@ -1,8 +1,8 @@
-"""The active epoch's log as a replica sees it: what is queued for the disk, what is durable, digests between.
+"""End of the active epoch's log on a replica: queued and durable position, and digests of recent batches.
 
-A batch is *queued* from the moment the core has decided to write it and *durable* once that write is done.
-Everything the core decides is about the queued end, everything it promises or acknowledges about the durable
-one. Writes of a partition are done in order, so the durable end walks through the queued positions.
+A batch is *queued* once the core has decided to write it, and *durable* once the write has completed. Appends are
+checked against the queued end; promises and acknowledgements report the durable end. Writes of a partition are
+executed in order, so the durable end advances through the queued positions.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tidelog_broker.core.replication.ports import Batch, LogView, Position
 from tidelog_proto.batch.header import digest_after
 
 RECENT_BATCHES: Final = 4096
-"""Batch boundaries whose digests are kept in memory; older ones are read from the log."""
+"""Batch boundaries whose digests are kept in memory; digests of older ones are read from the log."""
 
 
 class BrokenRunError(Exception):
-    """Received batches do not continue each other: the sender is wrong, nothing of them is taken."""
+    """Received batches are not contiguous or have wrong digests; none of them is accepted."""
 
 
-class Tail:
+class LogTail:
     """Queued and durable end of one epoch."""
 
     def __init__(self, epoch: int, start_offset: int, end: Position) -> None:
@@ -32,7 +32,7 @@ class Tail:
         self.queued = end
         self.durable = end
         self.rewinds = 0
-        """How often something queued was given up for want of space."""
+        """Number of times that queued batches were discarded for lack of disk space."""
         self._recent: deque[Position] = deque([end], maxlen=RECENT_BATCHES)
 
     def extend(self, positions: Iterable[Position]) -> None:
@@ -43,12 +43,12 @@ class Tail:
             self.queued = position
 
     def wrote(self, end: Position) -> None:
-        """What was queued up to `end` is durable."""
+        """Advance the durable end to `end`."""
         assert self.durable.offset <= end.offset <= self.queued.offset
         self.durable = end
 
     def rewind(self) -> None:
-        """Forget what is queued and not durable: there was no space for it."""
+        """Discard queued batches that are not durable, because there was no disk space for them."""
         self.queued = self.durable
         self.rewinds += 1
         while self._recent and self._recent[-1].offset > self.durable.offset:
@@ -57,7 +57,7 @@ class Tail:
             self._recent.append(self.durable)
 
     def digest_at(self, offset: int, log: LogView) -> int | None:
-        """Return the digest at a batch boundary of what is queued; None when there is no boundary."""
+        """Return the digest of the queued log at a batch boundary; None if `offset` is not a boundary."""
         if offset == self.start_offset:
             return 0
         if offset > self.queued.offset:
@@ -71,20 +71,25 @@ class Tail:
 
 
 def check_run(batches: Sequence[Batch], *, epoch: int, owner_incarnation: int, base: Position) -> list[Position]:
-    """Return where each of `batches` ends, if they continue `base` in this epoch of this owner.
+    """Return the end positions of `batches`, if they continue `base` in this epoch of this owner.
 
     Raises:
-        BrokenRunError: another epoch or owner, a hole, or a digest that does not follow.
+        BrokenRunError: a batch has another epoch or owner, is not contiguous, or has a wrong digest.
     """
     positions: list[Position] = []
     end = base
     for header, data in batches:
         if header.epoch != epoch or header.owner_incarnation != owner_incarnation:
-            raise BrokenRunError(f"a batch of epoch {header.epoch} of {header.owner_incarnation:#x} in epoch {epoch}")
+            raise BrokenRunError(
+                f"expected a batch of epoch {epoch} of owner {owner_incarnation:#x}, got one of epoch {header.epoch} "
+                f"of owner {header.owner_incarnation:#x}"
+            )
         if header.base_offset != end.offset:
-            raise BrokenRunError(f"a batch begins at {header.base_offset}, not at {end.offset}")
+            raise BrokenRunError(f"expected a batch at offset {end.offset}, got one at {header.base_offset}")
         if digest_after(data, 0, end.digest) != header.digest:
-            raise BrokenRunError(f"the digest at {header.end_offset} does not follow from the one at {end.offset}")
+            raise BrokenRunError(
+                f"digest mismatch in the batch from {end.offset} to {header.end_offset}: the logs differ before it"
+            )
         end = Position(header.end_offset, header.digest)
         positions.append(end)
     return positions

@@ -1,13 +1,13 @@
-"""One-way messages on their way to another node: many partitions' messages share an envelope, in order.
+"""Outgoing one-way messages to another node: messages of many partitions share an envelope, in order.
 
-Whatever is put in between two `drain`s (the rest of a turn of the event loop) leaves together. Messages of one kind
-share an envelope, but two messages of one *partition* are never reordered: an append behind the decision that allows it
-would only be refused and asked for again. So a message joins the newest envelope of its kind unless something of its
-partition already stands behind that one.
+Messages that are put between two calls of `drain` (within one turn of the event loop) are sent together. Messages of
+one kind share an envelope, but two messages of one *partition* are never reordered: an append that arrives before the
+decision that permits it would be refused and requested again. A message therefore joins the newest envelope of its kind
+unless a later envelope contains a message of its partition.
 
-An envelope is full at `ENTRIES_PER_PEER_MESSAGE_MAX` entries, at half of what an envelope may hold, and at
-`PEER_GROUP_BYTES` of batches: batches of different partitions that arrive together lie in one buffer, and whoever keeps
-one of them keeps them all. A larger append travels alone.
+An envelope is full with `ENTRIES_PER_PEER_MESSAGE_MAX` entries, half of the maximum envelope size, or
+`PEER_GROUP_BYTES` of batches. The latter bounds memory: batches that arrive together share one buffer, which any of
+them keeps alive. A larger append is sent alone.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tidelog_proto.limits import (
 )
 
 LinkMessage = PeerMessage | pb.ChainDigest
-"""What goes over a link one-way: what a partition's replica says, and the digests of chains."""
+"""One-way messages of a link: messages of replicas, and chain digests."""
 
 ENVELOPE_FILL_BYTES: Final = ENVELOPE_BYTES_MAX // 2
 ENTRY_OVERHEAD_BYTES: Final = 6
-"""Tag and length of an entry in its envelope, at most."""
+"""Maximum size of an entry's tag and length in its envelope."""
 MESSAGE_BYTES_MAX: Final = ENVELOPE_BYTES_MAX - 64
 ATTACHMENT_BYTES_MAX: Final = FRAME_BYTES_MAX - ENVELOPE_BYTES_MAX - 64
 
@@ -53,19 +53,19 @@ _KINDS: Final[dict[type[LinkMessage], str]] = {
 }
 
 ONE_WAY_KINDS: Final = frozenset(_KINDS.values())
-"""Kinds of envelopes that nodes send each other without an answer."""
+"""Kinds of envelopes between nodes that are not answered."""
 
 SINGLE_KINDS: Final = frozenset({"backfill_reply"})
-"""Those that carry one message; the others have `entries`."""
+"""Kinds that contain one message; the others have `entries`."""
 
 KINDS_WITH_BATCHES: Final = frozenset({"append_batch", "backfill_reply"})
-"""Those whose messages have a `length` of the attachment."""
+"""Kinds whose messages have the `length` of their part of the attachment."""
 
-assert BATCH_BYTES_MAX <= ATTACHMENT_BYTES_MAX, "a largest batch must fit a message"
+assert BATCH_BYTES_MAX <= ATTACHMENT_BYTES_MAX, "a batch of maximum size must fit in a message"
 
 
 class OutgoingEnvelope(NamedTuple):
-    """An envelope that is ready to be sent, with its attachment in parts."""
+    """An envelope to send, with its attachment in parts."""
 
     envelope: pb.Envelope
     attachment: Sequence[memoryview]
@@ -93,13 +93,13 @@ class _Group:
 
 
 class Outbox:
-    """The messages to one node that have not been handed to its connection."""
+    """Messages to one node that have not been passed to its connection yet."""
 
     __slots__ = ("_groups", "_last_of", "_newest", "size_bytes")
 
     def __init__(self) -> None:
         self.size_bytes = 0
-        """Messages and batches waiting."""
+        """Size of the queued messages and batches."""
         self._groups: list[_Group] = []
         self._newest: dict[str, int] = {}
         self._last_of: dict[PartitionKey, int] = {}
@@ -108,10 +108,10 @@ class Outbox:
         return bool(self._groups)
 
     def put(self, message: LinkMessage, batches: Sequence[memoryview]) -> None:
-        """Queue a message. Sets the `length` of one that has batches.
+        """Queue a message, and set its `length` if it has batches.
 
         Raises:
-            ProtocolError: FRAME_TOO_LARGE; whoever made the message is to make smaller ones.
+            ProtocolError: FRAME_TOO_LARGE if the message does not fit in an envelope.
         """
         kind, message_bytes, attachment_bytes = _measured(message, batches)
         key = (message.topic_id, message.partition)
@@ -129,7 +129,7 @@ class Outbox:
         self.size_bytes += message_bytes + attachment_bytes
 
     def drain(self) -> Iterator[OutgoingEnvelope]:
-        """Yield everything as envelopes, in the order in which they are to be sent; the outbox is empty after that."""
+        """Yield all messages as envelopes in sending order, and empty the outbox."""
         groups, self._groups = self._groups, []
         self._newest.clear()
         self._last_of.clear()
@@ -142,14 +142,14 @@ def alone(message: LinkMessage, batches: Sequence[memoryview]) -> OutgoingEnvelo
     """Return a message as an envelope of its own.
 
     Raises:
-        ProtocolError: as `Outbox.put`.
+        ProtocolError: FRAME_TOO_LARGE if the message does not fit in an envelope.
     """
     kind, _, attachment_bytes = _measured(message, batches)
     return _enveloped(kind, [message], batches, attachment_bytes)
 
 
 def _measured(message: LinkMessage, batches: Sequence[memoryview]) -> tuple[str, int, int]:
-    """Return a message's kind, its bytes in an envelope and those of its batches, which it is told."""
+    """Return the kind of a message, its size in an envelope, and that of its batches; sets its `length`."""
     kind = _KINDS[type(message)]
     attachment_bytes = 0
     if kind in KINDS_WITH_BATCHES:
@@ -161,7 +161,9 @@ def _measured(message: LinkMessage, batches: Sequence[memoryview]) -> tuple[str,
     message_bytes = message.ByteSize() + ENTRY_OVERHEAD_BYTES
     if message_bytes > MESSAGE_BYTES_MAX or attachment_bytes > ATTACHMENT_BYTES_MAX:
         raise ProtocolError(
-            pb.FRAME_TOO_LARGE, f"a {kind} of {message_bytes} bytes with {attachment_bytes} bytes of batches"
+            pb.FRAME_TOO_LARGE,
+            f"a {kind} has {message_bytes} bytes and {attachment_bytes} bytes of batches; at most {MESSAGE_BYTES_MAX} "
+            f"and {ATTACHMENT_BYTES_MAX} fit in an envelope",
         )
     return kind, message_bytes, attachment_bytes
 

@@ -1,15 +1,17 @@
-"""What a replica has heard of the owner of its epoch, and the evidence that the owner has failed.
+"""Failure detection of an epoch's owner by its replicas.
 
-    gossip     says that the node is dead, or that it has been started again
-    the owner  says itself that it takes no further part: its log is damaged, or differs from the others'
-    silence    since the epoch began, or since this node was started, nothing has come of it
+The evidence is one of:
 
-An owner that has nothing to tell is silent, too: a thousand idle partitions must not cost a message a second each. But
-it begins its epoch, and greets whoever comes back, with an empty append that it repeats until it is acknowledged. So
-only who has never heard it in this epoch may count silence. Silence is weak: gossip says that the node is well, and it
-may be slow. It is asked, along with the others, and has the whole time of a pre-vote to answer.
+    gossip      reports the node dead, or restarted
+    resignation the owner reports that it no longer participates: its log is damaged or has diverged
+    silence     nothing was received from it since the epoch, or this node, started
 
-None of it is more than a reason to try a takeover; the pre-vote and the seal decide.
+An owner without news is silent, too, because heartbeats of a thousand idle partitions would be too many messages. But
+it starts its epoch, and greets each returning replica, with an empty append that it repeats until it is acknowledged.
+Silence therefore counts only for a replica that has never heard from the owner in this epoch. It is weak evidence: the
+node is alive according to gossip and may be slow. It is included in the pre-vote and has its whole duration to answer.
+
+Any evidence only justifies the attempt of a takeover; the pre-vote and the seal decide.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from typing import Final
 from tidelog_broker.core.replication.replica_state import ReplicaState
 
 FIRST_EPOCH_FACTOR: Final = 10
-"""How much longer the owner of a new partition may be silent: its node may have a thousand of them to make first."""
+"""Factor of the silence timeout in a partition's first epoch, because a node may create many partitions at once."""
 
 
-class OwnerWatch:
-    """The owner of the active epoch, as one of its other replicas sees it."""
+class OwnerMonitor:
+    """Monitors the owner of the active epoch on behalf of another replica."""
 
     def __init__(self, state: ReplicaState, now_ms: int) -> None:
         self._state = state
@@ -33,48 +35,48 @@ class OwnerWatch:
         self._resigned = False
 
     def entered(self, now_ms: int) -> None:
-        """A new epoch has begun here."""
+        """Start monitoring a new epoch."""
         self._entered_ms = self._silent_from_ms = now_ms
         self._heard_ms = None
         self._resigned = False
 
     def heard(self, now_ms: int) -> None:
-        """It has sent an append."""
+        """Process an append of the owner."""
         self._heard_ms = now_ms
 
     def answered(self, now_ms: int) -> None:
-        """It has said that it is there, but not that it is ready."""
+        """Process that the owner is alive but not ready; this restarts the silence timeout."""
         self._silent_from_ms = now_ms
 
     def resigned(self) -> None:
-        """It has said that it takes no further part in this epoch."""
+        """Process the owner's resignation in this epoch."""
         self._resigned = True
 
     def misses(self, now_ms: int) -> bool:
-        """Whether it seems to be gone."""
+        """Return whether the owner seems to have failed."""
         if self._resigned:
             return now_ms >= self._grace_until_ms()
         if self._heard_ms is not None and now_ms < self._heard_ms + self._state.timing.heard_ms:
             return False
-        return self.seems_gone() or (self._heard_ms is None and now_ms >= self._silence_ms())
+        return self.has_failure_evidence() or (self._heard_ms is None and now_ms >= self._silence_ms())
 
-    def seems_gone(self) -> bool:
-        """Whether there is evidence of failure beyond a timeout."""
-        active, hints = self._state.active, self._state.surroundings
+    def has_failure_evidence(self) -> bool:
+        """Return whether there is evidence other than silence."""
+        active, hints = self._state.active, self._state.cluster_hints
         newer = hints.incarnation(active.owner) > active.owner_incarnation
         return self._resigned or newer or not hints.alive(active.owner)
 
     def reconsider_ms(self) -> int | None:
-        """When it may turn out to be missing although nothing is heard, from it or about it."""
+        """Return when the owner may be considered failed without further input; None if only input can change it."""
         if self._resigned:
             return self._grace_until_ms()
-        if self.seems_gone():
-            # Never heard: it was gone before this replica, or this epoch, was there, and nobody will tell again.
+        if self.has_failure_evidence():
+            # If it was never heard, it failed before this replica or epoch started, and no change will be reported.
             return (self._heard_ms or 0) + self._state.timing.heard_ms
         return self._silence_ms() if self._heard_ms is None else None
 
     def _grace_until_ms(self) -> int:
-        """Return from when on a resignation counts: an owner that resigns at once may be no worse than the next one."""
+        """Return when a resignation takes effect: an owner that resigns early may be no worse than its successor."""
         return self._entered_ms + self._state.timing.grace_ms
 
     def _silence_ms(self) -> int:

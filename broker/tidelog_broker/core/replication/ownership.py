@@ -1,10 +1,10 @@
-"""Being the owner of an epoch: recovering producer state, then replicating what is appended.
+"""Ownership of an epoch: recovery of producer state, then replication of appends.
 
-A node that a decision names begins as *opening*: it may not give out an offset before it knows, for the end of the
-epoch before, what every producer has sent (exactly once is a function of the log). A log that is whole here tells, or
-its snapshots of what has left it; otherwise the other replicas are asked, and this log again once it is whole. Where
-nobody knows all, whoever knows most will do: the rest is forgotten for good. From then on `epoch_writer` gives out
-offsets and `Pushes` keeps the replicas up.
+A node that a decision names as the owner is *opening* at first: it must not assign offsets before it knows the producer
+state at the end of the previous epoch, on which exactly-once delivery depends. A complete local log, or snapshots of
+its deleted parts, contain that state; otherwise the other replicas are asked, and the local log again once it is
+complete. If no node has the complete state, the most complete one is used and the rest is lost. After that
+`epoch_writer` assigns offsets and `PushWindow` replicates to the followers.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tidelog_broker.core.replication.effects import KnownLater, OwnerConfirmed, OwnerReady, RebuildProducers
+from tidelog_broker.core.replication.effects import LaterSnapshot, OwnerConfirmed, OwnerReady, RebuildProducers
 from tidelog_broker.core.replication.epoch_writer import Group, Owner
 from tidelog_broker.core.replication.ports import Batch, Plan, Position
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.pull import Pull
-from tidelog_broker.core.replication.push import Follower, Pushes
+from tidelog_broker.core.replication.push import Follower, PushWindow
 from tidelog_broker.core.replication.replica_state import ReplicaState
 from tidelog_proto import broker_pb2 as pb
 
 CONFIRMATION: Final = 1 << 63
-"""Set in the attempt number of a PRE_VOTE by which an owner asks whether its epoch is still open."""
+"""Flag in the attempt number of a PRE_VOTE by which an owner confirms that its epoch is still open."""
 
 CONFIRMATIONS_MAX: Final = 16
 
 
 class Ownership:
-    """The owner's side of one replica."""
+    """The owner role of one replica."""
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class Ownership:
         noted: Callable[[str, int], None],
         others_are_asked: Callable[[], bool],
     ) -> None:
-        """Callbacks: a replica is promised to somebody else; the owner gives up; a replica notes what is to go.
+        """Set the callbacks: a replica has promised another ballot; the owner resigned; a delete offset was noted.
 
-        `others_are_asked`: whether those may yet tell of producers that held compacted epochs, see `CopiedProducers`.
+        `others_are_asked`: whether nodes with compacted epochs may still report producers, see `ProducerStateFetch`.
         """
         self._state = state
         self._contested = contested
@@ -51,30 +51,30 @@ class Ownership:
         self._others_are_asked = others_are_asked
         self._resign_ms = 0
         self._resign_again_ms = state.timing.resend_ms
-        self._gone_on: set[str] = set()
-        """Who has told this node, which gives up, how its epoch ended."""
-        self._pushes: Pushes | None = None
+        self._informed: set[str] = set()
+        """Nodes that have reported to this resigned owner how its epoch ended."""
+        self._pushes: PushWindow | None = None
         self._producers_pull: Pull | None = None
-        self._known_best: ProducerTable | None = None
-        """While others are asked: what is known of producers here or there, and is not all."""
+        self._best_state: ProducerTable | None = None
+        """Most complete producer state so far, while other nodes are asked."""
         self._confirmations = 0
         self._confirming: dict[int, set[str]] = {}
 
     @property
     def followers(self) -> Sequence[Follower]:
-        """The other replicas as the owner sees them; none anywhere else."""
+        """The followers of this owner; empty on other nodes."""
         return list(self._pushes.followers.values()) if self._pushes is not None else []
 
     @property
     def held_by_all(self) -> int:
-        """The end of what every replica of the active epoch is known to hold durably; 0 where this is not its owner."""
+        """End of the records that are durable on every replica of the active epoch; 0 if this is not its owner."""
         return self._state.owner.held_by_all if self._state.owner is not None else 0
 
     def deadline_ms(self) -> int | None:
-        """When `tick` has something to do."""
+        """Return when `tick` has work; None if it has none."""
         state = self._state
-        if self._gives_up:
-            return self._resign_ms if self._to_tell() else None
+        if self._is_resigning:
+            return self._resign_ms if self._uninformed() else None
         deadlines = [self._producers_pull.deadline_ms] if self._producers_pull is not None else []
         if self._pushes is not None and state.may_acknowledge:
             end, commit = state.tail.queued.offset, state.high_watermark
@@ -83,32 +83,32 @@ class Ownership:
         return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
 
     def tick(self, now_ms: int) -> None:
-        """Ask for producers again; send the empty appends that are due, or say that there will be none."""
-        if self._gives_up:
+        """Repeat producer requests; send due heartbeats, or the resignation."""
+        if self._is_resigning:
             self._resign(now_ms)
             return
         if self._producers_pull is not None and self._producers_pull.overdue(now_ms):
             self._ask_producers(now_ms)
         self._heartbeats(now_ms)
 
-    def neighbours_changed(self, now_ms: int) -> None:
-        """Speak to everybody again: somebody may have come back, and does not know what is committed."""
+    def liveness_changed(self, now_ms: int) -> None:
+        """Send a heartbeat to all followers, because one of them may have returned and lack the commit offset."""
         for follower in self.followers:
             follower.answered = False
             follower.next_heartbeat_ms = min(follower.next_heartbeat_ms, now_ms)
 
     def greet(self, node_id: str, now_ms: int) -> None:
-        """Tell a replica that wonders whether this owner is there."""
+        """Send a heartbeat to a replica that is not sure whether this owner is alive."""
         follower = self._pushes.followers.get(node_id) if self._pushes is not None else None
         if follower is not None:
             follower.answered = False
             follower.next_heartbeat_ms = min(follower.next_heartbeat_ms, now_ms)
 
-    # --- giving up -------------------------------------------------------------------------------------
+    # --- resignation -----------------------------------------------------------------------------------
 
     @property
-    def _gives_up(self) -> bool:
-        """Whether this incarnation owns the epoch and can do nothing for it any more."""
+    def _is_resigning(self) -> bool:
+        """Whether this incarnation owns the epoch but is halted."""
         state = self._state
         active = state.chain.active
         if state.halted is None or len(active.placement) == 1:
@@ -116,43 +116,43 @@ class Ownership:
         return (active.owner, active.owner_incarnation) == (state.node_id, state.incarnation)
 
     def _resign(self, now_ms: int) -> None:
-        """Tell the other replicas, at growing distances, to replace this owner: it has no vote in that."""
+        """Announce the resignation to the other replicas, with exponential back-off; this node has no vote."""
         state = self._state
         if now_ms < self._resign_ms:
             return
         self._resign_ms = now_ms + self._resign_again_ms
         self._resign_again_ms = min(2 * self._resign_again_ms, state.timing.back_off_ms_max)
-        for node in self._to_tell():
+        for node in self._uninformed():
             gone = pb.ReplicationAck(owner_incarnation=state.incarnation, status=pb.IN_LIMBO)
             state.send(node, state.about(gone, state.active.epoch))
 
-    def _to_tell(self) -> list[str]:
+    def _uninformed(self) -> list[str]:
         state = self._state
-        return [node for node in state.active.placement if node != state.node_id and node not in self._gone_on]
+        return [node for node in state.active.placement if node != state.node_id and node not in self._informed]
 
     def note_end(self, sender: str, update: pb.MetadataUpdate) -> None:
-        """A node sends decisions. One that halted for good takes none, and need not tell those who have gone on."""
+        """Process decisions sent to a halted owner: it stops its announcements to nodes that know the decision."""
         epoch = self._state.active.epoch
-        if self._gives_up and update.first_epoch <= epoch < update.first_epoch + len(update.decisions):
-            self._gone_on.update({sender}.intersection(self._state.active.placement))
+        if self._is_resigning and update.first_epoch <= epoch < update.first_epoch + len(update.decisions):
+            self._informed.update({sender}.intersection(self._state.active.placement))
 
-    # --- beginning -------------------------------------------------------------------------------------
+    # --- opening ---------------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """The epoch is decided."""
-        self._state.owner = self._pushes = self._producers_pull = self._known_best = None
+        """Leave the owner role, because the epoch is decided."""
+        self._state.owner = self._pushes = self._producers_pull = self._best_state = None
         self._confirming.clear()
-        self._gone_on.clear()
+        self._informed.clear()
         self._resign_ms = 0
         self._resign_again_ms = self._state.timing.resend_ms
 
     def begin(self) -> None:
-        """A decision names this incarnation: recover producer state as of the end of the epoch before."""
+        """Start opening: a decision names this incarnation, so recover the producer state of the previous epoch."""
         self._state.become("opening")
         self._rebuild()
 
-    def became_whole(self) -> None:
-        """The log here has no hole any more, or others have told of producers: it may tell by now what it could not."""
+    def on_log_complete(self) -> None:
+        """Retry the recovery, because the local log is complete or other nodes have reported producers."""
         if self._state.role == "opening" and self._state.halted is None:
             self._rebuild()
 
@@ -161,7 +161,7 @@ class Ownership:
         self._state.emit(RebuildProducers(active.epoch - 1, active.start_offset))
 
     def begin_first(self, now_ms: int) -> None:
-        """The partition is new and its founding names this incarnation: nobody has sent anything yet."""
+        """Open the first epoch of a new partition, which has no producers yet."""
         assert self._state.active.start_offset == 0
         self._open(ProducerTable(), 0, now_ms)
 
@@ -172,9 +172,9 @@ class Ownership:
         last_append_timestamp_us: int,
         now_ms: int,
         *,
-        later: KnownLater | None = None,
+        later: LaterSnapshot | None = None,
     ) -> None:
-        """Take what the log tells about producers, for this node or for another one."""
+        """Process the producer state from the local log, for this node or for another one."""
         state, active = self._state, self._state.active
         if effect.to:
             reply = pb.BackfillReply(
@@ -193,21 +193,21 @@ class Ownership:
                 self._open(table, last_append_timestamp_us, now_ms)
                 return
             if table is not None:
-                self._note_known(table, last_append_timestamp_us)
+                self._keep_best_state(table, last_append_timestamp_us)
             if self._producers_pull is not None:
-                self._forget_if_refused(now_ms)
-                return  # the others are being asked already
+                self._open_partial_if_refused(now_ms)
+                return  # other nodes are being asked already
             sources = [node for node in state.holders_of(effect.epoch) if node != state.node_id]
             if sources:
                 self._producers_pull = Pull(state.key, effect.epoch, sources, state.timing, producers=True)
                 self._ask_producers(now_ms)
-            elif self._known_best is not None:
-                self._forget(self._known_best, now_ms)
+            elif self._best_state is not None:
+                self._forget(self._best_state, now_ms)
             else:
-                state.halt("the log here cannot tell what its producers have sent, and nobody else holds it")
+                state.halt("the log here lacks producer state and no other node holds it; replace this replica")
 
     def take_producers(self, sender: str, reply: pb.BackfillReply, now_ms: int) -> bool:
-        """Take another replica's answer about producers; False when the reply is about something else."""
+        """Process another replica's producer state; return False if the reply is about something else."""
         pull = self._producers_pull
         about_batches = reply.status == pb.HELD and reply.length > 0
         if pull is None or about_batches or not pull.expects(sender, reply, self._start()):
@@ -217,30 +217,30 @@ class Ownership:
             self._open(table, reply.append_timestamp_us, now_ms, is_logged=False)
             return True
         if table is not None:
-            self._note_known(table, reply.append_timestamp_us)
-        pull.turned_down(now_ms)
-        self._forget_if_refused(now_ms)
+            self._keep_best_state(table, reply.append_timestamp_us)
+        pull.declined(now_ms)
+        self._open_partial_if_refused(now_ms)
         return True
 
-    def _note_known(self, table: ProducerTable, last_append_timestamp_us: int) -> None:
-        """Keep whichever knows most: batches were deleted, or compacted, before this node or another had them."""
-        best = self._known_best
+    def _keep_best_state(self, table: ProducerTable, last_append_timestamp_us: int) -> None:
+        """Keep the most complete state; batches may have been deleted or compacted before a node had them."""
+        best = self._best_state
         last_us = max(last_append_timestamp_us, table.last_append_timestamp_us)
         last_us = max(last_us, best.last_append_timestamp_us if best is not None else 0)
         if best is None or table.known_from < best.known_from:
-            best = self._known_best = table
+            best = self._best_state = table
         best.last_append_timestamp_us = last_us
 
-    def _forget_if_refused(self, now_ms: int) -> None:
-        """Go on with what is known once nobody can be asked who may know more."""
-        pull, best = self._producers_pull, self._known_best
+    def _open_partial_if_refused(self, now_ms: int) -> None:
+        """Open with the most complete state once no other node may know more."""
+        pull, best = self._producers_pull, self._best_state
         if pull is None or best is None or self._others_are_asked():
             return
-        if pull.refused(self._state.surroundings.alive):
+        if pull.refused(self._state.cluster_hints.alive):
             self._forget(best, now_ms)
 
     def _forget(self, best: ProducerTable, now_ms: int) -> None:
-        best.known_from = 0  # who is not in there begins anew, and is told so
+        best.known_from = 0  # unknown producers have to start again, and get an error that says so
         self._open(best, best.last_append_timestamp_us, now_ms, is_logged=False)
 
     def _ask_producers(self, now_ms: int) -> None:
@@ -255,28 +255,28 @@ class Ownership:
     ) -> None:
         state = self._state
         state.become("owner")
-        self._producers_pull = self._known_best = None
+        self._producers_pull = self._best_state = None
         table.last_append_timestamp_us = max(table.last_append_timestamp_us, last_append_timestamp_us)
         state.owner = Owner(state.active, producers=table, is_logged=is_logged)
         if len(state.active.placement) > 1:
-            self._pushes = Pushes.begin(state.key, state.active, state.timing, now_ms)
+            self._pushes = PushWindow.begin(state.key, state.active, state.timing, now_ms)
         state.emit(OwnerReady())
         self._heartbeats(now_ms)
 
-    # --- being the owner still -------------------------------------------------------------------------
+    # --- confirmation ----------------------------------------------------------------------------------
 
     def confirm(self) -> int:
-        """Ask the replicas whether anything is promised in this epoch; `OwnerConfirmed` tells when a quorum says no.
+        """Ask the replicas whether a ballot is promised in this epoch; a quorum of denials emits `OwnerConfirmed`.
 
-        Every seal quorum meets every ack quorum, so no successor had begun when the question left. An acknowledgement
-        would not do: one that waited in a socket while this process was stopped looks like a new one.
+        Every seal quorum intersects every ack quorum, so no successor existed when the question was sent. An
+        acknowledgement would not prove this: it may have waited in a socket while this process was paused.
         """
         state = self._state
         assert state.may_acknowledge
         self._confirmations += 1
         self._confirming[self._confirmations] = {state.node_id}
         if len(self._confirming) > CONFIRMATIONS_MAX:
-            del self._confirming[min(self._confirming)]  # the answer to a later question answers that, too
+            del self._confirming[min(self._confirming)]  # the answer to a later question covers it
         for node in state.active.placement:
             if node != state.node_id:
                 past = state.chain.previous_hash
@@ -288,7 +288,7 @@ class Ownership:
     def unless_confirmed(
         self, handle: Callable[[str, pb.PreVoteReply, int], None]
     ) -> Callable[[str, pb.PreVoteReply, int], None]:
-        """Return a handler that takes the answers to `confirm` and leaves the others to `handle`."""
+        """Return a handler that processes answers to `confirm` and passes others to `handle`."""
 
         def on_reply(sender: str, reply: pb.PreVoteReply, now_ms: int) -> None:
             if reply.attempt & CONFIRMATION:
@@ -308,14 +308,14 @@ class Ownership:
 
     def _count_confirmations(self, number: int) -> None:
         if len(self._confirming[number]) >= self._state.active.ack_quorum:
-            # Whoever asked before is answered by it, too.
+            # An answer to this question covers earlier ones, too.
             self._confirming = {later: nodes for later, nodes in self._confirming.items() if later > number}
             self._state.emit(OwnerConfirmed(number))
 
     # --- replicating -----------------------------------------------------------------------------------
 
     def assign(self, batches: Sequence[Batch], *, now_us: int, now_ms: int) -> Group:
-        """Give offsets to verified batches, queue them for the log and send them to the replicas."""
+        """Assign offsets to verified batches, queue them for the log and send them to the followers."""
         state = self._state
         assert state.owner is not None
         group = state.owner.assign(batches, now_us=now_us)
@@ -337,12 +337,12 @@ class Ownership:
             self._acknowledged(self._state.node_id, durable.offset)
 
     def on_ack(self, sender: str, ack: pb.ReplicationAck, now_ms: int) -> None:
-        """Count what a replica holds of this epoch of this incarnation; nothing else counts."""
+        """Count the acknowledgement of a replica in this epoch of this incarnation; ignore others."""
         state = self._state
         if not state.is_current(sender, ack.epoch, now_ms):
             return
         if not state.may_acknowledge or self._pushes is None:
-            self._hear_of_the_owner(sender, ack, now_ms)
+            self._on_owner_status(sender, ack, now_ms)
             return
         if ack.owner_incarnation != state.incarnation or sender not in self._pushes.followers:
             return
@@ -359,7 +359,7 @@ class Ownership:
             self._pushes.acknowledged(sender, ack.end_offset, now_ms)
             self._acknowledged(sender, ack.end_offset)
 
-    def _hear_of_the_owner(self, sender: str, ack: pb.ReplicationAck, now_ms: int) -> None:
+    def _on_owner_status(self, sender: str, ack: pb.ReplicationAck, now_ms: int) -> None:
         active = self._state.active
         is_owner = sender != self._state.node_id and (sender, ack.owner_incarnation) == (
             active.owner,
@@ -373,7 +373,7 @@ class Ownership:
         self._state.raise_watermark(self._state.owner.acknowledge(node_id, end_offset))
 
     def resume(self, node_id: str, from_offset: int, now_ms: int) -> bool:
-        """Push to a replica again, if what it lacks is still in memory."""
+        """Resume pushing to a replica, if the records that it lacks are in memory."""
         if self._pushes is None or not self._state.may_acknowledge:
             return False
         state = self._state
@@ -385,28 +385,29 @@ class Ownership:
 
     @property
     def window_kept_bytes(self) -> int:
-        """What is kept in memory for replicas that have not acknowledged it."""
+        """Memory of records kept for replicas that have not acknowledged them."""
         return self._pushes.recent_bytes if self._pushes is not None else 0
 
     def bound_window(self, window_bytes: int) -> None:
-        """Keep no more than this of the active epoch; whoever is further behind pulls."""
+        """Limit the memory of the active epoch; replicas further behind pull."""
         if self._pushes is not None:
             self._pushes.bound(window_bytes)
 
     def log_start_raised(self) -> None:
-        """See that the other replicas hear where the log begins."""
+        """Send the new log start to the followers."""
         if self._pushes is not None:
             self._pushes.log_start = self._state.log_start
 
-    def tell_of_deletion(self, deleting_below: int, deleted_below: int) -> None:
-        """See that the other replicas note what is to be deleted, and hear what is."""
+    def publish_deletion(self, deleting_below: int, deleted_below: int) -> None:
+        """Send the proposed and the effective delete offset to the followers."""
         if self._pushes is not None:
             self._pushes.deleting_below, self._pushes.deleted_below = deleting_below, deleted_below
 
-    def has_left_behind(self, node_id: str, from_offset: int, now_ms: int) -> bool:
-        """Whether a replica asks for what retention has deleted: it cannot follow this epoch any more, but the next.
+    def lacks_deleted_records(self, node_id: str, from_offset: int, now_ms: int) -> bool:
+        """Return whether a replica asks for records that retention has deleted, so that only the next epoch helps it.
 
-        What it has held may be asked for by an old message; who goes on asking, and acknowledges nothing, has lost it.
+        A request below an acknowledged offset may be a delayed one; if it is repeated without an acknowledgement, the
+        replica has lost its copy.
         """
         log_start = self._state.log_start
         follower = self._pushes.followers.get(node_id) if self._pushes is not None else None
@@ -418,10 +419,10 @@ class Ownership:
             follower.asks_again_ms = now_ms
         return now_ms - follower.asks_again_ms >= self._state.timing.pull_ms
 
-    def plan_on(self) -> Plan:
-        """Plan the next epoch, which this node is to own as well."""
+    def plan_next(self) -> Plan:
+        """Return a plan of the next epoch with this node as the owner, if it is in the placement."""
         state = self._state
-        plan = state.surroundings.plan(state.key, state.active)
+        plan = state.cluster_hints.plan(state.key, state.active)
         return replace(plan, owner=state.node_id) if state.node_id in plan.placement else plan
 
     def _heartbeats(self, now_ms: int) -> None:
@@ -440,5 +441,5 @@ class Ownership:
             )
 
     def _living(self) -> list[str]:
-        alive = self._state.surroundings.alive
+        alive = self._state.cluster_hints.alive
         return [node for node in self._state.chain.active.placement if alive(node)]

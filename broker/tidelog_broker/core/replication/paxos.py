@@ -1,13 +1,13 @@
-"""Deciding an epoch's end and its successor: single-decree Paxos, here with its proposer's part.
+"""Single-decree Paxos on the end of an epoch and its successor: the choice of the value, and quorum sizes.
 
-SEAL is prepare, OPEN_EPOCH is accept, METADATA_UPDATE is learn. The proposer gathers promises from a seal
-quorum; if any of them has accepted a value, the one with the highest ballot is proposed again unchanged;
-otherwise the epoch ends at the greatest durable offset among them. These functions know no network and no time:
-`candidate` feeds them what the replicas answer.
+SEAL is prepare, OPEN_EPOCH is accept, METADATA_UPDATE is learn. The proposer collects promises from a seal quorum. If
+any of them contains an accepted value, the one with the highest ballot is proposed unchanged; otherwise the epoch ends
+at the greatest durable offset among them. These functions have no network and no time; `candidate` passes them the
+answers of the replicas.
 
-Without a seal quorum, on an operator's word, nobody can know whether a value that was accepted has been decided:
-others may have decided another one, and gone on. So it is not handed on as it is. Its end is kept, since nothing behind
-that was ever acknowledged in this epoch, and what is proposed says that no quorum stands behind it.
+In a recovery without a seal quorum, requested by an operator, it is unknown whether an accepted value was decided;
+unreachable replicas may have decided another one. The accepted value is therefore not proposed unchanged. Its end is
+kept, because nothing after it was ever acknowledged in this epoch, and the new value is marked as unsafe.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class BallotKey(NamedTuple):
-    """A ballot as something to compare: rounds first, then node and incarnation to break ties."""
+    """A comparable ballot: the round first, then node and incarnation to break ties."""
 
     round: int
     node_id: str
@@ -30,7 +30,7 @@ class BallotKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A replica's answer to SEAL: how far its durable log goes, and what it has accepted before."""
+    """A replica's answer to SEAL: the durable end of its log, and the value that it has accepted."""
 
     node_id: str
     end_offset: int
@@ -41,12 +41,12 @@ class Promise:
 
 
 def ballot_key(ballot: pb.Ballot) -> BallotKey:
-    """Return `ballot` as a comparable key; an unset one is below every real one."""
+    """Return `ballot` as a comparable key; an unset ballot is lower than any other."""
     return BallotKey(ballot.round, ballot.node_id, ballot.incarnation)
 
 
 def seal_quorum(replicas: int, ack_quorum: int) -> int:
-    """How many promises seal an epoch: every such set meets every ack quorum."""
+    """Return the number of promises that seal an epoch: such a set intersects every ack quorum."""
     assert 1 <= ack_quorum <= replicas
     return replicas - ack_quorum + 1
 
@@ -62,10 +62,10 @@ def decision_value(
     unsafe: bool = False,
     short_logs: bool = False,
 ) -> bytes:
-    """Return the bytes of a decision: the epoch of `descriptor` ends at `end`, and `plan` follows.
+    """Return a serialized decision: the epoch of `descriptor` ends at `end`, and `plan` follows.
 
-    `unsafe` marks one that no quorum stands behind, `short_logs` one whose end too few whole logs have given. Such an
-    end may lie below what is deleted: what comes behind it is not.
+    `unsafe` marks a decision without a quorum, `short_logs` one whose end comes from too few complete logs. Such an end
+    may be below the delete offset, which is then limited to it.
     """
     assert end.offset >= descriptor.start_offset
     return pb.EpochDecision(
@@ -100,20 +100,20 @@ def choose_value(
     unsafe: bool = False,
     short_logs: bool = False,
 ) -> bytes:
-    """Return the value to propose for the epoch of `descriptor`: adopted, or made from the promises and `plan`.
+    """Return the value to propose for the epoch of `descriptor`: an accepted one, or one from promises and `plan`.
 
-    `unsafe` is an operator's word that more promises will not come: those that there are must do, and the value is
-    marked. One that another such recovery had marked is kept as it is: two of them about one epoch would stop both.
-    `deleted_below` is what the decision before says; the promises may tell of more.
-    `short_logs` says that fewer than a seal quorum of the logs are surely whole: the longest wins, and that is marked.
+    With `unsafe` an operator has confirmed that no more promises will come: fewer than a quorum are sufficient, and the
+    value is marked. A value already marked by another such recovery is kept unchanged, because two unsafe decisions
+    about one epoch would halt both. `deleted_below` is the offset in the previous decision; promises may contain a
+    higher one. `short_logs`: fewer than a seal quorum of the logs are certainly complete; the longest one determines
+    the end, and the value is marked.
 
     Raises:
-        AssertionError: fewer promises than the seal quorum, or no plan where one is needed; the caller must not
-            ask before it has them.
+        AssertionError: fewer promises than the seal quorum, or no plan where one is needed.
     """
     promised = len({promise.node_id for promise in promises})
     assert promised >= (1 if unsafe else seal_quorum(len(descriptor.placement), descriptor.ack_quorum)), (
-        "an epoch's end is not known before a seal quorum has promised"
+        "the end of an epoch is unknown before a seal quorum has promised"
     )
     accepted = [promise for promise in promises if promise.accepted is not None]
     deleted_below = max(deleted_below, *(promise.deleting_below for promise in promises))

@@ -1,19 +1,18 @@
-"""The planned end of an epoch whose appends are not synced: the replicas sync ahead, then its owner proposes it.
+"""Planned end of an epoch: where appends are not synced, the replicas sync ahead before the owner proposes the end.
 
-A replica accepts an end only once its log is durable through it. With flush=never that may be a gigabyte, and the
-owner's writers would be fenced while the disks write it. So the owner first asks the replicas, and itself, to sync what
-they hold, and goes on appending meanwhile. What has come since is synced within the fence as ever: nothing is promised
-or durable by what happens here, and whoever does not answer costs time only.
+A replica accepts an end only once its log is durable up to it. With flush=never this may require syncing a gigabyte
+while producers are fenced. The owner therefore first asks the replicas, itself included, to sync what they hold, and
+continues to append meanwhile. Later records are synced while the epoch is fenced, as usual. Syncing ahead guarantees
+nothing, and a replica that does not answer only costs time.
 
-What was planned may be past before it is proposed. An end whose next owner has died, or has come to harm, or that no
-quorum is there to decide, would fence the writers for nothing: it is dropped, and whoever planned it plans anew.
+A plan may be outdated before it is proposed. If its next owner has died or is damaged, or no quorum is available,
+proposing it would fence producers without benefit; the plan is dropped, and its initiator makes another one.
 
-A round ends when this node, the next owner and a decide quorum have answered. Where one took long, much has come since,
-so there is another one, a few at most: each has less to write, unless the writers are as fast as the disks.
+A round ends when this node, the next owner and a quorum have answered. If a round took long, many records have been
+appended meanwhile, so up to `ROUNDS_MAX` rounds follow, each of which usually has less to sync.
 
-The question is a PRE_VOTE that only asks whether somebody is there, with a bit set in its number: a node that knows
-nothing of syncing ahead answers it at once. Rejected: a message of its own, which such a node would refuse; to have
-followers sync all the time, which is what flush=never is there to avoid.
+The request is a PRE_VOTE probe with a flag in its attempt number, so that older nodes answer it immediately. Rejected:
+a separate message, which older nodes would refuse; continuous syncing by followers, which flush=never avoids.
 """
 
 from __future__ import annotations
@@ -28,27 +27,27 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import MIB
 
 SYNC_AHEAD: Final = 1 << 62
-"""Set in the attempt number of a PRE_VOTE by which an owner asks its replicas to sync what they hold."""
+"""Flag in the attempt number of a PRE_VOTE by which an owner asks its replicas to sync ahead."""
 
 SLACK_BYTES: Final = MIB
-"""So little is not worth a sync of its own: a node that gives away a thousand partitions would do everything twice."""
+"""Unsynced bytes that do not justify a sync ahead, so that moving many small partitions does not double their syncs."""
 
 ROUND_MS: Final = 50
-"""What comes during a round that was no longer is synced within the fence."""
+"""Rounds up to this duration are not repeated; later records are synced while the epoch is fenced."""
 
 ROUNDS_MAX: Final = 4
 
 
 class PlannedEnd:
-    """Both sides of it, for one replica."""
+    """Planned ends of one replica's epoch, both as the owner and as a follower."""
 
     def __init__(self, state: ReplicaState, *, propose: Callable[[Plan, int], None]) -> None:
-        """`propose` is called, once for a plan, when it is time to; it looks whether it is too late."""
+        """Set `propose`, called once per plan; it has to check whether it is too late."""
         self._state = state
         self._propose = propose
         self._plan: Plan | None = None
         self._round = 0
-        """The number of the newest question. None is used twice in the life of a process."""
+        """Number of the newest request; unique within a process."""
         self._rounds_left = 0
         self._answered: set[str] = set()
         self._began_ms = 0
@@ -63,17 +62,17 @@ class PlannedEnd:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` has something to do."""
+        """When `tick` has work; None without a plan."""
         return self._wake_ms if self._plan is not None else None
 
-    # --- the owner's side --------------------------------------------------------------------------------
+    # --- the owner ---------------------------------------------------------------------------------------
 
     def begin(self, plan: Plan, now_ms: int) -> None:
-        """End the epoch by `plan`: at once where nothing can be unsynced. It takes the place of an earlier plan."""
+        """Plan to end the epoch, replacing an earlier plan; propose it immediately if nothing can be unsynced."""
         state, is_waiting = self._state, self._plan is not None
         self._plan = plan
         if state.syncs_appends or state.tail.queued.offset == state.tail.start_offset:
-            self._go(now_ms)
+            self._propose_plan(now_ms)
         elif is_waiting:
             self._consider(now_ms)
         else:
@@ -82,33 +81,33 @@ class PlannedEnd:
             self._next_round(now_ms)
 
     def forget(self) -> None:
-        """The epoch has ended, or is not to end like this."""
+        """Drop the plan, because the epoch has ended or should not end by it."""
         self._plan = None
 
     def tick(self, now_ms: int) -> None:
-        """Ask again, or wait no longer; drop a plan that names a dead owner, or that too few are there to decide."""
+        """Repeat the request, or stop waiting; drop a plan whose owner or quorum is not alive."""
         if self._plan is None:
             return
         active = self._state.active
-        living = [node for node in active.placement if self._is_there(node)]
-        if not self._is_there(self._plan.owner) or len(living) < active.ack_quorum:
+        living = [node for node in active.placement if self._is_alive(node)]
+        if not self._is_alive(self._plan.owner) or len(living) < active.ack_quorum:
             self.forget()
         elif now_ms < self._wake_ms:
             return
         elif now_ms >= self._limit_ms:
-            self._go(now_ms)
+            self._propose_plan(now_ms)
         else:
             self._ask(now_ms)
 
-    def _is_there(self, node: str) -> bool:
-        return node == self._state.node_id or self._state.surroundings.alive(node)
+    def _is_alive(self, node: str) -> bool:
+        return node == self._state.node_id or self._state.cluster_hints.alive(node)
 
     def synced(self, attempt: int, now_ms: int) -> None:
-        """This node's own log is synced ahead."""
+        """Process that this node's own log is synced ahead."""
         self._answer(self._state.node_id, attempt, now_ms)
 
     def on_reply(self, sender: str, reply: pb.PreVoteReply, now_ms: int) -> None:
-        """Count who has synced ahead, of those that can accept; one that cannot is not to be the next owner either."""
+        """Process a replica's answer; drop the plan if its next owner is damaged."""
         if sender not in self._state.active.placement:
             return
         if reply.status == pb.HELD:
@@ -122,7 +121,7 @@ class PlannedEnd:
             self._consider(now_ms)
 
     def _consider(self, now_ms: int) -> None:
-        """Go on once those have answered whose accepts are waited for, and who is to own the next epoch."""
+        """Propose the end, or start another round, once the next owner and a quorum have answered."""
         assert self._plan is not None
         active = self._state.active
         needed = {self._state.node_id, self._plan.owner}.intersection(active.placement)
@@ -131,7 +130,7 @@ class PlannedEnd:
         if self._rounds_left and now_ms - self._began_ms > ROUND_MS:
             self._next_round(now_ms)
         else:
-            self._go(now_ms)
+            self._propose_plan(now_ms)
 
     def _next_round(self, now_ms: int) -> None:
         state = self._state
@@ -144,7 +143,7 @@ class PlannedEnd:
         self._ask(now_ms)
 
     def _ask(self, now_ms: int) -> None:
-        """Ask who has not answered, at growing distances: a sync may take seconds, and is asked for once or twice."""
+        """Repeat the request with exponential back-off, because a sync may take seconds."""
         state = self._state
         self._wake_ms = min(now_ms + self._resend_ms, self._limit_ms)
         self._resend_ms *= 2
@@ -153,15 +152,15 @@ class PlannedEnd:
                 ask = pb.PreVote(attempt=SYNC_AHEAD | self._round, probe=True)
                 state.send(node, state.about(ask, state.active.epoch))
 
-    def _go(self, now_ms: int) -> None:
+    def _propose_plan(self, now_ms: int) -> None:
         assert self._plan is not None
         plan, self._plan = self._plan, None
         self._propose(plan, now_ms)
 
-    # --- the other replicas' side ------------------------------------------------------------------------
+    # --- followers ---------------------------------------------------------------------------------------
 
     def takes(self, sender: str, ask: pb.PreVote) -> bool:
-        """Take an owner's question, which is answered when this log is synced ahead; False for any other."""
+        """Handle an owner's request, answered once this log is synced ahead; return False for other pre-votes."""
         state, active = self._state, self._state.active
         is_asked = ask.probe and ask.attempt & SYNC_AHEAD and (sender, ask.epoch) == (active.owner, active.epoch)
         if not is_asked or state.syncs_appends or not state.is_member:

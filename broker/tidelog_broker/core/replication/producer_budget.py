@@ -1,4 +1,4 @@
-"""How many producers, and requests with a key, a node knows over all partitions that it owns."""
+"""Node-wide limits of remembered producers and idempotency keys, over all partitions that the node owns."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Final
 from weakref import ref
 
 NODE_PRODUCERS_MAX: Final = 100_000
-"""Some 300 MB where each has eight batches, which a client of the cluster's hardly has in each partition."""
+"""About 300 MB with eight batches each, which few producers have in each partition."""
 NODE_KEYED_MAX: Final = 500_000
-"""28 MB in full runs; 250 MB where no partition has a full one."""
+"""28 MB in full runs; 250 MB if no partition has a full run."""
 
 
-class SharedRoom:
-    """What all tables of a node share; for the event loop's thread.
+class SharedLimit:
+    """A limit shared by all tables of a node; only for the event loop's thread.
 
-    A table counts from `join` on, for as long as it lives. Who is new while there is no room takes the place of another
-    one in the same table: so a partition pays for its own producers, and a quiet one keeps what it knows.
+    A table is counted from `join` until it is garbage-collected. When the limit is reached, a new entry evicts another
+    one of the same table, so that a busy partition does not evict the entries of idle ones.
 
-    Rejected: a part of the node's limit for each partition, which most have no use for.
+    Rejected: a fixed share of the limit per partition, which most partitions would not use.
     """
 
     def __init__(self, entries_max: int) -> None:
@@ -34,7 +34,7 @@ class SharedRoom:
         self._room -= len(table)
 
     def take(self) -> bool:
-        """Count one that is new in its table already; return whether there was room for it."""
+        """Count an entry just added to a table; return whether the limit allows it."""
         self._room -= 1
         if self._room < 0 and self._has_lost:
             self._has_lost = False
@@ -43,18 +43,18 @@ class SharedRoom:
         return self._room >= 0
 
     def give_back(self, entries: int) -> None:
-        """Count so many less."""
+        """Subtract removed entries."""
         self._room += entries
 
     def _lost(self, table: ref[Sized]) -> None:
-        """A table is gone; any thread may be the one that notices."""
+        """Process that a table was garbage-collected, in any thread."""
         self._tables.discard(table)
         self._has_lost = True
 
 
-class ProducerBudget(SharedRoom):
-    """The room of producers, and beside it that of requests with a key."""
+class ProducerBudget(SharedLimit):
+    """The shared limit of producers, and in `keyed` that of idempotency keys."""
 
     def __init__(self, producers_max: int = NODE_PRODUCERS_MAX, *, keyed_max: int = NODE_KEYED_MAX) -> None:
         super().__init__(producers_max)
-        self.keyed = SharedRoom(keyed_max)
+        self.keyed = SharedLimit(keyed_max)

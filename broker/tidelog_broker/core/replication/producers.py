@@ -1,26 +1,26 @@
-"""What a partition remembers of its idempotent producers, so that a retry is never stored twice.
+"""Idempotent producers of a partition: detection of retries, gaps and fenced producers.
 
-The table is a function of the log, as long as its node has room: applying every batch header of the partition in order
-gives the same table on any copy of it. A snapshot of it names a position, and what lies behind is applied from headers.
+The table is a deterministic function of the log, unless the node's limit is reached: applying every batch header of the
+partition in order gives the same table for any copy. A snapshot contains a position; later headers are applied to it.
 
-A producer numbers its records from 0 and counts on; a batch names its first number. The next batch must
-begin exactly where the last one ended. The newest `SEQUENCE_WINDOW_BATCHES` batches are remembered with
-their offsets, so that a retry inside the window gets its first offset back (the idea is Kafka's, KIP-98;
-record numbers do not wrap here, so no epoch is needed to tell an old 0 from a new one).
+A producer numbers its records from 0; a batch contains the number of its first record. The next batch must start where
+the previous one ended. The newest `SEQUENCE_WINDOW_BATCHES` batches are remembered with their offsets, so that a retry
+within the window returns its first offset (as in Kafka, KIP-98; sequence numbers do not wrap here, so no epoch is
+needed to distinguish an old 0 from a new one).
 
-With each goes a fingerprint of what the producer has sent (`fingerprint_of`). Two producers that have one id and epoch,
-as in a machine that was copied, send different batches under the same numbers: the second one is refused
-(PRODUCER_ID_SHARED), and not taken for a retry of the first (ADR 0109). Of a batch whose body is not the producer's
-any more none is known, and it is told by its numbers alone.
+A fingerprint of the sent content is stored with each batch (`fingerprint_of`). Two producers with the same id and
+epoch, for example on a cloned machine, send different batches with the same numbers. The second one is refused with
+PRODUCER_ID_SHARED instead of being treated as a retry (ADR 0109). A batch whose body was changed by the owner has no
+known fingerprint and is identified by its numbers only.
 
-The table is bounded. Past `producers_max`, past the limit of its node (`producer_budget`), and when it has appended
-nothing for `PRODUCER_IDLE_S` by the log's time, the producer that appended least recently loses its window: where its
-batches went is forgotten, where its numbers ended is not (`silent_producers`). It may go on; what it sends again is
-refused as DUPLICATE_OUT_OF_WINDOW, also its very first batch. Of the newest 98,304 of those that much is kept. One that
-is forgotten for good, or whose records retention has deleted before any snapshot, is as good as new: it gets
-UNKNOWN_PRODUCER where it goes on, and its first batch, sent again so late, is stored again.
+The table is bounded. Beyond `producers_max`, beyond the limit of the node (`producer_budget`), or after
+`PRODUCER_IDLE_S` of log time without an append, the least recently appending producer becomes *silent*: the offsets of
+its batches are dropped, but its next sequence is kept (`silent_producers`). It may continue, and retries of stored
+batches are refused with DUPLICATE_OUT_OF_WINDOW, even of its first batch. The newest 98,304 silent producers are kept.
+A producer that was dropped entirely, or whose records retention deleted before any snapshot, is unknown: it gets
+UNKNOWN_PRODUCER when it continues, and a late retry of its first batch is stored again.
 
-Requests with an idempotency key have producer ids of their own, and a table of their own (`keyed_requests`).
+Requests with an idempotency key have reserved producer ids and a table of their own (`keyed_requests`).
 """
 
 from __future__ import annotations
@@ -40,22 +40,23 @@ from tidelog_proto.limits import SEQUENCE_WINDOW_BATCHES
 
 PRODUCERS_MAX: Final = 10_000
 PRODUCERS_MIN: Final = 16
-"""So many a partition knows with their newest batches, however little room its node has, and however idle they are: the
-clock of an owner may jump by days."""
+"""Producers whose newest batches a partition always remembers, even if the node's limit is reached or they are idle,
+because the clock of an owner may jump by days."""
 PRODUCER_IDLE_S: Final = 7 * 24 * 3600
-"""Far more than any client tries to deliver a batch."""
+"""Much longer than any client retries a batch."""
 _IDLE_US: Final = PRODUCER_IDLE_S * 1_000_000
 _KEPT: Final = slice(1 - SEQUENCE_WINDOW_BATCHES, None)
-"""Of a window that gets one more batch."""
+"""The part of a full window that remains when a batch is added."""
 _CONTROL: Final = int(Flags.CONTROL)
-"""A plain number: to combine one with a flag takes a microsecond."""
+"""A plain int, because operations on enum flags take a microsecond."""
 
 
 class StoredBatch(NamedTuple):
-    """Where a batch of a producer went; `duplicates` of its records were dropped, as the log had them already.
+    """Offsets of a stored batch of a producer.
 
-    `dropped` tells who published it which, a bit a record; empty where all were, or it is not known any more.
-    `fingerprint` is that of what the producer has sent, see `fingerprint_of`; None where that is not known.
+    `duplicates` is the number of its records dropped as duplicates. `dropped` is a bitmap of them; empty if none was
+    dropped, or if it is no longer known. `fingerprint` is that of the sent content, see `fingerprint_of`; None if
+    unknown.
     """
 
     base_sequence: int
@@ -71,50 +72,50 @@ class StoredBatch(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerState:
-    """One producer on one partition; `window` is never empty."""
+    """One producer of one partition; `window` is never empty."""
 
     producer_epoch: int
     window: tuple[StoredBatch, ...] = ()
 
     def note(self, stored: StoredBatch) -> None:
-        """Remember one more batch, and forget the oldest if they are too many."""
+        """Add a batch, dropping the oldest one of a full window."""
         self.window = (*self.window[_KEPT], stored)
 
     @property
     def end_sequence(self) -> int:
-        """The sequence that the next batch must begin with."""
+        """The expected sequence of the next batch."""
         return self.window[-1].end_sequence
 
 
 class ProducerTable:
-    """producer id -> state, least recently appended first."""
+    """State by producer id, least recently appended first."""
 
     def __init__(self, *, producers_max: int = PRODUCERS_MAX, known_from: int = 0) -> None:
         assert producers_max > 0
         self.known_from = known_from
-        """What was sent below this offset may be missing here; 0 where nothing is."""
+        """Offset below which sent batches may be missing from the table; 0 if it is complete."""
         self._producers_max = producers_max
         self._states: OrderedDict[int, ProducerState] = OrderedDict()
         self._silent = SilentProducers()
         self._keyed = KeyedRequests()
         self._budget: ProducerBudget | None = None
         self._oldest_us = 0
-        """No producer in `_states` has appended last before this."""
+        """Lower bound of the last append of every producer in `_states`."""
         self.last_append_timestamp_us = 0
-        """The append timestamp of the last batch, with a producer or without, in µs: the next one has no earlier."""
+        """Append timestamp of the last batch in µs, with or without a producer; later ones are not lower."""
 
     def __len__(self) -> int:
-        """How many producers there are whose newest batches are remembered."""
+        """Return the number of producers whose newest batches are remembered."""
         return len(self._states)
 
     def share(self, budget: ProducerBudget) -> None:
-        """Count among all producers of a node from now on, as the table of one who owns the partition."""
+        """Count the producers in the limit of a node from now on; called on the owner of the partition."""
         self._budget = budget
         budget.join(self)
         self._keyed.share(budget.keyed)
 
     def epoch_of(self, producer_id: int) -> int | None:
-        """Return the newest epoch of a producer; None where it is not known."""
+        """Return the newest epoch of a producer; None if it is unknown."""
         if is_keyed(producer_id):
             request = self._keyed.find(producer_id)
             return None if request is None else request.split
@@ -122,10 +123,10 @@ class ProducerTable:
         return None if known is None else known.producer_epoch
 
     def check(self, header: BatchHeader) -> StoredBatch | None:
-        """Judge a batch before an offset is given to it.
+        """Check a batch before an offset is assigned to it.
 
         Returns:
-            None for a batch to append; for a retry, where the first attempt went.
+            None if the batch should be appended; for a retry, the batch stored by the first attempt.
 
         Raises:
             ProtocolError: SEQUENCE_GAP, PRODUCER_FENCED, UNKNOWN_PRODUCER, DUPLICATE_OUT_OF_WINDOW or
@@ -143,14 +144,14 @@ class ProducerTable:
                 return None
             raise ProtocolError(
                 pb.UNKNOWN_PRODUCER,
-                f"producer {header.producer_id:#x} is not known here and its batch begins at sequence "
-                f"{header.base_sequence}; begin again with a new producer id",
+                f"producer {header.producer_id:#x} is unknown in this partition, but its batch starts at sequence "
+                f"{header.base_sequence}; continue with a new producer id",
             )
         if header.producer_epoch < known.producer_epoch:
             raise ProtocolError(
                 pb.PRODUCER_FENCED,
-                f"producer {header.producer_id:#x} is at epoch {known.producer_epoch}, this batch at "
-                f"{header.producer_epoch}: a newer instance has taken its place",
+                f"producer {header.producer_id:#x} is fenced: its epoch is {known.producer_epoch}, this batch has "
+                f"{header.producer_epoch}; a newer instance has replaced this one",
             )
         expected = known.end_sequence if header.producer_epoch == known.producer_epoch else 0
         if header.base_sequence == expected:
@@ -158,12 +159,13 @@ class ProducerTable:
         if header.base_sequence > expected:
             raise ProtocolError(
                 pb.SEQUENCE_GAP,
-                f"the batch begins at sequence {header.base_sequence}, {expected} is next: send in order",
+                f"expected a batch at sequence {expected} of producer {header.producer_id:#x}, got "
+                f"{header.base_sequence}: send batches in order",
             )
         return _find(state.window if state is not None else (), header)
 
     def apply(self, header: BatchHeader) -> StoredBatch:
-        """Note a batch that now has its offset and return where it is. Call it for every batch, in log order."""
+        """Add a batch that has its offset, and return it. Must be called for every batch, in log order."""
         producer_id = header.producer_id
         sequence, base_offset = header.base_sequence, header.base_offset
         stored = StoredBatch(
@@ -176,7 +178,7 @@ class ProducerTable:
             duplicates_in(header) if header.sequence_span else 0,
             fingerprint=fingerprint_of(header),
         )
-        self.last_append_timestamp_us = header.append_timestamp_us  # they never go back along a log
+        self.last_append_timestamp_us = header.append_timestamp_us  # non-decreasing within a log
         if producer_id == 0:
             return stored
         if is_keyed(producer_id):
@@ -194,11 +196,11 @@ class ProducerTable:
             self._silence_idle()
         return stored
 
-    def was_sent_as(self, header: BatchHeader) -> None:
-        """Note what its producer has sent of the batch that was applied last, of which records were dropped.
+    def set_fingerprint(self, header: BatchHeader) -> None:
+        """Set the fingerprint of the batch that was applied last, from which duplicate records were dropped.
 
         Args:
-            header: as it came. The log does not have it, so whoever reads the log knows no fingerprint of that batch.
+            header: header as received. It is not in the log, so a table rebuilt from the log lacks the fingerprint.
         """
         state = self._states.get(header.producer_id)
         if state is not None and state.window[-1].base_sequence == header.base_sequence:
@@ -206,7 +208,7 @@ class ProducerTable:
             state.window = (*earlier, newest._replace(fingerprint=fingerprint_of(header)))
 
     def _make_room(self) -> None:
-        """One producer is new: another one falls silent where they are too many."""
+        """Make the oldest producer silent if a new one exceeds a limit."""
         if len(self._states) > self._producers_max:
             self._silence_oldest()
         elif self._budget is not None and not self._budget.take() and len(self._states) > PRODUCERS_MIN:
@@ -214,7 +216,7 @@ class ProducerTable:
             self._budget.give_back(1)
 
     def _silence_idle(self) -> None:
-        """Have those fall silent that have appended nothing for long; somebody has just now."""
+        """Make idle producers silent; called after an append."""
         before, since_us = len(self._states), self.last_append_timestamp_us - _IDLE_US
         oldest_us = self._oldest_append_us()
         while oldest_us < since_us and len(self._states) > PRODUCERS_MIN:
@@ -232,7 +234,7 @@ class ProducerTable:
         self._silent.add(silent_id, silent.producer_epoch, silent.end_sequence)
 
     def snapshot(self) -> bytes:
-        """Return the table as bytes, oldest producer first."""
+        """Return the serialized table, oldest producer first."""
         message = pb.ProducerSnapshot(
             silent=self._silent.snapshot(),
             keyed=self._keyed.snapshot(),
@@ -256,10 +258,10 @@ class ProducerTable:
 
     @classmethod
     def restore(cls, payload: bytes, *, producers_max: int = PRODUCERS_MAX) -> ProducerTable:
-        """Rebuild a table from `snapshot`'s bytes (whose integrity the storage has checked).
+        """Restore a table from `snapshot`'s bytes, whose integrity the storage has verified.
 
         Raises:
-            DecodeError: they are none.
+            DecodeError: the bytes are not a snapshot.
         """
         message = pb.ProducerSnapshot.FromString(payload)
         table = cls(producers_max=producers_max, known_from=message.known_from)
@@ -283,7 +285,7 @@ class ProducerTable:
                 )
             table._states[entry.producer_id] = state
             newest_us = state.window[-1].append_timestamp_us if state.window else 0
-            # A snapshot of before there was the field still tells the time of its producers.
+            # Snapshots written before this field existed contain the time of their producers.
             table.last_append_timestamp_us = max(table.last_append_timestamp_us, newest_us)
         return table
 
@@ -315,29 +317,29 @@ def _stored_batch(request: KeyedRequest) -> StoredBatch:
 
 
 def duplicates_in(header: BatchHeader) -> int:
-    """Return how many records an owner has dropped of a stored batch: all, of one that is a control batch now."""
+    """Return the number of records dropped as duplicates from a stored batch: all of them for a control batch."""
     kept = 0 if header.flags & Flags.CONTROL else header.record_count
     return header.sequence_span - kept if header.sequence_span else 0
 
 
 def known_from(snapshot: bytes) -> int:
-    """Return below which offset a snapshot may miss what was sent; 0 where it misses nothing.
+    """Return the offset below which a snapshot may be incomplete; 0 if it is complete.
 
     Raises:
-        DecodeError: the bytes are no snapshot.
+        DecodeError: the bytes are not a snapshot.
     """
     return pb.ProducerSnapshot.FromString(snapshot).known_from
 
 
 def fingerprint_of(header: BatchHeader) -> int | None:
-    """Return what tells batches of the same numbers apart; None where the log does not have what was sent.
+    """Return a fingerprint that distinguishes batches with equal numbers; None if the log lacks the sent content.
 
-    The body's CRC32C and the low half of the base timestamp: bodies without a timestamp column are equal where their
-    records are. Owners change neither, unless they drop duplicates. The control batch with which an instance of a named
-    producer begins is made anew by whoever owns the partition when it is tried again.
+    It consists of the body's CRC32C and the low half of the base timestamp, because bodies without a timestamp column
+    are equal if their records are. Owners change neither unless they drop duplicates. The control batch that starts an
+    instance of a named producer has none, because each owner creates it again when it is retried.
 
     Returns:
-        64 bits, which also may be 0.
+        64 bits, which may be 0.
     """
     if header.sequence_span or header.flags & _CONTROL:
         return None
@@ -345,7 +347,7 @@ def fingerprint_of(header: BatchHeader) -> int | None:
 
 
 def _find(window: Iterable[StoredBatch], header: BatchHeader) -> StoredBatch:
-    """Find the first attempt of a retried batch; refuse what is none, although its numbers are in the window."""
+    """Return the first attempt of a retried batch; refuse other content under the same numbers."""
     begin, end = header.base_sequence, header.base_sequence + header.sequences
     for stored in window:
         if stored.base_sequence <= begin < stored.end_sequence:
@@ -354,11 +356,12 @@ def _find(window: Iterable[StoredBatch], header: BatchHeader) -> StoredBatch:
                 return stored
             raise ProtocolError(
                 pb.PRODUCER_ID_SHARED,
-                f"the id of this producer, {header.producer_id:#x}, is used by two: another batch was stored with the "
-                f"sequences {stored.base_sequence} to {stored.end_sequence - 1}, and this one ({begin} to {end - 1}) "
-                "is not stored; go on with another producer, and make one in each process and each copy of a machine",
+                f"producer id {header.producer_id:#x} is used by two producers: another batch is stored with the "
+                f"sequences {stored.base_sequence} to {stored.end_sequence - 1}, so this one ({begin} to {end - 1}) is "
+                "refused; create a producer in each process and each copy of a machine",
             )
     raise ProtocolError(
         pb.DUPLICATE_OUT_OF_WINDOW,
-        f"sequence {begin} lies behind the remembered batches: it was stored, its offset is forgotten",
+        f"sequence {begin} of producer {header.producer_id:#x} is older than the remembered batches: it is stored, but "
+        "its offset is no longer known",
     )

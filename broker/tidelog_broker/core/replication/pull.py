@@ -1,15 +1,15 @@
-"""A pull: one range that a replica fetches from others, for a catch-up, a backfill, or producers' state.
+"""A pull: the fetching of one range of the log, or of producer state, from other replicas.
 
-One range is fetched at a time and one read of it is outstanding: the asker sets the pace, so neither side queues.
-A source that does not answer, or does not have it, is left for the next one. Whatever comes is held against the
-digests of this node's log (`log_tail.check_run`) and, for a sealed epoch, against the decision about its end.
+At most one read of a pull is outstanding, so the receiver sets the pace and neither side queues. If a source does not
+answer or does not have the range, the next one is asked. Received batches are verified against the digests of the local
+log (`log_tail.check_run`) and, for a sealed epoch, against the decision about its end.
 
-Who does not answer in time may be busy with what was asked for before. So of a sealed epoch less is asked for then, and
-after a round in which nobody answered, the next one has twice the time. Asking for the same again at the same pace
-would bring nothing but answers that come too late, for ever.
+A source that does not answer in time may be busy with earlier requests. For a sealed epoch the range is then halved,
+and the timeout is doubled after each round without an answer; repeating the same request at the same pace could produce
+only late answers, forever.
 
-Of the open epoch more and more is asked for while answers are prompt, since at full load small ranges are fetched more
-slowly than the log grows. Where many partitions fetch at once, answers are not prompt, and the ranges stay small.
+For the open epoch the range grows while answers are prompt, because under full load the log grows faster than small
+ranges can be fetched. When many partitions fetch at once, answers are not prompt and the ranges stay small.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 DOUBLINGS_MAX: Final = 3
-"""How often the time for an answer about a sealed epoch is doubled, which nobody waits for."""
+"""Maximum number of doublings of the timeout for a sealed epoch."""
 
 ROUNDS_FOR_THE_DEAD: Final = 10
-"""How often all sources are asked before those count as having nothing that are not alive and do not answer."""
+"""Rounds after which dead sources without an answer count as not having the range."""
 
 Step = Literal["resting", "asked", "storing"]
-"""What a pull waits for; see `NEXT`."""
+"""State of a pull; see `STEP_TRANSITIONS`."""
 
-NEXT: Final[Mapping[Step, frozenset[Step]]] = {
+STEP_TRANSITIONS: Final[Mapping[Step, frozenset[Step]]] = {
     "resting": frozenset({"resting", "asked", "storing"}),
     "asked": frozenset({"resting", "storing"}),
     "storing": frozenset({"storing", "resting", "asked"}),
 }
-"""Which step follows which. Only what comes while a pull is asked is an answer, and it never asks twice at a time.
+"""Allowed transitions. A reply counts only in the state `asked`, and only one request is outstanding at a time.
 
-    resting  until a time: its first turn, the next source's, or its share of the node's bandwidth
-    asked    a source has the question; the source is given up when the time for an answer is over
-    storing  what came is being written, or the copy on the disk put right; no time ends that
+    resting  waits for its first request, the next source, or the node's bandwidth budget
+    asked    waits for an answer; after the timeout the next source is asked
+    storing  waits without a timeout until received data is written, or a wrong copy is set aside
 """
 
 
 class Pull:
-    """One range on its way: of `epoch`, up to `end`, or as far as there is while `end` is None. See `NEXT`."""
+    """The fetching of one range of `epoch`, up to `end`, or up to the end of the source if that is None."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class Pull:
         self.epoch = epoch
         self.end = end
         self.digest_unknown = False
-        """Whether nothing is held where it begins: retention has deleted what lies in front of that."""
+        """Whether the digest at the start is unknown, because retention has deleted what is before it."""
         self.range_bytes = min(first_bytes or timing.pull_bytes, timing.pull_bytes)
-        """How much is asked for next."""
+        """Size of the next range."""
         self._least_bytes = self.range_bytes
         self._doublings_max = DOUBLINGS_MAX if first_bytes else 0
         self._was_too_much = False
-        """Whether a range did not come in time, or could not be kept: from then on they grow by little."""
+        """Whether a range timed out or could not be stored; ranges then grow linearly."""
         self._asked_ms = 0
         self._key = key
         self._sources = tuple(sources)
@@ -75,43 +75,43 @@ class Pull:
         self._producers = producers
         self._turn = 0
         self._in_vain = 0
-        """How many were asked one after the other and had nothing."""
+        """Number of sources asked in succession without success."""
         self._silences = 0
-        """How many were asked since something last came, and did not answer in time."""
+        """Number of timeouts since the last data."""
         self._declined: set[str] = set()
-        """Who has answered since something last came, and had nothing: also who was silent before."""
+        """Sources that have answered since the last data that they do not have it."""
         self._step: Step = "resting"
         self._retry_ms: int | None = None
 
     def _become(self, step: Step) -> None:
-        assert step in NEXT[self._step], f"{self._step} is not followed by {step}"
+        assert step in STEP_TRANSITIONS[self._step], f"{self._step} is not followed by {step}"
         self._step = step
 
     @property
     def source(self) -> str:
-        """Who is asked."""
+        """The current source."""
         return self._sources[self._turn % len(self._sources)]
 
     @property
-    def in_vain(self) -> bool:
-        """Whether all sources were asked since something last came, and none had it."""
+    def is_exhausted(self) -> bool:
+        """Whether all sources were asked since the last data without success."""
         return self._in_vain >= len(self._sources)
 
     def refused(self, alive: Callable[[str], bool]) -> bool:
-        """Whether all sources have answered since something last came, and none had it.
+        """Return whether all sources have answered since the last data that they do not have it.
 
-        Who is not alive is not waited for longer than `ROUNDS_FOR_THE_DEAD` rounds: it may never come back.
+        Dead sources are ignored after `ROUNDS_FOR_THE_DEAD` rounds, because they may never return.
         """
         silent = set(self._sources) - self._declined
         return not silent or (self._in_vain >= ROUNDS_FOR_THE_DEAD * len(self._sources) and not any(map(alive, silent)))
 
     @property
     def deadline_ms(self) -> int | None:
-        """When to ask again, or somebody else; None while what has come is being written."""
+        """When to send the next request; None while received data is being written."""
         return self._retry_ms
 
     def ask(self, position: Position, now_ms: int) -> pb.Backfill:
-        """Return the request for what follows `position`, to be sent to `source`."""
+        """Return a request for the data after `position`, to be sent to `source`."""
         self._become("asked")
         self._asked_ms = now_ms
         silent_rounds = self._silences // len(self._sources)
@@ -129,10 +129,10 @@ class Pull:
         )
 
     def expects(self, sender: str, reply: pb.BackfillReply, position: Position) -> bool:
-        """Whether a reply is the one that is waited for.
+        """Return whether a reply is the expected one.
 
-        No producers at all are no bytes; an answer about batches tells where its source ends instead, and is behind
-        offset 0 whenever a producer can have sent anything.
+        The state of no producers is empty; a reply with batches has a source end instead, which is above 0 whenever a
+        producer can have sent anything.
         """
         about_producers = reply.producers or not reply.source_end_offset
         return (
@@ -144,19 +144,19 @@ class Pull:
         )
 
     def pause(self, until_ms: int) -> None:
-        """Ask no sooner than this."""
+        """Delay the next request until a time."""
         self._become("resting")
         self._retry_ms = max(until_ms, self._retry_ms or until_ms)
 
     def answered_tail(self, now_ms: int) -> None:
-        """As `answered`, about the open epoch."""
+        """As `answered`, for the open epoch."""
         is_prompt = now_ms - self._asked_ms <= self._timing.prompt_ms
         range_bytes = 2 * self.range_bytes if is_prompt else self.range_bytes // 2
         self.answered()
         self.range_bytes = min(max(range_bytes, self._timing.pull_bytes), self._timing.tail_bytes)
 
     def answered(self) -> None:
-        """What was asked for is here and being written."""
+        """Process that data was received, which is being written now."""
         self._become("storing")
         more_bytes = self._least_bytes if self._was_too_much else self.range_bytes
         self.range_bytes = min(self.range_bytes + more_bytes, self._timing.pull_bytes)
@@ -164,19 +164,19 @@ class Pull:
         self._declined.clear()
         self._retry_ms = None
 
-    def turned_down(self, now_ms: int) -> None:
-        """The source cannot help now: ask the next one, soon."""
+    def declined(self, now_ms: int) -> None:
+        """Process that the source does not have the data: ask the next one soon."""
         self._declined.add(self.source)
         self._in_vain += 1
         self._next(now_ms, round_ms=self._timing.resend_ms)
 
-    def begins_elsewhere(self, now_ms: int) -> None:
-        """The source has no batch that begins where it was asked, and says where to ask instead: at once."""
+    def redirected(self, now_ms: int) -> None:
+        """Process that the source has no batch boundary at the position, but has named another: ask it immediately."""
         self._become("resting")
         self._retry_ms = now_ms
 
-    def not_kept(self, now_ms: int) -> None:
-        """What a source gave cannot be kept, perhaps for want of space: ask the next one for little, in a while."""
+    def store_failed(self, now_ms: int) -> None:
+        """Process that received data could not be stored: ask the next source for a small range, after a delay."""
         self.range_bytes, self._was_too_much = self._least_bytes, True
         self._next(now_ms, round_ms=self._timing.pull_ms)
 
@@ -187,7 +187,7 @@ class Pull:
         self._retry_ms = now_ms + (round_ms if round_done else 0)
 
     def overdue(self, now_ms: int) -> bool:
-        """Whether it is time to ask; a source that did not answer is given up for the next one."""
+        """Return whether to send a request; after a timeout the next source is asked."""
         if self._retry_ms is None or now_ms < self._retry_ms:
             return False
         if self._step == "asked":

@@ -1,9 +1,9 @@
-"""The owner's pushing side: the newest groups, kept for replicas that keep up, and how far each one is.
+"""Replication from the owner to its followers: the push window, and the progress of each follower.
 
-Every group goes to all replicas at once; the fastest quorum completes it. What a replica has not acknowledged
-stays in memory up to a bound for the whole partition, whatever the replica does. A replica behind that window
-is no longer pushed to: it learns from the next empty append that something is missing and pulls from the log in
-large reads until it meets the window again. So a slow replica costs the owner no memory and the others nothing.
+Every group is sent to all followers immediately; the fastest quorum commits it. Groups that a follower has not
+acknowledged stay in memory, up to a limit for the whole partition. A follower behind that window is no longer pushed
+to: it learns from the next heartbeat that it lacks records, and pulls them from the log in large ranges until it has
+reached the window. So a slow follower costs the owner bounded memory, and does not delay the others.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tidelog_proto import broker_pb2 as pb
 _EWMA_WEIGHT = 0.2
 
 KEEPS_UP_MS: Final = 1000
-"""Whoever lags for less keeps up: what was published a moment ago is on its way to everybody."""
+"""Maximum lag of a follower that keeps up: recent records are still on their way."""
 
 
 class Sent(NamedTuple):
-    """A group as it is sent: where it begins and ends, and its batches."""
+    """A group of batches as sent, with its start and end."""
 
     base: Position
     end: Position
@@ -36,49 +36,49 @@ class Sent(NamedTuple):
 
 @dataclass(slots=True)
 class Follower:
-    """One replica as the owner sees it."""
+    """A replica from the owner's point of view."""
 
     node_id: str
     held_offset: int
-    """Its durable end, as it said last."""
+    """Its durable end, as last acknowledged."""
     streaming: bool = True
     answered: bool = False
-    """Whether it has acknowledged anything in this epoch, and something since the last empty append."""
-    told_commit: int = -1
-    told_log_start: int = 0
+    """Whether it has acknowledged anything in this epoch, and since the last heartbeat."""
+    sent_commit: int = -1
+    sent_log_start: int = 0
     noted_below: int = 0
-    """Below this it has noted, in this epoch, that records are to be deleted."""
-    told_deleted_below: int = 0
+    """Delete offset that it has noted in this epoch."""
+    sent_deleted_below: int = 0
     asks_again_ms: int | None = None
-    """When it first asked for what it once held, without an acknowledgement since: it may have lost that."""
+    """Time of its first request below its acknowledged offset since its last acknowledgement; it may have lost data."""
     next_heartbeat_ms: int = 0
     last_heard_ms: int = 0
     latency_ms: float = 0.0
-    """EWMA from a group's sending to its acknowledgement."""
+    """EWMA of the time from sending a group to its acknowledgement."""
     goal_offset: int = 0
     goal_ms: int = 0
-    """Where the log ended at some time since which the replica has not come so far, or has only just."""
+    """An earlier end of the log that the replica has not reached yet, and its time."""
 
     def lag_ms(self, now_ms: int) -> int:
-        """How long ago the log ended where this replica has not come to yet; 0 for one that keeps up."""
+        """Return the age of the oldest known log end that this replica has not reached; 0 if it keeps up."""
         return now_ms - self.goal_ms if self.held_offset < self.goal_offset else 0
 
     def keeps_up(self, now_ms: int) -> bool:
-        """Whether this replica could own the next epoch at once: it answers in this one, and lacks nothing old.
+        """Return whether this replica could own the next epoch immediately: it answers and lacks only recent records.
 
-        A node that lives does not tell that much: its copy may be damaged, or follow from far behind.
+        Liveness is not sufficient, because the copy of a live node may be damaged or lag far behind.
         """
         return self.streaming and self.answered and self.lag_ms(now_ms) < KEEPS_UP_MS
 
     def aim(self, end_offset: int, now_ms: int) -> None:
-        """Note where the log ends now, if the replica has what it had before."""
+        """Set the current log end as the new goal, if the replica has reached the previous one."""
         if self.held_offset >= self.goal_offset:
             self.goal_offset, self.goal_ms = end_offset, now_ms
 
 
 @dataclass(slots=True)
-class Pushes:
-    """All replicas of the active epoch but the owner's own."""
+class PushWindow:
+    """All replicas of the active epoch except the owner."""
 
     key: PartitionKey
     descriptor: pb.EpochDescriptor
@@ -86,32 +86,32 @@ class Pushes:
     followers: dict[str, Follower] = field(default_factory=dict)
     recent_bytes: int = 0
     window_bytes: int = 0
-    """What may be kept; see `bound`."""
+    """Limit of `recent_bytes`; see `bound`."""
     log_start: int = 0
-    """Where retention has let the log begin in this epoch: everybody is told, also when nothing more is published."""
+    """Log start raised by retention in this epoch; sent in heartbeats, too, if nothing is published."""
     deleting_below: int = 0
     deleted_below: int = 0
-    """What is to be noted, and what counts, as far as that has changed in this epoch: everybody is told as well."""
+    """Proposed and effective delete offset changed in this epoch; sent in heartbeats, too."""
     _end_offset: int = 0
     _recent: deque[Sent] = field(default_factory=deque)
 
     @classmethod
-    def begin(cls, key: PartitionKey, descriptor: pb.EpochDescriptor, timing: Timing, now_ms: int) -> Pushes:
-        """Begin an epoch: every replica is told of it by an empty append."""
+    def begin(cls, key: PartitionKey, descriptor: pb.EpochDescriptor, timing: Timing, now_ms: int) -> PushWindow:
+        """Start an epoch: every follower will be sent an empty append."""
         others = [node for node in descriptor.placement if node != descriptor.owner]
         start = descriptor.start_offset
         followers = {node: Follower(node, start, next_heartbeat_ms=now_ms, last_heard_ms=now_ms) for node in others}
         return cls(key, descriptor, timing, followers, window_bytes=timing.window_bytes)
 
     def bound(self, window_bytes: int) -> None:
-        """Keep no more than this from now on, beside the newest group."""
+        """Change the limit of the push window; the newest group is always kept."""
         self.window_bytes = window_bytes
         self._trim()
 
     def add(
         self, base: Position, end: Position, batches: Sequence[memoryview], *, commit: int, log_start: int, now_ms: int
     ) -> Send | None:
-        """Keep a new group and send it to all who keep up."""
+        """Add a new group, and send it to the followers that keep up."""
         if not self.followers:
             return None
         sent = Sent(base, end, batches, sum(map(len, batches)), now_ms)
@@ -124,11 +124,11 @@ class Pushes:
             follower.aim(end.offset, now_ms)
             if follower.streaming:
                 to.append(follower.node_id)
-                self._told(follower, commit, log_start, now_ms)
+                self._mark_sent(follower, commit, log_start, now_ms)
         return Send(to, self._message(sent, commit=commit, log_start=log_start), batches) if to else None
 
     def acknowledged(self, node_id: str, end_offset: int, now_ms: int) -> None:
-        """Note what a replica holds durably."""
+        """Process the durable end of a replica."""
         follower = self.followers.get(node_id)
         if follower is None:
             return
@@ -147,12 +147,12 @@ class Pushes:
         self._trim()
 
     def noted(self, node_id: str, below: int) -> None:
-        """Note that a replica has noted what is to be deleted."""
+        """Process that a replica has noted a delete offset."""
         follower = self.followers[node_id]
         follower.noted_below = max(follower.noted_below, below)
 
     def resume(self, node_id: str, from_offset: int, *, commit: int, log_start: int, now_ms: int) -> list[Send] | None:
-        """Push to a replica again from where it is; None when that lies before what is kept."""
+        """Resume pushing to a replica from its end; return None if that is before the push window."""
         follower = self.followers.get(node_id)
         if follower is None or not self._recent or from_offset < self._recent[0].base.offset:
             return None
@@ -162,13 +162,13 @@ class Pushes:
             for sent in self._recent
             if sent.end.offset > from_offset
         ]
-        self._told(follower, commit, log_start, now_ms)
+        self._mark_sent(follower, commit, log_start, now_ms)
         return sends
 
     def heartbeats(
         self, end: Position, *, commit: int, log_start: int, alive: Iterable[str], now_ms: int
     ) -> list[Send]:
-        """Return the empty appends that are due: for who is silent, or does not know what everybody should."""
+        """Return the heartbeats that are due: for followers that are silent or lack offsets that all should know."""
         living = set(alive)
         sends: list[Send] = []
         for follower in self.followers.values():
@@ -180,13 +180,13 @@ class Pushes:
             message = self._message(beat, commit=commit, log_start=log_start)
             message.acknowledged_offset = follower.held_offset
             sends.append(Send((follower.node_id,), message))
-            self._told(follower, commit, log_start, now_ms)
-            # One that gets lost would leave readers there waiting until the next publish.
+            self._mark_sent(follower, commit, log_start, now_ms)
+            # A lost heartbeat would leave its readers waiting until the next publish.
             follower.answered = False
         return sends
 
     def deadline_ms(self, end_offset: int, *, commit: int, alive: Iterable[str]) -> int | None:
-        """When the next empty append is due; None when nobody needs one."""
+        """Return when the next heartbeat is due; None if no follower needs one."""
         living = set(alive)
         return min(
             (
@@ -198,24 +198,24 @@ class Pushes:
         )
 
     def quiet(self, end_offset: int, commit: int) -> bool:
-        """Whether everybody holds and knows everything: nobody needs an empty append, alive or not."""
+        """Return whether no follower needs a heartbeat, alive or not."""
         return not any(self._needs(follower, end_offset, commit) for follower in self.followers.values())
 
     def _needs(self, follower: Follower, end_offset: int, commit: int) -> bool:
         return (
             not follower.answered
             or follower.held_offset < end_offset
-            or follower.told_commit < commit
-            or follower.told_log_start < self.log_start
+            or follower.sent_commit < commit
+            or follower.sent_log_start < self.log_start
             or follower.noted_below < self.deleting_below
-            or follower.told_deleted_below < self.deleted_below
+            or follower.sent_deleted_below < self.deleted_below
         )
 
-    def _told(self, follower: Follower, commit: int, log_start: int, now_ms: int) -> None:
-        follower.told_commit = max(follower.told_commit, commit)
-        follower.told_log_start = max(follower.told_log_start, log_start)
-        follower.told_deleted_below = self.deleted_below
-        # Who keeps up hears the commit soon; who is silent is reminded at leisure.
+    def _mark_sent(self, follower: Follower, commit: int, log_start: int, now_ms: int) -> None:
+        follower.sent_commit = max(follower.sent_commit, commit)
+        follower.sent_log_start = max(follower.sent_log_start, log_start)
+        follower.sent_deleted_below = self.deleted_below
+        # A follower that keeps up gets the commit offset soon; a silent one is contacted less often.
         wait_ms = self.timing.heartbeat_ms if follower.streaming else 4 * self.timing.heartbeat_ms
         silent_ms = now_ms - follower.last_heard_ms
         follower.next_heartbeat_ms = now_ms + max(wait_ms, min(silent_ms // 4, 20 * self.timing.heartbeat_ms))
@@ -239,7 +239,7 @@ class Pushes:
         )
 
     def _trim(self) -> None:
-        """Drop what all hold; past the window, drop the oldest and stop pushing to who has not acknowledged it."""
+        """Drop groups that all followers hold; beyond the limit, drop the oldest and stop pushing to laggards."""
         recent, followers = self._recent, self.followers.values()
         everyone_streams, held_by_all = True, recent[-1].end.offset if recent else 0
         for follower in followers:
@@ -249,7 +249,7 @@ class Pushes:
             self.recent_bytes > self.window_bytes or (everyone_streams and recent[0].end.offset <= held_by_all)
         ):
             if len(recent) == 1 and recent[0].end.offset > held_by_all:
-                break  # the newest group is on its way to everybody, however large it is
+                break  # the newest group is kept, regardless of its size
             sent = recent.popleft()
             self.recent_bytes -= sent.size_bytes
             for follower in self.followers.values():

@@ -1,15 +1,15 @@
-"""A replica: one partition on one node, with everything it may be: follower, acceptor, candidate, owner.
+"""A replica of a partition on one node, in all its roles: follower, acceptor, candidate, owner.
 
-Theory of operation. A partition's log is a chain of epochs. The open epoch has one owner; its other replicas are
-followers that take nothing but the next contiguous append of that owner, so every copy is a prefix of one log. When
-the owner is missing, `Candidate` has the epoch's own replicas decide its end and its successor; whoever learns the
-decision journals it, cuts what it has past the end, and enters the next epoch. Messages about another epoch than
-the active one are never interpreted: they only make the two chains meet (`ReplicaState.is_current`).
+A partition's log is a chain of epochs. The open epoch has one owner. Its other replicas are followers, which accept
+only the next contiguous append of that owner, so every copy is a prefix of one log. If the owner fails, `Candidate` has
+the epoch's own replicas decide its end and its successor. A node that learns the decision journals it, truncates its
+log to the end, and enters the next epoch. Messages about another epoch than the active one are not processed; they only
+synchronize the chains of both nodes (`ReplicaState.is_current`).
 
-What it is to the open epoch, and what it may become, is a table: `replica_state.BECOMES`.
+The roles in the open epoch and their transitions are in the table `replica_state.ROLE_TRANSITIONS`.
 
-Everything here is synchronous and touches nothing outside: `effects` says what the driver has to do, `ports` what
-it provides. Invariants are asserted at the end of every public step (`_finish_step`).
+Everything here is synchronous and free of I/O: `effects` are executed by the driver, `ports` are provided by it.
+Invariants are asserted at the end of every public step (`_finish_step`).
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from tidelog_broker.core.replication.backfill import Backfill
 from tidelog_broker.core.replication.candidate import Candidate
 from tidelog_broker.core.replication.catch_up import CatchUp
 from tidelog_broker.core.replication.chain import EpochChain
-from tidelog_broker.core.replication.chain_learner import Learning
+from tidelog_broker.core.replication.chain_learner import ChainLearner
 from tidelog_broker.core.replication.deletion import Deletion
 from tidelog_broker.core.replication.effects import (
     Effect,
     EpochDecided,
     EpochFenced,
-    KnownLater,
+    LaterSnapshot,
     PeerMessage,
     ReadLog,
     RebuildProducers,
     SyncAhead,
 )
 from tidelog_broker.core.replication.epoch_writer import Group
-from tidelog_broker.core.replication.log_tail import BrokenRunError, Tail, check_run
-from tidelog_broker.core.replication.open_damage import OpenDamage
-from tidelog_broker.core.replication.owner_failure import OwnerWatch
+from tidelog_broker.core.replication.log_tail import BrokenRunError, LogTail, check_run
+from tidelog_broker.core.replication.open_epoch_repair import OpenEpochRepair
+from tidelog_broker.core.replication.owner_failure import OwnerMonitor
 from tidelog_broker.core.replication.ownership import Ownership
 from tidelog_broker.core.replication.planned_end import SYNC_AHEAD, PlannedEnd
-from tidelog_broker.core.replication.ports import Batch, LogView, Plan, Position, Surroundings, Timing
+from tidelog_broker.core.replication.ports import Batch, ClusterHints, LogView, Plan, Position, Timing
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.push import Follower
 from tidelog_broker.core.replication.replica_state import Doubt, ReplicaState
@@ -50,16 +50,16 @@ from tidelog_broker.core.replication.source import Source
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
-Mending = Literal["fetched", "once ended", "none"]
-"""What is done about a copy that has rotted: others are asked for it at once, or once its epoch is over, which this
-node ends for that; or nothing: nobody else is to have it, or its epoch is open and another node's."""
+Repair = Literal["fetched", "once ended", "none"]
+"""Repair of a damaged copy: fetched from other nodes now, or once its epoch has ended, which this node initiates; or
+none, because no other node has it, or its epoch is open and owned by another node."""
 
 STALLED_MS = 300
-"""A takeover that was begun and has not ended for so long may be tried by others."""
+"""Age of a takeover attempt after which another candidate may try."""
 
 
 class Replica:
-    """See the module. `fence` is what the journal holds of the active epoch; `doubt` see `replica_state.Doubt`."""
+    """See the module. `fence` is the journaled fence of the active epoch; for `doubt` see `replica_state.Doubt`."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Replica:
         chain: EpochChain,
         fence: pb.FenceEntry | None,
         log: LogView,
-        surroundings: Surroundings,
+        cluster_hints: ClusterHints,
         now_ms: int,
         timing: Timing | None = None,
         doubt: Doubt = "",
@@ -81,13 +81,13 @@ class Replica:
             incarnation=incarnation,
             chain=chain,
             log=log,
-            surroundings=surroundings,
+            cluster_hints=cluster_hints,
             timing=timing or Timing(),
             doubt=doubt,
             no_space=self._no_space,
         )
         self.candidate = Candidate(state, self)
-        self.deletion = Deletion(state, tell=self._tell_of_deletion, acknowledge=self._acknowledge)
+        self.deletion = Deletion(state, tell=self._publish_deletion, acknowledge=self._acknowledge)
         self.ownership = Ownership(
             state,
             contested=self._contested,
@@ -95,7 +95,7 @@ class Replica:
             noted=self.deletion.on_ack,
             others_are_asked=lambda: self.backfill.producers.is_asking,
         )
-        self.backfill = Backfill(state, whole=self.ownership.became_whole)
+        self.backfill = Backfill(state, whole=self.ownership.on_log_complete)
         self.catch_up = CatchUp(
             state, acknowledge=self._acknowledge, reopen=self._reopen, raise_log_start=self.backfill.raise_log_start
         )
@@ -103,18 +103,18 @@ class Replica:
         self._acceptor = Acceptor(
             state, agrees=self.candidate.agrees, on_promise=self._stop_appending, fetch=self.catch_up.fetch_for
         )
-        self._learning = Learning(state, self.backfill, entered=self._enter)
+        self._learner = ChainLearner(state, self.backfill, entered=self._enter)
         self._planned_end = PlannedEnd(state, propose=self._propose)
-        self._open_damage = OpenDamage(
+        self._open_epoch_repair = OpenEpochRepair(
             state,
             followers=lambda: self.followers,
-            end=self._go_on_in_another_epoch,
-            fetch=self.backfill.begin_again,
+            end=self._end_epoch,
+            fetch=self.backfill.refetch,
         )
-        self._watch = OwnerWatch(state, now_ms)
+        self._watch = OwnerMonitor(state, now_ms)
         self._now_ms = now_ms
         self._promised_ms = now_ms
-        """When the newest promise was made here; one that was found in the journal counts from the start."""
+        """Time of the newest promise; for one found in the journal, the start of the node."""
         self._handlers: dict[type[PeerMessage], Callable[[str, Any, int], None]] = {
             pb.ReplicationAck: self.ownership.on_ack,
             pb.PreVote: self._on_pre_vote,
@@ -124,40 +124,40 @@ class Replica:
             pb.OpenEpoch: self._acceptor.on_open,
             pb.OpenEpochReply: self._for_candidate(self.candidate.on_open_reply),
             pb.MetadataUpdate: self._on_update,
-            pb.EpochStatus: self._learning.on_status,
+            pb.EpochStatus: self._learner.on_status,
             pb.Backfill: self._on_backfill,
         }
         self._load(fence, now_ms)
         self._finish_step(now_ms)
 
-    # --- beginning -------------------------------------------------------------------------------------
+    # --- start -----------------------------------------------------------------------------------------
 
     def _load(self, stored: pb.FenceEntry | None, now_ms: int) -> None:
-        self._learning.load(stored, now_ms)
+        self._learner.load(stored, now_ms)
         self.deletion.load()
         if stored is None and self.state.log.newest_epoch() is None and self._is_founding_owner():
             self.ownership.begin_first(now_ms)
 
     def _is_founding_owner(self) -> bool:
-        """Whether this very start of the node was made the first owner of a new partition.
+        """Return whether this incarnation was named the first owner of a new partition.
 
-        With no fence ever stored for it here, nothing can have been promised or appended: no takeover is needed.
+        If no fence was ever stored here, nothing was promised or appended, so that no takeover is needed.
         """
         state, active = self.state, self.state.active
         named = (active.owner, active.owner_incarnation) == (state.node_id, state.incarnation)
         is_first = active.epoch == state.chain.genesis.epoch and active.start_offset == 0
         return named and is_first and state.halted is None
 
-    # --- what is known ---------------------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------------------
 
     @property
     def retiring(self) -> bool:
-        """Whether this incarnation owns the active epoch and appends nothing more to it."""
+        """Whether this incarnation owns the active epoch but no longer appends to it."""
         return self.state.role == "retiring"
 
     @property
     def moving(self) -> bool:
-        """Whether this incarnation owns the active epoch and is ending it: by plan, perhaps appending still, or not."""
+        """Whether this incarnation owns the active epoch and is ending it, even if it still appends."""
         return self.retiring or (self._planned_end.is_waiting and self.can_append)
 
     @property
@@ -171,24 +171,24 @@ class Replica:
 
     @property
     def followers(self) -> Sequence[Follower]:
-        """The other replicas as the owner sees them; none anywhere else."""
+        """The followers of this owner; empty on other nodes."""
         return self.ownership.followers
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` is to be called; None: not before something else happens."""
+        """When `tick` has to be called; None if not before another input."""
         fetching = (self.catch_up.deadline_ms, self.backfill.deadline_ms)
         ending = (self.candidate.deadline_ms, self._planned_end.deadline_ms, self._reconsider_ms())
-        deadlines = (*fetching, *ending, self.ownership.deadline_ms(), self._open_damage.deadline_ms)
+        deadlines = (*fetching, *ending, self.ownership.deadline_ms(), self._open_epoch_repair.deadline_ms)
         return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
 
     def take_effects(self) -> list[Effect]:
-        """Return what is to be done, in order, once."""
+        """Return and clear the pending effects, in order."""
         effects, self.state.effects = self.state.effects, []
         return effects
 
-    def misses_owner(self, now_ms: int) -> bool:
-        """Whether the owner seems to be gone: a reason to try a takeover, never a permission to do one."""
+    def suspects_owner(self, now_ms: int) -> bool:
+        """Return whether the owner seems to have failed: a reason to attempt a takeover, never a permission."""
         state = self.state
         active = state.active
         if not state.is_member or state.halted is not None:
@@ -204,12 +204,12 @@ class Replica:
 
     @property
     def owner_may_be_slow(self) -> bool:
-        """Whether there is no evidence against the owner but a timeout, if it is suspected failed at all."""
+        """Whether a timeout is the only evidence against the owner."""
         given_up = self.state.promised or self.retiring or self.state.active.owner == self.state.node_id
-        return not given_up and not self._watch.seems_gone()
+        return not given_up and not self._watch.has_failure_evidence()
 
     def _reconsider_ms(self) -> int | None:
-        """When the owner may turn out to be missing although nothing is heard of it: a stalled takeover, a silence."""
+        """Return when the owner may be considered failed without further input: a stalled takeover, or silence."""
         state = self.state
         fence = state.fence
         if fence is None or state.halted is not None or self.candidate.phase != "idle":
@@ -221,10 +221,10 @@ class Replica:
     # --- inputs ----------------------------------------------------------------------------------------
 
     def receive(self, sender: str, message: PeerMessage, batches: Sequence[Batch], now_ms: int) -> bool:
-        """Take a message of another node; what makes no sense is dropped, what is old is answered with the chain.
+        """Process a message of another node; drop invalid ones, answer outdated ones with the chain.
 
         Returns:
-            Whether `deadline_ms` may be earlier now than it was: an append that only continues the log moves none.
+            Whether `deadline_ms` may have become earlier; an append that only continues the log does not change it.
         """
         self._now_ms = now_ms
         may_be_due = True
@@ -236,24 +236,24 @@ class Replica:
             else:
                 self._handlers[type(message)](sender, message, now_ms)
         except (DecodeError, BrokenRunError):
-            pass  # the peer is wrong; nothing of the message has been taken
+            pass  # invalid: nothing of the message was applied
         self._finish_step(now_ms)
         return may_be_due
 
     def wrote(self, now_ms: int, *, ok: bool = True) -> None:
-        """The oldest write is done; not `ok`: there was no space for it, and nothing of it is on disk."""
+        """Process that the oldest write is complete; if not `ok`, there was no disk space and nothing was written."""
         self._now_ms = now_ms
         self.state.waiting_writes.popleft()(ok, now_ms)
         self._finish_step(now_ms)
 
     def read(self, effect: ReadLog, batches: Sequence[memoryview], base: Position, end: Position, now_ms: int) -> None:
-        """Answer a `ReadLog` with whole batches between two positions; none: it is not held any more."""
+        """Answer a `ReadLog` with whole batches between two positions; none if they are no longer in the log."""
         status = pb.HELD if batches else pb.NOT_HELD
         self._source.reply(effect, batches, base, end, status)
         self._finish_step(now_ms)
 
     def synced_ahead(self, effect: SyncAhead, now_ms: int) -> None:
-        """A `SyncAhead` is done: go on with the planned end, or answer the owner that has one in mind."""
+        """Process that a `SyncAhead` is complete: continue the planned end, or answer the owner that asked."""
         if effect.to == self.state.node_id:
             self._planned_end.synced(effect.attempt, now_ms)
         elif effect.to:
@@ -262,23 +262,23 @@ class Replica:
         self._finish_step(now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Run expired timers; too early or too late is fine."""
+        """Run expired timers; may be called at any time."""
         self.candidate.consider(now_ms)
         self.candidate.tick(now_ms)
         self.catch_up.tick(now_ms)
         self.backfill.tick(now_ms)
         self.ownership.tick(now_ms)
         self._planned_end.tick(now_ms)
-        self._open_damage.tick(now_ms)
+        self._open_epoch_repair.tick(now_ms)
         self._finish_step(now_ms)
 
-    def neighbours_changed(self, now_ms: int) -> None:
-        """Look again at who is alive."""
-        self.ownership.neighbours_changed(now_ms)
+    def liveness_changed(self, now_ms: int) -> None:
+        """Process that the liveness of nodes has changed."""
+        self.ownership.liveness_changed(now_ms)
         self.tick(now_ms)
 
     def want_owner(self, now_ms: int) -> None:
-        """A producer wants to write here: an epoch that only this node stores, of an earlier start, is replaced."""
+        """Process that a producer waits: replace an epoch that only an earlier start of this node could own."""
         if self.state.role in {"outsider", "follower"}:
             self.candidate.eager = True
             self.tick(now_ms)
@@ -286,34 +286,34 @@ class Replica:
     # --- the owner -------------------------------------------------------------------------------------
 
     def assign(self, batches: Sequence[Batch], *, now_us: int, now_ms: int) -> Group:
-        """Give offsets to verified batches, queue them for the log and send them to the replicas."""
+        """Assign offsets to verified batches, queue them for the log and send them to the followers."""
         assert self.can_append
         group = self.ownership.assign(batches, now_us=now_us, now_ms=now_ms)
         self._finish_step(now_ms)
         return group
 
     def roll_over(self, plan: Plan, now_ms: int) -> None:
-        """End the epoch by plan: propose its end and what follows in one round. Does nothing where that is too late.
+        """End the epoch by plan, proposing its end and successor in one round. No-op if this node cannot append.
 
-        Where appends are not synced, the replicas first sync ahead, while this one appends.
+        If appends are not synced, the replicas sync ahead first, while this owner continues to append.
         """
         if self.can_append:
             self._planned_end.begin(plan, now_ms)
         self._finish_step(now_ms)
 
-    def damaged(self, epoch: int, reason: str, now_ms: int) -> Mending:
-        """Take it that this node's copy of an epoch has rotted, and see that another is fetched, now or later."""
-        mending: Mending = "none"
-        if self._open_damage.note(epoch, reason, now_ms):
-            mending = "once ended"
-        elif self.backfill.begin_again(epoch, reason, now_ms):
-            mending = "fetched"
+    def damaged(self, epoch: int, reason: str, now_ms: int) -> Repair:
+        """Process damage in this node's copy of an epoch, and return how it will be repaired."""
+        repair: Repair = "none"
+        if self._open_epoch_repair.note(epoch, reason, now_ms):
+            repair = "once ended"
+        elif self.backfill.refetch(epoch, reason, now_ms):
+            repair = "fetched"
         self._finish_step(now_ms)
-        return mending
+        return repair
 
-    def _go_on_in_another_epoch(self, now_ms: int) -> None:
+    def _end_epoch(self, now_ms: int) -> None:
         if not self.moving:
-            self.roll_over(self.ownership.plan_on(), now_ms)
+            self.roll_over(self.ownership.plan_next(), now_ms)
 
     def _propose(self, plan: Plan, now_ms: int) -> None:
         if self.can_append:
@@ -326,21 +326,21 @@ class Replica:
         self.state.emit(EpochFenced())
 
     def _contested(self, now_ms: int) -> None:
-        """A replica is promised to somebody else: this epoch will not last, and whoever began that may be gone."""
+        """Process that a replica has promised another ballot: the epoch will end, and its candidate may be gone."""
         if self.state.role == "owner" and not self.state.promised:
             self._retire()
             self.candidate.consider(now_ms)
 
-    # --- whether the owner is there ----------------------------------------------------------------------
+    # --- failure of the owner ----------------------------------------------------------------------------
 
     def _resigned(self, now_ms: int) -> None:
-        """The owner has said that it takes no further part."""
+        """Process the owner's resignation."""
         self._watch.resigned()
         self.candidate.consider(now_ms)
 
     def _on_update(self, sender: str, update: pb.MetadataUpdate, now_ms: int) -> None:
         self.ownership.note_end(sender, update)
-        self._learning.on_update(sender, update, now_ms)
+        self._learner.on_update(sender, update, now_ms)
 
     def _on_pre_vote(self, sender: str, ask: pb.PreVote, now_ms: int) -> None:
         if self._planned_end.takes(sender, ask):
@@ -363,13 +363,13 @@ class Replica:
     # --- the follower ----------------------------------------------------------------------------------
 
     def _on_append(self, sender: str, append: pb.AppendBatch, batches: Sequence[Batch], now_ms: int) -> bool:
-        """Take what the owner appends; return whether that was all: nothing was begun that has a deadline."""
+        """Process an append of the owner; return whether nothing with a deadline was started."""
         state = self.state
         if not state.is_current(sender, append.epoch, now_ms):
             return False
         active = state.active
         if (sender, append.owner_incarnation) != (active.owner, active.owner_incarnation):
-            state.ask_chain(sender, now_ms)  # no epoch has two owners: its chain is another one
+            state.request_chain(sender, now_ms)  # an epoch has one owner, so the sender has another chain
             return False
         if state.fence is None:
             return False
@@ -383,13 +383,15 @@ class Replica:
             self.raise_log_start(append.log_start_offset, now_ms)
         state.note_commit(append.commit_offset)
         if append.acknowledged_offset > state.tail.durable.offset and not state.doubt:
-            state.doubt = "damaged"  # the disk was rolled back: what it promised since may be lost, too
+            state.doubt = "damaged"  # the disk was rolled back, so promises may be lost, too
         held = state.tail.queued
         if append.base_offset > held.offset or (state.doubt and state.doubt_ends is None):
             self.catch_up.begin(now_ms)
             return False
         if not self._agrees(append):
-            state.halt(f"epoch {active.epoch} here differs from the owner's below offset {append.end_offset}")
+            state.halt(
+                f"epoch {active.epoch} here differs from the owner's below offset {append.end_offset}: the logs diverge"
+            )
             self._send_ack(pb.DIVERGED)
             return False
         fresh = [batch for batch in batches if batch.header.base_offset >= held.offset]
@@ -402,24 +404,24 @@ class Replica:
         return is_plain
 
     def raise_log_start(self, offset: int, now_ms: int) -> None:
-        """Take it that retention has deleted what lies below `offset`: here, by the owner's shell, or at the owner."""
+        """Process that retention has deleted records below `offset`, on this owner or on the owner of the epoch."""
         self.backfill.raise_log_start(offset, now_ms)
         self.ownership.log_start_raised()
 
     def delete_below(self, offset: int, now_ms: int) -> None:
-        """Have records below a committed offset deleted, as the owner; `RecordsDeleted` tells when they are."""
+        """Delete records below a committed offset, as the owner; `RecordsDeleted` reports when they are deleted."""
         if self.can_append:
             self.deletion.propose(offset)
         self._finish_step(now_ms)
 
-    def _tell_of_deletion(self, deleting_below: int, deleted_below: int) -> None:
-        self.ownership.tell_of_deletion(deleting_below, deleted_below)
+    def _publish_deletion(self, deleting_below: int, deleted_below: int) -> None:
+        self.ownership.publish_deletion(deleting_below, deleted_below)
 
     def _agrees(self, append: pb.AppendBatch) -> bool:
-        """Whether what an append repeats or continues is what is held here."""
+        """Return whether an append agrees with the local log where they overlap or meet."""
         tail, log, log_start = self.state.tail, self.state.log, self.state.log_start
         held = tail.queued
-        if append.base_offset == held.offset < append.end_offset:  # the next one, as nearly always
+        if append.base_offset == held.offset < append.end_offset:  # the common case
             return append.previous_digest == held.digest or held.offset < log_start
         if append.base_offset >= log_start and tail.digest_at(append.base_offset, log) != append.previous_digest:
             return False
@@ -428,7 +430,7 @@ class Replica:
         return tail.digest_at(append.end_offset, log) == append.end_digest
 
     def _acknowledge(self, now_ms: int) -> None:
-        """Tell the owner how far this copy is durable; after a promise no acknowledgement ever leaves."""
+        """Acknowledge the durable end to the owner; never after a promise."""
         state = self.state
         del now_ms
         fence, owner = state.fence, state.chain.active.owner
@@ -451,16 +453,16 @@ class Replica:
         self.state.send(active.owner, ack)
 
     def _stop_appending(self, now_ms: int) -> None:
-        """A promise was made: what is queued stands, nothing is added but for an accept."""
+        """Process that a ballot was promised: queued appends are kept, no more are accepted except for an accept."""
         self._promised_ms = now_ms
         self.catch_up.stop()
         if self.state.role == "owner":
             self._retire()
 
-    def _no_space(self, tail: Tail) -> None:
-        """A follower found no space: it rewinds, and pulls again when the owner says that there is more."""
+    def _no_space(self, tail: LogTail) -> None:
+        """Process a follower's append that failed for lack of disk space; it pulls again at the next heartbeat."""
         state = self.state
-        assert state.owner is None or tail is not state.tail, "an owner makes sure of space before it gives out offsets"
+        assert state.owner is None or tail is not state.tail, "an owner reserves disk space before it assigns offsets"
         self.catch_up.stop()
         if tail is not state.tail and tail.durable.offset < state.decision(tail.epoch).end_offset:
             self.backfill.incomplete.add(tail.epoch)
@@ -468,11 +470,11 @@ class Replica:
     # --- the chain -------------------------------------------------------------------------------------
 
     def decided(self, decision: bytes) -> None:
-        """A quorum has accepted what this node proposed."""
+        """Process that a quorum has accepted this node's proposal."""
         old, first_epoch = self.state.active, self.state.active.epoch
-        self._learning.learn(self.state.node_id, first_epoch, [decision])
+        self._learner.learn(self.state.node_id, first_epoch, [decision])
         for node in dict.fromkeys([*old.placement, *self.state.active.placement]):
-            self.state.tell_chain(node, first_epoch)
+            self.state.send_chain(node, first_epoch)
 
     def _enter(self, value: pb.EpochDecision) -> None:
         state = self.state
@@ -481,7 +483,7 @@ class Replica:
         state.enter()
         self.deletion.enter(value)
         self._planned_end.forget()
-        self._open_damage.entered(self._now_ms)
+        self._open_epoch_repair.entered(self._now_ms)
         self._watch.entered(self._now_ms)
         self.catch_up.stop()
         self.candidate.reset()
@@ -501,7 +503,7 @@ class Replica:
         if (active.owner, active.owner_incarnation) == (state.node_id, state.incarnation):
             self.ownership.begin()
 
-    # --- becoming the owner ----------------------------------------------------------------------------
+    # --- producer state --------------------------------------------------------------------------------
 
     def producers_rebuilt(
         self,
@@ -510,18 +512,18 @@ class Replica:
         last_append_timestamp_us: int,
         now_ms: int,
         *,
-        later: KnownLater | None = None,
+        later: LaterSnapshot | None = None,
     ) -> None:
-        """Take the producers' state at an epoch's end; None when the log here cannot tell it, or only a `later` one."""
+        """Process rebuilt producer state; None if the local log does not contain it, or only `later` state."""
         self.ownership.rebuilt(effect, table, last_append_timestamp_us, now_ms, later=later)
         self._finish_step(now_ms)
 
     def _on_backfill(self, sender: str, ask: pb.Backfill, now_ms: int) -> None:
         resumed = self._source.on_ask(sender, ask, now_ms)
         is_open = ask.epoch == self.state.active.epoch
-        is_left = is_open and not resumed and self.ownership.has_left_behind(sender, ask.from_offset, now_ms)
+        is_left = is_open and not resumed and self.ownership.lacks_deleted_records(sender, ask.from_offset, now_ms)
         if is_left:
-            self._go_on_in_another_epoch(now_ms)
+            self._end_epoch(now_ms)
 
     def _on_backfill_reply(self, sender: str, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
         if self.ownership.take_producers(sender, reply, now_ms):
@@ -529,7 +531,7 @@ class Replica:
         if not self.catch_up.on_reply(sender, reply, batches, now_ms):
             self.backfill.on_reply(sender, reply, batches, now_ms)
 
-    # --- inside ----------------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------------
 
     def _reopen(self, opening: Opening, now_ms: int) -> None:
         self._acceptor.on_open(opening.sender, opening.message, now_ms)
@@ -542,7 +544,7 @@ class Replica:
         return on_reply
 
     def _finish_step(self, now_ms: int) -> None:
-        """Receive what this node has sent to itself, then see that everything is as it must be."""
+        """Process messages that this node has sent to itself, then check the invariants."""
         state = self.state
         while state.to_self:
             message = state.to_self.popleft()
@@ -552,8 +554,8 @@ class Replica:
                 self._handlers[type(message)](state.node_id, message, now_ms)
         tail, active, chain, owner = state.tail, state.chain.active, state.chain, state.owner
         queued, epoch = tail.queued.offset, active.epoch
-        assert tail.epoch == epoch, "the tail is the active epoch's"
-        assert chain.genesis.epoch + len(chain.decisions) == epoch, "the chain is dense"
+        assert tail.epoch == epoch, "the tail must belong to the active epoch"
+        assert chain.genesis.epoch + len(chain.decisions) == epoch, "the chain must be contiguous"
         assert tail.durable.offset <= queued
         assert state.high_watermark <= queued or state.high_watermark <= active.start_offset
         is_member = state.is_member

@@ -1,14 +1,14 @@
-"""Producers that have sent nothing for long: of each only its epoch and where its numbers ended, 20 bytes.
+"""Compact state of inactive producers: the epoch and the next sequence of each, 20 bytes.
 
-That is enough to let it go on, to refuse what it had stored already, and to refuse an older instance of it. What is not
-known any more is where its batches went.
+This is sufficient to let the producer continue, to refuse retries of stored batches, and to fence its older instances.
+The offsets of its batches are no longer known.
 
-They lie in runs: columns, sorted by producer id, which never change. The newest run gathers in a dict. A producer that
-is added again stands in a newer run, which is asked first. The oldest run is forgotten as a whole. So memory is bounded
-and small, nothing is ever moved, and only who is in no table costs a search: one in each run.
+Entries are stored in runs: immutable columns, sorted by producer id. The newest run is collected in a dict. An updated
+producer gets an entry in a newer run, and newer runs are searched first. The oldest run is dropped as a whole. Memory
+is therefore bounded and small, and only a lookup of an unknown producer searches all runs.
 
-Rejected: a dict of all, some hundred bytes a producer; a Bloom filter, which refuses new producers now and then, and
-cannot tell who may go on.
+Rejected: a dict of all producers, which takes some hundred bytes each; a Bloom filter, whose false positives refuse new
+producers, and which does not contain the next sequence.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RUNS_MAX: Final = 24
 
 
 class SilentProducer(NamedTuple):
-    """What is kept of one."""
+    """The remaining state of one producer."""
 
     producer_epoch: int
     end_sequence: int
@@ -48,7 +48,7 @@ class _Run(NamedTuple):
 
 
 class SilentProducers:
-    """The newest of them, `runs_max` runs of `run_length` and those since: a function of the calls of `add`."""
+    """The newest silent producers: up to `runs_max` runs of `run_length`, and an incomplete run; deterministic."""
 
     def __init__(self, *, run_length: int = RUN_LENGTH, runs_max: int = RUNS_MAX) -> None:
         self._run_length = run_length
@@ -56,14 +56,14 @@ class SilentProducers:
         self._newest: dict[int, SilentProducer] = {}
 
     def add(self, producer_id: int, producer_epoch: int, end_sequence: int) -> None:
-        """Note a producer, whatever was known of it before."""
+        """Add a producer, replacing an earlier entry."""
         self._newest[producer_id] = SilentProducer(producer_epoch, end_sequence)
         if len(self._newest) == self._run_length:
             self._runs.append(_columns(sorted(self._newest), self._newest))
             self._newest = {}
 
     def find(self, producer_id: int) -> SilentProducer | None:
-        """Return what is kept of a producer; None for one that was never added, or has been forgotten."""
+        """Return the state of a producer; None if it is unknown or was dropped."""
         known = self._newest.get(producer_id)
         if known is not None:
             return known
@@ -74,7 +74,7 @@ class SilentProducers:
         return None
 
     def snapshot(self) -> list[pb.SilentProducers]:
-        """Return the runs, oldest first, and last those that are not a whole one yet."""
+        """Return the runs, oldest first, followed by the incomplete run."""
         return [
             pb.SilentProducers(
                 producer_ids=to_bytes(run.ids),
@@ -88,7 +88,7 @@ class SilentProducers:
     def restore(
         cls, runs: Iterable[pb.SilentProducers], *, run_length: int = RUN_LENGTH, runs_max: int = RUNS_MAX
     ) -> SilentProducers:
-        """Rebuild from `snapshot`; from nothing, as older nodes give it, none.
+        """Restore from `snapshot`; snapshots of early versions have no runs.
 
         Raises:
             DecodeError: the columns of a run have different lengths.

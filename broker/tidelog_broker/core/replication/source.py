@@ -1,4 +1,4 @@
-"""A source: serving other replicas what they pull, stretches of the log and the producers' state at an epoch's end."""
+"""Serving of pulls: ranges of the log, and the producer state at an epoch's end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class Source:
-    """The log of one replica, as others fetch it."""
+    """Serves one replica's log to other replicas."""
 
     def __init__(
         self,
@@ -20,13 +20,13 @@ class Source:
         incomplete: Callable[[], Collection[int]],
         resume: Callable[[str, int, int], bool],
     ) -> None:
-        """Take the callbacks: which sealed epochs are not whole here; push to a node again from an offset."""
+        """Set the callbacks: the incomplete sealed epochs; resume pushing to a node from an offset."""
         self._state = state
         self._incomplete = incomplete
         self._resume = resume
 
     def on_ask(self, sender: str, ask: pb.Backfill, now_ms: int) -> bool:
-        """Serve a stretch of the log, or the producers' state at an epoch's end; return whether it is pushed again."""
+        """Serve a request; return whether pushing to its sender was resumed instead."""
         state = self._state
         status = self._may_serve(ask)
         if status == pb.HELD and ask.producers:
@@ -36,7 +36,7 @@ class Source:
         is_open = status == pb.HELD and ask.epoch == state.tail.epoch
         resumed = is_open and self._resume(sender, ask.from_offset, now_ms)
         if resumed:
-            end = ask.from_offset  # what follows is on its way as appends
+            end = ask.from_offset  # the rest follows as appends
         if status == pb.HELD and ask.epoch != state.tail.epoch:
             end = state.decision(ask.epoch).end_offset
         if status == pb.HELD and ask.from_offset < end:
@@ -46,7 +46,7 @@ class Source:
             state.emit(ReadLog(sender, ask.epoch, ask.from_offset, limit, bytes_max))
             return False
         at = Position(ask.from_offset, ask.from_digest)
-        if status == pb.DIVERGED and ask.digest_unknown:  # compacted: a batch here holds more than that one did
+        if status == pb.DIVERGED and ask.digest_unknown:  # a compacted batch here may start before the offset
             start = state.log.batch_start(ask.epoch, ask.from_offset)
             at = Position(ask.from_offset if start is None else start, 0)
         self.reply(ReadLog(sender, ask.epoch, ask.from_offset, end, 0), (), at, at, status)
@@ -61,23 +61,23 @@ class Source:
         if ask.epoch < state.chain.genesis.epoch or (ask.epoch == state.tail.epoch and not state.is_member):
             return pb.NOT_HELD
         if ask.producers and ask.epoch < state.active.epoch and ask.from_offset == state.decision(ask.epoch).end_offset:
-            return pb.HELD  # the log and its snapshots decide: also of what was deleted, or never held, they may tell
-        # An older version than this node is to have may be what another one lacks to make the newest.
+            return pb.HELD  # the log or its snapshots may contain the state of deleted and missing epochs, too
+        # Another node may need an outdated version as input for the newest one.
         if ask.epoch in self._incomplete() and state.log.epoch_end(ask.epoch) not in state.ends_of(ask.epoch):
             return pb.NOT_HELD
         digest = state.position_of(ask.epoch, ask.from_offset)
         if digest is None:
-            # Where another version of the epoch has a border between batches, this one may have none.
+            # The offset may be a batch boundary only in another version of the epoch.
             return pb.DIVERGED if ask.epoch in state.chain.compactions else pb.NOT_HELD
         return pb.HELD if ask.producers or ask.digest_unknown or digest == ask.from_digest else pb.DIVERGED
 
     def reply(
         self, to: ReadLog, batches: Sequence[memoryview], base: Position, end: Position, status: pb.ReplicaStatus
     ) -> None:
-        """Send what was read."""
+        """Send data read from the log."""
         state = self._state
         is_open = to.epoch == state.tail.epoch
-        # An owner has given out offsets that it has not written yet: who asks is not done before it has them, too.
+        # Include assigned offsets that are not written yet, because the receiver has to fetch those, too.
         sealed = not is_open and status in {pb.HELD, pb.DIVERGED}
         source_end = state.decision(to.epoch).end_offset if sealed else state.tail.queued.offset
         held = state.log.epoch_end(to.epoch) if sealed else None

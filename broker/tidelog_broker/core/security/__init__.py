@@ -1,1 +1,1 @@
-"""Who somebody is, what he may do, and how much of it."""
+"""Authentication, permissions and quotas."""

@@ -1,8 +1,7 @@
-"""Secrets of API keys: what is kept of them, and who has shown a right one before.
+"""Secrets of API keys: the stored hash, and a cache of verified secrets.
 
-A secret has 256 random bits, so nobody finds it by trying; the slow hash (scrypt, 4 MiB and some milliseconds) is for
-the day on which `__meta` is read by somebody who should not. Whoever has shown a right secret once is recognised by a
-fast keyed hash of it that only this process knows.
+A secret has 256 random bits and cannot be guessed; the slow hash (scrypt, 4 MiB, some milliseconds) protects it if
+`__meta` leaks. A secret that was verified once is recognised by a fast hash that is keyed with a process-local key.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ _BLOCKS: Final = 8
 
 
 def slow_hash(secret: str, salt: bytes) -> bytes:
-    """Return the hash that is kept of a secret: 32 bytes. It takes milliseconds; call it on a worker."""
+    """Return the stored hash of a secret: 32 bytes. It takes milliseconds; call it on a worker thread."""
     return hashlib.scrypt(secret.encode(), salt=salt, n=_COST, r=_BLOCKS, p=1, dklen=32)
 
 
-class KnownSecrets:
-    """Secrets that have been found right in this process, by the ids of their keys: of each a keyed hash.
+class VerifiedSecrets:
+    """Cache of verified secrets by key id, as keyed hashes.
 
     Args:
-        random_key: 32 bytes that nobody else knows.
-        entries_max: the oldest are forgotten beyond so many.
+        random_key: 32 random bytes, known only to this process.
+        entries_max: maximum number of entries; the oldest are evicted.
     """
 
     def __init__(self, random_key: bytes, *, entries_max: int = 10_000) -> None:
@@ -38,12 +37,12 @@ class KnownSecrets:
         self._marks: dict[str, bytes] = {}
 
     def knows(self, key: Key, kept_hash: bytes) -> bool:
-        """Whether this secret was found right for a key whose kept hash is this."""
+        """Return whether this secret was verified against this stored hash."""
         mark = self._marks.get(key.key_id)
         return mark is not None and hmac.compare_digest(mark, self._mark(key, kept_hash))
 
     def learn(self, key: Key, kept_hash: bytes) -> None:
-        """Note that the secret was found right."""
+        """Record that a secret was verified."""
         self._marks.pop(key.key_id, None)
         self._marks[key.key_id] = self._mark(key, kept_hash)
         if len(self._marks) > self._entries_max:

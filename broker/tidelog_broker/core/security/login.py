@@ -1,4 +1,4 @@
-"""A client that is about to prove that it knows a password: what was said so far."""
+"""State of a SCRAM login between its two messages."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tidelog_proto.auth.scram import ServerSide
 
 
 class Login(NamedTuple):
-    """One exchange that has begun, on one connection.
+    """A login in progress.
 
     Attributes:
-        side: the node's side of it.
-        user_id: of the user; empty when there is none.
+        side: the server side of the SCRAM exchange.
+        user_id: id of the user; empty if the user does not exist.
     """
 
     side: ServerSide
@@ -21,5 +21,5 @@ class Login(NamedTuple):
 
     @property
     def challenge(self) -> pb.HelloChallenge:
-        """What the client is answered."""
+        """The challenge for the client."""
         return pb.HelloChallenge(scram=self.side.first)

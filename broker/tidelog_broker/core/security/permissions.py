@@ -1,13 +1,12 @@
-"""Who may do what: rules, and what they add up to.
+"""Access rules and their evaluation.
 
-A rule allows or denies operations on resources to a principal, to a role, or to everybody (`*`). What no rule allows
-is denied, and what a rule denies is denied whatever others allow. An administrator may do everything; who that is
-stands in the settings, not in rules, so that rules cannot lock everybody out.
+A rule allows or denies operations on resources for a principal, a role, or everybody (`*`). Everything is denied unless
+a rule allows it, and a denying rule overrides all allowing ones. Administrators may do everything; they are configured
+in the settings rather than by rules, so that rules cannot lock all users out.
 
-Whoever may do something with a resource may see that it is there: each operation on it allows DESCRIBE, too.
+Permission for any operation on a resource includes DESCRIBE.
 
-The broker's own topics are for those who may change the cluster: no rule about topics is about them, not even one about
-all of them.
+The broker's internal topics require permission to change the cluster; rules about topics do not apply to them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ __all__ = [
     "Permissions",
     "check_principal",
     "check_rule",
-    "is_brokers_own",
+    "is_internal_topic",
     "operation_name",
     "refuse_admin",
     "resource_name",
@@ -43,19 +42,19 @@ OPERATIONS: Final = {
     pb.RES_GROUP: frozenset({pb.OP_GROUP, pb.OP_DELETE, pb.OP_DESCRIBE}),
     pb.RES_CLUSTER: frozenset({pb.OP_CLUSTER, pb.OP_DESCRIBE, pb.OP_IMPERSONATE}),
 }
-"""What can be done with each kind of resource."""
+"""The operations of each kind of resource."""
 
 
 class Decision(NamedTuple):
-    """Whether something is allowed, and why."""
+    """The result of an evaluation, and its reason."""
 
     allowed: bool
     because: str
-    """The id of the rule that decided, or why none did."""
+    """Id of the deciding rule, or a text if no rule decided."""
 
 
 class Permissions:
-    """The rules of the cluster, as far as `__meta` has been applied.
+    """The rules of the cluster, up to the applied position of `__meta`.
 
     Args:
         admins: principals that may do everything.
@@ -64,25 +63,25 @@ class Permissions:
     def __init__(self, admins: Collection[str] = ()) -> None:
         self._admins = frozenset(admins)
         self.changes = 0
-        """Rises with every change: what was decided before it is to be asked again."""
+        """Incremented by every change, which invalidates earlier decisions."""
         self.all_read = True
-        """False in a node that has not read all rules since it started: what it denies, others may allow."""
+        """False until this node has read all rules since its start; a denial is then not final."""
         self._by_id: dict[str, pb.AccessRule] = {}
         self._by_principal: dict[str, dict[str, pb.AccessRule]] = {}
 
     def is_admin(self, principal: str) -> bool:
-        """Whether a principal may do everything, because the settings name it."""
+        """Return whether a principal is an administrator in the settings."""
         return principal in self._admins
 
     def put(self, rule: pb.AccessRule) -> None:
-        """Let a rule hold, instead of the one that had its id."""
+        """Add a rule, replacing the one with the same id."""
         self.drop(rule.rule_id)
         self._by_id[rule.rule_id] = rule
         self._by_principal.setdefault(rule.principal, {})[rule.rule_id] = rule
         self.changes += 1
 
     def drop(self, rule_id: str) -> None:
-        """Let a rule hold no longer; nothing happens where there is none."""
+        """Remove a rule, if it exists."""
         rule = self._by_id.pop(rule_id, None)
         if rule is not None:
             of_principal = self._by_principal[rule.principal]
@@ -92,7 +91,7 @@ class Permissions:
             self.changes += 1
 
     def copy(self) -> Permissions:
-        """Return the same rules, to try a change on."""
+        """Return a copy, to evaluate a change without applying it."""
         copied = Permissions(self._admins)
         for rule in self._by_id.values():
             copied.put(rule)
@@ -106,10 +105,10 @@ class Permissions:
         resource: pb.Resource,
         name: str,
     ) -> Decision:
-        """Return whether a principal with these roles may do something with the resource called `name`."""
+        """Return whether a principal with these roles may perform an operation on the resource called `name`."""
         if principal in self._admins:
             return Decision(allowed=True, because=f"{principal!r} is an administrator")
-        if is_brokers_own(resource, name):
+        if is_internal_topic(resource, name):
             operation, resource, name = pb.OP_CLUSTER, pb.RES_CLUSTER, ""
         allowing = ""
         for who in (principal, EVERYBODY, *(ROLE_PREFIX + role for role in roles)):
@@ -126,8 +125,8 @@ class Permissions:
         return Decision(allowed=False, because="no rule allows it")
 
 
-def is_brokers_own(resource: pb.Resource, name: str) -> bool:
-    """Whether this is a topic of the broker itself, which is the cluster's."""
+def is_internal_topic(resource: pb.Resource, name: str) -> bool:
+    """Return whether a resource is an internal topic of the broker."""
     return resource == pb.RES_TOPIC and name.startswith(INTERNAL_PREFIX)
 
 
@@ -138,7 +137,7 @@ def _is_about(rule: pb.AccessRule, resource: pb.Resource, name: str) -> bool:
 
 
 def check_rule(rule: pb.AccessRule) -> None:
-    """Refuse a rule that says nothing that can be.
+    """Refuse an invalid rule.
 
     Raises:
         ProtocolError: INVALID_REQUEST.
@@ -147,29 +146,37 @@ def check_rule(rule: pb.AccessRule) -> None:
     if rule.principal != EVERYBODY:
         check_principal(who)
     if rule.resource not in OPERATIONS:
-        raise ProtocolError(pb.INVALID_REQUEST, "a rule is about a topic, a group or the cluster")
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"resource must be topic, group or cluster, got {resource_name(rule.resource)}"
+        )
     if not rule.operations:
-        raise ProtocolError(pb.INVALID_REQUEST, "a rule names at least one operation")
+        raise ProtocolError(pb.INVALID_REQUEST, "a rule must name at least one operation, got none")
     for operation in rule.operations:
         if operation != pb.OP_ALL and operation not in OPERATIONS[rule.resource]:
             done, what = operation_name(operation), resource_name(rule.resource)
-            raise ProtocolError(pb.INVALID_REQUEST, f"{done} is nothing that is done with a {what}")
+            valid = ", ".join(sorted(map(operation_name, OPERATIONS[rule.resource])))
+            raise ProtocolError(pb.INVALID_REQUEST, f"a {what} has no operation {done}; its operations are: {valid}")
     if len(rule.name) > RULE_NAME_CHARS_MAX or (rule.name and not rule.name.isprintable()):
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"a resource's name has at most {RULE_NAME_CHARS_MAX} characters, all printable"
+            pb.INVALID_REQUEST,
+            f"a resource name must be at most {RULE_NAME_CHARS_MAX} printable characters, got {len(rule.name)}: "
+            f"{rule.name[:80]!r}",
         )
     if rule.resource == pb.RES_CLUSTER:
         if rule.name:
-            raise ProtocolError(pb.INVALID_REQUEST, "there is one cluster, and it is not named in rules")
+            raise ProtocolError(pb.INVALID_REQUEST, f"a rule about the cluster must not have a name, got {rule.name!r}")
     elif not rule.name and not rule.prefix:
-        raise ProtocolError(pb.INVALID_REQUEST, "a rule names its resource, or the beginning of their names")
+        raise ProtocolError(
+            pb.INVALID_REQUEST,
+            f"a rule must name its {resource_name(rule.resource)}, or a prefix of names followed by *",
+        )
     elif (fault := _never_matches(rule)) is not None:
         written = f"{resource_name(rule.resource)}:{rule.name}{'*' if rule.prefix else ''}"
         raise ProtocolError(pb.INVALID_REQUEST, f"a rule about {written!r} would never match: {fault}")
 
 
 def _never_matches(rule: pb.AccessRule) -> str | None:
-    """Return why no topic or group has a name that a rule is about, and what to write instead; None if one can."""
+    """Return why a rule matches no valid name of a topic or group, and the remedy; None if it can match."""
     if "*" in rule.name:
         begin = rule.name.partition("*")[0]
         return (
@@ -180,13 +187,13 @@ def _never_matches(rule: pb.AccessRule) -> str | None:
         return f"a group's name has at most {GROUP_NAME_BYTES_MAX} bytes" if is_too_long else None
     if rule.name.startswith(INTERNAL_PREFIX):
         return (
-            f"topics that begin with {INTERNAL_PREFIX} are the broker's own, and need `cluster` on the cluster; allow "
-            "or deny that: tidelog acl grant PRINCIPAL cluster cluster"
+            f"topics that begin with {INTERNAL_PREFIX} are internal and require the permission `cluster`: "
+            "tidelog acl grant PRINCIPAL cluster cluster"
         )
     if rule.prefix:
         if may_begin_topic_name(rule.name):
             return None
-        return f"a topic's name is 1 to {TOPIC_NAME_CHARS_MAX} of A-Z a-z 0-9 . _ -, and no name begins so"
+        return f"a topic name is 1 to {TOPIC_NAME_CHARS_MAX} of A-Z a-z 0-9 . _ -, and cannot begin like this"
     try:
         check_topic_name(rule.name)
     except ProtocolError as error:
@@ -195,7 +202,7 @@ def _never_matches(rule: pb.AccessRule) -> str | None:
 
 
 def check_principal(name: str) -> None:
-    """Refuse a principal's or a role's name that is empty, too long or unprintable, or looks like another name.
+    """Refuse the name of a principal or role that is empty, too long, unprintable, or confusable.
 
     Raises:
         ProtocolError: INVALID_REQUEST.
@@ -205,7 +212,7 @@ def check_principal(name: str) -> None:
 
 
 def refuse_admin(permissions: Permissions, principal: str) -> None:
-    """Refuse an API key or a user of the administrator, whose keys only the settings of the nodes name.
+    """Refuse an API key or user for an administrator, whose credentials are configured on the nodes only.
 
     Raises:
         ProtocolError: INVALID_REQUEST.
@@ -213,18 +220,18 @@ def refuse_admin(permissions: Permissions, principal: str) -> None:
     if permissions.is_admin(principal):
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"{principal!r} is the administrator, whose keys are in admin_key_file of the nodes alone: add one there "
-            "(tidelog key new), or choose another principal and give it rights (tidelog acl grant)",
+            f"{principal!r} is the administrator, whose keys are configured in admin_key_file of the nodes: add one "
+            "there (tidelog key new), or choose another principal and give it rights (tidelog acl grant)",
         )
 
 
 def operation_name(operation: int) -> str:
-    """Return what people call an operation: `produce`."""
+    """Return the display name of an operation: `produce`."""
     return _word(pb.Operation, operation, "OP_")
 
 
 def resource_name(resource: int) -> str:
-    """Return what people call a kind of resource: `topic`."""
+    """Return the display name of a kind of resource: `topic`."""
     return _word(pb.Resource, resource, "RES_")
 
 

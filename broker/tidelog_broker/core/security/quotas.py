@@ -1,11 +1,11 @@
-"""Who may have how much: quotas, and what they add up to for a principal or for an address.
+"""Quotas, and the limits that they set for a principal or an address.
 
-A quota is about one subject: a principal by name, each principal with a role, each principal (`*`), each address of a
-network, or whoever no narrower quota speaks of (`default`). Each limit is looked for by itself, from the narrowest
-subject to the broadest, and the first quota that names it decides. Of several roles the largest limit counts, of
-networks that contain an address the smallest network.
+The subject of a quota is a principal, each principal with a role, each principal (`*`), each address of a network, or
+everything without a more specific quota (`default`). Each limit is resolved separately, from the most specific subject
+to the least specific one, and the first quota that sets it applies. Of several roles the largest limit applies, of
+nested networks the smallest network.
 
-An IPv6 address counts as its /64, as whoever has one address has the others, too.
+An IPv6 address is represented by its /64, because a client can use any address in its /64.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ DEFAULT: Final = "default"
 
 
 class Limits(NamedTuple):
-    """How much a caller may have; None: without bound."""
+    """The limits of a caller; None: unlimited."""
 
     produce_bytes: int | None = None
-    """Bytes a second."""
+    """Bytes per second."""
     consume_bytes: int | None = None
-    """Bytes a second."""
+    """Bytes per second."""
     requests: int | None = None
-    """A second."""
+    """Requests per second."""
     connections: int | None = None
     in_flight_bytes: int | None = None
     topics: int | None = None
@@ -41,7 +41,7 @@ class Limits(NamedTuple):
 
     @property
     def has_rates(self) -> bool:
-        """Whether anything is bounded by time."""
+        """Whether a rate is limited."""
         return any(bound is not None for bound in self[:3])
 
 
@@ -51,39 +51,39 @@ _RATES: Final = ("produce_bytes", "consume_bytes", "requests", "in_flight_bytes"
 
 
 class Quotas:
-    """The quotas of the cluster, as far as `__meta` has been applied.
+    """The quotas of the cluster, up to the applied position of `__meta`.
 
     Args:
-        admins: principals that only a quota of their own name bounds, so that nobody locks everybody out.
+        admins: principals to which only quotas of their own name apply, so that quotas cannot lock all users out.
     """
 
     def __init__(self, admins: Collection[str] = ()) -> None:
         self._admins = frozenset(admins)
         self.changes = 0
-        """Rises with every change: limits that were found before it are to be found again."""
+        """Incremented by every change, which invalidates limits resolved before."""
         self._by_id: dict[str, pb.Quota] = {}
         self._by_subject: dict[str, pb.Quota] = {}
         self._prefix_bits: list[tuple[int, int]] = []
-        """Versions of IP and sizes of the networks that have quotas, the smallest networks first."""
+        """IP version and prefix length of the networks with quotas, longest prefix first."""
         self._is_stale = False
 
     def put(self, quota: pb.Quota) -> None:
-        """Let a quota hold, instead of the one that had its id."""
+        """Add a quota, replacing the one with the same id."""
         self._by_id[quota.quota_id] = quota
         self._changed()
 
     def drop(self, quota_id: str) -> None:
-        """Let a quota hold no longer; nothing happens where there is none."""
+        """Remove a quota, if it exists."""
         if self._by_id.pop(quota_id, None) is not None:
             self._changed()
 
     def of_subject(self, subject: str) -> pb.Quota | None:
-        """Return the quota of a subject, as `canonical` writes it; None when it has none."""
+        """Return the quota of a subject in the form of `canonical`; None if it has none."""
         self._freshen()
         return self._by_subject.get(subject)
 
     def of_principal(self, principal: str, roles: Iterable[str] = ()) -> Limits:
-        """Return what holds for a principal with these roles."""
+        """Return the limits of a principal with these roles."""
         if not self._by_id:
             return Limits()
         self._freshen()
@@ -94,18 +94,18 @@ class Quotas:
         return self._found([own], of_roles, [each], [self._by_subject.get(DEFAULT)])
 
     def is_admin(self, principal: str) -> bool:
-        """Whether only a quota of its own name bounds a principal."""
+        """Return whether only quotas of its own name apply to a principal."""
         return principal in self._admins
 
     def of_address(self, address: str) -> Limits:
-        """Return what holds for an address, as `counted_address` writes it."""
+        """Return the limits of an address in the form of `counted_address`."""
         if not self._by_id:
             return Limits()
         self._freshen()
         return self._found(*([quota] for quota in self._around(address)), [self._by_subject.get(DEFAULT)])
 
     def _around(self, address: str) -> Iterator[pb.Quota]:
-        """Yield the quotas of the networks that an address is in, the smallest first."""
+        """Yield the quotas of the networks that contain an address, longest prefix first."""
         if not self._prefix_bits or not address:
             return
         meant = ipaddress.ip_network(address)
@@ -123,7 +123,7 @@ class Quotas:
         self._is_stale = True
 
     def _freshen(self) -> None:
-        """Sort the quotas by what is looked for; not with each that comes, as thousands come in a replay."""
+        """Rebuild the lookup tables if quotas changed; deferred, because a replay applies thousands."""
         if not self._is_stale:
             return
         self._is_stale = False
@@ -134,7 +134,7 @@ class Quotas:
 
 
 def _network_of(subject: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    """Return the network that a quota is about; None for other subjects, and for what only a newer release knows."""
+    """Return the network in a subject; None for other subjects, and for networks that this version cannot parse."""
     try:
         return (
             ipaddress.ip_network(subject.removeprefix(ADDRESS_PREFIX)) if subject.startswith(ADDRESS_PREFIX) else None
@@ -144,7 +144,7 @@ def _network_of(subject: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network |
 
 
 def _first(field: str, tiers: Iterable[list[pb.Quota] | list[pb.Quota | None]]) -> int | None:
-    """Return what the narrowest quota that names a limit says of it."""
+    """Return a limit from the most specific quota that sets it."""
     for tier in tiers:
         named = [getattr(quota, field) for quota in tier if quota is not None and quota.HasField(field)]
         if named:
@@ -153,14 +153,14 @@ def _first(field: str, tiers: Iterable[list[pb.Quota] | list[pb.Quota | None]]) 
 
 
 def canonical(subject: str, *, is_new: bool = True) -> str:
-    """Return the one way to write a subject.
+    """Return the canonical form of a subject.
 
     Args:
         subject: a principal, `role:NAME`, `*`, `default` or `address:NETWORK`.
-        is_new: whether it is to have a quota; False accepts names of principals that older releases took.
+        is_new: whether a quota is being created; False accepts names of principals that earlier releases allowed.
 
     Raises:
-        ProtocolError: INVALID_REQUEST, it is none.
+        ProtocolError: INVALID_REQUEST if the subject is invalid.
     """
     if subject.startswith(ADDRESS_PREFIX):
         text = subject.removeprefix(ADDRESS_PREFIX)
@@ -168,10 +168,15 @@ def canonical(subject: str, *, is_new: bool = True) -> str:
             network = ipaddress.ip_network(text)
         except ValueError as error:
             raise ProtocolError(
-                pb.INVALID_REQUEST, f"{text!r} is no network, like 10.0.0.0/8 or 2001:db8::/48: {error}"
+                pb.INVALID_REQUEST,
+                f"{text!r} is not a network ({error}); write it like 10.0.0.0/8 or 2001:db8::/48",
             ) from None
         if isinstance(network, ipaddress.IPv6Network) and network.prefixlen > V6_PREFIX_BITS:
-            raise ProtocolError(pb.INVALID_REQUEST, f"IPv6 addresses count by /{V6_PREFIX_BITS}: name one, or more")
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"IPv6 addresses are counted by /{V6_PREFIX_BITS}, got /{network.prefixlen}: use a network of at most "
+                f"{V6_PREFIX_BITS} prefix bits",
+            )
         return f"{ADDRESS_PREFIX}{network}"
     if is_new and subject not in {EVERYBODY, DEFAULT}:
         check_principal(subject.removeprefix(ROLE_PREFIX))
@@ -179,10 +184,10 @@ def canonical(subject: str, *, is_new: bool = True) -> str:
 
 
 def check_quota(quota: pb.Quota, *, is_admin: bool) -> None:
-    """Refuse a quota that says nothing that can be, or keeps an administrator out, who alone could take it back.
+    """Refuse an invalid quota, or one that locks out an administrator.
 
     Args:
-        quota: what is to hold.
+        quota: the quota.
         is_admin: whether its subject is an administrator, see `Quotas.is_admin`.
 
     Raises:
@@ -194,12 +199,18 @@ def check_quota(quota: pb.Quota, *, is_admin: bool) -> None:
         if quota.HasField(field) and getattr(quota, field) < least:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"{field} is at least {least}, as what is more is delayed and not refused; to keep somebody out deny "
-                "him by a rule, revoke his keys, or allow him 0 connections",
+                f"{field} must be >= {least}, got {getattr(quota, field)}; a rate delays requests and never refuses "
+                "them. To lock a principal out, deny access by a rule, revoke its keys, or set connections to 0",
             )
     if (is_admin or quota.subject in _EVERYBODYS) and quota.HasField("connections") and not quota.connections:
-        raise ProtocolError(pb.INVALID_REQUEST, f"0 connections for {quota.subject!r} would lock everybody out")
+        raise ProtocolError(
+            pb.INVALID_REQUEST,
+            f"connections must be >= 1 for {quota.subject!r}, got 0: 0 would lock every caller out",
+        )
     if not any(quota.HasField(field) for field in FIELDS):
-        raise ProtocolError(pb.INVALID_REQUEST, "a quota names at least one limit; to end one, remove it")
+        raise ProtocolError(pb.INVALID_REQUEST, "a quota must set at least one limit, got none; to end one, remove it")
     if is_address and any(quota.HasField(field) for field in ("topics", "partitions", "groups")):
-        raise ProtocolError(pb.INVALID_REQUEST, "topics, partitions and groups are counted by principal alone")
+        raise ProtocolError(
+            pb.INVALID_REQUEST,
+            f"topics, partitions and groups cannot be limited for {quota.subject!r}: they are counted by principal",
+        )

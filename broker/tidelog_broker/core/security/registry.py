@@ -1,8 +1,8 @@
-"""Identities (API keys, users with passwords), rules and quotas: what the records of `__meta` add up to.
+"""API keys, users, rules and quotas, as defined by the security records of `__meta`.
 
-As with topics and nodes the highest revision of an id holds, and a deletion is final: ids of keys, rules and quotas are
-chosen anew each time. What was deleted is remembered for as long as the process lives, because a snapshot that was
-begun before a deletion may be written behind it; a snapshot itself leaves deletions out.
+The highest revision of an id wins, and a deletion is final: ids of keys, rules and quotas are random. Deletions are
+kept in memory while the process runs, because a snapshot that was started before a deletion may be written after it;
+snapshots do not contain deletions.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ KEY: Final = "key/"
 RULE: Final = "rule/"
 USER: Final = "user/"
 QUOTA: Final = "quota/"
-MADE_UP: Final = "secret/scram"
-"""The id of the secret of which the salts of users come that there are not."""
+SCRAM_RECORD_ID: Final = "secret/scram"
+"""Id of the secret from which the salts of unknown users are derived."""
 
 
 ADMIN_BY_RECORD: Final = (
-    "no API key and no user of the cluster's records is the administrator of the settings: show a key of the node's "
-    "admin_key_file (tidelog key new makes one), or set `admin` to another name"
+    "an API key or user in the cluster's records cannot act as the administrator of the settings: use a key of the "
+    "node's admin_key_file (tidelog key new creates one), or set `admin` to another name"
 )
-"""Why a session of such a record is refused, which a caller with the permission `cluster` may have made."""
+"""Refuses sessions of such a record, which a caller with the permission `cluster` could create."""
 
 
 class SecurityRegistry:
-    """Keys, users, rules and quotas by id, as far as `__meta` has been applied.
+    """Keys, users, rules and quotas by id, up to the applied position of `__meta`.
 
     Args:
         admins: principals that may do everything.
@@ -52,11 +52,11 @@ class SecurityRegistry:
 
     @property
     def changes(self) -> int:
-        """Rises with every change of an identity or a rule."""
+        """Incremented by every change of an identity or a rule."""
         return self.permissions.changes
 
     def apply(self, record: pb.SecurityRecord) -> bool:
-        """Take a durable record; return whether it changed anything."""
+        """Apply a durable record; return whether it changed anything."""
         standing = self._by_id.get(record.id)
         if standing is not None and standing.revision >= record.revision:
             return False
@@ -85,65 +85,67 @@ class SecurityRegistry:
         return True
 
     def key(self, key_id: str) -> pb.ApiKey | None:
-        """Return a key; None when there is none, or it was revoked."""
+        """Return an API key; None if it does not exist or was revoked."""
         record = self._by_id.get(KEY + key_id)
         return record.api_key if record is not None and record.HasField("api_key") else None
 
     def user(self, name: str) -> pb.ScramUser | None:
-        """Return the user of a name; None when there is none."""
+        """Return a user by name; None if it does not exist."""
         user_id = self._user_ids.get(name)
         return None if user_id is None else self._by_id[user_id].user
 
     def scram_secret(self) -> bytes:
-        """Return what the salts of users come of that there are not; empty before there was any user."""
-        record = self._by_id.get(MADE_UP)
+        """Return the secret from which salts of unknown users are derived; empty until the first user is created."""
+        record = self._by_id.get(SCRAM_RECORD_ID)
         return b"" if record is None else record.scram_secret
 
-    def standing_users(self) -> Iterator[pb.ScramUser]:
-        """Yield the users that there are."""
+    def scram_users(self) -> Iterator[pb.ScramUser]:
+        """Yield the existing users."""
         yield from (self._by_id[user_id].user for user_id in self._user_ids.values())
 
-    def standing_keys(self) -> Iterator[pb.ApiKey]:
-        """Yield the keys that were not revoked, expired ones included."""
+    def api_keys(self) -> Iterator[pb.ApiKey]:
+        """Yield the keys that are not revoked, expired ones included."""
         yield from (record.api_key for record in self._by_id.values() if record.HasField("api_key"))
 
     def vouches_for(self, identity: str, principal: str) -> bool:
-        """Whether the record with this id still says that somebody is this principal."""
+        """Return whether an identity record still exists and names this principal."""
         record = self._by_id.get(identity)
         if record is None:
             return False
         return principal == (record.user.name if record.HasField("user") else record.api_key.principal)
 
     def get(self, record_id: str) -> pb.SecurityRecord | None:
-        """Return a record, also one that says that something was deleted; None when there never was one."""
+        """Return a record, also a deletion; None for an unknown id."""
         return self._by_id.get(record_id)
 
-    def stands(self, record_id: str) -> bool:
-        """Whether there is a record, and it says that something is there."""
+    def exists(self, record_id: str) -> bool:
+        """Return whether a record exists and is not a deletion."""
         record = self._by_id.get(record_id)
         return record is not None and not record.deleted
 
     def next_of(self, record_id: str) -> pb.SecurityRecord:
-        """Return the empty next revision of a record, to be filled by whoever owns `__meta`."""
+        """Return an empty next revision of a record, to be filled in by the owner of `__meta`."""
         standing = self._by_id.get(record_id)
         return pb.SecurityRecord(id=record_id, revision=1 if standing is None else standing.revision + 1)
 
     def count(self, prefix: str) -> int:
-        """Return how many records of a kind stand."""
+        """Return the number of existing records of a kind."""
         return sum(1 for record in self._by_id.values() if not record.deleted and record.id.startswith(prefix))
 
-    def refuse_too_many(self, prefix: str) -> None:
-        """Refuse one more record of a kind where there are as many as there may be.
+    def check_limit(self, prefix: str) -> None:
+        """Refuse another record of a kind that has reached its maximum.
 
         Raises:
             ProtocolError: INVALID_REQUEST.
         """
         most = {KEY: KEYS_MAX, RULE: RULES_MAX, USER: USERS_MAX, QUOTA: QUOTAS_MAX}[prefix]
         if self.count(prefix) >= most:
-            raise ProtocolError(pb.INVALID_REQUEST, f"there are {most} of these already; remove what nobody uses")
+            raise ProtocolError(
+                pb.INVALID_REQUEST, f"there are {most} {prefix.rstrip('/')} records, the maximum; remove unused ones"
+            )
 
     def page(self, prefix: str, after: str, entries: int = PAGE_ENTRIES) -> tuple[list[pb.SecurityRecord], bool]:
-        """Return the records of a kind whose ids come behind `after`, and whether there are more of them."""
+        """Return the records of a kind with ids after `after`, and whether there are more."""
         ids = sorted(
             record.id
             for record in self._by_id.values()
@@ -152,10 +154,10 @@ class SecurityRegistry:
         return [self._by_id[record_id] for record_id in ids[:entries]], len(ids) > entries
 
     def records(self) -> Iterator[pb.SecurityRecord]:
-        """Yield what stands: a snapshot."""
+        """Yield the existing records, for a snapshot."""
         yield from (record for record in self._by_id.values() if not record.deleted)
 
 
-def wrapped_security(record: pb.SecurityRecord) -> pb.MetaRecord:
-    """Return a record as it stands in `__meta`."""
+def to_meta_record(record: pb.SecurityRecord) -> pb.MetaRecord:
+    """Return a record as a record of `__meta`."""
     return pb.MetaRecord(security=record)

@@ -1,7 +1,7 @@
-"""What one caller may do, for as long as nothing changes.
+"""Authorization of one caller, with cached decisions.
 
-A session is what a connection, or a request that another node hands on, is allowed by. It remembers what it was told by
-the rules and asks them again once they have changed, so that a publish costs a look into a set.
+A connection, or a request forwarded by another node, is authorized by a session. It caches decisions until the rules
+change, so that the check of a publish is one lookup.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from tidelog_broker.core.security.permissions import (
     Decision,
     Permissions,
-    is_brokers_own,
+    is_internal_topic,
     operation_name,
     resource_name,
 )
@@ -19,17 +19,17 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 REMEMBERED_MAX: Final = 4_096
-"""Answers that a session remembers; then it forgets all of them."""
+"""Maximum number of cached decisions; the cache is then cleared."""
 _AGAIN_MS: Final = 100
 
 
 class NotAllowedError(ProtocolError):
-    """FORBIDDEN, by the rules.
+    """FORBIDDEN by the rules.
 
     Args:
-        message: for the caller.
-        operation: that he asked for, as people call it.
-        resource: on what, as `tidelog acl` writes it: `topic:NAME`, `group:NAME` or `cluster`.
+        message: text for the caller.
+        operation: display name of the operation.
+        resource: resource in the notation of `tidelog acl`: `topic:NAME`, `group:NAME` or `cluster`.
     """
 
     def __init__(self, message: str, operation: str, resource: str) -> None:
@@ -39,13 +39,13 @@ class NotAllowedError(ProtocolError):
 
 
 class Session:
-    """A caller whose name is known.
+    """An authenticated caller.
 
     Args:
         permissions: the rules.
-        principal, roles: who it is.
-        identity: the id of the record of `__meta` that vouches for it; empty when none does.
-        expires_us: when that ends, in microseconds since 1970; 0: never.
+        principal, roles: the caller's identity.
+        identity: id of the record of `__meta` that authenticates the caller; empty if there is none.
+        expires_us: expiry in microseconds since 1970; 0: never.
     """
 
     __slots__ = ("_answers", "_asked_at", "_permissions", "expires_us", "identity", "principal", "roles")
@@ -68,12 +68,12 @@ class Session:
         self._asked_at = permissions.changes
 
     @property
-    def rules_changes(self) -> int:
-        """Rises with every change of the rules: what was answered before it is to be asked again."""
+    def rules_version(self) -> int:
+        """Incremented by every change of the rules, which invalidates earlier decisions."""
         return self._permissions.changes
 
     def may(self, operation: pb.Operation, resource: pb.Resource, name: str) -> bool:
-        """Whether the caller may do this with the resource called `name`."""
+        """Return whether the caller may perform an operation on the resource called `name`."""
         if self._asked_at != self._permissions.changes or len(self._answers) >= REMEMBERED_MAX:
             self._answers.clear()
             self._asked_at = self._permissions.changes
@@ -84,20 +84,20 @@ class Session:
         return answer
 
     def decide(self, operation: pb.Operation, resource: pb.Resource, name: str) -> Decision:
-        """As `may`, with the cause."""
+        """Return the decision of `may` with its reason."""
         return self._permissions.decide(self.principal, self.roles, operation, resource, name)
 
     def check(self, operation: pb.Operation, resource: pb.Resource, name: str, *, by_id: bytes | None = None) -> None:
-        """Refuse what the caller may not do. The answer is the same whether there is such a resource or not.
+        """Refuse an operation without permission. The answer does not reveal whether the resource exists.
 
         Args:
-            operation: what the request does.
-            resource: to what.
-            name: what that is called.
-            by_id: by which id the caller names a topic, whose name it may not know; None: by its name.
+            operation: the operation.
+            resource: kind of the resource.
+            name: name of the resource.
+            by_id: topic id in the request, whose name the caller may not know; None if the request has the name.
 
         Raises:
-            ProtocolError: as `refusal` returns it.
+            ProtocolError: as returned by `refusal`.
         """
         if not self.may(operation, resource, name):
             raise self.refusal(operation, resource, name, by_id=by_id)
@@ -105,38 +105,41 @@ class Session:
     def refusal(
         self, operation: pb.Operation, resource: pb.Resource, name: str, *, by_id: bytes | None = None
     ) -> ProtocolError:
-        """Return the error for a caller that may not do something; for the arguments see `check`.
+        """Return the error for a refused operation; for the arguments see `check`.
 
-        It is a `NotAllowedError`; EPOCH_CHANGING where this node has not read all rules since it started: one that
-        allows it may be among the others.
+        It is a `NotAllowedError`, or EPOCH_CHANGING until this node has read all rules, because an unread rule may
+        allow the operation.
         """
         if not self._permissions.all_read:
             return ProtocolError(
-                pb.EPOCH_CHANGING, "this node has yet to read who may do what; try another one, or again", _AGAIN_MS
+                pb.EPOCH_CHANGING,
+                "this node has not read all access rules since its start; retry, or use another node",
+                _AGAIN_MS,
             )
         kind, asked = resource_name(resource), operation_name(operation)
         if by_id is not None and not self.may_see(name):
             what = f"{kind} with the id {by_id.hex()}"
         else:
             what = kind + (f" {name!r}" if name else "")
-            if is_brokers_own(resource, name):
-                what += " (the broker's own topics need `cluster` on the cluster)"
+            if is_internal_topic(resource, name):
+                what += " (internal topics require `cluster` on the cluster)"
         return NotAllowedError(
-            f"{self.principal!r} has no permission: {asked} on the {what}",
+            f"{self.principal!r} has no permission: {asked} on the {what}; an administrator can grant it with tidelog "
+            "acl grant",
             asked,
             f"{kind}:{name}" if name else kind,
         )
 
     def may_see(self, name: str) -> bool:
-        """Whether the caller may know that a topic exists."""
+        """Return whether the caller may know that a topic exists."""
         return self.may(pb.OP_DESCRIBE, pb.RES_TOPIC, name)
 
     def caller(self) -> pb.Caller:
-        """Return what another node is told about the caller."""
+        """Return the caller's identity as a message for another node."""
         return pb.Caller(
             principal=self.principal, roles=sorted(self.roles), identity=self.identity, expires_us=self.expires_us
         )
 
     def expired(self, now_us: int) -> bool:
-        """Whether the session is over."""
+        """Return whether the session has expired."""
         return 0 < self.expires_us <= now_us

@@ -1,11 +1,11 @@
-"""Tickets: what a node signs for a gateway about one of its callers, and any node of the cluster verifies.
+"""Tickets: signed identities of a gateway's callers, which any node of the cluster can verify.
 
-A ticket is a `pb.Ticket` under a seal (see `seals`) with a label of its own, so that no proof between nodes is a ticket
-and none of one cluster counts in another.
+A ticket is a `pb.Ticket`, signed (see `signed_data`) under its own label, so that no other signed data and no ticket of
+another cluster is accepted.
 
-A ticket names the principal that may show it, so that it is of no use to who has only overheard it, and it holds for a
-minute, so that a gateway has to show credentials again and again. That identity and permissions of the caller stand is
-looked at with each request, not here. Rejected: JWT, whose verifiers have more options than this has lines.
+A ticket names the principal that may present it, which makes it useless to an eavesdropper. It is valid for a minute,
+so that a gateway has to present the caller's credentials repeatedly. Each request checks separately that the caller's
+identity and permissions still exist. Rejected: JWT, whose libraries have more options than this module has lines.
 """
 
 from __future__ import annotations
@@ -16,70 +16,72 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from tidelog_broker.core.security.seals import Seals
+from tidelog_broker.core.security.signed_data import DataSigner
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 TICKET_MS: Final = 60_000
-"""How long a ticket holds."""
+"""Validity of a ticket."""
 SKEW_MS: Final = 30_000
-"""So far the clock of the node that signed may be off from that of the node that looks."""
+"""Maximum clock skew between the node that signs and the node that verifies."""
 TICKET_BYTES_MAX: Final = 64 * 1024
-"""More than any identity takes; what is longer is not looked at."""
+"""Longer than any valid ticket; longer ones are rejected without verification."""
 
 _LABEL: Final = b"tidelog ticket 1"
 _US: Final = 1000
 
 
-class Shown(NamedTuple):
-    """What a ticket says: who asks, and until when it may be shown, in microseconds since 1970."""
+class VerifiedTicket(NamedTuple):
+    """Content of a verified ticket: the caller, and until when it may be presented, in microseconds since 1970."""
 
     caller: pb.Caller
     ends_us: int
 
 
 class Tickets:
-    """Signs and verifies.
+    """Issues and verifies tickets.
 
     Args:
-        secret: of this process, for as long as there is none of a cluster.
+        secret: process-local secret, used until `use` sets the cluster secrets.
     """
 
     def __init__(self, secret: bytes) -> None:
-        self._seals = Seals(_LABEL, secret)
+        self._signer = DataSigner(_LABEL, secret)
 
     def use(self, secrets: Iterable[bytes], cluster_id: bytes) -> None:
-        """Go by the secrets of a cluster from now on, as they are at each time: the first signs, all verify."""
-        self._seals.use(secrets, cluster_id)
+        """Use the secrets of a cluster, which may be rotated later: the first one signs, all verify."""
+        self._signer.use(secrets, cluster_id)
 
     def signed(self, caller: pb.Caller, *, holder: str, now_us: int) -> bytes:
-        """Return a ticket of a caller for the principal `holder`."""
+        """Return a ticket for a caller, to be presented by the principal `holder`."""
         said = pb.Ticket(caller=caller, holder=holder, ends_us=now_us + TICKET_MS * _US)
-        return self._seals.sealed(said.SerializeToString())
+        return self._signer.sign(said.SerializeToString())
 
-    def read(self, ticket: bytes, *, holder: str, now_us: int) -> Shown:
-        """Return what a ticket says that the principal `holder` shows.
+    def read(self, ticket: bytes, *, holder: str, now_us: int) -> VerifiedTicket:
+        """Verify a ticket presented by the principal `holder`, and return its content.
 
         Raises:
-            ProtocolError: TICKET_REFUSED, with the cause.
+            ProtocolError: TICKET_REFUSED, with the reason.
         """
-        text = self._seals.opened(ticket) if len(ticket) <= TICKET_BYTES_MAX else None
+        text = self._signer.verify(ticket) if len(ticket) <= TICKET_BYTES_MAX else None
         if text is None:
-            raise refused("no node of this cluster has signed it")
+            raise ticket_refused("it is not signed by a node of this cluster")
         try:
             said = pb.Ticket.FromString(text)
-        except DecodeError:  # only another version signs what this one cannot read
-            raise refused("this node does not understand it") from None
+        except DecodeError:  # signed by another version
+            raise ticket_refused("it cannot be decoded by this version") from None
         if not hmac.compare_digest(said.holder.encode(), holder.encode()):
-            raise refused("it was given to somebody else")
+            raise ticket_refused("it was issued to another principal")
         ends_us = said.ends_us + SKEW_MS * _US
         if now_us >= ends_us:
-            raise refused("it has ended")
-        if ends_us > now_us + (TICKET_MS + 2 * SKEW_MS) * _US:  # a secret that is replaced must not live on in tickets
-            raise refused("it holds for longer than any node says")
-        return Shown(said.caller, ends_us)
+            raise ticket_refused("it has expired")
+        if (
+            ends_us > now_us + (TICKET_MS + 2 * SKEW_MS) * _US
+        ):  # limits the damage of a leaked secret after its rotation
+            raise ticket_refused("its validity exceeds the maximum")
+        return VerifiedTicket(said.caller, ends_us)
 
 
-def refused(why: str) -> ProtocolError:
-    """Return the error for a ticket that does not count."""
-    return ProtocolError(pb.TICKET_REFUSED, f"the ticket of the caller does not count: {why}; ask who he is once more")
+def ticket_refused(why: str) -> ProtocolError:
+    """Return the error for an invalid ticket."""
+    return ProtocolError(pb.TICKET_REFUSED, f"the caller's ticket is invalid: {why}; authenticate the caller again")

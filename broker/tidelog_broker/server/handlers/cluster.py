@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.core.membership.admission import binds_to
+from tidelog_broker.core.membership.admission import directory_to_bind
 from tidelog_broker.core.placement.registry import DIRECTORY_ID_BYTES
 from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID
 from tidelog_broker.rebalance.status_merge import removal_fault
@@ -212,7 +212,7 @@ async def _bind(broker: Broker, announce: pb.NodeAnnounce, reply: pb.NodeAnnounc
         raise ProtocolError(pb.INVALID_REQUEST, f"a data directory's id has {DIRECTORY_ID_BYTES} bytes")
     record = next((record for record in reply.nodes if record.node_id == said.node_id), None)
     bound = broker.dir.bound(said.node_id)
-    directory_id = binds_to(announce, bound=bound, known=record)
+    directory_id = directory_to_bind(announce, bound=bound, known=record)
     if directory_id and not bound:
         try:
             return await asyncio.to_thread(broker.dir.bind, said.node_id, directory_id)

@@ -17,10 +17,10 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from tidelog_broker.broker import Broker
+from tidelog_broker.core.groups.member_access import MemberAccess
 from tidelog_broker.core.groups.positions import GroupOffsets, OffsetKey, Place
-from tidelog_broker.core.groups.readers import GroupReader
 from tidelog_broker.core.security.session import Session
-from tidelog_broker.core.topics import TopicRegistry, no_topic_with
+from tidelog_broker.core.topics import TopicRegistry, unknown_topic_id
 from tidelog_broker.groups.shards import GroupShard
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.server.access import check_entries
@@ -67,7 +67,7 @@ async def commit(broker: Broker, request: Request) -> None:
     async def local(envelope: pb.Envelope) -> pb.Envelope:
         shard = broker.groups.of(asked.group)
         epoch = await shard.coordinator.ready()
-        shard.coordinator.check_caller(asked.group, asked.member_id, GroupReader(request.session))
+        shard.coordinator.check_caller(asked.group, asked.member_id, MemberAccess(request.session))
         async with group_made(broker, shard, asked.group, request.session) as creator:
             return await _commit(broker, shard, envelope.commit, _Committer(request, creator, epoch))
 
@@ -88,7 +88,7 @@ async def _commit(broker: Broker, shard: GroupShard, asked: pb.Commit, committer
     def refuse(entry: pb.CommitEntry, result: pb.CommittedResult, error: ProtocolError) -> None:
         # A caller may commit for a topic that it cannot see: the answer leaves out the name of that topic.
         if error.code in _TELL_OF_TOPIC and _hides(broker.topics, request.session, entry.topic_id):
-            error = no_topic_with(entry.topic_id)
+            error = unknown_topic_id(entry.topic_id)
         result.error.CopyFrom(denial(error, current=current).to_message())
 
     async for entry in in_pieces(broker, request, asked.entries):

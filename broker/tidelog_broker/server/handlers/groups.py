@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.core.groups.readers import GroupReader
+from tidelog_broker.core.groups.member_access import MemberAccess
 from tidelog_broker.core.request_costs import HELD_MAX
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import PartitionKey
@@ -53,7 +53,7 @@ async def heartbeat(broker: Broker, request: Request) -> None:
 async def _heartbeat(broker: Broker, session: Session | None, envelope: pb.Envelope) -> pb.Envelope:
     asked = envelope.group_heartbeat
     shard = broker.groups.of(asked.group)
-    reader = GroupReader(session)
+    reader = MemberAccess(session)
     if session is None or asked.leave or not asked.HasField("join"):
         return pb.Envelope(group_heartbeat_reply=await shard.coordinator.heartbeat(asked, reader))
     epoch = await shard.coordinator.ready()

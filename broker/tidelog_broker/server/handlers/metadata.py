@@ -19,7 +19,7 @@ from tidelog_broker.cluster.route_watch import (
     news_of,
 )
 from tidelog_broker.core.security.session import Session
-from tidelog_broker.core.topics import no_such_topic
+from tidelog_broker.core.topics import unknown_topic
 from tidelog_broker.server.pages import ROUTED_ENTRIES, Bounds, Item, Page, all_items, cursor_of, fill, named_items
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
@@ -107,7 +107,7 @@ def _answer(broker: Broker, request: Request, names: list[str], unsure: Protocol
     def unknown(name: str) -> pb.TopicInfo:
         if session is not None and not session.may_see(name):
             return pb.TopicInfo(name=name, error=session.refusal(pb.OP_DESCRIBE, pb.RES_TOPIC, name).to_message())
-        return pb.TopicInfo(name=name, error=(unsure or no_such_topic(name)).to_message())
+        return pb.TopicInfo(name=name, error=(unsure or unknown_topic(name)).to_message())
 
     def seen(item: Item) -> Item:
         return (item[0], None) if session is not None and not _may_see(session, item[0]) else item

@@ -206,7 +206,7 @@ class Submission:
                 is_forbidden = error.code == pb.FORBIDDEN
                 if is_forbidden:
                     count_refusal(broker, "publish", request, error)
-                if is_forbidden or asked.forwarded or not broker.topics.is_open_question(*key):
+                if is_forbidden or asked.forwarded or not broker.topics.may_exist(*key):
                     # The forwarding node knows the partition; this node has not learned of it yet.
                     settle(denial(error, current=not asked.forwarded), False)
                 else:

@@ -46,8 +46,8 @@ async def change(broker: Broker, request: Request) -> None:
     registry = broker.security.registry
     await heard(
         lambda: (
-            all(registry.stands(one) for one in standing)
-            and not any(registry.stands(one) for one in ended)
+            all(registry.exists(one) for one in standing)
+            and not any(registry.exists(one) for one in ended)
             and not (asked.delete_user and registry.user(asked.delete_user))
             and _has_quotas_of(registry, asked, made)
         )

@@ -18,7 +18,7 @@ from typing import Final
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.credit import Subscription
 from tidelog_broker.core.security.session import Session
-from tidelog_broker.core.security.tickets import refused
+from tidelog_broker.core.security.tickets import ticket_refused
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.partition.filtered_reader import wanted_of
@@ -94,9 +94,9 @@ class Pump:
                 check_topic_id(self._broker, session, pb.OP_CONSUME, topic_id)
             return
         if not session.may(pb.OP_IMPERSONATE, pb.RES_CLUSTER, ""):
-            self._refuse(refused("the gateway may not show tickets any more"))
+            self._refuse(ticket_refused("the gateway may not show tickets any more"))
         elif over := why_over(self._broker, self._caller):
-            self._refuse(refused(over))
+            self._refuse(ticket_refused(over))
         for topic_id in topic_ids:
             try:
                 check_topic_id(self._broker, self._caller, pb.OP_CONSUME, topic_id)
@@ -107,7 +107,7 @@ class Pump:
         if not caller.expires_us:
             return None
         left_s = min((caller.expires_us - time.time_ns() // 1000) / 1e6, SESSION_S_MAX)
-        return self._broker.loop.call_later(left_s, self._refuse, refused("the credentials have expired"))
+        return self._broker.loop.call_later(left_s, self._refuse, ticket_refused("the credentials have expired"))
 
     def _refuse(self, error: ProtocolError) -> None:
         """End all of it, also what is about to be followed."""

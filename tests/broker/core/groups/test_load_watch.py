@@ -1,4 +1,4 @@
-"""When what members read is worth another target, and how often."""
+"""Load tracking of a group, and when it causes a rebalance."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from math import inf, nan
 
 import pytest
 
-from tidelog_broker.core.groups.assignors import Question, assign
+from tidelog_broker.core.groups.assignors import AssignmentInput, assign
 from tidelog_broker.core.groups.load_watch import (
-    BUSY,
-    CALM_S,
-    LOOK_EVERY_S,
+    CHECK_INTERVAL_S,
+    OVERLOAD_FACTOR,
+    RESET_S,
     SPARE_BYTES_S,
     WAIT_MAX_S,
     WAIT_MIN_S,
@@ -25,30 +25,30 @@ MB = 1e6
 
 
 def watch(*rates: float) -> LoadWatch:
-    """Know the rates of the partitions of T from 0 on."""
+    """Set the rates of the partitions of T, from 0 on."""
     known = LoadWatch()
     said = {(T, number): rate for number, rate in enumerate(rates)}
     known.note(said, said)
     return known
 
 
-def question(known: LoadWatch, *held: set[int]) -> Question:
-    """Members 0, 1, ... hold partitions of T; each asks for T."""
+def question(known: LoadWatch, *held: set[int]) -> AssignmentInput:
+    """Return the input with members 0, 1, ... that hold partitions of T and subscribe to it."""
     members = {str(at): frozenset([T]) for at in range(len(held))}
     has = {(T, number): str(at) for at, numbers in enumerate(held) for number in numbers}
-    return Question(members, sorted(has), has, known.rates)
+    return AssignmentInput(members, sorted(has), has, known.rates)
 
 
-def is_worth_it(known: LoadWatch, asked: Question, now: float = 0.0) -> bool:
-    """Ask as a group does."""
+def should_rebalance(known: LoadWatch, asked: AssignmentInput, now: float = 0.0) -> bool:
+    """Call the two checks like a group does."""
     held = [{key for key, has in asked.has.items() if has == member} for member in asked.members]
-    return known.is_uneven(held) and known.is_worth_it(asked, now)
+    return known.is_unbalanced(held) and known.should_rebalance(asked, now)
 
 
-def test_a_member_that_reads_much_more_is_worth_it_and_few_partitions_move() -> None:
+def test_overloaded_member_causes_a_rebalance_with_few_moves() -> None:
     known = watch(MB, 1.0, MB, 1.0, MB, 1.0, MB, 1.0)
     asked = question(known, {0, 2, 4, 6}, {1, 3, 5, 7})
-    assert is_worth_it(known, asked)
+    assert should_rebalance(known, asked)
     new = assign(pb.BY_LOAD, asked)
     assert len(new["0"] & {(T, 0), (T, 2), (T, 4), (T, 6)}) == 2
     assert {(T, 1), (T, 3), (T, 5), (T, 7)} <= new["1"], "what need not move stays"
@@ -66,31 +66,31 @@ def test_a_member_that_reads_much_more_is_worth_it_and_few_partitions_move() -> 
         ([0.0, 0.0], ({0, 1}, set[int]())),
     ],
 )
-def test_what_is_nearly_even_or_cannot_be_evened_is_left(rates: list[float], held: tuple[set[int], ...]) -> None:
+def test_balanced_or_unbalanceable_loads_cause_no_rebalance(rates: list[float], held: tuple[set[int], ...]) -> None:
     known = watch(*rates)
-    assert not is_worth_it(known, question(known, *held))
+    assert not should_rebalance(known, question(known, *held))
 
 
-def test_as_long_as_a_rate_is_unknown_nothing_moves() -> None:
+def test_unknown_rate_prevents_a_rebalance() -> None:
     known = watch(MB, MB, 1.0)
     asked = question(known, {0, 1}, {2, 3})
-    assert not is_worth_it(known, asked)
+    assert not should_rebalance(known, asked)
     known.note({(T, 3): 0.0}, {(T, 3)})
-    assert is_worth_it(known, asked)
+    assert should_rebalance(known, asked)
 
 
-def test_who_alone_asks_for_a_topic_keeps_it_and_the_others_are_evened_out() -> None:
+def test_sole_subscriber_of_a_topic_keeps_it_while_others_are_balanced() -> None:
     known = LoadWatch()
     rates = {(U, 0): 200 * MB, (T, 0): 60 * MB, (T, 1): 60 * MB}
     known.note(rates, rates)
     has = {(U, 0): "busy", (T, 0): "a", (T, 1): "a"}
     members = {"busy": frozenset([U]), "a": frozenset([T]), "b": frozenset([T])}
-    assert is_worth_it(known, Question(members, sorted(has), has, rates))
+    assert should_rebalance(known, AssignmentInput(members, sorted(has), has, rates))
     has = {(U, 0): "busy", (T, 0): "a", (T, 1): "b"}
-    assert not is_worth_it(known, Question(members, sorted(has), has, rates))
+    assert not should_rebalance(known, AssignmentInput(members, sorted(has), has, rates))
 
 
-def test_what_is_no_rate_or_is_not_held_is_ignored() -> None:
+def test_invalid_rates_and_partitions_not_held_are_ignored() -> None:
     known = watch(MB)
     held = {(T, 0)}
     for rate in (nan, inf, -inf, -1.0, 1e13):
@@ -101,18 +101,18 @@ def test_what_is_no_rate_or_is_not_held_is_ignored() -> None:
     assert known.rates == {}
 
 
-def test_a_target_stands_for_a_while_and_is_looked_at_now_and_then() -> None:
+def test_assignment_is_checked_after_a_minimum_age_and_then_at_intervals() -> None:
     known = LoadWatch()
     assert not known.is_due(100.0, 1)
     assert not known.is_due(100.0 + WAIT_MIN_S - 0.1, 1)
     assert known.is_due(100.0 + WAIT_MIN_S, 1)
-    assert not known.is_due(100.0 + WAIT_MIN_S + LOOK_EVERY_S - 0.1, 1)
-    assert known.is_due(100.0 + WAIT_MIN_S + LOOK_EVERY_S, 1)
+    assert not known.is_due(100.0 + WAIT_MIN_S + CHECK_INTERVAL_S - 0.1, 1)
+    assert known.is_due(100.0 + WAIT_MIN_S + CHECK_INTERVAL_S, 1)
     assert not known.is_due(200.0, 2), "members came or went: the wait begins anew"
     assert not known.is_due(200.0 + WAIT_MIN_S - 0.1, 2)
 
 
-def test_each_target_that_loads_bring_lets_the_next_one_wait_for_longer() -> None:
+def test_each_rebalance_by_load_doubles_the_wait() -> None:
     known, now, generation = watch(MB, MB, 1.0, 1.0), 0.0, 1
     asked = question(known, {0, 1}, {2, 3})
     waits: list[float] = []
@@ -122,7 +122,7 @@ def test_each_target_that_loads_bring_lets_the_next_one_wait_for_longer() -> Non
         began = now
         while not known.is_due(now, generation):
             now += 0.5
-        assert known.is_worth_it(asked, now)
+        assert known.should_rebalance(asked, now)
         return now - began
 
     for _ in range(8):
@@ -130,30 +130,30 @@ def test_each_target_that_loads_bring_lets_the_next_one_wait_for_longer() -> Non
         now += waits[-1]
         generation += 1
     assert waits == [min(WAIT_MIN_S * 2**nth, WAIT_MAX_S) for nth in range(8)]
-    now += CALM_S
+    now += RESET_S
     next_wait(now)
     generation += 1
     assert next_wait(now + WAIT_MAX_S) == 2 * WAIT_MIN_S, "it begins anew after a calm time"
 
 
-def test_another_target_is_looked_for_the_less_often_the_longer_that_is_in_vain() -> None:
+def test_search_for_a_better_target_backs_off_after_failures() -> None:
     known = watch(9 * MB, MB)
     asked = question(known, {0}, {1})
     now, looks = 0.0, list[float]()
     known.is_due(now, 1)
     while now < 1000.0:
-        now += LOOK_EVERY_S
-        if known.is_due(now, 1) and known.is_uneven([{(T, 0)}, {(T, 1)}]):
+        now += CHECK_INTERVAL_S
+        if known.is_due(now, 1) and known.is_unbalanced([{(T, 0)}, {(T, 1)}]):
             looks.append(now)
-            assert not known.is_worth_it(asked, now)
+            assert not known.should_rebalance(asked, now)
     assert looks == [10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 620.0, 920.0]
     assert not known.is_due(now, 2)
     assert known.is_due(now + WAIT_MIN_S, 2), "nothing has been moved by that"
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_steady_rates_come_to_rest_within_the_bound(seed: int) -> None:
-    """By itself the group gets even, and then nothing moves any more."""
+def test_steady_rates_converge_within_the_limit(seed: int) -> None:
+    """A group with steady rates converges, after which nothing moves."""
     random_ = random.Random(seed)
     rates = [random_.paretovariate(1.2) * 1e5 for _ in range(60)]
     known = watch(*rates)
@@ -161,11 +161,11 @@ def test_steady_rates_come_to_rest_within_the_bound(seed: int) -> None:
     has: dict[PartitionKey, str] = {(T, number): str(random_.randrange(members)) for number in range(60)}
     wishes = {str(at): frozenset([T]) for at in range(members)}
     for targets in range(3):  # noqa: B007
-        asked = Question(wishes, sorted(has), has, known.rates)
-        if not is_worth_it(known, asked):
+        asked = AssignmentInput(wishes, sorted(has), has, known.rates)
+        if not should_rebalance(known, asked):
             break
         has = {key: member for member, keys in assign(pb.BY_LOAD, asked).items() for key in keys}
     else:
         raise AssertionError("it goes on moving")
     loads = [sum(rates[key[1]] for key, member in has.items() if member == each) for each in wishes]
-    assert max(loads) < max(BUSY * sum(rates) / members, max(rates) * 1.05), targets
+    assert max(loads) < max(OVERLOAD_FACTOR * sum(rates) / members, max(rates) * 1.05), targets

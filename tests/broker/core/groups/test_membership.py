@@ -1,12 +1,12 @@
-"""A group without I/O: who holds what, what is told, and what may be committed."""
+"""The state machine of a group: held partitions, answers, and permitted commits."""
 
 from __future__ import annotations
 
 import pytest
 
 from tidelog_broker.core.groups import membership
+from tidelog_broker.core.groups.member_access import UNRESTRICTED, MemberAccess
 from tidelog_broker.core.groups.membership import ConsumerGroup, keys_of, partitions_of
-from tidelog_broker.core.groups.readers import ANYBODY, GroupReader
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -16,12 +16,12 @@ ADA, BOB, EVE = "ada0000000000000", "bob0000000000000", "eve0000000000000"
 
 
 class Topics:
-    """What wishes stand for here: the topics by id, and how many partitions each has."""
+    """Available topics by id, with their partition counts."""
 
     def __init__(self, partitions: int = 4) -> None:
         self.all = {T: partitions}
 
-    def __call__(self, wish: pb.GroupWish, reader: GroupReader) -> dict[bytes, int]:
+    def __call__(self, wish: pb.GroupWish, reader: MemberAccess) -> dict[bytes, int]:
         return {topic_id: self.all[topic_id] for topic_id in self.all if topic_id.decode() in wish.topics}
 
 
@@ -32,7 +32,7 @@ def topics() -> Topics:
 
 @pytest.fixture
 def group(topics: Topics) -> ConsumerGroup:
-    return ConsumerGroup("g", topics, lambda _: ANYBODY)
+    return ConsumerGroup("g", topics, lambda _: UNRESTRICTED)
 
 
 def wish(
@@ -50,7 +50,7 @@ def join_as_one(group: ConsumerGroup, member_id: str, born_us: int, *, at_once: 
 
 
 def write(group: ConsumerGroup) -> list[str]:
-    """Make what was decided durable; return who is to be told something new."""
+    """Make the decisions durable; return the members whose answer changed."""
     news: list[str] = []
     while (record := group.next_record()) is not None:
         news += group.written(pb.GroupRecord.FromString(record.SerializeToString()))
@@ -64,14 +64,14 @@ def join(group: ConsumerGroup, *member_ids: str) -> None:
 
 
 def has(group: ConsumerGroup, member_id: str) -> set[int]:
-    told = group.told(member_id)
+    told = group.assignment_of(member_id)
     assert told is not None
     return {partition for _, partition in told.assigned}
 
 
 def report(group: ConsumerGroup, member_id: str, *held: int) -> None:
-    """Let a member say, having seen the newest answer, that it has these."""
-    told = group.told(member_id)
+    """Let a member that has seen the newest answer report these partitions."""
+    told = group.assignment_of(member_id)
     assert told is not None
     group.report(member_id, seen_revision=told.revision, held={(T, number) for number in held})
     write(group)
@@ -85,19 +85,19 @@ def code(group: ConsumerGroup, member_id: str, generation: int, key: PartitionKe
     return 0
 
 
-def test_a_first_member_gets_all_once_that_is_durable(group: ConsumerGroup) -> None:
+def test_first_member_gets_all_partitions_once_its_join_is_durable(group: ConsumerGroup) -> None:
     group.join(ADA, wish())
-    assert group.told(ADA) is None
+    assert group.assignment_of(ADA) is None
     record = group.next_record()
     assert record is not None
-    assert group.told(ADA) is None, "nothing is told before it is durable"
+    assert group.assignment_of(ADA) is None, "nothing is told before it is durable"
     assert group.next_record() is None
     assert group.written(record) == [ADA]
     assert has(group, ADA) == {0, 1, 2, 3}
     assert not group.is_empty
 
 
-def test_a_second_member_gets_what_the_first_has_given_up(group: ConsumerGroup) -> None:
+def test_second_member_gets_revoked_partitions(group: ConsumerGroup) -> None:
     join(group, ADA)
     join(group, BOB)
     assert len(has(group, ADA)) == 2
@@ -109,9 +109,9 @@ def test_a_second_member_gets_what_the_first_has_given_up(group: ConsumerGroup) 
     assert has(group, BOB) == {0, 1, 2, 3} - before
 
 
-def test_a_report_from_before_the_target_frees_nothing(group: ConsumerGroup) -> None:
+def test_report_older_than_the_target_frees_nothing(group: ConsumerGroup) -> None:
     join(group, ADA)
-    old = group.told(ADA)
+    old = group.assignment_of(ADA)
     assert old is not None
     join(group, BOB)
     group.report(ADA, seen_revision=old.revision, held=set())
@@ -121,40 +121,40 @@ def test_a_report_from_before_the_target_frees_nothing(group: ConsumerGroup) -> 
     assert group.next_record() is None
 
 
-def test_a_report_while_a_new_target_is_due_frees_nothing(group: ConsumerGroup) -> None:
+def test_report_before_a_pending_target_frees_nothing(group: ConsumerGroup) -> None:
     join(group, ADA, BOB)
     group.join(EVE, wish())
-    told = group.told(ADA)
+    told = group.assignment_of(ADA)
     assert told is not None
     group.report(ADA, seen_revision=told.revision, held=set())
     write(group)
     assert sum(len(keys_of(member.held)) for member in group.standing.members) == 4
 
 
-def test_who_leaves_is_followed_at_once(group: ConsumerGroup) -> None:
+def test_partitions_of_a_leaving_member_are_reassigned_at_once(group: ConsumerGroup) -> None:
     join(group, ADA, BOB)
     assert group.remove(ADA)
     assert not group.remove(ADA)
     assert write(group) == [BOB]
     assert has(group, BOB) == {0, 1, 2, 3}
-    assert group.told(ADA) is None
+    assert group.assignment_of(ADA) is None
 
 
-def test_joining_twice_changes_nothing(group: ConsumerGroup) -> None:
+def test_repeated_join_changes_nothing(group: ConsumerGroup) -> None:
     join(group, ADA)
     assert group.join(ADA, wish(topics=())) == []
     assert group.next_record() is None
     assert has(group, ADA) == {0, 1, 2, 3}
 
 
-def test_an_instance_that_takes_over_at_once_gets_what_it_had(group: ConsumerGroup) -> None:
+def test_immediate_takeover_gets_the_target_of_its_instance(group: ConsumerGroup) -> None:
     group.join(ADA, wish(instance_id="i", born_us=1))
     join(group, BOB)
     before = has(group, ADA)
     assert group.join(EVE, wish(instance_id="i", born_us=2, at_once=True)) == [ADA]
     write(group)
     assert has(group, EVE) == before
-    assert group.told(ADA) is None
+    assert group.assignment_of(ADA) is None
     with pytest.raises(ProtocolError) as refused:
         group.join("late000000000000", wish(instance_id="i", born_us=1))
     assert refused.value.code == pb.MEMBER_FENCED
@@ -162,14 +162,14 @@ def test_an_instance_that_takes_over_at_once_gets_what_it_had(group: ConsumerGro
 
 @pytest.fixture
 def succeeded(group: ConsumerGroup) -> ConsumerGroup:
-    """Let EVE join while ADA, of the same instance, reads all, and cannot be heard."""
+    """Let EVE join while ADA, of the same instance, reads all partitions and is not reachable."""
     join_as_one(group, ADA, 1)
     assert has(group, ADA) == {0, 1, 2, 3}
     join_as_one(group, EVE, 2)
     return group
 
 
-def test_a_successor_gets_what_the_member_before_it_gives_up(succeeded: ConsumerGroup) -> None:
+def test_successor_gets_partitions_as_its_predecessor_revokes_them(succeeded: ConsumerGroup) -> None:
     generation = succeeded.standing.generation
     assert (has(succeeded, ADA), has(succeeded, EVE)) == (set(), set())
     assert code(succeeded, ADA, generation, (T, 0)) == 0, "it may commit what it holds"
@@ -182,14 +182,14 @@ def test_a_successor_gets_what_the_member_before_it_gives_up(succeeded: Consumer
     assert succeeded.standing.generation == generation, "the target is the same"
 
 
-def test_a_successor_gets_all_when_the_session_of_the_member_before_it_is_over(succeeded: ConsumerGroup) -> None:
+def test_successor_gets_all_partitions_when_its_predecessors_session_expires(succeeded: ConsumerGroup) -> None:
     assert succeeded.remove(ADA)
     write(succeeded)
     assert has(succeeded, EVE) == {0, 1, 2, 3}
 
 
-def test_another_coordinator_knows_who_is_waited_for(succeeded: ConsumerGroup, topics: Topics) -> None:
-    other = ConsumerGroup("g", topics, lambda _: ANYBODY)
+def test_new_coordinator_knows_replaced_members(succeeded: ConsumerGroup, topics: Topics) -> None:
+    other = ConsumerGroup("g", topics, lambda _: UNRESTRICTED)
     other.restart(succeeded.standing)
     write(other)
     assert has(other, EVE) == set()
@@ -197,9 +197,9 @@ def test_another_coordinator_knows_who_is_waited_for(succeeded: ConsumerGroup, t
     assert has(other, EVE) == {0, 1, 2, 3}
 
 
-def test_a_replaced_member_is_given_nothing_more(succeeded: ConsumerGroup, topics: Topics) -> None:
+def test_replaced_member_gets_no_more_partitions(succeeded: ConsumerGroup, topics: Topics) -> None:
     topics.all[T] = 6
-    succeeded.look_at_topics()
+    succeeded.check_topics()
     write(succeeded)
     assert (has(succeeded, ADA), has(succeeded, EVE)) == (set(), {4, 5})
     succeeded.remove(EVE)
@@ -209,7 +209,7 @@ def test_a_replaced_member_is_given_nothing_more(succeeded: ConsumerGroup, topic
     assert succeeded.is_empty
 
 
-def test_a_third_process_waits_for_both_before_it(succeeded: ConsumerGroup) -> None:
+def test_third_process_of_an_instance_waits_for_both_predecessors(succeeded: ConsumerGroup) -> None:
     report(succeeded, ADA, 2, 3)
     join_as_one(succeeded, BOB, 3)
     assert has(succeeded, BOB) == set()
@@ -219,12 +219,12 @@ def test_a_third_process_waits_for_both_before_it(succeeded: ConsumerGroup) -> N
     assert has(succeeded, BOB) == {0, 1, 2, 3}
 
 
-def test_a_process_that_dies_before_it_holds_anything_is_not_waited_for(succeeded: ConsumerGroup) -> None:
+def test_process_that_dies_without_partitions_is_not_waited_for(succeeded: ConsumerGroup) -> None:
     join_as_one(succeeded, BOB, 3)
     assert succeeded.member(EVE) is None
 
 
-def test_a_successor_waits_for_no_member_that_has_stopped(group: ConsumerGroup) -> None:
+def test_successor_does_not_wait_for_a_stopped_member(group: ConsumerGroup) -> None:
     join_as_one(group, ADA, 1)
     join(group, BOB)
     report(group, ADA, *has(group, ADA))
@@ -232,7 +232,7 @@ def test_a_successor_waits_for_no_member_that_has_stopped(group: ConsumerGroup) 
     assert group.stop(ADA)
     write(group)
     assert (has(group, ADA), has(group, BOB)) == (set(), others), "its partitions wait for its successor"
-    other = ConsumerGroup("g", Topics(), lambda _: ANYBODY)
+    other = ConsumerGroup("g", Topics(), lambda _: UNRESTRICTED)
     other.restart(group.standing)
     for each in (group, other):
         join_as_one(each, EVE, 2)
@@ -240,7 +240,7 @@ def test_a_successor_waits_for_no_member_that_has_stopped(group: ConsumerGroup) 
         assert each.member(ADA) is None
 
 
-def test_partitions_of_a_member_that_has_stopped_go_to_others_after_its_session(group: ConsumerGroup) -> None:
+def test_partitions_of_a_stopped_member_are_reassigned_after_its_session(group: ConsumerGroup) -> None:
     join_as_one(group, ADA, 1)
     join(group, BOB)
     group.stop(ADA)
@@ -249,20 +249,20 @@ def test_partitions_of_a_member_that_has_stopped_go_to_others_after_its_session(
     assert has(group, BOB) == {0, 1, 2, 3}
 
 
-def test_a_replaced_member_that_stops_is_a_member_no_longer(succeeded: ConsumerGroup) -> None:
+def test_replaced_member_that_stops_is_removed(succeeded: ConsumerGroup) -> None:
     assert succeeded.stop(ADA)
     assert not succeeded.stop(ADA)
     write(succeeded)
     assert has(succeeded, EVE) == {0, 1, 2, 3}
 
 
-def test_a_process_that_joins_again_does_not_wait_for_itself(group: ConsumerGroup) -> None:
+def test_rejoining_process_does_not_wait_for_itself(group: ConsumerGroup) -> None:
     join_as_one(group, ADA, 1)
     join_as_one(group, EVE, 1, ended=ADA)
     assert has(group, EVE) == {0, 1, 2, 3}
 
 
-def test_replaced_members_are_bounded(succeeded: ConsumerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_replaced_members_is_limited(succeeded: ConsumerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     report(succeeded, ADA, 2, 3)
     monkeypatch.setattr(membership, "REPLACED_MAX", 1)
     with pytest.raises(ProtocolError) as refused:
@@ -271,7 +271,7 @@ def test_replaced_members_are_bounded(succeeded: ConsumerGroup, monkeypatch: pyt
     join_as_one(succeeded, BOB, 3, at_once=True)
 
 
-def test_generations_grow_with_every_target(group: ConsumerGroup) -> None:
+def test_every_target_increments_the_generation(group: ConsumerGroup) -> None:
     seen = []
     for member_id in (ADA, BOB, EVE):
         join(group, member_id)
@@ -281,23 +281,23 @@ def test_generations_grow_with_every_target(group: ConsumerGroup) -> None:
     assert [*seen, group.standing.generation] == [1, 2, 3, 4]
 
 
-def test_topics_that_grow_and_go_are_followed(group: ConsumerGroup, topics: Topics) -> None:
+def test_growing_and_deleted_topics_are_followed(group: ConsumerGroup, topics: Topics) -> None:
     join(group, ADA)
-    group.look_at_topics()
+    group.check_topics()
     assert group.next_record() is None
     topics.all[T] = 6
-    group.look_at_topics()
+    group.check_topics()
     write(group)
     assert has(group, ADA) == set(range(6))
     del topics.all[T]
-    group.look_at_topics()
+    group.check_topics()
     write(group)
     assert has(group, ADA) == set()
     report(group, ADA)
     assert not group.standing.members[0].held
 
 
-def test_commits_are_taken_from_who_has_the_partition(group: ConsumerGroup) -> None:
+def test_commit_is_accepted_from_the_holder_of_the_partition(group: ConsumerGroup) -> None:
     assert code(group, "", 0, (T, 0)) == 0
     join(group, ADA)
     assert code(group, "", 0, (T, 0)) == pb.GROUP_NOT_EMPTY
@@ -315,7 +315,7 @@ def test_commits_are_taken_from_who_has_the_partition(group: ConsumerGroup) -> N
     assert code(group, ADA, 9, (T, 0)) == pb.MEMBER_FENCED
 
 
-def test_what_could_not_be_written_is_forgotten_and_its_revision_is_not_used_again(group: ConsumerGroup) -> None:
+def test_failed_write_is_discarded_and_its_revision_is_not_reused(group: ConsumerGroup) -> None:
     join(group, ADA)
     standing = group.standing
     group.join(BOB, wish())
@@ -323,16 +323,16 @@ def test_what_could_not_be_written_is_forgotten_and_its_revision_is_not_used_aga
     assert lost is not None
     group.restart(standing)
     assert list(group.member_ids) == [ADA]
-    assert group.told(BOB) is None
+    assert group.assignment_of(BOB) is None
     join(group, BOB)
     assert group.standing.revision > lost.revision
     assert {member.member_id for member in group.standing.members} == {ADA, BOB}
 
 
-def test_the_next_coordinator_goes_on_with_what_stands(group: ConsumerGroup, topics: Topics) -> None:
+def test_new_coordinator_continues_from_the_durable_record(group: ConsumerGroup, topics: Topics) -> None:
     join(group, ADA, BOB)
     held = {member_id: has(group, member_id) for member_id in (ADA, BOB)}
-    following = ConsumerGroup("g", topics, lambda _: ANYBODY)
+    following = ConsumerGroup("g", topics, lambda _: UNRESTRICTED)
     following.restart(pb.GroupRecord.FromString(group.standing.SerializeToString()))
     assert {member_id: has(following, member_id) for member_id in (ADA, BOB)} == held
     assert following.next_record() is None, "nothing has changed"
@@ -342,7 +342,7 @@ def test_the_next_coordinator_goes_on_with_what_stands(group: ConsumerGroup, top
     assert len(has(following, ADA) | has(following, BOB)) == 5
 
 
-def test_a_group_with_members_is_not_deleted(group: ConsumerGroup) -> None:
+def test_group_with_members_cannot_be_deleted(group: ConsumerGroup) -> None:
     join(group, ADA)
     with pytest.raises(ProtocolError) as refused:
         group.delete()
@@ -358,7 +358,7 @@ def test_a_group_with_members_is_not_deleted(group: ConsumerGroup) -> None:
     assert record.revision > revision
 
 
-def test_members_are_bounded(group: ConsumerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_members_is_limited(group: ConsumerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "MEMBERS_MAX", 2)
     group.join(ADA, wish(instance_id="i", born_us=1))
     group.join(BOB, wish())
@@ -368,7 +368,7 @@ def test_members_are_bounded(group: ConsumerGroup, monkeypatch: pytest.MonkeyPat
     assert group.join(EVE, wish(instance_id="i", born_us=2)) == [ADA]
 
 
-def test_partitions_are_bounded(group: ConsumerGroup, topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_partitions_is_limited(group: ConsumerGroup, topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "PARTITIONS_MAX", 10)
     topics.all[b"u" * 16] = 7
     join(group, ADA)
@@ -377,35 +377,35 @@ def test_partitions_are_bounded(group: ConsumerGroup, topics: Topics, monkeypatc
     group.join(BOB, wish())
 
 
-def test_names_are_bounded_and_an_instance_that_starts_again_counts_once(
+def test_subscription_size_is_limited_and_a_restarted_instance_counts_once(
     group: ConsumerGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = wish(instance_id="i" * 100, born_us=1)
     monkeypatch.setattr(membership, "WISHES_BYTES_MAX", first.ByteSize() + 10)
     group.join(ADA, first)
-    with pytest.raises(ProtocolError, match="use a pattern"):
+    with pytest.raises(ProtocolError, match="subscribe by pattern"):
         group.join(BOB, wish())
     assert group.join(EVE, wish(instance_id="i" * 100, born_us=2)) == [ADA]
 
 
-def test_members_that_ask_for_the_same_cost_one_look(topics: Topics) -> None:
+def test_equal_subscriptions_are_resolved_once(topics: Topics) -> None:
     looks = 0
 
-    def counted(asked: pb.GroupWish, reader: GroupReader) -> dict[bytes, int]:
+    def counted(asked: pb.GroupWish, reader: MemberAccess) -> dict[bytes, int]:
         nonlocal looks
         looks += 1
         return topics(asked, reader)
 
-    group = ConsumerGroup("g", counted, lambda _: ANYBODY)
+    group = ConsumerGroup("g", counted, lambda _: UNRESTRICTED)
     for number in range(50):
         group.join(f"member{number:010}", wish())
     looks = 0
     write(group)
-    group.look_at_topics()
+    group.check_topics()
     assert looks <= 3
 
 
-def test_loads_are_kept_of_what_a_member_holds_only(group: ConsumerGroup, topics: Topics) -> None:
+def test_loads_are_recorded_only_for_held_partitions(group: ConsumerGroup, topics: Topics) -> None:
     group.join(ADA, pb.GroupWish(topics=[T.decode()], assignor=pb.BY_LOAD))
     write(group)
     loads = {(T, number): 1000.0 if number == 0 else 10.0 for number in range(4)}
@@ -417,73 +417,73 @@ def test_loads_are_kept_of_what_a_member_holds_only(group: ConsumerGroup, topics
 
 @pytest.fixture
 def shared_by_load(group: ConsumerGroup) -> ConsumerGroup:
-    """Give ADA all that is read, 0 and 1, and BOB the rest, as far as they know; it stands since 0 s."""
+    """Assign partitions 0 and 1, with all of the load, to ADA, and the rest to BOB, since 0 s."""
     by_load = pb.GroupWish(topics=[T.decode()], assignor=pb.BY_LOAD)
     group.join(ADA, by_load)
     group.join(BOB, by_load)
     write(group)
     for member_id in (ADA, BOB):
         group.note_loads(member_id, {(T, number): 1e6 if member_id == ADA else 0.0 for number in has(group, member_id)})
-    group.look_at_loads(0.0)
+    group.check_loads(0.0)
     return group
 
 
 def give_up(group: ConsumerGroup, member_id: str) -> None:
-    """Let a member have given up what it is to give up."""
-    told = group.told(member_id)
+    """Let a member report that it has revoked partitions."""
+    told = group.assignment_of(member_id)
     assert told is not None
     group.report(member_id, seen_revision=told.revision, held=told.assigned)
     write(group)
 
 
-def test_loads_that_differ_bring_a_new_target(shared_by_load: ConsumerGroup) -> None:
+def test_unbalanced_loads_cause_a_new_target(shared_by_load: ConsumerGroup) -> None:
     group = shared_by_load
     busy = has(group, ADA)
     assert group.wants_loads
-    assert not group.look_at_loads(5.0), "it is too early"
-    assert group.look_at_loads(10.0)
-    assert not group.look_at_loads(10.0), "it is to be made already"
+    assert not group.check_loads(5.0), "it is too early"
+    assert group.check_loads(10.0)
+    assert not group.check_loads(10.0), "it is to be made already"
     assert write(group)
     give_up(group, ADA)
     assert len(has(group, ADA) & busy) == len(has(group, BOB) & busy) == 1
-    group.look_at_loads(11.0)
-    assert not group.look_at_loads(100.0), "it is even"
+    group.check_loads(11.0)
+    assert not group.check_loads(100.0), "it is even"
     assert group.next_record() is None
 
 
-def test_loads_bring_nothing_while_partitions_are_on_their_way(shared_by_load: ConsumerGroup) -> None:
+def test_loads_cause_no_target_while_partitions_move(shared_by_load: ConsumerGroup) -> None:
     group = shared_by_load
-    assert group.look_at_loads(10.0)
+    assert group.check_loads(10.0)
     write(group)
-    group.look_at_loads(11.0)
+    group.check_loads(11.0)
     giving = group.member(ADA)
     assert giving is not None
     assert giving.held.keys() != giving.target
     group.note_loads(ADA, dict.fromkeys(giving.held, 1e3))
     group.note_loads(BOB, {(T, number): 1e9 for number in has(group, BOB)})
-    assert not group.look_at_loads(200.0)
+    assert not group.check_loads(200.0)
     give_up(group, ADA)
-    assert group.look_at_loads(202.0)
+    assert group.check_loads(202.0)
 
 
-def test_loads_bring_nothing_to_who_shares_by_number_or_has_nobody_to_share_with(group: ConsumerGroup) -> None:
+def test_loads_cause_no_target_without_load_assignor_or_second_member(group: ConsumerGroup) -> None:
     join(group, ADA, BOB)
     loads = {(T, number): 1e6 * number for number in range(4)}
     for member_id in (ADA, BOB):
         group.note_loads(member_id, loads)
     wants = [group.wants_loads]
-    assert not any(group.look_at_loads(now) for now in (0.0, 50.0, 100.0))
+    assert not any(group.check_loads(now) for now in (0.0, 50.0, 100.0))
     group.remove(BOB)
     group.remove(ADA)
     group.join(EVE, pb.GroupWish(topics=[T.decode()], assignor=pb.BY_LOAD))
     write(group)
     wants.append(group.wants_loads)
     assert wants == [False, True]
-    assert not any(group.look_at_loads(now) for now in (101.0, 150.0, 200.0))
+    assert not any(group.check_loads(now) for now in (101.0, 150.0, 200.0))
 
 
-def test_loads_outlast_who_has_said_them(shared_by_load: ConsumerGroup) -> None:
-    """The next holder's share is by what the last one read."""
+def test_loads_outlast_the_member_that_reported_them(shared_by_load: ConsumerGroup) -> None:
+    """The load of a partition stays known when it moves."""
     group = shared_by_load
     busy = has(group, ADA)
     group.remove(ADA)
@@ -494,26 +494,26 @@ def test_loads_outlast_who_has_said_them(shared_by_load: ConsumerGroup) -> None:
     assert len(has(group, EVE) & busy) == len(has(group, BOB) & busy) == 1
 
 
-def test_a_coordinator_that_takes_over_learns_loads_anew(shared_by_load: ConsumerGroup, topics: Topics) -> None:
+def test_new_coordinator_learns_loads_from_reports(shared_by_load: ConsumerGroup, topics: Topics) -> None:
     said = {each: {(T, number) for number in has(shared_by_load, each)} for each in (ADA, BOB)}
-    successor = ConsumerGroup("g", topics, lambda _: ANYBODY)
+    successor = ConsumerGroup("g", topics, lambda _: UNRESTRICTED)
     successor.restart(shared_by_load.standing)
     assert successor.wants_loads
-    assert not any(successor.look_at_loads(now) for now in (0.0, 50.0, 100.0))
+    assert not any(successor.check_loads(now) for now in (0.0, 50.0, 100.0))
     successor.note_loads(ADA, dict.fromkeys(said[ADA], 1e6))
-    assert not successor.look_at_loads(110.0), "BOB has said nothing yet"
+    assert not successor.check_loads(110.0), "BOB has said nothing yet"
     successor.note_loads(BOB, dict.fromkeys(said[BOB], 0.0))
-    assert successor.look_at_loads(120.0)
+    assert successor.check_loads(120.0)
 
 
-def test_partitions_travel_by_topic_and_in_order() -> None:
+def test_partitions_are_encoded_by_topic_in_order() -> None:
     keys = {(b"b", 1), (b"a", 2), (b"b", 0)}
     travelling = partitions_of(keys)
     assert [(one.topic_id, list(one.partitions)) for one in travelling] == [(b"a", [2]), (b"b", [0, 1])]
     assert keys_of(travelling) == keys
 
 
-def test_of_two_processes_born_at_once_the_one_that_joins_later_has_the_instance(group: ConsumerGroup) -> None:
+def test_later_join_wins_between_processes_with_equal_start_times(group: ConsumerGroup) -> None:
     group.join(ADA, wish(instance_id="i", born_us=5))
     write(group)
     assert group.join(BOB, wish(instance_id="i", born_us=5, at_once=True)) == [ADA]
@@ -521,18 +521,18 @@ def test_of_two_processes_born_at_once_the_one_that_joins_later_has_the_instance
     assert has(group, BOB) == {0, 1, 2, 3}
 
 
-def test_rejoined_member_gets_no_assignment_of_its_earlier_life(group: ConsumerGroup) -> None:
+def test_rejoined_member_gets_no_assignment_of_its_earlier_membership(group: ConsumerGroup) -> None:
     join(group, ADA)
     group.remove(ADA)
     group.join(ADA, wish())
     record = group.next_record()
     assert record is not None
-    assert group.told(ADA) is None, "its joining is not durable"
+    assert group.assignment_of(ADA) is None, "its joining is not durable"
     group.written(record)
     assert has(group, ADA) == {0, 1, 2, 3}
 
 
-def test_commit_without_a_member_is_refused_until_the_last_members_leaving_is_durable(group: ConsumerGroup) -> None:
+def test_commit_without_a_member_is_refused_until_the_last_leave_is_durable(group: ConsumerGroup) -> None:
     join(group, ADA)
     group.remove(ADA)
     assert code(group, "", 0, (T, 0)) == pb.GROUP_NOT_EMPTY
@@ -540,7 +540,7 @@ def test_commit_without_a_member_is_refused_until_the_last_members_leaving_is_du
     assert code(group, "", 0, (T, 0)) == 0
 
 
-def test_member_not_heard_of_since_a_takeover_gets_no_new_topic(group: ConsumerGroup, topics: Topics) -> None:
+def test_member_silent_since_a_takeover_gets_no_new_topic(group: ConsumerGroup, topics: Topics) -> None:
     other = b"u" * 16
     group.join(ADA, wish(topics=(T, other)))
     write(group)
@@ -552,7 +552,7 @@ def test_member_not_heard_of_since_a_takeover_gets_no_new_topic(group: ConsumerG
     assert {key[0] for key in keys_of(successor.standing.members[0].target)} == {T}
 
 
-def test_partitions_and_names_up_to_their_bounds_are_taken(
+def test_partitions_and_subscriptions_up_to_their_limits_are_accepted(
     group: ConsumerGroup, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(membership, "PARTITIONS_MAX", topics.all[T])

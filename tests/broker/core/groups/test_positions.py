@@ -1,4 +1,4 @@
-"""Committed offsets: monotone unless reset, ordered while in flight, replayable in any order."""
+"""Committed offsets: monotone unless reset, ordered while pending, replayable in any order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def standing(offsets: GroupOffsets) -> int:
     return record.next_offset
 
 
-def test_a_position_goes_forward_only_unless_it_is_reset() -> None:
+def test_position_decreases_only_with_reset() -> None:
     offsets = GroupOffsets()
     for position, expected in ((5, 5), (3, 5), (5, 5), (9, 9)):
         commit(offsets, position)
@@ -38,7 +38,7 @@ def test_a_position_goes_forward_only_unless_it_is_reset() -> None:
     assert standing(offsets) == 2
 
 
-def test_the_same_position_with_another_note_is_news() -> None:
+def test_same_position_with_another_note_is_written() -> None:
     offsets = GroupOffsets()
     commit(offsets, 5, note="a")
     assert prepare(offsets, 5, note="a") is None
@@ -48,7 +48,7 @@ def test_the_same_position_with_another_note_is_news() -> None:
     assert record.note == "b"
 
 
-def test_a_commit_overtaken_by_one_in_flight_still_writes_what_will_stand() -> None:
+def test_commit_older_than_a_pending_one_repeats_the_pending_position() -> None:
     offsets = GroupOffsets()
     first = prepare(offsets, 8)
     second = prepare(offsets, 6)
@@ -85,7 +85,7 @@ def test_a_replay_in_any_order_gives_the_same_positions(commits: list[tuple[int,
     assert list(replayed.records()) == list(offsets.records())
 
 
-def test_a_deleted_topic_is_forgotten_and_groups_are_listed() -> None:
+def test_deleted_topic_is_dropped_and_groups_are_listed() -> None:
     offsets = GroupOffsets()
     commit(offsets, 1)
     assert [record.next_offset for record in offsets.of_group("g")] == [1]
@@ -107,8 +107,8 @@ def refused(offsets: GroupOffsets, key: OffsetKey, note: str = "") -> str:
     return caught.value.message
 
 
-def test_telling_of_one_group_does_not_look_at_the_others() -> None:
-    """A look at each of them, counted and not timed: other groups may be many."""
+def test_listing_a_group_does_not_visit_other_groups() -> None:
+    """Counts visits instead of measuring time."""
     offsets = GroupOffsets()
     places = [(bytes([topic]) * 16, partition) for topic in (2, 1, 3) for partition in (1, 0, 10, 2)]
     for place in places:
@@ -130,7 +130,7 @@ def test_telling_of_one_group_does_not_look_at_the_others() -> None:
     assert len(offsets) == 4
 
 
-def test_groups_and_their_positions_are_bounded_and_what_stands_may_move() -> None:
+def test_new_groups_and_positions_are_limited_but_existing_ones_can_be_updated() -> None:
     offsets = GroupOffsets(GroupBounds(groups=2, positions=3))
     for partition in range(3):
         held(offsets, OffsetKey("a", b"t" * 16, partition))
@@ -147,7 +147,7 @@ def test_groups_and_their_positions_are_bounded_and_what_stands_may_move() -> No
     assert len(offsets) == 4
 
 
-def test_the_memory_of_all_positions_is_bounded_and_what_is_durable_is_taken_all_the_same() -> None:
+def test_memory_of_positions_is_limited_but_durable_records_are_applied() -> None:
     offsets = GroupOffsets(GroupBounds(size_bytes=2 * POSITION_BYTES + 1000))
     held(offsets, OffsetKey("a", b"t" * 16, 0), "x" * 900)
     held(offsets, OffsetKey("b", b"t" * 16, 0))
@@ -176,8 +176,8 @@ steps = st.lists(
 
 
 @given(steps)
-def test_sizes_and_counts_stay_right_whatever_is_forgotten(done: list[tuple[str, *tuple[object, ...]]]) -> None:
-    """Beside an all-knowing copy: what is forgotten leaves nothing, and what stays is still there, in order."""
+def test_sizes_and_counts_are_exact_after_any_drops(done: list[tuple[str, *tuple[object, ...]]]) -> None:
+    """Compares with a model: dropped entries leave nothing behind, and the others are unchanged and in order."""
     offsets, standing = GroupOffsets(), dict[OffsetKey, pb.OffsetRecord]()
     on_their_way: list[pb.OffsetRecord] = []
     forgotten: set[int] = set()
@@ -220,7 +220,7 @@ def test_sizes_and_counts_stay_right_whatever_is_forgotten(done: list[tuple[str,
             assert offsets.is_committing(group) <= (group in offsets.names())
 
 
-def test_a_group_is_committing_until_its_commits_are_settled() -> None:
+def test_group_is_committing_until_its_commits_are_resolved() -> None:
     offsets = GroupOffsets()
     first = prepare(offsets, 1)
     assert first is not None
@@ -237,7 +237,7 @@ def test_a_group_is_committing_until_its_commits_are_settled() -> None:
     assert (len(offsets), offsets.size_bytes) == (0, 0)
 
 
-def test_withdrawing_an_older_commit_leaves_the_newer_one_on_its_way() -> None:
+def test_withdrawing_an_older_commit_keeps_the_newer_one_pending() -> None:
     offsets = GroupOffsets()
     first, second = prepare(offsets, 5), prepare(offsets, 8)
     assert first is not None
@@ -249,8 +249,8 @@ def test_withdrawing_an_older_commit_leaves_the_newer_one_on_its_way() -> None:
     assert (repeated.next_offset, repeated.revision) == (8, second.revision + 1)
 
 
-def test_withdrawing_the_newest_commit_leaves_the_older_ones_on_their_way() -> None:
-    """An owner without a quorum refuses new commits; those that it has appended before may still come about."""
+def test_withdrawing_the_newest_commit_keeps_older_ones_pending() -> None:
+    """An owner without a quorum refuses new commits, while earlier appended ones may still be committed."""
     offsets = GroupOffsets()
     first, second, third = (prepare(offsets, position) for position in (5, 6, 8))
     assert first is not None
@@ -272,7 +272,7 @@ def test_withdrawing_the_newest_commit_leaves_the_older_ones_on_their_way() -> N
     assert not offsets.is_committing("g")
 
 
-def test_durable_older_commit_leaves_the_newer_one_on_its_way() -> None:
+def test_durable_older_commit_keeps_the_newer_one_pending() -> None:
     offsets = GroupOffsets()
     first, second = prepare(offsets, 5), prepare(offsets, 8)
     assert first is not None
@@ -285,7 +285,7 @@ def test_durable_older_commit_leaves_the_newer_one_on_its_way() -> None:
 
 
 @pytest.mark.parametrize("record_epoch", [None, 0, 3])
-def test_overtaken_commit_repeats_the_epoch_of_the_one_on_its_way(record_epoch: int | None) -> None:
+def test_superseded_commit_repeats_the_epoch_of_the_pending_one(record_epoch: int | None) -> None:
     offsets = GroupOffsets()
     offsets.prepare(KEY, next_offset=8, note="", reset=False, now_us=1, epoch=4, record_epoch=record_epoch)
     second = offsets.prepare(KEY, next_offset=6, note="", reset=False, now_us=1, epoch=2, record_epoch=1)
@@ -294,7 +294,7 @@ def test_overtaken_commit_repeats_the_epoch_of_the_one_on_its_way(record_epoch: 
     assert (second.record_epoch if second.HasField("record_epoch") else None) == record_epoch
 
 
-def test_commits_on_their_way_count_for_the_memory_that_all_may_take() -> None:
+def test_pending_commits_count_in_the_memory_limit() -> None:
     offsets = GroupOffsets(GroupBounds(size_bytes=2 * POSITION_BYTES))
     keys = [OffsetKey("g", KEY.topic_id, number) for number in range(3)]
     for key in keys[:2]:

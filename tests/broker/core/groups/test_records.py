@@ -15,7 +15,7 @@ def record(revision: int, *, group: str = "g", members: int = 0, deleted: bool =
     )
 
 
-def test_the_highest_revision_holds_whichever_comes_first() -> None:
+def test_highest_revision_wins_in_any_order() -> None:
     for order in permutations([record(1), record(2, members=3), record(3, members=1)]):
         records = GroupRecords()
         for one in order:
@@ -25,7 +25,7 @@ def test_the_highest_revision_holds_whichever_comes_first() -> None:
         assert list(records.records()) == [record(3, members=1)]
 
 
-def test_one_that_deletes_is_not_kept_and_outdates_what_was_before() -> None:
+def test_deletion_is_not_kept_and_supersedes_earlier_records() -> None:
     records = GroupRecords()
     records.apply(record(4, members=2))
     assert not records.apply(record(3, deleted=True))
@@ -35,7 +35,7 @@ def test_one_that_deletes_is_not_kept_and_outdates_what_was_before() -> None:
     assert records.apply(record(1)), "another group of that name begins again"
 
 
-def test_sizes_follow_what_is_kept() -> None:
+def test_sizes_match_the_kept_records() -> None:
     records = GroupRecords()
     sizes = []
     for one in (record(1, members=5), record(1, group="h", members=1), record(2), record(3, members=9)):
@@ -53,7 +53,7 @@ def test_sizes_follow_what_is_kept() -> None:
     assert records.size_bytes == 0
 
 
-def test_groups_count_for_who_made_them() -> None:
+def test_groups_are_counted_by_creator() -> None:
     records = GroupRecords()
     for name, creator in (("g", "ann"), ("h", "ann"), ("i", ""), ("j", "ben")):
         records.apply(pb.GroupRecord(group=name, creator=creator))
@@ -68,7 +68,7 @@ def test_groups_count_for_who_made_them() -> None:
     assert records.made_by("ann") == 0
 
 
-def test_a_groups_record_is_told_from_a_position() -> None:
+def test_group_record_is_distinguished_from_a_position() -> None:
     one = record(7, members=2)
     assert group_in(wrapped(one).SerializeToString()) == one
     position = pb.OffsetRecord(

@@ -1,4 +1,4 @@
-"""The rule by which founders are admitted, in every order of asking, losing and starting again."""
+"""The admission rule of founders, in every order of requests, disk losses and restarts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from tidelog_broker.core.incarnation import make_incarnation
-from tidelog_broker.core.membership.admission import Binders, binders_needed, binds_to
+from tidelog_broker.core.membership.admission import Binders, binders_needed, directory_to_bind
 from tidelog_broker.core.placement.placement import majority
 from tidelog_broker.core.placement.registry import DIRECTORY_ID_BYTES
 from tidelog_proto import broker_pb2 as pb
@@ -17,7 +17,7 @@ from tidelog_proto import broker_pb2 as pb
 SIZES: Final = range(1, 8)
 FOUNDER: Final = "f"
 DIRECTORIES_MAX: Final = 3
-"""A founder loses its disk twice at most; a third time adds nothing to who was bound twice."""
+"""A founder loses its disk at most twice; a third loss adds nothing for founders that bound it twice."""
 
 
 def directory(number: int) -> bytes:
@@ -34,7 +34,7 @@ def question(number: int, *, is_new: bool = True, counter: int = 1) -> pb.NodeAn
 
 
 class Other(NamedTuple):
-    """Another founder: to which directory it has bound this one (0: to none), and whom it has told so."""
+    """Another founder: the bound directory (0: none), and whether it has told the current start of the founder."""
 
     held: int = 0
     told_current: bool = False
@@ -42,9 +42,9 @@ class Other(NamedTuple):
 
 
 class World(NamedTuple):
-    """One founder's directories, numbered from 1, and what the others hold.
+    """One founder's directories, numbered from 1, and the bindings of the others.
 
-    Who the others are does not matter to the rule, so they are kept sorted: worlds that differ in names only are one.
+    The identity of the others does not matter to the rule, so they are sorted to merge symmetric worlds.
     """
 
     current: int
@@ -53,12 +53,12 @@ class World(NamedTuple):
 
     @property
     def lost(self) -> int:
-        """How many founders have lost a disk, once or more often."""
+        """Number of founders that have lost a disk at least once."""
         return (self.current > 1) + sum(other.has_lost for other in self.others)
 
 
 def following(world: World, ask: Callable[[int, int], int]) -> Iterator[World]:
-    """Yield every world that one event later may be: a question answered, a disk of anybody lost."""
+    """Yield every world after one more event: an answered request, or a lost disk."""
     for index, other in enumerate(world.others):
         rest = world.others[:index] + world.others[index + 1 :]
         answer = ask(world.current, other.held)
@@ -73,7 +73,7 @@ def following(world: World, ask: Callable[[int, int], int]) -> Iterator[World]:
 
 
 def is_admitted(current: int, others: tuple[Other, ...]) -> bool:
-    """Whether what it was told in this life is enough, although who told it may have lost its disk since."""
+    """Return whether the answers to this start are sufficient, although their senders may have lost disks since."""
     founders = names(len(others) + 1)
     binders = Binders(FOUNDER, directory(current), founders)
     for name, other in zip(founders[1:], others, strict=True):
@@ -83,12 +83,12 @@ def is_admitted(current: int, others: tuple[Other, ...]) -> bool:
 
 
 def shipped(current: int, held: int) -> int:
-    """Return which directory another founder holds after it has been asked by the current one."""
-    return binds_to(question(current), bound=directory(held) if held else b"", known=None)[0]
+    """Return the directory that another founder has bound after a request of the current one."""
+    return directory_to_bind(question(current), bound=directory(held) if held else b"", known=None)[0]
 
 
 def reached(founders: int, losses_max: int, ask: Callable[[int, int], int] = shipped) -> set[World]:
-    """Return every world in which no more than so many founders have lost a disk."""
+    """Return every reachable world with at most `losses_max` lost disks."""
     first = World(1, (Other(),) * (founders - 1), frozenset())
     seen, left = {first}, [first]
     while left:
@@ -101,7 +101,7 @@ def reached(founders: int, losses_max: int, ask: Callable[[int, int], int] = shi
 
 @pytest.mark.parametrize("founders", SIZES)
 def test_two_directories_of_a_founder_are_never_both_admitted(founders: int) -> None:
-    """Whatever is asked and lost in whatever order, as long as a quorum of the founders keeps its disks."""
+    """For every order of requests and losses, while a quorum of the founders keeps its disks."""
     worlds = reached(founders, majority(founders) - 1)
     assert all(len(world.admitted) <= 1 for world in worlds)
     if founders > 1:
@@ -111,15 +111,15 @@ def test_two_directories_of_a_founder_are_never_both_admitted(founders: int) -> 
 
 
 @pytest.mark.parametrize("founders", [size for size in SIZES if size > 2])
-def test_the_worlds_tell_a_rule_that_forgets(founders: int) -> None:
-    """Who binds a name anew each time that it is asked lets a second directory in: the search can fail."""
+def test_search_finds_a_violation_with_a_forgetful_rule(founders: int) -> None:
+    """A founder that rebinds on every request admits a second directory, so the search can detect violations."""
     worlds = reached(founders, majority(founders) - 1, ask=lambda current, _: current)
     assert any(len(world.admitted) > 1 for world in worlds)
 
 
 @pytest.mark.parametrize("founders", [3, 5, 7])
-def test_one_binder_fewer_would_be_too_few(founders: int) -> None:
-    """With s - 1 binders there are two groups that share no more than those whose disks were lost."""
+def test_one_binder_fewer_is_not_sufficient(founders: int) -> None:
+    """With s - 1 binders, two sets of binders may intersect only in founders that lost their disks."""
     others, fewer = range(founders - 1), binders_needed(founders) - 1
     lost = majority(founders) - 2
     assert any(
@@ -129,19 +129,19 @@ def test_one_binder_fewer_would_be_too_few(founders: int) -> None:
     )
 
 
-def test_how_many_binders_are_needed() -> None:
+def test_number_of_binders_needed() -> None:
     assert [binders_needed(founders) for founders in SIZES] == [0, 1, 2, 3, 3, 4, 5]
 
 
 @pytest.mark.parametrize("founders", SIZES[1:])
-def test_the_binders_meet_every_majority_that_counted_the_founder(founders: int) -> None:
+def test_binders_intersect_every_majority_that_counted_the_founder(founders: int) -> None:
     others = range(founders - 1)
     for binders in combinations(others, binders_needed(founders)):
         for rest in combinations(others, majority(founders) - 1):
             assert set(binders) & set(rest)
 
 
-def test_only_other_founders_count_and_each_of_them_once() -> None:
+def test_only_other_founders_count_once_each() -> None:
     binders = Binders(FOUNDER, directory(1), names(5))
     assert (binders.missing, binders.waited_for) == (3, ["g0", "g1", "g2", "g3"])
     for peer in ("joiner", FOUNDER, "g1", "g1", "g3"):
@@ -153,22 +153,22 @@ def test_only_other_founders_count_and_each_of_them_once() -> None:
     assert (binders.missing, binders.waited_for) == (0, [])
 
 
-def test_who_is_bound_to_another_directory_is_told_what_to_do() -> None:
+def test_founder_bound_to_another_directory_gets_a_remedy() -> None:
     binders = Binders(FOUNDER, directory(2), names(3))
     fault = binders.answered("g0", directory(1))
-    assert "'g0' knows another data directory of 'f'" in fault
+    assert "founder 'g0' has recorded another data directory of 'f'" in fault
     assert "--replace" in fault
     assert binders.answered("joiner", directory(1)) == "", "what is no founder counts for nothing, either way"
 
 
-def test_a_name_is_bound_once_and_not_to_who_is_known_as_another() -> None:
-    assert binds_to(question(1), bound=b"", known=None) == directory(1)
-    assert binds_to(question(1), bound=directory(1), known=None) == directory(1)
-    assert binds_to(question(2), bound=directory(1), known=None) == directory(1)
-    assert binds_to(question(1), bound=b"", known=pb.NodeRecord(node_id=FOUNDER)) == directory(1)
+def test_node_id_is_bound_once_and_not_against_its_registration() -> None:
+    assert directory_to_bind(question(1), bound=b"", known=None) == directory(1)
+    assert directory_to_bind(question(1), bound=directory(1), known=None) == directory(1)
+    assert directory_to_bind(question(2), bound=directory(1), known=None) == directory(1)
+    assert directory_to_bind(question(1), bound=b"", known=pb.NodeRecord(node_id=FOUNDER)) == directory(1)
     registered = pb.NodeRecord(node_id=FOUNDER, incarnation=make_incarnation(3, 1), directory_id=directory(1))
-    assert binds_to(question(2), bound=b"", known=registered) == b""
-    assert binds_to(question(1, counter=4), bound=b"", known=registered) == directory(1)
+    assert directory_to_bind(question(2), bound=b"", known=registered) == b""
+    assert directory_to_bind(question(1, counter=4), bound=b"", known=registered) == directory(1)
     unnamed = pb.NodeRecord(node_id=FOUNDER, incarnation=make_incarnation(3, 1))
-    assert binds_to(question(2), bound=b"", known=unnamed) == b"", "a record from before directories had ids"
-    assert binds_to(question(1, is_new=False, counter=4), bound=b"", known=unnamed) == directory(1)
+    assert directory_to_bind(question(2), bound=b"", known=unnamed) == b"", "a record from before directories had ids"
+    assert directory_to_bind(question(1, is_new=False, counter=4), bound=b"", known=unnamed) == directory(1)

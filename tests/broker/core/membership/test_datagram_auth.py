@@ -13,19 +13,19 @@ from tidelog_broker.core.membership.gossip_messages import DATAGRAM_BYTES_MAX, P
 AUTH = DatagramAuth(ClusterSecrets(b"s" * SECRET_BYTES_MIN))
 
 
-def test_what_is_signed_is_verified_up_to_the_longest() -> None:
+def test_signed_datagrams_up_to_the_maximum_size_are_verified() -> None:
     for payload in (b"", b"x", bytes(PAYLOAD_BYTES_MAX)):
         assert AUTH.verify(AUTH.sign(payload)) == payload
     assert len(AUTH.sign(bytes(PAYLOAD_BYTES_MAX))) == DATAGRAM_BYTES_MAX
 
 
-def test_another_secret_opens_nothing() -> None:
+def test_datagram_with_another_secret_is_rejected() -> None:
     assert DatagramAuth(ClusterSecrets(b"t" * SECRET_BYTES_MIN)).verify(AUTH.sign(b"x")) is None
     with pytest.raises(ValueError, match="the cluster secret has 15 bytes"):
         DatagramAuth(ClusterSecrets(b"s" * 15))
 
 
-def test_a_secret_is_replaced_without_a_datagram_that_is_not_verified() -> None:
+def test_secret_rotation_loses_no_datagram() -> None:
     old, new = b"o" * SECRET_BYTES_MIN, b"n" * SECRET_BYTES_MIN
     steps = [(old,), (old, new), (new, old), (new,)]
     for before, after in pairwise(steps):
@@ -39,7 +39,7 @@ def test_a_secret_is_replaced_without_a_datagram_that_is_not_verified() -> None:
     assert auth.verify(DatagramAuth(ClusterSecrets(old)).sign(b"x")) is None
 
 
-def test_every_flipped_bit_and_every_cut_is_seen() -> None:
+def test_every_flipped_bit_and_truncation_is_detected() -> None:
     good = AUTH.sign(b"payload")
     for bit in range(len(good) * 8):
         bad = bytearray(good)
@@ -51,5 +51,5 @@ def test_every_flipped_bit_and_every_cut_is_seen() -> None:
 
 
 @given(st.binary(max_size=DATAGRAM_BYTES_MAX + 100))
-def test_garbage_opens_nothing(datagram: bytes) -> None:
+def test_garbage_is_rejected(datagram: bytes) -> None:
     assert AUTH.verify(datagram) is None

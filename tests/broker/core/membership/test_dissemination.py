@@ -3,7 +3,7 @@ from __future__ import annotations
 from tidelog_broker.core.membership.dissemination import Dissemination
 
 
-def test_news_is_told_a_bounded_number_of_times() -> None:
+def test_update_is_sent_a_bounded_number_of_times() -> None:
     news = Dissemination(3)
     news.add("a")
     told: list[str] = []
@@ -18,7 +18,7 @@ def test_news_is_told_a_bounded_number_of_times() -> None:
     assert len(news) == 0
 
 
-def test_what_does_not_fit_is_not_counted_as_told_and_the_least_told_goes_first() -> None:
+def test_update_that_does_not_fit_is_not_counted_and_least_sent_goes_first() -> None:
     news = Dissemination(2)
     offered: list[list[str]] = []
 
@@ -35,7 +35,7 @@ def test_what_does_not_fit_is_not_counted_as_told_and_the_least_told_goes_first(
     assert offered == [["new", "old"], ["old", "new"], ["new", "old"]]
 
 
-def test_a_change_of_what_is_told_starts_anew_and_what_is_forgotten_is_not_told() -> None:
+def test_repeated_change_restarts_the_count_and_dropped_members_are_not_sent() -> None:
     news = Dissemination(1)
     news.add("a")
     news.take(3, lambda _: True)
@@ -47,7 +47,7 @@ def test_a_change_of_what_is_told_starts_anew_and_what_is_forgotten_is_not_told(
     assert "a" not in news
 
 
-def test_a_node_alone_tells_its_news_to_the_first_that_comes() -> None:
+def test_lone_node_sends_its_update_to_the_first_newcomer() -> None:
     news = Dissemination(3)
     news.add("me")
     news.take(1, lambda _: False)

@@ -42,7 +42,7 @@ def writer(body: Body | None = None) -> DatagramWriter:
 
 
 @pytest.mark.parametrize("body", BODIES)
-def test_everything_comes_back(body: Body | None) -> None:
+def test_datagrams_round_trip(body: Body | None) -> None:
     making = writer(body)
     assert making.add(FULL)
     assert not making.add(member(3))
@@ -55,7 +55,7 @@ def test_everything_comes_back(body: Body | None) -> None:
     assert got.members == (FULL, *(member(10 + state, state=state) for state in MemberState))
 
 
-def test_a_datagram_is_filled_to_its_bound_and_not_beyond() -> None:
+def test_datagram_is_filled_up_to_its_limit() -> None:
     making = writer(Ping(1))
     added = 0
     while making.add(member(1_000 + added)):
@@ -66,7 +66,7 @@ def test_a_datagram_is_filled_to_its_bound_and_not_beyond() -> None:
     assert len(decode(payload).members) == added
 
 
-def test_the_longest_of_names_leave_room_for_a_record() -> None:
+def test_names_of_maximum_length_leave_room_for_a_record() -> None:
     making = DatagramWriter(
         cluster_id=CLUSTER, sender="s" * 128, incarnation=1, counter=1, digest=1, body=PingRequest(2**32 - 1, "t" * 128)
     )
@@ -104,7 +104,7 @@ def test_the_longest_of_names_leave_room_for_a_record() -> None:
         {"roles": Role(0)},
     ],
 )
-def test_records_that_cannot_be_sent(changes: dict[str, Any]) -> None:
+def test_invalid_records_are_rejected(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         check_member(member(1, **changes))
     check_member(member(1))
@@ -152,29 +152,29 @@ def with_record(**changes: Any) -> pb.Gossip:
     ],
     ids=lambda bad: str(bad).replace("\n", " ")[-60:],
 )
-def test_datagrams_with_a_field_out_of_its_range_are_refused(bad: pb.Gossip) -> None:
+def test_datagrams_with_a_field_out_of_range_are_rejected(bad: pb.Gossip) -> None:
     with pytest.raises(MalformedGossipError):
         decode(bad.SerializeToString())
 
 
-def test_the_good_ones_of_the_cases_above_are_taken() -> None:
+def test_valid_variants_of_the_cases_above_are_accepted() -> None:
     assert decode(message().SerializeToString()).members == ()
     assert decode(with_record().SerializeToString()).members == (member(1),)
 
 
-def test_length_comes_first() -> None:
-    with pytest.raises(MalformedGossipError, match="more than"):
+def test_length_is_checked_first() -> None:
+    with pytest.raises(MalformedGossipError, match="a payload has at most"):
         decode(bytes(PAYLOAD_BYTES_MAX + 1))
 
 
 @given(st.binary(max_size=PAYLOAD_BYTES_MAX))
-def test_any_bytes_at_all(payload: bytes) -> None:
+def test_random_bytes_are_decoded_or_rejected(payload: bytes) -> None:
     with pytest.raises(MalformedGossipError):
         decode(payload)
 
 
 @given(st.data())
-def test_any_damage_gives_a_datagram_or_a_refusal(data: st.DataObject) -> None:
+def test_damaged_datagrams_are_decoded_or_rejected(data: st.DataObject) -> None:
     making = writer(PingRequest(9, "n1"))
     for index in range(3):
         making.add(member(index))

@@ -18,7 +18,7 @@ RECORDS = st.builds(
 
 
 @given(st.lists(RECORDS, max_size=30), st.randoms())
-def test_tables_that_have_seen_the_same_are_equal_whatever_the_order(records: list[Member], chance: object) -> None:
+def test_tables_that_merged_the_same_records_are_equal(records: list[Member], chance: object) -> None:
     one, other = Members(16), Members(16)
     for record in records:
         one.merge(record)
@@ -31,7 +31,7 @@ def test_tables_that_have_seen_the_same_are_equal_whatever_the_order(records: li
     assert one.live_count == len(one.live()) == sum(map(one.alive, one))
 
 
-def test_what_makes_a_record_later() -> None:
+def test_record_order_is_incarnation_refutation_state() -> None:
     table = Members(4)
     plain = member(1, refutation=2)
     assert table.merge(plain)
@@ -48,7 +48,7 @@ def test_what_makes_a_record_later() -> None:
         assert table["n1"] == later
 
 
-def test_a_suspected_member_counts_as_alive_and_a_stranger_does_not() -> None:
+def test_suspected_member_counts_as_alive_and_an_unknown_one_does_not() -> None:
     table = Members(4)
     table.merge(member(1, state=MemberState.SUSPECT))
     assert table.alive("n1")
@@ -57,7 +57,7 @@ def test_a_suspected_member_counts_as_alive_and_a_stranger_does_not() -> None:
     assert not table.alive("n2")
 
 
-def test_the_digest_is_that_of_the_live() -> None:
+def test_digest_covers_live_members() -> None:
     one, other = Members(4), Members(4)
     one.merge(member(1))
     one.merge(member(2))
@@ -71,7 +71,7 @@ def test_the_digest_is_that_of_the_live() -> None:
     assert other.digest == 0
 
 
-def test_the_gone_make_room_and_the_living_do_not() -> None:
+def test_members_that_are_gone_are_evicted_and_live_ones_are_not() -> None:
     forgotten: list[str] = []
     table = Members(3, forgotten.append)
     for node in (0, 1, 2):

@@ -9,20 +9,20 @@ from tidelog_broker.core.membership.probing import Rotation, Slowness
 
 
 @given(st.integers(1, 20), st.integers(0, 2**32))
-def test_everyone_has_a_turn_in_each_round(size: int, seed: int) -> None:
+def test_every_member_is_probed_in_each_round(size: int, seed: int) -> None:
     rotation = Rotation(random.Random(seed))
     members = [f"n{i}" for i in range(size)]
     for _ in range(3):
         assert sorted(str(rotation.next(members)) for _ in members) == sorted(members)
 
 
-def test_the_order_differs_from_round_to_round() -> None:
+def test_order_differs_between_rounds() -> None:
     rotation = Rotation(random.Random(1))
     members = [f"n{i}" for i in range(10)]
     assert len({tuple(rotation.next(members) for _ in members) for _ in range(5)}) == 5
 
 
-def test_who_is_gone_has_no_turn_and_newcomers_enter_the_round() -> None:
+def test_gone_members_are_skipped_and_new_ones_enter_the_round() -> None:
     rotation = Rotation(random.Random(1))
     assert rotation.next([]) is None
     first = rotation.next(["a", "b", "c"])
@@ -34,7 +34,7 @@ def test_who_is_gone_has_no_turn_and_newcomers_enter_the_round() -> None:
     assert rotation.next([gone]) == gone
 
 
-def test_slowness_stretches_times_up_to_its_bound() -> None:
+def test_slowness_scales_times_up_to_its_limit() -> None:
     slowness = Slowness(2)
     stretched = []
     for _ in range(3):

@@ -7,7 +7,7 @@ from tidelog_broker.core.membership.replay_window import WINDOW, ReplayWindows
 
 
 @given(st.lists(st.integers(1, 3_000), max_size=200))
-def test_every_number_is_taken_once_and_none_that_is_too_old(counters: list[int]) -> None:
+def test_every_number_is_accepted_once_and_old_ones_are_rejected(counters: list[int]) -> None:
     windows = ReplayWindows(4)
     taken: set[int] = set()
     for counter in counters:
@@ -17,7 +17,7 @@ def test_every_number_is_taken_once_and_none_that_is_too_old(counters: list[int]
             taken.add(counter)
 
 
-def test_the_edges_of_the_window() -> None:
+def test_edges_of_the_window() -> None:
     windows = ReplayWindows(4)
     assert windows.accept("a", 1, 10_000)
     assert windows.accept("a", 1, 10_000 - WINDOW + 1)
@@ -26,7 +26,7 @@ def test_the_edges_of_the_window() -> None:
     assert not windows.accept("a", 1, 2**64 - 1)
 
 
-def test_a_new_incarnation_begins_anew_and_outranks_the_old_one() -> None:
+def test_new_incarnation_starts_a_window_and_invalidates_the_old_one() -> None:
     windows = ReplayWindows(4)
     assert windows.accept("a", 2, 100)
     assert windows.accept("a", 3, 1)
@@ -37,7 +37,7 @@ def test_a_new_incarnation_begins_anew_and_outranks_the_old_one() -> None:
     assert windows.accept("b", 1, 1), "senders do not share a window"
 
 
-def test_the_number_of_windows_is_bounded() -> None:
+def test_number_of_windows_is_limited() -> None:
     windows = ReplayWindows(3)
     for sender in "abcde":
         assert windows.accept(sender, 1, 1)

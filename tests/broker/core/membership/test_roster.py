@@ -1,4 +1,4 @@
-"""What records lead to: events, news, suspicions, contradiction; with a clock that the test moves."""
+"""Effects of membership records: events, updates, suspicions and refutations, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def states(roster: Roster) -> dict[str, MemberState]:
     return {node_id: record.state for node_id, record in roster.members.items()}
 
 
-def test_events_of_a_life() -> None:
+def test_membership_changes_emit_events() -> None:
     one = roster()
     for record, expected in (
         (member(1), [Change.ALIVE]),
@@ -53,7 +53,7 @@ def test_events_of_a_life() -> None:
         assert changes(one) == expected, record
 
 
-def test_a_suspicion_ends_in_death_unless_it_is_contradicted() -> None:
+def test_suspicion_ends_in_death_unless_refuted() -> None:
     one = roster()
     one.hear(member(1), 0)
     one.hear(member(2), 0)
@@ -71,7 +71,7 @@ def test_a_suspicion_ends_in_death_unless_it_is_contradicted() -> None:
     assert changes(one) == [Change.ALIVE] * 2 + [Change.SUSPECT] * 2 + [Change.ALIVE, Change.DEAD]
 
 
-def test_who_refuses_a_connection_has_less_time_also_when_suspected_before() -> None:
+def test_refused_connection_shortens_the_timeout_of_new_and_old_suspicions() -> None:
     one = roster()
     one.hear(member(1), 0)
     one.hear(member(2), 0)
@@ -87,7 +87,7 @@ def test_who_refuses_a_connection_has_less_time_also_when_suspected_before() -> 
     assert deadline_ms(one) == 400
 
 
-def test_suspicions_begin_anew_after_a_gap_and_are_longer_for_the_slow_and_the_many() -> None:
+def test_suspicions_restart_after_a_pause_and_scale_with_slowness_and_size() -> None:
     one = roster()
     one.hear(member(1), 0)
     one.suspect("n1", 0)
@@ -102,7 +102,7 @@ def test_suspicions_begin_anew_after_a_gap_and_are_longer_for_the_slow_and_the_m
     assert deadline_ms(one) == 3_200
 
 
-def test_bad_news_of_oneself_is_contradicted() -> None:
+def test_bad_record_about_this_node_is_refuted() -> None:
     one = roster()
     one.hear(member(0, state=SUSPECT), 0)
     assert one.me.refutation == 1
@@ -114,7 +114,7 @@ def test_bad_news_of_oneself_is_contradicted() -> None:
     assert one._slowness.value == 2
 
 
-def test_a_node_that_left_contradicts_nothing() -> None:
+def test_node_that_left_refutes_nothing() -> None:
     one = roster()
     one.leave()
     one.leave()
@@ -123,21 +123,21 @@ def test_a_node_that_left_contradicts_nothing() -> None:
     assert one.me.state is LEFT
 
 
-def test_an_older_life_of_this_node_is_no_conflict() -> None:
+def test_earlier_process_of_this_node_is_no_conflict() -> None:
     one = roster()
     one.hear(replace(member(0), incarnation=incarnation(0, 99), state=DEAD), 0)
     assert not one.halted
     assert one.me == member(0)
 
 
-def test_a_copy_of_the_data_directory_is_a_conflict_whichever_nonce_is_higher() -> None:
+def test_copy_of_the_data_directory_is_a_conflict_with_any_nonce() -> None:
     for nonce in (6, 8):
         one = roster()
-        one.hear_of_own_id(incarnation(1, nonce))
+        one.observe_own_id(incarnation(1, nonce))
         assert one.events == [IdentityConflict("n0", incarnation(1, 7), incarnation(1, nonce))]
 
 
-def test_another_process_with_the_own_id_is_reported_once() -> None:
+def test_other_process_with_the_same_id_is_reported_once() -> None:
     one = roster()
     for other in (member(0, boot=2), member(0, boot=2), member(0, incarnation=incarnation(1) + 1)):
         one.hear(other, 0)
@@ -145,13 +145,13 @@ def test_another_process_with_the_own_id_is_reported_once() -> None:
     assert one.events == [IdentityConflict("n0", incarnation(1), incarnation(2))]
 
 
-def test_a_refutation_that_this_process_never_made_is_another_process() -> None:
+def test_unknown_own_refutation_shows_another_process() -> None:
     one = roster()
     one.hear(member(0, refutation=1), 0)
     assert one.halted
 
 
-def test_members_that_make_room_are_no_news_any_more() -> None:
+def test_evicted_members_are_no_longer_disseminated() -> None:
     forgotten: list[str] = []
     one = Roster(member(0), SwimSettings(members_max=2), Slowness(1), forgotten.append)
     one.hear(member(1, state=DEAD), 0)

@@ -29,7 +29,7 @@ def suspicions_of_the_living(nodes: list[Running]) -> list[Change]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10, 40])
-def test_nodes_find_each_other_through_one_seed_and_then_suspect_nobody(size: int) -> None:
+def test_nodes_discover_each_other_through_one_seed_without_suspicions(size: int) -> None:
     world = World(size)
     nodes = world.cluster(size)
     world.run(5_000)
@@ -41,7 +41,7 @@ def test_nodes_find_each_other_through_one_seed_and_then_suspect_nobody(size: in
         assert {other: node.changes(other) for other in others} == {other: [Change.ALIVE] for other in others}
 
 
-def test_a_quiet_cluster_sends_little() -> None:
+def test_idle_cluster_sends_few_datagrams() -> None:
     world = World(1)
     nodes = world.cluster(10)
     world.run(2_000)
@@ -55,7 +55,7 @@ def test_a_quiet_cluster_sends_little() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("size", [2, 3, 5, 10])
-def test_a_killed_node_is_known_dead_by_all_within_two_seconds(size: int, seed: int) -> None:
+def test_killed_node_is_known_dead_by_all_within_two_seconds(size: int, seed: int) -> None:
     world = World(seed)
     nodes = world.cluster(size)
     world.run(world.random.randrange(500))
@@ -69,7 +69,7 @@ def test_a_killed_node_is_known_dead_by_all_within_two_seconds(size: int, seed: 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_zone_that_goes_down_at_once_is_found_by_the_others(seed: int) -> None:
+def test_failure_of_a_whole_zone_is_detected(seed: int) -> None:
     world = World(seed)
     nodes = world.cluster(10)
     for node in nodes[:4]:
@@ -77,7 +77,7 @@ def test_a_zone_that_goes_down_at_once_is_found_by_the_others(seed: int) -> None
     world.until(lambda: world.agree(nodes[4:]), within_ms=5_000)
 
 
-def test_a_killed_node_is_found_without_the_others_help_when_there_are_no_others() -> None:
+def test_killed_node_is_detected_without_helpers() -> None:
     world = World(1)
     one, other = world.cluster(2)
     world.kill(other)
@@ -85,7 +85,7 @@ def test_a_killed_node_is_found_without_the_others_help_when_there_are_no_others
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_with_loss_delay_and_duplication_the_living_stay_members_and_the_dead_are_found(seed: int) -> None:
+def test_live_nodes_stay_members_despite_loss_delay_and_duplication(seed: int) -> None:
     world = World(seed, loss=0.1, duplication=0.2, delay_ms=(0, 15))
     nodes = world.cluster(8)
     world.run(20_000)
@@ -98,7 +98,7 @@ def test_with_loss_delay_and_duplication_the_living_stay_members_and_the_dead_ar
     world.until(lambda: world.agree(rest), within_ms=2_000)
 
 
-def test_a_broken_path_between_two_is_walked_around() -> None:
+def test_broken_path_between_two_nodes_is_bridged_by_indirect_probes() -> None:
     world = World(3)
     nodes = world.cluster(5)
     world.cut = lambda a, b: {a, b} == {address(0), address(1)}
@@ -106,7 +106,7 @@ def test_a_broken_path_between_two_is_walked_around() -> None:
     assert not suspicions_of_the_living(nodes)
 
 
-def test_a_false_suspicion_is_contradicted_at_once() -> None:
+def test_false_suspicion_is_refuted() -> None:
     world = World(4)
     nodes = world.cluster(5)
     world.apply(nodes[0], nodes[0].swim.suspect_now("n1", world.now_ms))
@@ -117,7 +117,7 @@ def test_a_false_suspicion_is_contradicted_at_once() -> None:
     assert not [change for change in suspicions_of_the_living(nodes) if change is Change.DEAD]
 
 
-def test_a_refused_connection_makes_the_dead_known_sooner() -> None:
+def test_refused_connection_speeds_up_detection() -> None:
     world = World(5)
     nodes = world.cluster(3)
     world.kill(nodes[1])
@@ -126,7 +126,7 @@ def test_a_refused_connection_makes_the_dead_known_sooner() -> None:
     world.until(lambda: not any(node.swim.members.alive("n1") for node in (nodes[0], nodes[2])), within_ms=310)
 
 
-def test_suspecting_oneself_or_a_stranger_does_nothing() -> None:
+def test_suspecting_this_node_or_an_unknown_one_does_nothing() -> None:
     world = World(6)
     node = world.start(member(0))
     for node_id in ("n0", "who"):
@@ -134,7 +134,7 @@ def test_suspecting_oneself_or_a_stranger_does_nothing() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_healed_partition_merges(seed: int) -> None:
+def test_healed_partition_merges(seed: int) -> None:
     world = World(seed)
     nodes = world.cluster(7)
     left, right = nodes[:3], nodes[3:]
@@ -148,7 +148,7 @@ def test_a_healed_partition_merges(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_paused_process_that_wakes_suspects_nobody_and_comes_back(seed: int) -> None:
+def test_paused_process_suspects_nobody_and_rejoins(seed: int) -> None:
     world = World(seed)
     nodes = world.cluster(5)
     world.run(world.random.randrange(300))
@@ -163,7 +163,7 @@ def test_a_paused_process_that_wakes_suspects_nobody_and_comes_back(seed: int) -
     assert sleeper.events[events:] == [], "nobody was suspected, nothing had changed"
 
 
-def test_a_suspicion_under_way_begins_anew_after_a_pause() -> None:
+def test_pending_suspicion_restarts_after_a_pause() -> None:
     world = World(8)
     nodes = world.cluster(2)
     world.cut = lambda _a, _b: True
@@ -176,7 +176,7 @@ def test_a_suspicion_under_way_begins_anew_after_a_pause() -> None:
     assert Change.DEAD not in nodes[0].changes("n1")
 
 
-def test_late_timers_stretch_the_times_and_answers_shrink_them_again() -> None:
+def test_late_timers_scale_times_and_answers_reset_them() -> None:
     swim = Swim(member(0), cluster_id=CLUSTER, chooser=random.Random(1), now_ms=0)
     for _ in range(10):
         swim.tick(swim.next_tick_ms + 40)
@@ -190,7 +190,7 @@ def test_late_timers_stretch_the_times_and_answers_shrink_them_again() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_restarted_node_proves_its_older_process_dead(seed: int) -> None:
+def test_restarted_node_supersedes_its_earlier_process(seed: int) -> None:
     world = World(seed)
     nodes = world.cluster(4)
     world.kill(nodes[1])
@@ -205,7 +205,7 @@ def test_a_restarted_node_proves_its_older_process_dead(seed: int) -> None:
     assert world.agree(now)
 
 
-def test_a_node_that_moved_is_found_at_its_new_address() -> None:
+def test_node_with_a_new_address_is_found() -> None:
     world = World(11)
     nodes = world.cluster(3)
     world.kill(nodes[2])
@@ -217,7 +217,7 @@ def test_a_node_that_moved_is_found_at_its_new_address() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_of_two_processes_with_one_id_the_older_learns_it_and_stops(seed: int) -> None:
+def test_earlier_of_two_processes_with_one_id_stops(seed: int) -> None:
     world = World(seed)
     nodes = world.cluster(3)
     clone = world.start(member(1, boot=2, at=50), seeds=[address(0)])
@@ -233,7 +233,7 @@ def test_of_two_processes_with_one_id_the_older_learns_it_and_stops(seed: int) -
     assert sent == [[], [], []], "a halted node says nothing"
 
 
-def test_of_two_copies_of_one_directory_only_one_goes_on() -> None:
+def test_one_of_two_copies_of_a_directory_stops() -> None:
     world = World(13)
     nodes = world.cluster(2)
     lower, higher = (
@@ -244,7 +244,7 @@ def test_of_two_copies_of_one_directory_only_one_goes_on() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 5, 30])
-def test_a_node_that_leaves_is_gone_at_once_and_nobody_suspects_it(size: int) -> None:
+def test_leaving_node_is_removed_without_suspicion(size: int) -> None:
     world = World(size)
     nodes = world.cluster(size)
     gone, rest = nodes[1], [nodes[0], *nodes[2:]]
@@ -259,7 +259,7 @@ def test_a_node_that_leaves_is_gone_at_once_and_nobody_suspects_it(size: int) ->
     world.until(lambda: world.agree([*rest, again]), within_ms=2_000)
 
 
-def test_two_clusters_that_are_told_to_join_reject_each_other() -> None:
+def test_two_clusters_reject_each_others_datagrams() -> None:
     world = World(15)
     ours = world.cluster(2)
     theirs = [world.start(member(i), seeds=[address(0)], cluster_id=b"d" * 16) for i in (2, 3)]
@@ -271,7 +271,7 @@ def test_two_clusters_that_are_told_to_join_reject_each_other() -> None:
     assert ours[0].swim.refusals[Refusal.FOREIGN_CLUSTER] > 0
 
 
-def test_nodes_that_start_before_their_seeds_are_let_in_later() -> None:
+def test_nodes_started_before_their_seeds_join_later() -> None:
     world = World(16)
     nodes = [world.start(member(i), seeds=[address(3)]) for i in range(3)]
     world.run(10_000)
@@ -280,8 +280,8 @@ def test_nodes_that_start_before_their_seeds_are_let_in_later() -> None:
     world.until(lambda: world.agree(nodes), within_ms=2_000)
 
 
-def test_nothing_grows_without_bound() -> None:
-    """Nodes come and go under new names, with two hundred lives in a table for sixteen."""
+def test_memory_is_bounded() -> None:
+    """Nodes join and leave under new ids: two hundred nodes with a table of sixteen entries."""
     world = World(17)
     bound = SwimSettings(members_max=16)
     nodes = world.cluster(3, settings=bound)
@@ -300,7 +300,7 @@ def test_nothing_grows_without_bound() -> None:
         assert longest_of(node.swim) <= 16
 
 
-def test_a_full_table_lets_nobody_in() -> None:
+def test_full_table_admits_no_new_member() -> None:
     world = World(18)
     bound = SwimSettings(members_max=3)
     nodes = world.cluster(3, settings=bound)
@@ -311,7 +311,7 @@ def test_a_full_table_lets_nobody_in() -> None:
     assert len(late.swim.members) == 4, "it sees them, they do not see it"
 
 
-def test_names_of_full_length_still_fit() -> None:
+def test_names_of_maximum_length_fit() -> None:
     world = World(19)
     longest = [member(i, node_id=f"{i}" * 128, host="h" * 255, zone="z" * 200, gossip=address(i)) for i in range(4)]
     nodes = [world.start(me, seeds=[address(0)]) for me in longest]
@@ -338,7 +338,7 @@ def datagram_of(me: Member, counter: int, *members: Member) -> bytes:
     return writer.finish()
 
 
-def test_what_was_received_before_is_dropped_and_so_is_what_an_older_process_says() -> None:
+def test_replayed_and_stale_datagrams_are_dropped() -> None:
     swim = Swim(member(0), cluster_id=CLUSTER, chooser=random.Random(1), now_ms=0)
     first = datagram_of(member(1), 5, member(1))
     assert len(swim.receive(first, address(1), 0).outgoing) >= 1
@@ -355,8 +355,8 @@ def test_what_was_received_before_is_dropped_and_so_is_what_an_older_process_say
 
 @given(st.randoms(use_true_random=False), st.integers(0, 2**32))
 @settings(max_examples=30)
-def test_whatever_happens_the_living_agree_in_the_end(chance: random.Random, seed: int) -> None:
-    """Kills, restarts, pauses, cuts, loss and false suspicions, and then ten seconds of peace."""
+def test_live_nodes_agree_after_any_faults(chance: random.Random, seed: int) -> None:
+    """Kills, restarts, pauses, partitions, loss and false suspicions, followed by ten seconds without faults."""
     world = World(seed, loss=0.05, duplication=0.05, delay_ms=(0, 10))
     nodes = world.cluster(5)
     boots = dict.fromkeys(range(5), 1)
@@ -387,8 +387,8 @@ def test_whatever_happens_the_living_agree_in_the_end(chance: random.Random, see
         assert all(other.state is MemberState.ALIVE for other in node.swim.members.values())
 
 
-def test_gossip_of_a_start_that_is_not_registered_is_dropped() -> None:
-    """The copy of a running node's directory was started: its start is later, and no node has registered it."""
+def test_gossip_of_an_unregistered_start_is_dropped() -> None:
+    """A started copy of a running node's directory has a later start that no node has registered."""
     registered = {"n1": incarnation(1)}
     world = World(4)
     receiver = Swim(
@@ -396,7 +396,7 @@ def test_gossip_of_a_start_that_is_not_registered_is_dropped() -> None:
         cluster_id=CLUSTER,
         chooser=random.Random(1),
         now_ms=0,
-        is_noted=lambda node_id, number: registered.get(node_id, number) == number,
+        is_registered=lambda node_id, number: registered.get(node_id, number) == number,
     )
     effects = {}
     for boot in (1, 2):
@@ -405,20 +405,20 @@ def test_gossip_of_a_start_that_is_not_registered_is_dropped() -> None:
         (outgoing, *_) = [each for now in (0, 200, 400) for each in sender.tick(now).outgoing]
         effects[boot] = receiver.receive(outgoing.payload, address(1), world.now_ms)
     assert effects[1].refusal is None
-    assert effects[2].refusal is Refusal.NOT_NOTED
+    assert effects[2].refusal is Refusal.NOT_REGISTERED
     assert receiver.members["n1"].incarnation == incarnation(1)
 
 
-def test_running_node_goes_on_when_an_unregistered_copy_of_it_gossips() -> None:
+def test_running_node_continues_when_an_unregistered_copy_gossips() -> None:
     running = Swim(
         member(0, boot=3),
         cluster_id=CLUSTER,
         chooser=random.Random(1),
         now_ms=0,
-        is_noted=lambda _, number: number == incarnation(3),
+        is_registered=lambda _, number: number == incarnation(3),
     )
     copy = Swim(member(0, boot=4, at=9), cluster_id=CLUSTER, chooser=random.Random(2), now_ms=0)
     copy.set_seeds([address(0)])
     (outgoing, *_) = [each for now in (0, 200, 400) for each in copy.tick(now).outgoing]
-    assert running.receive(outgoing.payload, address(9), 0).refusal is Refusal.NOT_NOTED
+    assert running.receive(outgoing.payload, address(9), 0).refusal is Refusal.NOT_REGISTERED
     assert not running.halted

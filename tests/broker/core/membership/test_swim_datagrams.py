@@ -1,4 +1,4 @@
-"""What one node sends, and when, datagram by datagram; the other nodes are played by the test."""
+"""Datagrams of one node; the test plays the other nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATIENT = SwimSettings(suspicion_ms=60_000, refused_suspicion_ms=60_000)
 
 
 class One:
-    """A node that knows some others, all of whom the test plays. Its news is told, its first probe not yet begun."""
+    """A node that knows some others, with its updates sent and its first probe not yet started."""
 
     def __init__(self, others: int, settings: SwimSettings = PLAIN, *, seed: int = 1) -> None:
         self.now_ms = 0
@@ -62,7 +62,7 @@ class One:
         return self.note(self.swim.tick(self.now_ms))
 
     def until(self, kind: type[Body]) -> list[tuple[Address, Body]]:
-        """Tick until the node sends such messages; the pings it was to answer are not answered."""
+        """Tick until the node sends such messages, without answering its pings."""
         for _ in range(1_000):
             found = [(to, datagram.body) for to, datagram in self.tick() if isinstance(datagram.body, kind)]
             if found:
@@ -79,7 +79,7 @@ class One:
         return [event.change for event in self.events if isinstance(event, MembershipChange)]
 
 
-def test_a_probe_step_by_step() -> None:
+def test_probe_proceeds_from_direct_to_indirect_to_suspicion() -> None:
     one = One(4)
     ((target, ping),) = one.until(Ping)
     began_ms = one.now_ms
@@ -100,7 +100,7 @@ def test_a_probe_step_by_step() -> None:
     assert one.now_ms == began_ms + PLAIN.protocol_period_ms + PLAIN.suspicion_ms
 
 
-def test_an_answer_through_another_counts() -> None:
+def test_indirect_answer_ends_the_probe() -> None:
     one = One(2)
     one.until(Ping)
     ((helper, request),) = one.until(PingRequest)
@@ -109,7 +109,7 @@ def test_an_answer_through_another_counts() -> None:
     assert one.changes() == []
 
 
-def test_an_answer_from_somebody_who_was_not_asked_does_not_count() -> None:
+def test_answer_of_an_unasked_node_is_ignored() -> None:
     one = One(2)
     ((target, ping),) = one.until(Ping)
     one.say(3 - (target.port - 1000), Ack(ping.sequence))
@@ -120,7 +120,7 @@ def test_an_answer_from_somebody_who_was_not_asked_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(("nacks", "slowness"), [(True, 0), (False, 1)])
-def test_a_node_that_hears_nobody_may_be_slow_itself(nacks: bool, slowness: int) -> None:
+def test_node_without_any_answer_may_be_slow_itself(nacks: bool, slowness: int) -> None:
     one = One(2)
     ((helper, request),) = one.until(PingRequest)
     if nacks:
@@ -130,7 +130,7 @@ def test_a_node_that_hears_nobody_may_be_slow_itself(nacks: bool, slowness: int)
     assert one.swim.slowness.value == slowness
 
 
-def test_a_probe_of_an_older_process_says_nothing_of_the_new_one() -> None:
+def test_probe_of_an_earlier_process_does_not_suspect_the_new_one() -> None:
     one = One(1)
     one.until(Ping)
     one.events.clear()
@@ -139,7 +139,7 @@ def test_a_probe_of_an_older_process_says_nothing_of_the_new_one() -> None:
     assert one.changes() == [Change.RESTARTED]
 
 
-def test_a_probe_under_way_is_forgotten_after_a_pause() -> None:
+def test_outstanding_probe_is_dropped_after_a_pause() -> None:
     one = One(1)
     one.until(Ping)
     one.now_ms = one.swim.next_tick_ms + 10_000
@@ -149,13 +149,13 @@ def test_a_probe_under_way_is_forgotten_after_a_pause() -> None:
     assert one.changes() == []
 
 
-def test_pings_are_answered_by_the_one_that_is_meant() -> None:
+def test_ping_is_answered_by_its_target_only() -> None:
     one = One(1)
     for target, bodies in (("n0", [Ack(7)]), ("", [Ack(7)]), ("n2", [])):
         assert [datagram.body for datagram in one.say(1, Ping(7, target)) if datagram.body] == bodies
 
 
-def test_probing_for_others() -> None:
+def test_indirect_probes_are_relayed() -> None:
     one = One(2)
     (ping,) = [datagram.body for datagram in one.say(1, PingRequest(70, "n2")) if datagram.body]
     assert isinstance(ping, Ping)
@@ -170,13 +170,13 @@ def test_probing_for_others() -> None:
     assert stranger == [Nack(72)]
 
 
-def test_probing_for_others_is_bounded() -> None:
+def test_number_of_relayed_probes_is_limited() -> None:
     one = One(2, replace(PLAIN, relays_max=3))
     bodies = [datagram.body for i in range(5) for datagram in one.say(1, PingRequest(70 + i, "n2")) if datagram.body]
     assert [type(body) for body in bodies] == [Ping, Ping, Ping, Nack, Nack]
 
 
-def test_a_suspected_member_is_told_at_once_and_in_every_datagram_until_it_answers() -> None:
+def test_suspected_member_is_informed_in_every_datagram_until_it_answers() -> None:
     one = One(3, PATIENT)
     sent = one.note(one.swim.suspect_now("n1", one.now_ms))
     suspected = member(1, state=MemberState.SUSPECT)
@@ -194,7 +194,7 @@ def test_a_suspected_member_is_told_at_once_and_in_every_datagram_until_it_answe
     assert ack.members == ()
 
 
-def test_who_knows_something_else_is_told_everything_in_turn() -> None:
+def test_member_with_another_digest_gets_the_table_in_rotation() -> None:
     one = One(60)
     one.until_news_is_told()
     told = set[str]()
@@ -209,7 +209,7 @@ def test_who_knows_something_else_is_told_everything_in_turn() -> None:
     assert ack.members == ()
 
 
-def test_newcomers_are_probed_in_the_round_that_is_under_way() -> None:
+def test_new_members_are_probed_in_the_current_round() -> None:
     one = One(20)
     ((to, first),) = one.until(Ping)
     assert isinstance(first, Ping)
@@ -224,7 +224,7 @@ def test_newcomers_are_probed_in_the_round_that_is_under_way() -> None:
     assert len(probed) == 22, "nobody is probed twice in a round"
 
 
-def test_a_halted_node_wants_to_be_called_seldom() -> None:
+def test_halted_node_ticks_rarely() -> None:
     one = One(2)
     one.say(1, None, member(0, boot=2))
     assert one.swim.halted

@@ -1,4 +1,4 @@
-"""Where copies go: what moves when nodes come and go, how even it is, and answers that must never change."""
+"""Placement: movement of copies when nodes join and leave, balance, and results that must never change."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ keys = st.builds(partition_key, st.binary(min_size=16, max_size=16), st.integers
 
 
 @pytest.mark.parametrize("vector", VECTORS)
-def test_answers_never_change(vector: dict[str, object]) -> None:
-    """Nodes of two versions must agree; whoever breaks these moves the data of every cluster there is."""
+def test_placements_never_change_between_versions(vector: dict[str, object]) -> None:
+    """Nodes of different versions must agree; a change would move the data of every existing cluster."""
     nodes = [
         NodeEntry(str(node_id), str(zone), int(weight), Role(roles), machine=str(machine))
         for node_id, zone, weight, roles, machine in vector["nodes"]  # type: ignore[attr-defined]
@@ -82,7 +82,7 @@ def test_answers_never_change(vector: dict[str, object]) -> None:
 
 
 @given(keys, clusters, st.integers(1, 6), st.randoms(), st.data())
-def test_the_order_of_the_registry_does_not_matter(
+def test_order_of_the_registry_does_not_matter(
     key: bytes, nodes: list[NodeEntry], copies: int, shuffler: random.Random, data: st.DataObject
 ) -> None:
     alive = data.draw(st.sets(st.sampled_from(sorted(ids(nodes)))))
@@ -95,7 +95,7 @@ def test_the_order_of_the_registry_does_not_matter(
 
 
 @given(keys, clusters, st.integers(1, 6), st.data())
-def test_a_placement_follows_the_registered_nodes_and_prefers_the_living(
+def test_placement_follows_registered_nodes_and_prefers_live_ones(
     key: bytes, nodes: list[NodeEntry], copies: int, data: st.DataObject
 ) -> None:
     alive = data.draw(st.sets(st.sampled_from(sorted(ids(nodes)))))
@@ -110,9 +110,7 @@ def test_a_placement_follows_the_registered_nodes_and_prefers_the_living(
 
 
 @given(keys, clusters, st.integers(1, 6))
-def test_no_zone_and_no_machine_is_doubled_while_there_is_a_choice(
-    key: bytes, nodes: list[NodeEntry], copies: int
-) -> None:
+def test_zones_and_machines_repeat_only_when_necessary(key: bytes, nodes: list[NodeEntry], copies: int) -> None:
     placed = place(key, nodes, replication_factor=copies, alive=ids(nodes)).nodes
     storing = {node.node_id: node for node in nodes if Role.PERSISTENCE in node.roles}
     zones = Counter(storing[node_id].zone for node_id in placed)
@@ -131,12 +129,12 @@ def test_no_zone_and_no_machine_is_doubled_while_there_is_a_choice(
 
 
 def are_alike(nodes: Sequence[NodeEntry]) -> bool:
-    """Whether all nodes that store copies may own, or none: then the rule for owners never takes effect."""
+    """Whether all storing nodes may own partitions, or none, so that the rule for owners has no effect."""
     return len({Role.INGESTION in node.roles for node in nodes if Role.PERSISTENCE in node.roles}) <= 1
 
 
 @given(keys, clusters, node_entries, st.integers(1, 6))
-def test_a_node_that_joins_takes_at_most_one_copy_and_moves_no_other(
+def test_new_node_takes_at_most_one_copy_and_moves_no_other(
     key: bytes, nodes: list[NodeEntry], joining: NodeEntry, copies: int
 ) -> None:
     others = [node for node in nodes if node.node_id != joining.node_id]
@@ -154,7 +152,7 @@ def test_a_node_that_joins_takes_at_most_one_copy_and_moves_no_other(
 
 
 @given(keys, clusters, st.integers(1, 6), st.data())
-def test_a_node_that_leaves_moves_only_what_it_held(
+def test_removed_node_moves_only_its_own_copies(
     key: bytes, nodes: list[NodeEntry], copies: int, data: st.DataObject
 ) -> None:
     leaving = data.draw(st.sampled_from(nodes))
@@ -170,7 +168,7 @@ def test_a_node_that_leaves_moves_only_what_it_held(
 
 
 @given(keys, clusters, st.integers(1, 6), st.data())
-def test_every_placement_has_a_node_that_may_own_where_one_lives(
+def test_placement_includes_a_live_node_that_may_own_if_possible(
     key: bytes, nodes: list[NodeEntry], copies: int, data: st.DataObject
 ) -> None:
     alive = data.draw(st.sets(st.sampled_from(sorted(ids(nodes)))))
@@ -182,7 +180,7 @@ def test_every_placement_has_a_node_that_may_own_where_one_lives(
 
 
 @pytest.mark.parametrize("copies", [1, 2, 3])
-def test_what_only_stores_owns_nothing_beside_nodes_that_may(copies: int) -> None:
+def test_storing_only_node_owns_nothing_beside_capable_nodes(copies: int) -> None:
     nodes = [
         NodeEntry("a", roles=Role.PERSISTENCE),
         NodeEntry("b"),
@@ -198,9 +196,7 @@ def test_what_only_stores_owns_nothing_beside_nodes_that_may(copies: int) -> Non
 
 
 @given(keys, clusters, st.data())
-def test_a_weight_that_rises_moves_its_node_forward_only(
-    key: bytes, nodes: list[NodeEntry], data: st.DataObject
-) -> None:
+def test_higher_weight_only_moves_its_node_forward(key: bytes, nodes: list[NodeEntry], data: st.DataObject) -> None:
     heavier = data.draw(st.sampled_from(nodes))
     changed = [node._replace(weight=WEIGHT_MAX) if node is heavier else node for node in nodes]
     before, after = rank(key, nodes), rank(key, changed)
@@ -211,7 +207,7 @@ def test_a_weight_that_rises_moves_its_node_forward_only(
 
 
 @pytest.mark.parametrize("copies", [1, 3])
-def test_one_more_node_takes_its_share_and_little_else_moves(copies: int) -> None:
+def test_new_node_takes_its_share_and_moves_little_else(copies: int) -> None:
     partitions = 4000
     before = [set(copies_of(entries(9), copies, partition=number)) for number in range(partitions)]
     after = [set(copies_of(entries(10), copies, partition=number)) for number in range(partitions)]
@@ -219,7 +215,7 @@ def test_one_more_node_takes_its_share_and_little_else_moves(copies: int) -> Non
     assert moved == pytest.approx(partitions * copies / 10, rel=0.1)
 
 
-def test_copies_and_ownership_are_spread_evenly() -> None:
+def test_copies_and_ownership_are_balanced() -> None:
     nodes, partitions = entries(6, zones=3), 6000
     placed = [copies_of(nodes, 3, partition=number) for number in range(partitions)]
     stored = Counter(node_id for nodes_of in placed for node_id in nodes_of)
@@ -228,7 +224,7 @@ def test_copies_and_ownership_are_spread_evenly() -> None:
     assert all(count == pytest.approx(1000, rel=0.12) for count in owned.values()), owned
 
 
-def test_weights_are_shares() -> None:
+def test_weights_determine_shares() -> None:
     weights = {"small": 50, "plain": 100, "large": 250}
     nodes = [NodeEntry(node_id, weight=weight) for node_id, weight in weights.items()]
     first = Counter(rank(partition_key(TOPIC, number), nodes)[0] for number in range(8000))
@@ -237,12 +233,12 @@ def test_weights_are_shares() -> None:
 
 
 @pytest.mark.parametrize("hashed", [0, 2**64 - 1])
-def test_the_ends_of_the_hash_have_scores(monkeypatch: pytest.MonkeyPatch, hashed: int) -> None:
+def test_extreme_hashes_have_scores(monkeypatch: pytest.MonkeyPatch, hashed: int) -> None:
     monkeypatch.setattr("mmh3.hash64", lambda *_, **__: (hashed, 0))
     assert rank(partition_key(TOPIC, 0), entries(3)) == ["n0", "n1", "n2"], "equal scores stand by name"
 
 
-def test_a_topics_own_quorum_counts_where_the_copies_allow_it() -> None:
+def test_topic_ack_quorum_applies_if_copies_allow_it() -> None:
     key, nodes = partition_key(TOPIC, 0), entries(3)
     quorums = [
         place(key, nodes, replication_factor=copies, alive=ids(nodes), ack_quorum=asked).ack_quorum
@@ -252,13 +248,13 @@ def test_a_topics_own_quorum_counts_where_the_copies_allow_it() -> None:
     assert [majority(count) for count in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
 
 
-def test_nowhere_to_store_is_an_error() -> None:
+def test_placement_without_storing_nodes_is_an_error() -> None:
     nodes = [NodeEntry("a", roles=Role.INGESTION)]
     with pytest.raises(NoPersistenceError, match="persistence"):
         place(partition_key(TOPIC, 0), nodes, replication_factor=1, alive={"a"})
 
 
-def test_the_successor_is_the_first_living_replica_that_takes_records() -> None:
+def test_successor_is_the_first_live_replica_with_ingestion() -> None:
     key, nodes = partition_key(TOPIC, 0), entries(5)
     placed = copies_of(nodes, 3)
     assert successor(key, nodes, alive=ids(nodes), placement=placed) == placed[0] == rank(key, nodes)[0]
@@ -270,7 +266,7 @@ def test_the_successor_is_the_first_living_replica_that_takes_records() -> None:
     assert successor(key, nobody, alive=ids(nodes), placement=placed) == placed[0]
 
 
-def test_candidates_queue_up_behind_the_living() -> None:
+def test_takeover_ranks_count_live_candidates() -> None:
     key, nodes = partition_key(TOPIC, 7), entries(5)
     placed = copies_of(nodes, 3, partition=7)
     ranks = [takeover_rank(node_id, key, nodes, alive=ids(nodes), placement=placed) for node_id in placed]
@@ -288,7 +284,7 @@ def state(number: int, owner: str, placed: Placement, **fields: int) -> PlacedPa
     return PlacedPartition(TOPIC, number, owner, placed.nodes, placed.ack_quorum, replication_factor=3, **fields)
 
 
-def test_a_balanced_cluster_needs_no_moves_and_a_new_node_gets_its_share() -> None:
+def test_balanced_cluster_needs_no_moves_and_a_new_node_gets_its_share() -> None:
     nodes = entries(4)
     placed = {
         number: place(partition_key(TOPIC, number), nodes, replication_factor=3, alive=ids(nodes))
@@ -307,7 +303,7 @@ def test_a_balanced_cluster_needs_no_moves_and_a_new_node_gets_its_share() -> No
     assert rebalance_plan(again, grown, alive=ids(grown)) == [], "a plan that was carried out is the end of it"
 
 
-def test_moves_without_copies_come_first_and_quorums_count() -> None:
+def test_moves_without_copies_come_first_and_quorum_changes_are_planned() -> None:
     nodes = entries(4)
     everyone = ids(nodes)
     placed = [place(partition_key(TOPIC, number), nodes, replication_factor=3, alive=everyone) for number in range(4)]
@@ -325,7 +321,7 @@ def test_moves_without_copies_come_first_and_quorums_count() -> None:
     assert plan[2].new_copies == placed[0].nodes[2:]
 
 
-def test_a_partition_without_a_living_node_is_left_alone() -> None:
+def test_partition_without_a_live_node_is_unchanged() -> None:
     nodes = entries(3)
     placed = place(partition_key(TOPIC, 0), nodes, replication_factor=3, alive=ids(nodes))
     assert rebalance_plan([state(0, "gone", placed)], nodes, alive=set()) == []

@@ -1,4 +1,4 @@
-"""The nodes of the cluster, as their records say."""
+"""The registry of nodes, defined by their records."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def cluster(*node_ids: str) -> NodeRegistry:
     return registry
 
 
-def test_the_highest_revision_holds_in_whatever_order() -> None:
+def test_highest_revision_wins_in_any_order() -> None:
     revisions = [record(revision=1), record(revision=2, start=2), record(revision=3, start=3)]
     for order in itertools.permutations(revisions):
         registry = NodeRegistry()
@@ -66,7 +66,7 @@ def test_the_highest_revision_holds_in_whatever_order() -> None:
         assert not registry.apply(revisions[2])
 
 
-def test_a_removal_is_final_and_stays_in_a_snapshot() -> None:
+def test_removal_is_final_and_included_in_a_snapshot() -> None:
     registry = cluster("a", "b")
     leaving = registry.removed("a")
     assert (leaving.revision, leaving.removed) == (2, True)
@@ -75,23 +75,23 @@ def test_a_removal_is_final_and_stays_in_a_snapshot() -> None:
     assert [one.node_id for one in registry.live()] == ["b"]
     assert [entry.node_id for entry in registry.entries()] == ["b"]
     assert len([*registry.records()]) == 2
-    with pytest.raises(ProtocolError, match="there is no node 'a'; there are: b"):
+    with pytest.raises(ProtocolError, match="node 'a' does not exist; registered nodes: b"):
         registry.drained("a", draining=True)
     with pytest.raises(ProtocolError, match="removed from the cluster"):
         registry.announced(record("a", start=2))
 
 
-def test_the_last_node_that_stores_copies_stays() -> None:
+def test_last_storing_node_cannot_be_removed() -> None:
     registry = cluster("a")
     taking = record("b", revision=1)
     del taking.roles[1:]
     registry.apply(taking)
-    with pytest.raises(ProtocolError, match="last node"):
+    with pytest.raises(ProtocolError, match="no other node has the role persistence"):
         registry.removed("a")
     assert registry.removed("b").removed
 
 
-def test_what_is_applied_is_kept_as_it_was() -> None:
+def test_applied_records_are_copied() -> None:
     registry, given = NodeRegistry(), record(revision=1)
     registry.apply(given)
     given.host = "elsewhere"
@@ -101,7 +101,7 @@ def test_what_is_applied_is_kept_as_it_was() -> None:
     assert registry.get("b") is None
 
 
-def test_a_node_announces_itself_once_a_life_and_when_something_changes() -> None:
+def test_node_announces_itself_once_per_start_and_after_changes() -> None:
     registry = NodeRegistry()
     registry.apply(founder("a"))
     said = record("a", revision=44)
@@ -119,7 +119,7 @@ def test_a_node_announces_itself_once_a_life_and_when_something_changes() -> Non
     assert (third.revision, third.host, third.draining) == (3, "10.0.0.9", True)
 
 
-def test_a_founder_that_says_only_what_the_file_says_is_still_written_down() -> None:
+def test_founder_is_registered_even_without_changes_to_the_bootstrap_file() -> None:
     registry, said = NodeRegistry(), record("a")
     registry.apply(record("a"))
     written = registry.announced(said)
@@ -127,17 +127,17 @@ def test_a_founder_that_says_only_what_the_file_says_is_still_written_down() -> 
     assert written.revision == 1
 
 
-def test_there_are_bounds_to_the_number_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_nodes_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry_module, "NODES_MAX", 2)
     registry = cluster("a", "b")
-    with pytest.raises(ProtocolError, match="2 nodes already"):
+    with pytest.raises(ProtocolError, match="2 nodes are registered"):
         registry.announced(record("c"))
     assert registry.announced(record("a", start=2)) is not None
     registry.apply(registry.removed("b"))
     assert registry.announced(record("c")) is not None
 
 
-def test_draining_nodes_take_nothing_new() -> None:
+def test_draining_nodes_are_not_available() -> None:
     registry = cluster("a", "b", "c")
     registry.apply(registry.drained("b", draining=True))
     assert registry.available({"a", "b", "stranger"}) == {"a"}
@@ -146,7 +146,7 @@ def test_draining_nodes_take_nothing_new() -> None:
     assert registry.available({"a", "b", "stranger"}) == {"a", "b"}
 
 
-def test_entries_say_what_placement_wants() -> None:
+def test_entries_contain_what_placement_needs() -> None:
     registry = NodeRegistry()
     storing = record(revision=1, start=4)
     storing.weight = 250
@@ -156,7 +156,7 @@ def test_entries_say_what_placement_wants() -> None:
     assert entry == ("a", "east", 250, Role.PERSISTENCE, make_incarnation(4, 7), "127.0.0.1")
 
 
-def test_roles_go_there_and_back() -> None:
+def test_roles_round_trip() -> None:
     for roles in (Role.INGESTION, Role.PERSISTENCE, BOTH_ROLES):
         assert roles_from(roles_to(roles)) == roles
     assert roles_from([pb.PERSISTENCE, 99]) == Role.PERSISTENCE
@@ -177,7 +177,7 @@ def test_roles_go_there_and_back() -> None:
         ("incarnation", 0),
     ],
 )
-def test_fields_that_cannot_be_are_refused(field: str, value: object) -> None:
+def test_invalid_fields_are_refused(field: str, value: object) -> None:
     check_node(record())
     bad = record()
     setattr(bad, field, value)
@@ -187,7 +187,7 @@ def test_fields_that_cannot_be_are_refused(field: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("roles", [[], [99], [pb.PERSISTENCE, pb.INGESTION], [pb.PERSISTENCE, pb.PERSISTENCE]])
-def test_roles_that_cannot_be_are_refused(roles: list[pb.NodeRole]) -> None:
+def test_invalid_roles_are_refused(roles: list[pb.NodeRole]) -> None:
     bad = record()
     del bad.roles[:]
     bad.roles.extend(roles)
@@ -198,7 +198,7 @@ def test_roles_that_cannot_be_are_refused(roles: list[pb.NodeRole]) -> None:
 OWN, OTHER = b"o" * 16, b"x" * 16
 
 
-def test_a_wiped_disk_and_a_copied_one_are_found_out() -> None:
+def test_wiped_and_copied_disks_are_detected() -> None:
     known = record(start=5, revision=6)
     first, next_life = make_incarnation(1, 9), make_incarnation(6, 9)
     assert identity_fault("a", first, OWN, is_new=True, known=None) == ""
@@ -215,20 +215,20 @@ def test_a_wiped_disk_and_a_copied_one_are_found_out() -> None:
     assert "removed" in identity_fault("a", next_life, OWN, is_new=False, known=gone)
 
 
-def test_a_directory_counts_more_than_how_often_it_was_started() -> None:
+def test_directory_id_takes_precedence_over_the_incarnation() -> None:
     known = record(start=5, revision=6)
     known.directory_id = OWN
     later, same = make_incarnation(6, 9), known.incarnation
     assert identity_fault("a", later, OWN, is_new=False, known=known) == ""
     assert identity_fault("a", later, OWN, is_new=True, known=known) == "", "it was registered and died before it knew"
     assert "old copy" in identity_fault("a", make_incarnation(4, 9), OWN, is_new=False, known=known)
-    assert "is new, but the cluster knows" in identity_fault("a", later, OTHER, is_new=True, known=known)
-    assert "is new, but the cluster knows" in identity_fault("a", same, OTHER, is_new=True, known=known)
-    assert "is not the one in which" in identity_fault("a", later, OTHER, is_new=False, known=known)
-    assert "is not the one in which" in identity_fault("a", later, b"", is_new=False, known=known)
+    assert "is new, but the cluster has registered" in identity_fault("a", later, OTHER, is_new=True, known=known)
+    assert "is new, but the cluster has registered" in identity_fault("a", same, OTHER, is_new=True, known=known)
+    assert "does not belong to the registered" in identity_fault("a", later, OTHER, is_new=False, known=known)
+    assert "does not belong to the registered" in identity_fault("a", later, b"", is_new=False, known=known)
 
 
-def test_a_record_from_before_directories_had_ids_gets_one_and_keeps_it() -> None:
+def test_record_without_a_directory_id_gets_one_and_keeps_it() -> None:
     registry, said = NodeRegistry(), record("a", start=2)
     registry.apply(record("a", start=1, revision=3))
     said.directory_id = OWN
@@ -239,7 +239,7 @@ def test_a_record_from_before_directories_had_ids_gets_one_and_keeps_it() -> Non
     registry.apply(registry.drained("a", draining=True))
     assert registry.announced(said) is None
     said.directory_id = OTHER
-    with pytest.raises(ProtocolError, match="is not the one in which") as caught:
+    with pytest.raises(ProtocolError, match="does not belong to the registered") as caught:
         registry.announced(said)
     assert caught.value.code == pb.FORBIDDEN
     said.directory_id = OWN[:-1]
@@ -251,7 +251,7 @@ def test_a_record_from_before_directories_had_ids_gets_one_and_keeps_it() -> Non
     assert caught.value.code == pb.FORBIDDEN
 
 
-def test_records_of_nodes_and_of_topics_are_told_apart() -> None:
+def test_node_records_are_distinguished_from_topic_records() -> None:
     one = record(revision=3)
     assert pb.MetaRecord.FromString(wrapped(one).SerializeToString()).node == one
     topic = pb.TopicRecord(name="t", topic_id=bytes(16), config=pb.TopicConfig(partitions=3), revision=8, deleted=True)

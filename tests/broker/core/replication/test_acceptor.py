@@ -1,4 +1,4 @@
-"""The acceptor: what it says is on disk before it says it, and nothing enters the log behind a promise."""
+"""The acceptor: answers only after durable writes, and no append after a promise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.broker.core.bench import INCARNATION, Bench, ballot, decision, descri
 from tidelog_broker.core.replication.acceptor import Acceptor, Opening
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import Effect, Send, SyncLog, Write, WriteFences
-from tidelog_broker.core.replication.log_tail import Tail
+from tidelog_broker.core.replication.log_tail import LogTail
 from tidelog_broker.core.replication.ports import Batch, Position
 from tidelog_broker.core.replication.replica_state import Doubt
 from tidelog_proto import broker_pb2 as pb
@@ -19,7 +19,7 @@ RESERVED = ballot(0, "a")
 
 
 class Trial(Bench):
-    """Replica `b` with its acceptor; what it calls is noted."""
+    """Replica `b` with its acceptor; callbacks are recorded."""
 
     def __init__(self, held: list[Batch] | None = None, *, chain: EpochChain | None = None, doubt: Doubt = "") -> None:
         super().__init__(chain, held=HELD if held is None else held, doubt=doubt)
@@ -56,7 +56,7 @@ class Trial(Bench):
 # --- SEAL ----------------------------------------------------------------------------------------------
 
 
-def test_a_promise_is_durable_before_it_is_answered_and_binds_at_once() -> None:
+def test_promise_is_durable_before_it_is_answered_and_binds_immediately() -> None:
     trial = Trial()
     trial.seal(ballot(1))
     assert trial.replies() == [], "nothing is said before it is on disk"
@@ -71,7 +71,7 @@ def test_a_promise_is_durable_before_it_is_answered_and_binds_at_once() -> None:
     assert not reply.HasField("accepted")
 
 
-def test_the_end_that_is_reported_is_that_of_the_moment_when_the_fence_is_durable() -> None:
+def test_reported_end_is_that_when_the_fence_is_durable() -> None:
     trial = Trial([])
     trial.queue(HELD[:1])
     trial.queue(HELD[1:])
@@ -84,7 +84,7 @@ def test_the_end_that_is_reported_is_that_of_the_moment_when_the_fence_is_durabl
     assert Position(reply.end_offset, reply.end_digest) == end_of(HELD)
 
 
-def test_an_append_in_flight_that_finds_no_space_is_not_reported() -> None:
+def test_pending_append_without_disk_space_is_not_reported() -> None:
     trial = Trial([])
     trial.queue(HELD[:1])
     trial.queue(HELD[1:])
@@ -95,8 +95,8 @@ def test_an_append_in_flight_that_finds_no_space_is_not_reported() -> None:
     assert trial.answer(pb.SealReply).end_offset == 2
 
 
-def test_what_is_queued_behind_the_promise_is_not_reported() -> None:
-    """An OPEN_EPOCH of the same ballot may fetch meanwhile: that is not durable in the same step."""
+def test_append_queued_after_the_promise_is_not_reported() -> None:
+    """An OPEN_EPOCH of the same ballot may start a fetch meanwhile, which is not durable in the same step."""
     trial = Trial(HELD[:1])
     trial.seal(ballot(1))
     trial.queue(HELD[1:])
@@ -104,7 +104,7 @@ def test_what_is_queued_behind_the_promise_is_not_reported() -> None:
     assert trial.answer(pb.SealReply).end_offset == 2
 
 
-def test_a_lower_ballot_is_refused_at_once_with_the_higher_one() -> None:
+def test_lower_ballot_is_refused_with_the_higher_one() -> None:
     trial = Trial()
     trial.seal(ballot(3))
     trial.wrote()
@@ -116,7 +116,7 @@ def test_a_lower_ballot_is_refused_at_once_with_the_higher_one() -> None:
     assert trial.promises == 1
 
 
-def test_a_promise_that_was_outbid_on_its_way_to_the_disk_is_not_answered() -> None:
+def test_promise_outbid_before_it_is_durable_is_not_answered() -> None:
     trial = Trial()
     trial.seal(ballot(1))
     trial.seal(ballot(2, "a"))
@@ -127,7 +127,7 @@ def test_a_promise_that_was_outbid_on_its_way_to_the_disk_is_not_answered() -> N
     assert (to, reply.ballot) == ("a", ballot(2, "a"))
 
 
-def test_asking_again_for_the_same_ballot_is_answered_again() -> None:
+def test_repeated_seal_with_the_same_ballot_is_answered() -> None:
     trial = Trial()
     for _ in range(2):
         trial.seal(ballot(1))
@@ -135,7 +135,7 @@ def test_asking_again_for_the_same_ballot_is_answered_again() -> None:
     assert [reply.status for _, reply in trial.sent(pb.SealReply)] == [pb.HELD, pb.HELD]
 
 
-def test_what_was_accepted_before_comes_with_the_promise() -> None:
+def test_promise_contains_the_accepted_value() -> None:
     trial, value = Trial(), Trial().value()
     trial.open(ballot(1), value)
     trial.wrote()
@@ -146,8 +146,8 @@ def test_what_was_accepted_before_comes_with_the_promise() -> None:
     assert (reply.accepted, reply.accepted_value, reply.promised) == (ballot(1), value, ballot(2))
 
 
-def test_the_accepted_value_in_flight_comes_with_the_promise_too() -> None:
-    """Its entry is before the promise's in the journal, so it is durable when the promise is."""
+def test_promise_contains_a_pending_accepted_value() -> None:
+    """Its entry precedes the promise's in the journal, so it is durable when the promise is."""
     trial, value = Trial(), Trial().value()
     trial.open(ballot(1), value)
     trial.seal(ballot(2))
@@ -157,10 +157,10 @@ def test_the_accepted_value_in_flight_comes_with_the_promise_too() -> None:
     assert reply.accepted_value == value
 
 
-def test_a_promise_after_the_epoch_was_left_is_not_answered_with_the_next_epochs_log() -> None:
+def test_promise_after_the_epoch_ended_is_not_answered_with_the_next_epochs_log() -> None:
     trial = Trial()
     trial.seal(ballot(1))
-    trial.tail = Tail(1, 5, Position(5, 0))
+    trial.tail = LogTail(1, 5, Position(5, 0))
     trial.take()
     trial.wrote()
     assert trial.peek() == []
@@ -171,7 +171,7 @@ def test_a_promise_after_the_epoch_was_left_is_not_answered_with_the_next_epochs
     [(ballot(0, "a"), "a"), (ballot(1, "c"), "a"), (ballot(1, "b"), "c")],
     ids=["the reserved round", "in another's name", "in this node's name"],
 )
-def test_who_may_not_seal_is_not_heard(one: pb.Ballot, sender: str) -> None:
+def test_invalid_seal_is_ignored(one: pb.Ballot, sender: str) -> None:
     trial = Trial()
     trial.seal(one, sender=sender)
     assert (trial.peek(), trial.promised, trial.writes) == ([], False, 0)
@@ -179,7 +179,7 @@ def test_who_may_not_seal_is_not_heard(one: pb.Ballot, sender: str) -> None:
 
 @pytest.mark.parametrize(("epoch", "answer"), [(0, pb.MetadataUpdate), (2, pb.EpochStatus)])
 @pytest.mark.parametrize("step", ["seal", "open"])
-def test_what_is_about_another_epoch_only_makes_the_chains_meet(step: str, epoch: int, answer: type) -> None:
+def test_message_about_another_epoch_only_exchanges_chains(step: str, epoch: int, answer: type) -> None:
     chain = EpochChain(descriptor())
     chain.extend(decision(chain, end_of(HELD)))
     trial = Trial([], chain=chain)
@@ -192,7 +192,7 @@ def test_what_is_about_another_epoch_only_makes_the_chains_meet(step: str, epoch
 
 
 @pytest.mark.parametrize("damage", ["halted", "damaged"])
-def test_a_damaged_copy_neither_promises_nor_accepts_nor_agrees(damage: str) -> None:
+def test_damaged_copy_neither_promises_nor_accepts_nor_agrees(damage: str) -> None:
     trial = Trial(doubt="damaged" if damage == "damaged" else "")
     if damage == "halted":
         trial.halt("rot")
@@ -211,7 +211,7 @@ def test_a_damaged_copy_neither_promises_nor_accepts_nor_agrees(damage: str) -> 
     assert (trial.promised, trial.writes) == (False, 0)
 
 
-def test_who_does_not_store_the_epoch_says_so() -> None:
+def test_node_outside_the_epoch_answers_not_held() -> None:
     trial = Trial([], chain=EpochChain(descriptor(placement=("a", "c"))))
     trial.seal(ballot(1))
     trial.open(ballot(1), trial.value(Position(0, 0)))
@@ -219,7 +219,7 @@ def test_who_does_not_store_the_epoch_says_so() -> None:
     assert trial.writes == 0
 
 
-def test_a_log_that_may_be_short_says_so() -> None:
+def test_possibly_short_log_is_reported() -> None:
     trial = Trial(doubt="short")
     trial.seal(ballot(1))
     trial.wrote()
@@ -234,7 +234,7 @@ def test_a_log_that_may_be_short_says_so() -> None:
 # --- OPEN_EPOCH ----------------------------------------------------------------------------------------
 
 
-def test_an_accept_is_durable_before_it_is_answered() -> None:
+def test_accept_is_durable_before_it_is_answered() -> None:
     trial = Trial()
     value = trial.value()
     trial.open(ballot(1), value)
@@ -248,7 +248,7 @@ def test_an_accept_is_durable_before_it_is_answered() -> None:
 
 
 @pytest.mark.parametrize("flush", [pb.INTERVAL, pb.NEVER])
-def test_where_appends_are_not_synced_the_log_is_before_an_end_is_accepted(flush: pb.Flush) -> None:
+def test_log_with_unsynced_appends_is_synced_before_an_accept(flush: pb.Flush) -> None:
     trial = Trial([], chain=EpochChain(descriptor(flush=flush)))
     trial.queue(HELD)
     trial.take()
@@ -263,14 +263,14 @@ def test_where_appends_are_not_synced_the_log_is_before_an_end_is_accepted(flush
     assert trial.answer(pb.OpenEpochReply).status == pb.HELD
 
 
-def test_nothing_is_synced_where_appends_are_or_where_there_are_none() -> None:
+def test_log_with_synced_or_no_appends_is_not_synced_again() -> None:
     for flush, held in ((pb.ALWAYS, HELD), (pb.NEVER, [])):
         trial = Trial(held, chain=EpochChain(descriptor(flush=flush)))
         trial.open(ballot(1), trial.value(end_of(held) if held else Position(0, 0)))
         assert [type(effect) for effect in trial.peek() if isinstance(effect, Write)] == [WriteFences]
 
 
-def test_an_open_below_the_promise_is_refused_and_nothing_of_it_stays() -> None:
+def test_open_below_the_promise_is_refused_without_effect() -> None:
     trial = Trial()
     trial.seal(ballot(3))
     trial.wrote()
@@ -282,7 +282,7 @@ def test_an_open_below_the_promise_is_refused_and_nothing_of_it_stays() -> None:
     assert (trial.fence.accepted, trial.writes, trial.fetches) == (None, 0, [])
 
 
-def test_a_second_value_under_the_same_ballot_is_refused() -> None:
+def test_second_value_under_the_same_ballot_is_refused() -> None:
     trial = Trial()
     trial.open(ballot(1), trial.value())
     trial.wrote()
@@ -295,7 +295,7 @@ def test_a_second_value_under_the_same_ballot_is_refused() -> None:
 
 
 @pytest.mark.parametrize("promised", [False, True])
-def test_the_reserved_ballot_is_accepted_only_where_nothing_is_promised(*, promised: bool) -> None:
+def test_reserved_ballot_is_accepted_only_without_a_promise(*, promised: bool) -> None:
     trial = Trial()
     if promised:
         trial.seal(ballot(1))
@@ -307,7 +307,7 @@ def test_the_reserved_ballot_is_accepted_only_where_nothing_is_promised(*, promi
     assert trial.answer(pb.OpenEpochReply).status == (pb.FENCED if promised else pb.HELD)
 
 
-def test_the_reserved_ballot_of_anybody_but_the_owner_is_refused() -> None:
+def test_reserved_ballot_of_another_node_is_refused() -> None:
     trial = Trial()
     for other in (ballot(0, "c"), ballot(0, "a", INCARNATION + 1)):
         trial.open(other, trial.value())
@@ -315,7 +315,7 @@ def test_the_reserved_ballot_of_anybody_but_the_owner_is_refused() -> None:
     assert not trial.promised
 
 
-def test_a_log_behind_the_end_is_fetched_under_a_promise_and_nothing_is_accepted_yet() -> None:
+def test_missing_log_is_fetched_under_a_promise_before_an_accept() -> None:
     trial = Trial(HELD[:1])
     trial.open(ballot(1), trial.value())
     reply = trial.answer(pb.OpenEpochReply)
@@ -328,7 +328,7 @@ def test_a_log_behind_the_end_is_fetched_under_a_promise_and_nothing_is_accepted
     assert trial.writes == 1, "who asks again adds no second promise"
 
 
-def test_what_is_queued_counts_as_held_and_is_durable_before_the_end_is_accepted() -> None:
+def test_queued_appends_count_as_held_and_are_durable_before_an_accept() -> None:
     trial = Trial([])
     trial.queue(HELD)
     trial.take()
@@ -344,8 +344,8 @@ def test_what_is_queued_counts_as_held_and_is_durable_before_the_end_is_accepted
     assert trial.answer(pb.OpenEpochReply).status == pb.HELD
 
 
-def test_an_end_behind_an_append_that_found_no_space_is_not_accepted() -> None:
-    """It would bind the others to an end that nobody may have."""
+def test_end_after_an_append_without_disk_space_is_not_accepted() -> None:
+    """It would bind the other replicas to an end that no replica may hold."""
     trial = Trial(HELD[:1])
     trial.queue(HELD[1:])
     trial.open(ballot(1), trial.value())
@@ -360,7 +360,7 @@ def test_an_end_behind_an_append_that_found_no_space_is_not_accepted() -> None:
 
 
 @pytest.mark.parametrize("other", ["ballot", "value"])
-def test_what_is_promised_or_accepted_while_the_log_is_synced_counts(other: str) -> None:
+def test_promises_and_accepts_during_a_sync_count(other: str) -> None:
     trial = Trial([], chain=EpochChain(descriptor(flush=pb.NEVER)))
     trial.queue(HELD)
     trial.open(ballot(1), trial.value())
@@ -375,7 +375,7 @@ def test_what_is_promised_or_accepted_while_the_log_is_synced_counts(other: str)
     assert accepted == ([] if other == "ballot" else [trial.value()])
 
 
-def test_another_content_below_the_end_halts_this_copy_and_is_not_accepted() -> None:
+def test_different_content_below_the_end_halts_the_copy() -> None:
     trial = Trial(OTHERS)
     trial.open(ballot(1), trial.value())
     reply = trial.answer(pb.OpenEpochReply)
@@ -384,23 +384,23 @@ def test_another_content_below_the_end_halts_this_copy_and_is_not_accepted() -> 
     assert (trial.promised, trial.writes) == (False, 0)
 
 
-def test_an_end_inside_a_batch_is_another_content() -> None:
+def test_end_inside_a_batch_is_different_content() -> None:
     trial = Trial()
     trial.open(ballot(1), trial.value(Position(3, end_of(HELD).digest)))
     assert trial.answer(pb.OpenEpochReply).status == pb.DIVERGED
 
 
-def test_a_copy_that_is_longer_accepts_the_shorter_end() -> None:
+def test_longer_copy_accepts_a_shorter_end() -> None:
     trial = Trial()
     trial.open(ballot(1), trial.value(end_of(HELD[:1])))
     trial.wrote()
     assert trial.answer(pb.OpenEpochReply).status == pb.HELD
 
 
-def test_an_accept_after_the_epoch_was_left_is_not_answered() -> None:
+def test_accept_after_the_epoch_ended_is_not_answered() -> None:
     trial = Trial()
     trial.open(ballot(1), trial.value())
-    trial.tail = Tail(1, 5, Position(5, 0))
+    trial.tail = LogTail(1, 5, Position(5, 0))
     trial.take()
     trial.wrote()
     assert trial.peek() == []
@@ -428,13 +428,13 @@ def changed(**changes: object) -> bytes:
     ],
     ids=["another epoch", "another past", "skips an epoch", "a hole", "an owner without a copy", "no such quorum"],
 )
-def test_a_value_that_is_none_is_not_heard(value: bytes) -> None:
+def test_malformed_value_is_ignored(value: bytes) -> None:
     trial = Trial()
     trial.open(ballot(1), value)
     assert (trial.peek(), trial.promised) == ([], False)
 
 
-def test_a_value_that_ends_before_the_epoch_begins_is_not_heard() -> None:
+def test_value_that_ends_before_the_epoch_is_ignored() -> None:
     chain = EpochChain(descriptor())
     chain.extend(decision(chain, end_of(HELD)))
     trial = Trial([], chain=chain)
@@ -444,7 +444,7 @@ def test_a_value_that_ends_before_the_epoch_begins_is_not_heard() -> None:
     assert (trial.peek(), trial.promised) == ([], False)
 
 
-def test_a_proposal_in_another_nodes_name_is_not_heard() -> None:
+def test_proposal_in_another_nodes_name_is_ignored() -> None:
     trial = Trial()
     trial.open(ballot(1, "c"), trial.value(), sender="a")
     assert (trial.peek(), trial.promised) == ([], False)
@@ -454,7 +454,7 @@ def test_a_proposal_in_another_nodes_name_is_not_heard() -> None:
 
 
 @pytest.mark.parametrize("misses", [False, True])
-def test_a_pre_vote_says_whether_the_owner_is_missed_and_promises_nothing(*, misses: bool) -> None:
+def test_pre_vote_answers_whether_the_owner_is_missed_without_a_promise(*, misses: bool) -> None:
     trial = Trial()
     trial.misses = misses
     trial.acceptor.on_pre_vote("c", pb.PreVote(attempt=9), 0)
@@ -464,7 +464,7 @@ def test_a_pre_vote_says_whether_the_owner_is_missed_and_promises_nothing(*, mis
     assert (trial.promised, trial.writes, trial.promises) == (False, 0, 0)
 
 
-def test_a_probe_is_answered_by_any_node_and_agrees_to_nothing() -> None:
+def test_probe_is_answered_by_any_node_without_agreement() -> None:
     trial = Trial([], chain=EpochChain(descriptor(placement=("a", "c"))))
     trial.misses = True
     trial.acceptor.on_pre_vote("c", pb.PreVote(attempt=9, probe=True, epoch=5), 0)
@@ -472,7 +472,7 @@ def test_a_probe_is_answered_by_any_node_and_agrees_to_nothing() -> None:
     assert (reply.attempt, reply.status, reply.agrees, reply.epoch) == (9, pb.HELD, False, 5)
 
 
-def test_a_pre_vote_tells_what_is_promised_so_that_the_next_ballot_is_above_it() -> None:
+def test_pre_vote_reply_contains_the_promised_ballot() -> None:
     trial = Trial()
     trial.seal(ballot(4))
     trial.take()
@@ -480,7 +480,7 @@ def test_a_pre_vote_tells_what_is_promised_so_that_the_next_ballot_is_above_it()
     assert trial.answer(pb.PreVoteReply).promised == ballot(4)
 
 
-def test_a_pre_vote_about_a_decided_epoch_is_answered_with_the_chain() -> None:
+def test_pre_vote_about_a_decided_epoch_is_answered_with_the_chain() -> None:
     chain = EpochChain(descriptor())
     chain.extend(decision(chain, end_of(HELD)))
     trial = Trial([], chain=chain)
@@ -489,7 +489,7 @@ def test_a_pre_vote_about_a_decided_epoch_is_answered_with_the_chain() -> None:
     assert [type(send.message) for send in trial.take(Send)] == [pb.MetadataUpdate]
 
 
-def test_its_own_candidate_gets_the_same_answer() -> None:
+def test_own_candidate_gets_the_same_answer() -> None:
     trial = Trial()
     trial.seal(ballot(1, "b"))
     trial.wrote()

@@ -1,4 +1,4 @@
-"""The acceptor and who has another past: behind a recovery two chains may have an epoch of the same number."""
+"""The acceptor and candidates of another chain: after an unsafe recovery two chains may have an epoch number twice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 @pytest.mark.parametrize("step", ["seal", "pre-vote"])
-def test_who_has_another_past_is_neither_promised_nor_told_anything_and_the_chains_meet(step: str) -> None:
+def test_candidate_with_another_chain_gets_no_promise_and_chains_are_exchanged(step: str) -> None:
     chain = EpochChain(descriptor())
     chain.extend(decision(chain, end_of(HELD)))
 

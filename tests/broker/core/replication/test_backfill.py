@@ -1,4 +1,4 @@
-"""Sealed epochs: filled newest first, whole and as decided or not at all, and only what retention has left."""
+"""Sealed epochs: filled newest first, joined to the log only when complete, and never below the log start."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from tests.broker.core.bench import Bench, decision, descriptor, end_of, run_of
 from tests.broker.core.fetching_bench import FetchingBench, Past
 
-from tidelog_broker.core.replication.backfill import Missing
+from tidelog_broker.core.replication.backfill import MissingHistory
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import AppendFill, FinishFill, Send, SetAside
 from tidelog_broker.core.replication.epoch_writer import Owner
@@ -15,7 +15,7 @@ from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb
 
 
-def test_sealed_epochs_are_filled_newest_first_and_one_at_a_time() -> None:
+def test_sealed_epochs_are_filled_newest_first_one_at_a_time() -> None:
     past = Past()
     trial = past.lacking(0, 1, 2)
     for epoch in (2, 1, 0):
@@ -38,7 +38,7 @@ def test_sealed_epochs_are_filled_newest_first_and_one_at_a_time() -> None:
     assert trial.backfill.deadline_ms is None
 
 
-def test_a_partial_copy_goes_on_where_it_is() -> None:
+def test_partial_fill_is_continued() -> None:
     past = Past()
     trial = past.lacking(2)
     trial.asked()
@@ -52,7 +52,7 @@ def test_a_partial_copy_goes_on_where_it_is() -> None:
     assert again.asked()[1].from_offset == 9, "and so it does after a restart"
 
 
-def test_each_range_of_a_sealed_epoch_waits_for_its_turn() -> None:
+def test_each_range_of_a_sealed_epoch_waits_for_the_budget() -> None:
     past = Past()
     trial = FetchingBench(chain=past.chain, incomplete=(2,))
     trial.hints.fill_waits_ms = [30, 0, 50]
@@ -71,7 +71,7 @@ def test_each_range_of_a_sealed_epoch_waits_for_its_turn() -> None:
     assert trial.backfill.missing() is not None
 
 
-def test_what_comes_beyond_what_was_asked_for_is_counted_when_it_comes() -> None:
+def test_excess_bytes_are_counted_on_arrival() -> None:
     past = Past()
     trial = FetchingBench(chain=past.chain, incomplete=(2,))
     trial.timing = Timing(backfill_bytes=10)
@@ -89,7 +89,7 @@ def test_what_comes_beyond_what_was_asked_for_is_counted_when_it_comes() -> None
     [(2, 1, True, False), (2, 0, True, True), (1, 1, True, True), (1, 0, False, False)],
     ids=["the end of the epoch before", "all of it", "older history", "an owner that cannot open without it"],
 )
-def test_what_the_partition_waits_for_is_not_held_back(epoch: int, front: int, *, is_open: bool, waits: bool) -> None:
+def test_urgent_fetch_is_not_delayed(epoch: int, front: int, *, is_open: bool, waits: bool) -> None:
     past = Past(owner="b")
     trial = FetchingBench(chain=past.chain, incomplete=(epoch,))
     trial.store(past.batches[epoch][:front])
@@ -106,7 +106,7 @@ def test_what_the_partition_waits_for_is_not_held_back(epoch: int, front: int, *
     assert bool(trial.sent(pb.Backfill)) != waits, "nor is what follows; a copy that was begun here is no other"
 
 
-def test_nobody_is_blamed_for_a_range_that_waits() -> None:
+def test_source_is_not_blamed_for_a_delayed_range() -> None:
     past = Past()
     trial = FetchingBench(chain=past.chain, incomplete=(2,))
     trial.hints.fill_waits_ms = [5000]
@@ -115,10 +115,10 @@ def test_nobody_is_blamed_for_a_range_that_waits() -> None:
     assert trial.asked()[0] == "a", "the first source, and not the next one"
     missing = trial.backfill.missing()
     assert missing is not None
-    assert not missing.nowhere
+    assert not missing.is_unavailable
 
 
-def test_a_copy_that_is_not_where_it_was_is_asked_for_from_where_it_is() -> None:
+def test_fill_shorter_than_expected_is_continued_from_its_end() -> None:
     past = Past()
     trial = past.lacking(2)
     trial.asked()
@@ -130,7 +130,7 @@ def test_a_copy_that_is_not_where_it_was_is_asked_for_from_where_it_is() -> None
     assert trial.asked()[1].from_offset == 8
 
 
-def test_a_copy_without_space_is_asked_for_again_from_where_it_was() -> None:
+def test_fill_without_disk_space_is_requested_again_from_its_end() -> None:
     past = Past()
     trial = past.lacking(2)
     trial.asked()
@@ -141,7 +141,7 @@ def test_a_copy_without_space_is_asked_for_again_from_where_it_was() -> None:
 
 
 @pytest.mark.parametrize("is_writing", [False, True])
-def test_an_epoch_that_ends_meanwhile_goes_before_older_ones_which_go_on_later(*, is_writing: bool) -> None:
+def test_newly_sealed_epoch_preempts_older_ones_which_continue_later(*, is_writing: bool) -> None:
     past = Past()
     trial = past.lacking(0, held=(1,))
     trial.asked()
@@ -166,7 +166,7 @@ def test_an_epoch_that_ends_meanwhile_goes_before_older_ones_which_go_on_later(*
 
 
 @pytest.mark.parametrize("comes", [False, True])
-def test_a_copy_that_moves_elsewhere_meanwhile_is_given_up_and_gone_on_with_later(*, comes: bool) -> None:
+def test_fill_of_a_moved_partition_stops_and_continues_later(*, comes: bool) -> None:
     past = Past()
     trial = past.lacking(2)
     trial.asked()
@@ -185,8 +185,8 @@ def test_a_copy_that_moves_elsewhere_meanwhile_is_given_up_and_gone_on_with_late
     assert trial.asked()[1].from_offset == (9 if comes else 8)
 
 
-def test_what_cannot_be_kept_takes_a_turn_each_time() -> None:
-    """A full disk fetches the same again and again: that is held back like anything else."""
+def test_each_failed_store_uses_the_budget() -> None:
+    """With a full disk the same range is fetched repeatedly, which has to use the budget like other fetches."""
     past = Past()
     trial = past.lacking(2)
     trial.asked()
@@ -200,8 +200,8 @@ def test_what_cannot_be_kept_takes_a_turn_each_time() -> None:
     assert trial.hints.fills_bytes == [trial.timing.backfill_bytes] * 2
 
 
-def test_only_the_decided_stretch_is_filled() -> None:
-    """A source may not have cut its tail yet."""
+def test_only_the_decided_range_is_filled() -> None:
+    """A source may not have truncated its tail yet."""
     past = Past()
     longer = run_of(descriptor(2, start=8), 1, 1, 2, 5)
     assert end_of(longer[:3]) == end_of(past.batches[2])
@@ -211,7 +211,7 @@ def test_only_the_decided_stretch_is_filled() -> None:
     assert fill.end_offset == 12
 
 
-def test_a_whole_copy_with_another_digest_is_set_aside_and_begun_anew_at_another_source() -> None:
+def test_complete_fill_with_a_wrong_digest_is_restarted_at_another_source() -> None:
     past = Past()
     wrong = run_of(descriptor(2, start=8), 1, 3, fill=b"other")
     trial = past.lacking(2)
@@ -227,7 +227,7 @@ def test_a_whole_copy_with_another_digest_is_set_aside_and_begun_anew_at_another
 
 
 @pytest.mark.parametrize("how", ["diverged", "broken"])
-def test_a_partial_copy_that_its_source_does_not_continue_is_begun_anew(how: str) -> None:
+def test_fill_that_its_source_does_not_continue_is_restarted(how: str) -> None:
     past = Past()
     trial = FetchingBench(chain=past.chain, incomplete=(2,))
     trial.disk.fills[2] = [(one.header, one.data) for one in run_of(descriptor(2, start=8), 1, fill=b"other")]
@@ -243,7 +243,7 @@ def test_a_partial_copy_that_its_source_does_not_continue_is_begun_anew(how: str
     assert trial.asked()[1].from_offset == 8
 
 
-def test_a_source_that_lacks_it_is_left_for_the_next() -> None:
+def test_source_without_the_epoch_is_skipped() -> None:
     trial = Past().lacking(2)
     trial.take()
     trial.reply([], epoch=2, base=Position(8, 0), status=pb.NOT_HELD, now_ms=5)
@@ -258,14 +258,14 @@ def test_one_epoch_is_filled_at_a_time() -> None:
     assert trial.peek() == []
 
 
-def test_what_is_whole_needs_no_filling() -> None:
+def test_complete_log_needs_no_backfill() -> None:
     past = Past()
     trial = past.lacking(1, 2, held=(1, 2))
     assert trial.backfill.incomplete == set()
     assert trial.peek() == []
 
 
-def test_a_copy_that_came_into_the_log_with_another_one_is_not_filled_again() -> None:
+def test_copy_that_joined_the_log_with_another_is_not_filled_again() -> None:
     past = Past()
     trial = past.lacking(0, 1, 2)
     trial.asked()
@@ -277,8 +277,8 @@ def test_a_copy_that_came_into_the_log_with_another_one_is_not_filled_again() ->
     assert trial.asked()[1].epoch == 0
 
 
-def test_a_copy_that_did_not_come_into_the_log_with_the_one_it_waited_for_is_filled() -> None:
-    """It was whole as far as anybody knew, waited for the next one to be filled, and could not be opened then."""
+def test_copy_that_failed_to_join_the_log_with_another_is_filled_again() -> None:
+    """It was complete, waited for the next epoch to be filled, and then could not be opened."""
     past = Past()
     trial = past.lacking(2, held=(0, 1))
     trial.asked()
@@ -291,12 +291,12 @@ def test_a_copy_that_did_not_come_into_the_log_with_the_one_it_waited_for_is_fil
     assert trial.asked()[1].epoch == 0
 
 
-def test_who_does_not_store_the_partition_fills_nothing() -> None:
+def test_node_outside_the_placement_fills_nothing() -> None:
     trial = Past(placement=("a", "c")).lacking(2)
     assert trial.peek() == []
 
 
-def test_a_hole_that_nobody_else_can_fill_stops_the_replica() -> None:
+def test_hole_without_another_source_halts_the_replica() -> None:
     chain = EpochChain(descriptor(owner="b", placement=("b",), quorum=1))
     chain.extend(decision(chain, Position(5, 1), placement=("b",), quorum=1))
     trial = FetchingBench(chain=chain, incomplete=(0,))
@@ -307,7 +307,7 @@ def test_a_hole_that_nobody_else_can_fill_stops_the_replica() -> None:
 # --- retention -----------------------------------------------------------------------------------------
 
 
-def test_what_retention_has_deleted_need_not_be_held() -> None:
+def test_deleted_records_are_not_fetched() -> None:
     past = Past()
     trial = past.lacking(0, 1, 2)
     trial.take()
@@ -323,8 +323,8 @@ def test_what_retention_has_deleted_need_not_be_held() -> None:
     assert trial.backfill.deadline_ms is None
 
 
-def test_an_epoch_whose_front_is_deleted_is_filled_from_the_log_start() -> None:
-    """The digest in front is taken on trust: the one at the end proves what follows."""
+def test_epoch_with_a_deleted_front_is_filled_from_the_log_start() -> None:
+    """The digest at the start is taken on trust; the one at the end verifies the rest."""
     past = Past()
     trial = past.lacking(2)
     trial.take()
@@ -339,7 +339,7 @@ def test_an_epoch_whose_front_is_deleted_is_filled_from_the_log_start() -> None:
     assert [type(effect) for effect in trial.peek()] == [FinishFill]
 
 
-def test_a_lie_about_the_digest_in_front_is_found_at_the_end() -> None:
+def test_wrong_digest_at_the_start_is_detected_at_the_end() -> None:
     past = Past()
     other = run_of(descriptor(2, start=8), 1, 3, fill=b"other")
     trial = past.lacking(2)
@@ -351,7 +351,7 @@ def test_a_lie_about_the_digest_in_front_is_found_at_the_end() -> None:
     assert [type(effect) for effect in trial.peek()] == [SetAside]
 
 
-def test_behind_a_deleted_front_each_stretch_continues_the_one_before() -> None:
+def test_ranges_after_a_deleted_front_are_contiguous() -> None:
     past = Past()
     trial = past.lacking(2)
     trial.take()
@@ -363,7 +363,7 @@ def test_behind_a_deleted_front_each_stretch_continues_the_one_before() -> None:
     assert (ask.digest_unknown, ask.from_offset, ask.from_digest) == (False, *end_of(past.batches[2][:2]))
 
 
-def test_an_answer_about_what_retention_has_deleted_meanwhile_is_not_written() -> None:
+def test_answer_below_a_raised_log_start_is_not_written() -> None:
     past = Past()
     trial = past.lacking(2)
     trial.asked()
@@ -372,14 +372,14 @@ def test_an_answer_about_what_retention_has_deleted_meanwhile_is_not_written() -
     assert trial.asked()[1].from_offset == 9
 
 
-def test_after_a_restart_nothing_below_the_log_start_is_filled() -> None:
+def test_nothing_below_the_log_start_is_filled_after_a_restart() -> None:
     trial = FetchingBench(chain=Past().chain, incomplete=(0, 1))
     trial.log_start = 8
     trial.backfill.go_on(0)
     assert trial.peek() == []
 
 
-def test_the_source_tells_how_far_retention_is() -> None:
+def test_source_reports_its_log_start() -> None:
     past = Past()
     trial = past.lacking(1, 2)
     trial.take()
@@ -391,10 +391,10 @@ def test_the_source_tells_how_far_retention_is() -> None:
 # --- what is told of it ----------------------------------------------------------------------------------
 
 
-def test_what_is_missing_grows_less_with_each_batch_and_is_nothing_in_the_end() -> None:
+def test_missing_history_shrinks_with_each_batch_to_none() -> None:
     past = Past()
     trial = past.lacking(1, held=(0, 2))
-    assert trial.backfill.missing() == Missing(1, 4, 1, "a", nowhere=False)
+    assert trial.backfill.missing() == MissingHistory(1, 4, 1, "a", is_unavailable=False)
     trial.asked()
     trial.reply(past.batches[1][:2], epoch=1, base=Position(4, 0))
     trial.wrote()
@@ -408,14 +408,14 @@ def test_what_is_missing_grows_less_with_each_batch_and_is_nothing_in_the_end() 
     assert trial.backfill.missing() is None
 
 
-def test_history_is_nowhere_once_all_have_said_so_and_until_somebody_has_it() -> None:
+def test_history_is_unavailable_after_all_refusals_until_a_source_has_it() -> None:
     past = Past(placement=("a", "b", "c"))
     trial = past.lacking(2, held=(0, 1))
 
     def is_nowhere() -> bool:
         missing = trial.backfill.missing()
         assert missing is not None
-        return missing.nowhere
+        return missing.is_unavailable
 
     for sender in ("a", "c"):
         assert not is_nowhere()
@@ -426,16 +426,16 @@ def test_history_is_nowhere_once_all_have_said_so_and_until_somebody_has_it() ->
     assert not is_nowhere()
 
 
-def test_who_does_not_store_the_partition_misses_nothing() -> None:
+def test_node_outside_the_placement_lacks_nothing() -> None:
     trial = Past(placement=("a", "c")).lacking(0, 1, 2)
     assert trial.backfill.missing() is None
 
 
-def test_a_copy_that_has_rotted_is_set_aside_once_another_comes() -> None:
+def test_damaged_copy_is_set_aside_once_its_replacement_is_complete() -> None:
     past = Past()
     trial = past.lacking(held=(0, 1, 2))
     backfill = trial.backfill
-    assert backfill.begin_again(1, "it has rotted", 0)
+    assert backfill.refetch(1, "it has rotted", 0)
     to, ask = trial.asked()
     assert (to, ask.epoch, ask.from_offset) == ("a", 1, 4)
     assert (backfill.incomplete, backfill.whole_from) == (set(), 0), "what is sound of it is read"
@@ -454,23 +454,23 @@ def test_a_copy_that_has_rotted_is_set_aside_once_another_comes() -> None:
     assert (backfill.incomplete, trial.peek()) == (set(), [])
 
 
-def test_what_has_rotted_and_is_deleted_meanwhile_is_not_fetched() -> None:
+def test_deleted_damaged_copy_is_not_fetched() -> None:
     past = Past()
     trial = past.lacking(held=(0, 1, 2))
-    assert trial.backfill.begin_again(0, "it has rotted", 0)
+    assert trial.backfill.refetch(0, "it has rotted", 0)
     trial.asked()
     trial.backfill.raise_log_start(4, 0)
     assert (trial.peek(), trial.backfill.deadline_ms) == ([], None)
 
 
-def test_who_does_not_store_the_partition_any_more_keeps_what_has_rotted() -> None:
+def test_damaged_copy_is_kept_after_the_partition_moved() -> None:
     past = Past(placement=("a", "c"))
     trial = past.lacking(held=(0, 1, 2))
-    assert not trial.backfill.begin_again(1, "it has rotted", 0)
+    assert not trial.backfill.refetch(1, "it has rotted", 0)
     assert trial.peek() == []
 
 
-def test_a_copy_that_is_gone_when_it_is_whole_is_still_lacked() -> None:
+def test_copy_lost_on_completion_is_still_missing() -> None:
     past = Past()
     trial = past.lacking(1, held=(0, 2))
     trial.reply(past.batches[1], epoch=1, base=Position(4, 0))
@@ -487,18 +487,18 @@ def test_a_copy_that_is_gone_when_it_is_whole_is_still_lacked() -> None:
 
 
 @pytest.mark.parametrize("epoch", [3, 7, 1])
-def test_what_is_open_or_not_here_is_not_filled_again(epoch: int) -> None:
+def test_open_or_missing_epoch_is_not_fetched_again(epoch: int) -> None:
     past = Past()
     trial = past.lacking(held=(0, 2))
-    assert not trial.backfill.begin_again(epoch, "it has rotted", 0)
+    assert not trial.backfill.refetch(epoch, "it has rotted", 0)
     assert trial.peek() == []
 
 
-def test_the_only_copy_stays_whatever_has_rotted_in_it() -> None:
+def test_only_copy_is_kept_when_damaged() -> None:
     chain = EpochChain(descriptor(placement=("b",), owner="b", quorum=1))
     batches = run_of(chain.active, 1, 2)
     chain.extend(decision(chain, end_of(batches), owner="b", placement=("b",), quorum=1))
     trial = FetchingBench(chain=chain)
     trial.store(batches)
-    assert not trial.backfill.begin_again(0, "it has rotted", 0)
+    assert not trial.backfill.refetch(0, "it has rotted", 0)
     assert trial.peek() == []

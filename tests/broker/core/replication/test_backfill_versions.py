@@ -1,4 +1,4 @@
-"""Versions of compacted epochs: which one is fetched, which one is read and served, and when an older one may go."""
+"""Versions of compacted epochs: which one is fetched, read and served, and when an older one may be dropped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class CompactedPast(Past):
-    """Epochs 0 to 2 of 4 records each; the end of epoch 3, which is empty, has compacted 0 and 1 up to offset 8."""
+    """Epochs 0 to 2 of 4 records each; the decision about the empty epoch 3 compacts 0 and 1 up to offset 8."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ def answer(trial: FetchingBench, batches: list[Batch], *, sender: str = "a", epo
     trial.backfill.on_reply(sender, reply, batches, 0)
 
 
-def test_older_versions_are_whole_as_long_as_the_newest_can_be_made_of_them() -> None:
+def test_older_version_is_complete_while_the_newest_can_be_made_from_it() -> None:
     past = CompactedPast()
     trial = past.holding(*past.batches)
     assert (trial.backfill.incomplete, trial.backfill.outdated_below) == (set(), 0)
@@ -55,7 +55,7 @@ def test_older_versions_are_whole_as_long_as_the_newest_can_be_made_of_them() ->
     assert trial.peek() == []
 
 
-def test_an_older_version_beside_a_newer_epoch_is_not_read_but_served_until_the_newest_is_whole() -> None:
+def test_outdated_version_is_served_but_not_read_until_the_newest_is_complete() -> None:
     past = CompactedPast()
     trial = past.holding(past.batches[0], past.newer[1], past.batches[2])
     backfill = trial.backfill
@@ -77,7 +77,7 @@ def test_an_older_version_beside_a_newer_epoch_is_not_read_but_served_until_the_
     assert (backfill.incomplete, backfill.outdated_below, trial.times_whole) == (set(), 0, 1)
 
 
-def test_only_the_newest_takes_the_place_of_an_older_version() -> None:
+def test_only_the_newest_version_replaces_an_older_one() -> None:
     past = CompactedPast()
     trial = past.holding(past.batches[0], past.newer[1], past.batches[2])
     for sender in ("a", "c", "a", "c"):
@@ -87,7 +87,7 @@ def test_only_the_newest_takes_the_place_of_an_older_version() -> None:
     assert not trial.take(AppendFill)
 
 
-def test_what_the_log_lacks_comes_in_any_version_once_nobody_has_the_newest() -> None:
+def test_missing_epoch_is_fetched_in_any_version_if_no_node_has_the_newest() -> None:
     past = CompactedPast()
     trial = past.holding(past.batches[1], past.batches[2], lacking=(0,))
     taken: list[AppendFill] = []
@@ -108,7 +108,7 @@ def test_what_the_log_lacks_comes_in_any_version_once_nobody_has_the_newest() ->
     assert trial.backfill.incomplete == set(), "the newest can be made of it here"
 
 
-def test_a_whole_copy_of_an_older_version_beside_the_log_comes_in() -> None:
+def test_complete_fill_of_an_older_version_joins_the_log() -> None:
     past = CompactedPast()
     trial = FetchingBench(chain=past.chain, incomplete=(0,))
     for one in past.batches[1:]:
@@ -118,7 +118,7 @@ def test_a_whole_copy_of_an_older_version_beside_the_log_comes_in() -> None:
     assert trial.peek() == [FinishFill(0, decided=None)]
 
 
-def test_a_copy_of_a_compacted_epoch_that_is_no_version_of_it_is_begun_anew() -> None:
+def test_fill_that_matches_no_version_is_restarted() -> None:
     past = CompactedPast()
     trial = past.holding(past.batches[1], past.batches[2], lacking=(0,))
     mixed = run_of(past.chain.genesis, 4, fill=b"?")
@@ -128,8 +128,8 @@ def test_a_copy_of_a_compacted_epoch_that_is_no_version_of_it_is_begun_anew() ->
     assert [effect for effect in trial.peek() if not isinstance(effect, Send)] == [DropCopy(0, 4)]
 
 
-def test_what_an_older_epoch_is_made_with_waits_for_that_to_be_made() -> None:
-    """The newest of 1 would come first, and the newest of 0 could not be made here, or anywhere, any more."""
+def test_input_of_a_pending_compaction_is_not_replaced() -> None:
+    """If the newest version of 1 came first, no node could make the newest version of 0 any more."""
     past = CompactedPast()
     third = run_of(pb.EpochDecision.FromString(past.chain.decisions[1]).next, 4, fill=b"2")
     plan = Plan(
@@ -157,7 +157,7 @@ def test_what_an_older_epoch_is_made_with_waits_for_that_to_be_made() -> None:
 
 
 @pytest.mark.parametrize("is_short", [False, True])
-def test_what_is_not_whole_is_not_served(*, is_short: bool) -> None:
+def test_incomplete_copy_is_not_served(*, is_short: bool) -> None:
     past = CompactedPast()
     held = [past.batches[0][:2]] if is_short else []
     trial = past.holding(*held, past.batches[1], past.batches[2], lacking=(0,))

@@ -1,6 +1,6 @@
-"""Two candidates at once, and one that is behind.
+"""Two concurrent candidates, and an overloaded one.
 
-Each step of a takeover is in test_candidate_phases, a recovery without a quorum in test_candidate_unsafe.
+The steps of a takeover are in test_candidate_phases, recoveries without a quorum in test_candidate_unsafe.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class Watched(Stage):
-    """Notes who seals."""
+    """Records which nodes seal."""
 
     sealing: set[str]
 
@@ -22,7 +22,7 @@ class Watched(Stage):
         self.sealing |= {sender for sender, send in self.messages if isinstance(send.message, pb.Seal)}
 
 
-def test_two_that_both_believe_to_be_first_do_not_outbid_each_other() -> None:
+def test_two_candidates_that_both_rank_first_do_not_outbid_each_other() -> None:
     Watched.sealing = set()
     stage = Watched()
     end = stage.publish("kept")
@@ -37,8 +37,8 @@ def test_two_that_both_believe_to_be_first_do_not_outbid_each_other() -> None:
     assert len(stage.sealing) == 1
 
 
-def test_two_that_make_way_for_each_other_do_not_do_so_for_ever() -> None:
-    """They ask each other at the same moment, after both had their first attempt; what they send takes 2 ms."""
+def test_two_candidates_do_not_yield_to_each_other_forever() -> None:
+    """Both ask each other at the same time, after both failed once; messages take 2 ms."""
     trials = {"b": CandidateBench(), "c": CandidateBench()}
     trials["c"].node_id = "c"
     trials["c"].hints.randoms_ms = [0, 40]
@@ -67,7 +67,7 @@ def test_two_that_make_way_for_each_other_do_not_do_so_for_ever() -> None:
     assert {node: trial.phase for node, trial in trials.items()} == {"b": "sealing", "c": "waiting"}
 
 
-def test_a_node_that_is_behind_reads_what_has_come_before_it_asks_again() -> None:
+def test_overloaded_candidate_reads_pending_answers_before_asking_again() -> None:
     trial = CandidateBench()
     trial.candidate.consider(0)
     trial.asked()
@@ -84,8 +84,8 @@ def test_a_node_that_is_behind_reads_what_has_come_before_it_asks_again() -> Non
     assert trial.phase == "sealing"
 
 
-def test_who_is_asked_for_a_silent_owner_is_asked_anew_when_that_turns_out_to_be_gone() -> None:
-    """They have refused, rightly; their next turn to be asked would come much later."""
+def test_pre_vote_about_a_silent_owner_is_repeated_when_it_is_dead() -> None:
+    """They refused correctly; without the repetition they would be asked again much later."""
     trial = CandidateBench()
     trial.owner_may_be_slow = True
     trial.candidate.consider(0)
@@ -106,7 +106,7 @@ def test_who_is_asked_for_a_silent_owner_is_asked_anew_when_that_turns_out_to_be
 
 
 @pytest.mark.parametrize("told", ["by gossip", "by its refusal"])
-def test_an_owner_that_is_there_after_all_ends_the_pre_vote(told: str) -> None:
+def test_live_owner_ends_the_pre_vote(told: str) -> None:
     trial = CandidateBench()
     trial.candidate.consider(0)
     trial.missing = False
@@ -121,7 +121,7 @@ def test_an_owner_that_is_there_after_all_ends_the_pre_vote(told: str) -> None:
     assert set(trial.asked()) == set(NODES), "when it dies then, nothing is left of the first attempt to wait for"
 
 
-def test_an_owner_that_is_there_after_all_is_not_sealed_because_others_had_agreed_before() -> None:
+def test_live_owner_is_not_sealed_despite_earlier_agreement() -> None:
     trial = CandidateBench()
     trial.owner_may_be_slow = True
     trial.candidate.consider(0)

@@ -1,4 +1,4 @@
-"""A planned end that waits a moment for the accepts of all, as they tell a publish that all replicas hold it."""
+"""A planned end waits a short time for accepts of all replicas, which complete a publish with acks=all."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tidelog_proto import broker_pb2 as pb
 
 
 def planned() -> CandidateBench:
-    """Return an owner that has proposed its epoch's end by plan."""
+    """Return an owner that has proposed the planned end of its epoch."""
     trial = CandidateBench(owner="b")
     trial.candidate.roll_over(Plan("b", NODES, 2), END, 0)
     return trial
 
 
-def test_a_quorum_decides_at_once_where_nobody_waits_for_all() -> None:
+def test_quorum_decides_immediately_without_acks_all() -> None:
     trial = planned()
     trial.accept("b", "c")
     assert len(trial.decisions) == 1
@@ -25,7 +25,7 @@ def test_a_quorum_decides_at_once_where_nobody_waits_for_all() -> None:
 
 
 @pytest.mark.parametrize("comes", [True, False])
-def test_where_a_publish_waits_for_all_the_living_have_a_moment_to_accept(*, comes: bool) -> None:
+def test_live_replicas_get_time_to_accept_for_acks_all(*, comes: bool) -> None:
     trial = planned()
     trial.candidate.wait_for_all()
     trial.accept("b", "c")
@@ -40,7 +40,7 @@ def test_where_a_publish_waits_for_all_the_living_have_a_moment_to_accept(*, com
     assert trial.candidate.accepted_by_all == comes
 
 
-def test_the_dead_are_not_waited_for_and_no_refusal_undoes_what_a_quorum_has_accepted() -> None:
+def test_dead_replicas_are_not_waited_for_and_refusals_do_not_undo_a_decision() -> None:
     trial = planned()
     trial.candidate.wait_for_all()
     trial.hints.dead.add("a")

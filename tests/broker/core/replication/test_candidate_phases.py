@@ -1,6 +1,6 @@
-"""A takeover step by step: who is asked, what counts as an answer, when it goes on and when it gives up.
+"""The steps of a takeover: requests, valid answers, transitions and timeouts.
 
-A recovery without a quorum, and two candidates at once, are in test_candidate.
+Recoveries without a quorum are in test_candidate_unsafe, concurrent candidates in test_candidate.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 from tests.broker.core.bench import INCARNATION, NODES, ballot
 from tests.broker.core.candidate_bench import TIMING, CandidateBench
 
-from tidelog_broker.core.replication.candidate import LEADS_TO, Phase
+from tidelog_broker.core.replication.candidate import PHASE_TRANSITIONS, Phase
 from tidelog_broker.core.replication.ports import Plan, Position
 from tidelog_proto import broker_pb2 as pb
 
@@ -22,7 +22,7 @@ FIVE = ("a", "b", "c", "d", "e")
 # --- beginning -----------------------------------------------------------------------------------------
 
 
-def test_nobody_takes_over_from_an_owner_that_is_there() -> None:
+def test_no_takeover_from_a_live_owner() -> None:
     trial = CandidateBench()
     trial.hints.turn = 1
     trial.missing = False
@@ -30,7 +30,7 @@ def test_nobody_takes_over_from_an_owner_that_is_there() -> None:
     assert (trial.phase, trial.candidate.deadline_ms, trial.out) == ("idle", None, [])
 
 
-def test_each_candidate_lets_those_before_it_go_first() -> None:
+def test_candidates_wait_according_to_their_rank() -> None:
     trial = CandidateBench()
     trial.hints.turn = 2
     trial.candidate.consider(1000)
@@ -42,7 +42,7 @@ def test_each_candidate_lets_those_before_it_go_first() -> None:
     assert trial.phase == "pre-voting"
 
 
-def test_an_owner_that_comes_back_before_its_turn_is_left_alone() -> None:
+def test_owner_that_returns_before_the_turn_is_kept() -> None:
     trial = CandidateBench()
     trial.hints.turn = 1
     trial.candidate.consider(0)
@@ -52,13 +52,13 @@ def test_an_owner_that_comes_back_before_its_turn_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("missing", [False, True])
-def test_who_tries_nothing_itself_agrees_if_it_misses_the_owner(*, missing: bool) -> None:
+def test_idle_replica_agrees_if_it_misses_the_owner(*, missing: bool) -> None:
     trial = CandidateBench()
     trial.missing = missing
     assert trial.candidate.agrees("c", 0) == missing
 
 
-def test_the_first_in_the_order_lets_nobody_pass_in_its_first_attempt() -> None:
+def test_first_ranked_candidate_does_not_yield_in_its_first_attempt() -> None:
     trial = CandidateBench()
     trial.candidate.consider(0)
     assert not trial.candidate.agrees("c", 0)
@@ -68,17 +68,17 @@ def test_the_first_in_the_order_lets_nobody_pass_in_its_first_attempt() -> None:
     assert trial.candidate.agrees("c", TIMING.pre_vote_ms), "it has had its turn"
 
 
-def test_the_others_hold_back_while_somebody_is_at_it() -> None:
+def test_other_candidates_yield_to_an_active_one() -> None:
     trial = CandidateBench()
     trial.hints.turn = 1
     trial.candidate.consider(0)
     now_ms = trial.candidate.deadline_ms or 0
     assert trial.candidate.agrees("c", now_ms)
-    assert trial.candidate.deadline_ms == now_ms + TIMING.make_way_ms
+    assert trial.candidate.deadline_ms == now_ms + TIMING.yield_ms
     assert trial.phase == "waiting"
 
 
-def test_an_owner_that_gives_up_its_epoch_hinders_nobody() -> None:
+def test_retiring_owner_agrees_to_any_candidate() -> None:
     trial = CandidateBench(owner="b")
     trial.retiring = True
     trial.candidate.roll_over(Plan("c", NODES, 2), Position(17, 9), 0)
@@ -89,7 +89,7 @@ def test_an_owner_that_gives_up_its_epoch_hinders_nobody() -> None:
 # --- the pre-vote --------------------------------------------------------------------------------------
 
 
-def test_it_asks_every_replica_first_and_seals_nothing_before_a_seal_quorum_agrees() -> None:
+def test_pre_vote_reaches_every_replica_and_precedes_the_seal() -> None:
     trial = CandidateBench(FIVE, quorum=3)
     trial.candidate.consider(0)
     assert set(trial.asked()) == set(FIVE), "itself, too: its own acceptor has a say"
@@ -104,7 +104,7 @@ def test_it_asks_every_replica_first_and_seals_nothing_before_a_seal_quorum_agre
     assert all(isinstance(message, pb.Seal) and message.epoch == 4 for message in asked.values())
 
 
-def test_who_does_not_miss_the_owner_is_damaged_or_elsewhere_does_not_count() -> None:
+def test_refusals_damaged_replicas_and_other_nodes_do_not_count() -> None:
     trial = CandidateBench(FIVE, quorum=3)
     trial.candidate.consider(0)
     trial.agree("b", "c")
@@ -116,7 +116,7 @@ def test_who_does_not_miss_the_owner_is_damaged_or_elsewhere_does_not_count() ->
     assert trial.phase == "pre-voting"
 
 
-def test_those_who_have_not_agreed_are_asked_again_at_growing_distances_until_it_gives_up() -> None:
+def test_unanswered_pre_votes_are_repeated_with_back_off_until_the_timeout() -> None:
     trial = CandidateBench()
     trial.candidate.consider(0)
     trial.asked()
@@ -133,7 +133,7 @@ def test_those_who_have_not_agreed_are_asked_again_at_growing_distances_until_it
 
 
 @pytest.mark.parametrize("answers", [False, True])
-def test_an_owner_that_is_only_silent_has_the_time_of_a_pre_vote_to_answer(*, answers: bool) -> None:
+def test_silent_owner_has_the_whole_pre_vote_to_answer(*, answers: bool) -> None:
     trial = CandidateBench()
     trial.owner_may_be_slow = True
     trial.candidate.consider(0)
@@ -145,7 +145,7 @@ def test_an_owner_that_is_only_silent_has_the_time_of_a_pre_vote_to_answer(*, an
     assert trial.phase == ("waiting" if answers else "sealing")
 
 
-def test_an_owner_that_is_known_to_be_gone_meanwhile_is_not_waited_for() -> None:
+def test_owner_known_to_be_dead_is_not_waited_for() -> None:
     trial = CandidateBench(FIVE, quorum=3)
     trial.owner_may_be_slow = True
     trial.candidate.consider(0)
@@ -155,7 +155,7 @@ def test_an_owner_that_is_known_to_be_gone_meanwhile_is_not_waited_for() -> None
     assert trial.phase == "sealing"
 
 
-def test_nodes_that_are_to_store_the_next_epoch_only_are_asked_whether_they_are_there() -> None:
+def test_nodes_of_the_next_epoch_only_are_probed() -> None:
     trial = CandidateBench()
     trial.hints.next = Plan("b", ("b", "c", "d"), 2)
     trial.candidate.consider(0)
@@ -167,7 +167,7 @@ def test_nodes_that_are_to_store_the_next_epoch_only_are_asked_whether_they_are_
 # --- SEAL ----------------------------------------------------------------------------------------------
 
 
-def test_every_ballot_is_above_all_it_has_heard_of_and_names_this_start_of_this_node() -> None:
+def test_ballot_exceeds_all_known_ones_and_names_this_incarnation() -> None:
     trial = CandidateBench()
     trial.candidate.consider(0)
     trial.agree("b", round_=4)
@@ -181,7 +181,7 @@ def test_every_ballot_is_above_all_it_has_heard_of_and_names_this_start_of_this_
     assert trial.ballot == ballot(10, "b")
 
 
-def test_a_seal_quorum_of_promises_ends_the_epoch_at_the_greatest_end() -> None:
+def test_seal_quorum_ends_the_epoch_at_the_greatest_end() -> None:
     trial = CandidateBench(FIVE, quorum=3).sealing()
     trial.agree(*FIVE)
     trial.promise("b", Position(12, 1))
@@ -195,7 +195,7 @@ def test_a_seal_quorum_of_promises_ends_the_epoch_at_the_greatest_end() -> None:
     assert (value.next.owner, value.next.owner_incarnation, list(value.next.placement)) == ("b", INCARNATION, [*FIVE])
 
 
-def test_who_holds_the_log_through_the_end_is_named_as_a_source() -> None:
+def test_replicas_that_hold_the_end_are_named_as_sources() -> None:
     trial = CandidateBench().sealing()
     trial.agree(*NODES)
     trial.promise("b", Position(12, 1))
@@ -205,7 +205,7 @@ def test_who_holds_the_log_through_the_end_is_named_as_a_source() -> None:
     assert all(isinstance(one, pb.OpenEpoch) and list(one.holders) == ["c"] for one in asked.values())
 
 
-def test_promises_of_another_ballot_and_of_strangers_do_not_count() -> None:
+def test_promises_of_other_ballots_and_nodes_do_not_count() -> None:
     trial = CandidateBench().sealing()
     trial.agree(*NODES)
     trial.promise("b")
@@ -218,8 +218,8 @@ def test_promises_of_another_ballot_and_of_strangers_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("planned", [Plan("z", ("z",), 1), Plan("b", NODES, 2)], ids=["nobody there", "all there"])
-def test_an_accepted_value_is_proposed_again_unchanged_whatever_is_planned(planned: Plan) -> None:
-    """Even if its placement is dead by now: the epoch after it is taken over then."""
+def test_accepted_value_is_proposed_unchanged(planned: Plan) -> None:
+    """Even if its placement is dead by now; another takeover follows then."""
     trial = CandidateBench()
     old = pb.EpochDecision(epoch=4, end_offset=12, next=pb.EpochDescriptor(epoch=5, owner="z")).SerializeToString()
     trial.hints.next = planned
@@ -229,7 +229,7 @@ def test_an_accepted_value_is_proposed_again_unchanged_whatever_is_planned(plann
     assert trial.value().SerializeToString() == old
 
 
-def test_logs_that_may_be_short_count_only_if_all_have_answered() -> None:
+def test_possibly_short_logs_count_only_if_all_replicas_answered() -> None:
     trial = CandidateBench().sealing()
     trial.agree(*NODES)
     trial.promise("b", Position(12, 1), short=True)
@@ -240,7 +240,7 @@ def test_logs_that_may_be_short_count_only_if_all_have_answered() -> None:
     assert (value.end_offset, value.short_logs) == (14, True), "what a and b had acknowledged may be gone"
 
 
-def test_short_logs_do_not_hinder_a_quorum_of_whole_ones() -> None:
+def test_short_logs_do_not_block_a_quorum_of_complete_ones() -> None:
     trial = CandidateBench(FIVE, quorum=3).sealing()
     trial.agree(*FIVE)
     trial.promise("a", Position(19, 7), short=True)
@@ -252,7 +252,7 @@ def test_short_logs_do_not_hinder_a_quorum_of_whole_ones() -> None:
     assert not value.short_logs
 
 
-def test_nothing_is_proposed_before_enough_of_the_successors_nodes_have_answered() -> None:
+def test_proposal_waits_for_enough_nodes_of_the_successor_epoch() -> None:
     trial = CandidateBench()
     trial.hints.next = Plan("b", ("b", "d", "e"), 2)
     trial.sealing()
@@ -264,7 +264,7 @@ def test_nothing_is_proposed_before_enough_of_the_successors_nodes_have_answered
     assert list(trial.value().next.placement) == ["b", "d", "e"]
 
 
-def test_as_many_of_the_successor_must_live_as_it_takes_to_seal_it_again() -> None:
+def test_successor_epoch_needs_a_live_seal_quorum() -> None:
     trial = CandidateBench()
     trial.hints.next = Plan("b", ("b", "d", "e"), 1)
     trial.sealing()
@@ -276,7 +276,7 @@ def test_as_many_of_the_successor_must_live_as_it_takes_to_seal_it_again() -> No
     assert trial.phase == "opening"
 
 
-def test_as_many_of_the_successor_must_live_as_it_takes_to_acknowledge() -> None:
+def test_successor_epoch_needs_a_live_ack_quorum() -> None:
     trial = CandidateBench(FOUR, quorum=3)
     trial.sealing("b", "c")
     trial.promise("b")
@@ -286,7 +286,7 @@ def test_as_many_of_the_successor_must_live_as_it_takes_to_acknowledge() -> None
     assert trial.phase == "opening"
 
 
-def test_a_planned_owner_that_does_not_answer_is_replaced_by_this_node() -> None:
+def test_silent_planned_owner_is_replaced_by_this_node() -> None:
     trial = CandidateBench()
     trial.hints.next = Plan("a", NODES, 2)
     trial.sealing("b", "c")
@@ -295,7 +295,7 @@ def test_a_planned_owner_that_does_not_answer_is_replaced_by_this_node() -> None
     assert trial.value().next.owner == "b"
 
 
-def test_another_owner_is_named_in_the_newest_start_that_is_known_of_it() -> None:
+def test_planned_owner_is_named_with_its_newest_incarnation() -> None:
     trial = CandidateBench()
     trial.hints.next = Plan("c", NODES, 2)
     trial.hints.incarnations["c"] = 99
@@ -306,7 +306,7 @@ def test_another_owner_is_named_in_the_newest_start_that_is_known_of_it() -> Non
     assert pb.EpochDecision.FromString(trial.proposed).next.owner_incarnation == 99
 
 
-def test_an_owner_that_is_not_there_and_no_copy_here_proposes_nothing() -> None:
+def test_nothing_is_proposed_without_the_planned_owner_or_a_local_copy() -> None:
     trial = CandidateBench()
     trial.hints.next = Plan("d", ("c", "d", "e"), 2)
     trial.sealing()
@@ -319,7 +319,7 @@ def test_an_owner_that_is_not_there_and_no_copy_here_proposes_nothing() -> None:
 # --- OPEN_EPOCH ----------------------------------------------------------------------------------------
 
 
-def test_an_ack_quorum_of_accepts_is_the_decision() -> None:
+def test_ack_quorum_of_accepts_is_the_decision() -> None:
     trial = CandidateBench(FIVE, quorum=3).opening()
     trial.accept("b", "c", "c")
     trial.accept("z")
@@ -331,7 +331,7 @@ def test_an_ack_quorum_of_accepts_is_the_decision() -> None:
     assert trial.decisions == [trial.proposed]
 
 
-def test_what_seals_an_epoch_may_be_too_few_to_decide_its_end() -> None:
+def test_seal_quorum_may_be_too_small_to_decide() -> None:
     trial = CandidateBench(FOUR, quorum=3).opening()
     trial.accept("b", "c")
     assert trial.decisions == []
@@ -339,7 +339,7 @@ def test_what_seals_an_epoch_may_be_too_few_to_decide_its_end() -> None:
     assert len(trial.decisions) == 1
 
 
-def test_accepts_of_an_earlier_attempt_do_not_count_for_a_later_one() -> None:
+def test_accepts_of_an_earlier_attempt_do_not_count() -> None:
     trial = CandidateBench().opening()
     earlier = pb.Ballot()
     earlier.CopyFrom(trial.ballot)
@@ -356,7 +356,7 @@ def test_accepts_of_an_earlier_attempt_do_not_count_for_a_later_one() -> None:
     assert trial.decisions == []
 
 
-def test_who_fetches_is_waited_for_but_not_for_ever() -> None:
+def test_fetching_replica_is_waited_for_up_to_a_limit() -> None:
     trial, given_up_ms = CandidateBench().opening(), list[int]()
     for now_ms in range(0, TIMING.fetch_ms + 501, 500):
         trial.candidate.tick(now_ms)
@@ -373,7 +373,7 @@ def test_who_fetches_is_waited_for_but_not_for_ever() -> None:
 
 
 @pytest.mark.parametrize("phase", ["sealing", "opening"])
-def test_who_is_outbid_backs_off_and_begins_with_a_new_pre_vote(phase: str) -> None:
+def test_outbid_candidate_backs_off_and_repeats_the_pre_vote(phase: str) -> None:
     trial = CandidateBench().sealing() if phase == "sealing" else CandidateBench().opening()
     trial.asked()
     if phase == "sealing":
@@ -386,7 +386,7 @@ def test_who_is_outbid_backs_off_and_begins_with_a_new_pre_vote(phase: str) -> N
     assert all(isinstance(message, pb.PreVote) for message in trial.asked().values())
 
 
-def test_the_back_off_doubles_up_to_a_bound_and_is_random() -> None:
+def test_back_off_doubles_up_to_a_limit_with_jitter() -> None:
     trial = CandidateBench()
     trial.candidate.consider(0)
     for _ in range(14):
@@ -399,14 +399,14 @@ def test_the_back_off_doubles_up_to_a_bound_and_is_random() -> None:
     assert below_ms[-1] == TIMING.back_off_ms_max
 
 
-def test_half_of_the_back_off_is_certain() -> None:
-    """Who draws 0 has still waited."""
+def test_half_of_the_back_off_is_fixed() -> None:
+    """A candidate that draws 0 has still waited."""
     trial = CandidateBench().sealing()
     trial.promise("c", status=pb.FENCED, promised=ballot(7), now_ms=100)
     assert trial.candidate.deadline_ms == 100 + TIMING.back_off_ms
 
 
-def test_what_was_promised_in_an_earlier_attempt_is_not_counted_in_a_later_one() -> None:
+def test_promises_of_an_earlier_attempt_do_not_count() -> None:
     trial = CandidateBench().sealing()
     trial.promise("b")
     trial.later(TIMING.seal_ms)
@@ -417,7 +417,7 @@ def test_what_was_promised_in_an_earlier_attempt_is_not_counted_in_a_later_one()
     assert trial.phase == "sealing"
 
 
-def test_who_agreed_or_answered_in_an_earlier_attempt_is_asked_again() -> None:
+def test_agreement_of_an_earlier_attempt_is_requested_again() -> None:
     trial = CandidateBench()
     trial.hints.next = Plan("b", ("b", "d", "e"), 2)
     trial.sealing()
@@ -432,7 +432,7 @@ def test_who_agreed_or_answered_in_an_earlier_attempt_is_asked_again() -> None:
     assert trial.phase == "sealing", "d may be gone by now"
 
 
-def test_a_log_that_was_short_in_an_earlier_attempt_may_be_whole_by_now() -> None:
+def test_short_log_of_an_earlier_attempt_may_be_complete_later() -> None:
     trial = CandidateBench().sealing()
     trial.promise("b", short=True)
     trial.later(TIMING.seal_ms)
@@ -443,7 +443,7 @@ def test_a_log_that_was_short_in_an_earlier_attempt_may_be_whole_by_now() -> Non
     assert trial.phase == "opening"
 
 
-def test_a_decision_by_whomever_ends_it() -> None:
+def test_decision_of_another_node_ends_the_attempt() -> None:
     trial = CandidateBench().opening()
     trial.candidate.eager = True
     trial.candidate.reset()
@@ -457,7 +457,7 @@ def test_a_decision_by_whomever_ends_it() -> None:
 # --- a planned roll-over -------------------------------------------------------------------------------
 
 
-def test_a_roll_over_proposes_at_once_under_the_owners_reserved_ballot() -> None:
+def test_roll_over_proposes_immediately_under_the_reserved_ballot() -> None:
     trial = CandidateBench(owner="b")
     trial.candidate.roll_over(Plan("c", NODES, 2), Position(17, 9), 0)
     asked = trial.asked()
@@ -476,7 +476,7 @@ def test_only_the_owner_rolls_over() -> None:
         CandidateBench(owner="a").candidate.roll_over(Plan("c", NODES, 2), Position(17, 9), 0)
 
 
-def test_a_roll_over_that_fails_goes_on_as_a_full_seal_without_a_pre_vote_and_never_at_the_reserved_ballot() -> None:
+def test_failed_roll_over_continues_with_a_full_seal_at_a_higher_ballot() -> None:
     trial = CandidateBench(owner="b")
     trial.retiring = True
     trial.candidate.roll_over(Plan("c", NODES, 2), Position(17, 9), 0)
@@ -508,22 +508,22 @@ def in_phase(phase: Phase) -> CandidateBench:
     return trial
 
 
-@pytest.mark.parametrize("phase", [phase for phase in LEADS_TO if "opening" not in LEADS_TO[phase]])
-def test_an_owner_that_tries_anything_else_proposes_no_planned_end(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", [phase for phase in PHASE_TRANSITIONS if "opening" not in PHASE_TRANSITIONS[phase]])
+def test_owner_in_another_attempt_proposes_no_planned_end(phase: Phase) -> None:
     with pytest.raises(AssertionError, match=f"{phase} does not lead to opening"):
         in_phase(phase).candidate.roll_over(Plan("b", NODES, 2), Position(15, 3), 0)
 
 
-@pytest.mark.parametrize("phase", LEADS_TO)
-def test_an_operators_word_leads_to_sealing_unless_a_quorum_has_accepted(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", PHASE_TRANSITIONS)
+def test_unsafe_recovery_seals_unless_a_quorum_has_accepted(phase: Phase) -> None:
     trial = in_phase(phase)
     trial.candidate.recover_unsafely(0)
-    assert ("sealing" in LEADS_TO[phase]) == (trial.phase == "sealing")
+    assert ("sealing" in PHASE_TRANSITIONS[phase]) == (trial.phase == "sealing")
     assert len(trial.decisions) == (1 if phase == "accepted" else 0)
 
 
-@pytest.mark.parametrize("phase", LEADS_TO)
-def test_a_decision_ends_every_attempt(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", PHASE_TRANSITIONS)
+def test_decision_ends_every_attempt(phase: Phase) -> None:
     trial = in_phase(phase)
     trial.candidate.reset()
     assert (trial.phase, trial.candidate.deadline_ms) == ("idle", None)

@@ -1,8 +1,8 @@
-"""Random lives of a partition with recoveries without a quorum: wherever two chains part, at most one node goes on.
+"""Random histories of a partition with unsafe recoveries: where two chains fork, at most one node continues.
 
-Nodes go down and come back, epochs end by plan or are cut short, some are recovered while others go on without them. In
-the end all meet. No step breaks what the replicas assert; chains part only where an operator has overruled somebody; of
-two nodes whose chains part at least one has stopped for good, and none stops that no operator has overruled.
+Nodes stop and return, epochs end by plan or are truncated, and some nodes are recovered while others continue without
+them. In the end all communicate. No assertion of a replica fails; chains fork only at an operator's decision; of two
+nodes on different chains at least one has halted for good, and none halts that no operator has overruled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LIVES = 12
 
 
 class Life(Stage):
-    """A cluster of three or four, of which three store the partition, and what happens to it."""
+    """A cluster of three or four nodes, of which three store the partition, and its events."""
 
     def __init__(self, seed: int) -> None:
         self.source = random.Random(seed)
@@ -60,7 +60,7 @@ class Life(Stage):
             self.run_or_break_off(8)
 
     def run_or_break_off(self, steps_max: int) -> None:
-        """Carry everything out, or a few messages and lose the rest."""
+        """Execute all effects, or deliver a few messages and lose the rest."""
         if self.source.random() < 0.5:
             self.run()
             return
@@ -81,7 +81,7 @@ class Life(Stage):
             self.later(self.source.choice([500, 2500, 6000]))
 
     def part(self) -> None:
-        """Let the others go on without one node, which is then recovered without them."""
+        """Let the others continue without one node, which is then recovered without them."""
         cut = self.source.choice(sorted(self.logs))
         self.down = {cut}
         self.later(self.source.choice([50, 700]))
@@ -97,18 +97,18 @@ class Life(Stage):
         for _ in range(6):
             for replica in self.replicas.values():
                 for node in self.logs:
-                    replica.state.ask_chain(node, self.now_ms)
+                    replica.state.request_chain(node, self.now_ms)
             self.later(400)
 
 
 def parted_in(one: Replica, other: Replica) -> int | None:
-    """Return the first epoch whose ends the two know differently."""
+    """Return the first epoch about which the two have different decisions."""
     decisions = enumerate(zip(one.state.chain.decisions, other.state.chain.decisions, strict=False))
     return next((epoch for epoch, (here, there) in decisions if here != there), None)
 
 
 @pytest.mark.parametrize("hundred", [0, 100, 200, 300])
-def test_of_two_chains_at_most_one_goes_on(hundred: int) -> None:
+def test_at_most_one_of_two_chains_continues(hundred: int) -> None:
     parted = 0
     for seed in range(hundred, hundred + LIVES):
         life = Life(seed)

@@ -1,7 +1,7 @@
-"""A recovery without a quorum, on an operator's word: what it decides, what it says of that, and who goes on.
+"""Unsafe recovery without a quorum: what it decides, how the decision is marked, and which nodes continue.
 
-The chain of whoever was recovered counts: where it parts from another one in a decision that only it has marked unsafe,
-its node goes on, and the node of the other chain halts for good.
+The recovered node's chain wins: where it differs from another one in a decision that only it has marked unsafe, its
+node continues, and the node of the other chain halts for good.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 def recover(stage: Stage, node: str) -> Replica:
-    """Let a node be the one, and give it its time."""
+    """Recover one node, and let its time limit pass."""
     replica = stage.replicas[node]
     replica.candidate.recover_unsafely(stage.now_ms)
     stage.later(2500)
@@ -29,10 +29,10 @@ def recover(stage: Stage, node: str) -> Replica:
 
 
 def meet(stage: Stage) -> None:
-    """Let the nodes compare their chains, as they do in a cluster from time to time."""
+    """Let the nodes compare their chains, as they do periodically in a cluster."""
     for replica in stage.replicas.values():
         for node in NODES:
-            replica.state.ask_chain(node, stage.now_ms)
+            replica.state.request_chain(node, stage.now_ms)
     stage.later(2000)
 
 
@@ -41,7 +41,7 @@ def ends(stage: Stage, node: str) -> list[tuple[int, int, bool]]:
     return [(one.epoch, one.end_offset, one.unsafe) for one in news]
 
 
-def test_one_copy_goes_on_without_a_quorum_and_the_chain_says_so() -> None:
+def test_single_copy_continues_without_a_quorum_and_marks_the_chain() -> None:
     stage = Stage()
     owner = stage.owner().state.node_id
     stage.publish("one", "two")
@@ -59,7 +59,7 @@ def test_one_copy_goes_on_without_a_quorum_and_the_chain_says_so() -> None:
     assert replica.state.high_watermark == 3
 
 
-def test_the_longest_living_copy_counts_and_not_the_named_one() -> None:
+def test_longest_live_copy_determines_the_end() -> None:
     stage = Stage()
     owner = stage.owner().state.node_id
     named, longer, *_ = (node for node in NODES if node != owner)
@@ -73,7 +73,7 @@ def test_the_longest_living_copy_counts_and_not_the_named_one() -> None:
     assert stage.logs[named].content() == stage.logs[longer].content()
 
 
-def test_with_five_the_two_that_are_left_put_together_what_they_have() -> None:
+def test_two_of_five_replicas_combine_their_logs() -> None:
     stage = Stage(("a", "b", "c", "d", "e"), quorum=3)
     owner = stage.owner().state.node_id
     named, longer, *lost = (node for node in stage.replicas if node != owner)
@@ -88,7 +88,7 @@ def test_with_five_the_two_that_are_left_put_together_what_they_have() -> None:
     assert stage.replicas[longer].state.active == replica.state.active, "who is there follows"
 
 
-def test_others_that_come_back_cut_what_was_given_up_and_follow() -> None:
+def test_returning_replicas_truncate_and_follow() -> None:
     stage = Stage()
     owner = stage.owner().state.node_id
     behind, other = (node for node in NODES if node != owner)
@@ -109,7 +109,7 @@ def test_others_that_come_back_cut_what_was_given_up_and_follow() -> None:
     assert stage.publish("four") == 2
 
 
-def test_what_was_decided_among_the_lost_does_not_stop_the_recovered_copy() -> None:
+def test_decision_of_lost_replicas_does_not_halt_the_recovered_copy() -> None:
     stage = Stage()
     owner = stage.owner().state.node_id
     cut, other = (node for node in NODES if node != owner)
@@ -132,7 +132,7 @@ def test_what_was_decided_among_the_lost_does_not_stop_the_recovered_copy() -> N
         assert not stage.replicas[node].can_append
 
 
-def test_a_quorum_that_was_decided_twice_by_operators_stops_both() -> None:
+def test_two_unsafe_decisions_about_one_epoch_halt_both() -> None:
     stage = Stage()
     stage.publish("one")
     stage.later(200)
@@ -144,7 +144,7 @@ def test_a_quorum_that_was_decided_twice_by_operators_stops_both() -> None:
     assert all("fork" in (stage.replicas[node].state.halted or "") for node in ("a", "b"))
 
 
-def test_it_is_given_up_after_a_while() -> None:
+def test_unsafe_recovery_has_a_time_limit() -> None:
     stage = Stage()
     owner = stage.owner().state.node_id
     left = next(node for node in NODES if node != owner)
@@ -163,7 +163,7 @@ def test_it_is_given_up_after_a_while() -> None:
 
 
 def accept(stage: Stage, node: str, *, proposer: str) -> bytes:
-    """Let a node accept the end of the epoch where it is now, of a proposer that nobody hears of again."""
+    """Let a node accept the current end of the epoch from a proposer that is not heard of again."""
     replica = stage.replicas[node]
     value = decision_value(
         replica.state.active, replica.state.tail.queued, replica.state.chain.previous_hash, Plan(proposer, NODES, 2), 1
@@ -178,7 +178,7 @@ def accept(stage: Stage, node: str, *, proposer: str) -> bytes:
 
 
 def restarted(stage: Stage, node: str, epoch: int, accepted: bytes) -> Replica:
-    """Return a node as it starts again that has accepted what ends the epoch, and written down no decision about it."""
+    """Return a restarted node that has accepted the end of the epoch without a journaled decision."""
     before = stage.replicas[node].state.chain
     chain = EpochChain(before.genesis)
     for decision in before.decisions[:epoch]:
@@ -194,14 +194,14 @@ def restarted(stage: Stage, node: str, epoch: int, accepted: bytes) -> Replica:
         chain=chain,
         fence=fence,
         log=stage.logs[node],
-        surroundings=stage,
+        cluster_hints=stage,
         now_ms=stage.now_ms,
     )
     return stage.replicas[node]
 
 
 def two_go_on(stage: Stage, without: str, *texts: str) -> None:
-    """Let the two others end the epoch among themselves and acknowledge more; then they are gone."""
+    """Let the two others end the epoch and acknowledge more records, and then stop."""
     stage.down = {without}
     owner = stage.owner()
     owner.roll_over(Plan(owner.state.node_id, NODES, 2), stage.now_ms)
@@ -212,7 +212,7 @@ def two_go_on(stage: Stage, without: str, *texts: str) -> None:
     stage.down = set(NODES) - {without}
 
 
-def test_a_value_that_was_accepted_and_overruled_among_the_lost_is_recovered_as_unsafe() -> None:
+def test_value_accepted_and_overruled_by_lost_replicas_is_recovered_as_unsafe() -> None:
     stage = Stage()
     stage.publish("one")
     stage.later(200)
@@ -234,8 +234,8 @@ def test_a_value_that_was_accepted_and_overruled_among_the_lost_is_recovered_as_
     assert stage.publish("four") == 2
 
 
-def test_a_value_that_was_decided_among_the_lost_ends_the_epoch_where_it_did() -> None:
-    """Nobody here can know that. What it had committed is kept; who knows it as decided is overruled all the same."""
+def test_value_decided_by_lost_replicas_determines_the_end() -> None:
+    """No node here can know it. The records committed by it are kept; nodes that know the decision are overruled."""
     stage = Stage()
     stage.publish("one", "two")
     stage.later(200)
@@ -261,8 +261,8 @@ def test_a_value_that_was_decided_among_the_lost_ends_the_epoch_where_it_did() -
     assert all("fork" in (stage.replicas[node].state.halted or "") for node in (first.state.node_id, other))
 
 
-def test_what_was_accepted_of_a_recovery_before_is_kept_and_stays_unsafe() -> None:
-    """Its node went down when it had accepted, and before it wrote down that this decides."""
+def test_value_accepted_in_an_earlier_recovery_stays_unsafe() -> None:
+    """Its node stopped after it had accepted, and before it journaled the decision."""
     stage = Stage()
     stage.publish("one")
     stage.later(200)
@@ -287,7 +287,7 @@ def test_what_was_accepted_of_a_recovery_before_is_kept_and_stays_unsafe() -> No
 
 
 @pytest.mark.parametrize("epochs_between", [1, DECISIONS_MAX + 5])
-def test_a_second_recovery_overrules_who_has_followed_the_first(epochs_between: int) -> None:
+def test_second_recovery_overrules_followers_of_the_first(epochs_between: int) -> None:
     stage = Stage()
     stage.publish("one")
     stage.later(200)
@@ -314,8 +314,8 @@ def test_a_second_recovery_overrules_who_has_followed_the_first(epochs_between: 
     assert all("fork" in (stage.replicas[node].state.halted or "") for node in others)
 
 
-def test_who_knows_an_older_recovery_is_overruled_where_the_chains_part_and_not_where_they_are_marked() -> None:
-    """The other chain was recovered, too, but behind the point where they part: it has no say there."""
+def test_older_recovery_is_overruled_at_the_fork_and_not_at_the_mark() -> None:
+    """The other chain was recovered, too, but after the fork, so it does not win."""
     stage = Stage()
     stage.publish("one")
     stage.later(200)
@@ -333,7 +333,7 @@ def test_who_knows_an_older_recovery_is_overruled_where_the_chains_part_and_not_
     assert "fork" in (stage.replicas[others[0]].state.halted or "")
 
 
-def test_a_node_that_stores_nothing_of_the_epoch_hears_of_the_loss() -> None:
+def test_node_outside_the_epoch_learns_of_the_loss() -> None:
     nodes = ("a", "b", "c", "d")
     stage = Stage(nodes)
     owner = stage.owner()
@@ -345,14 +345,14 @@ def test_a_node_that_stores_nothing_of_the_epoch_hears_of_the_loss() -> None:
     stage.down = {"b", "c"}
     recover(stage, "a")
     for replica in stage.replicas.values():
-        replica.state.ask_chain("a", stage.now_ms)
+        replica.state.request_chain("a", stage.now_ms)
     stage.later(500)
     assert stage.replicas["d"].state.role == "outsider"
     assert ends(stage, "d")[-1] == ends(stage, "a")[-1] == (epoch, 1, True)
 
 
-def test_an_owner_of_another_chain_is_found_out_by_its_appends() -> None:
-    """Nobody has compared chains yet; epochs have the same number on both."""
+def test_owner_of_another_chain_is_detected_by_its_appends() -> None:
+    """No chains were exchanged yet; the epochs have the same number on both."""
     stage = Stage()
     stage.publish("one")
     stage.later(200)
@@ -371,8 +371,8 @@ def test_an_owner_of_another_chain_is_found_out_by_its_appends() -> None:
 # --- one step after the other ---------------------------------------------------------------------------------
 
 
-def test_promises_of_a_quorum_that_does_not_accept_decide_as_unsafe() -> None:
-    """One of two is left, which is a seal quorum and no ack quorum, and a node that is to have the next copy lives."""
+def test_promises_without_a_quorum_of_accepts_decide_as_unsafe() -> None:
+    """One of two replicas is left, which is a seal quorum but no ack quorum, and the node of the next copy is alive."""
     trial = CandidateBench(("a", "b"))
     trial.hints.next = Plan("b", ("b", "c"), 2)
     trial.candidate.recover_unsafely(0)
@@ -391,8 +391,8 @@ def test_promises_of_a_quorum_that_does_not_accept_decide_as_unsafe() -> None:
     assert list(decided.next.placement) == ["b"]
 
 
-def test_a_recovery_that_others_outbid_tries_again_soon() -> None:
-    """It is given seconds, and nodes that try by themselves may have doubled their distance for minutes."""
+def test_outbid_recovery_retries_soon() -> None:
+    """It has a few seconds, while other candidates may have backed off for minutes."""
     trial = CandidateBench(("a", "b"))
     trial.candidate.recover_unsafely(0)
     now_ms = 0

@@ -1,6 +1,6 @@
-"""Catch-up: what is missing comes from who has it, is checked before it is written, and stops at a higher promise.
+"""Catch-up: missing records come from their holders, are verified before writing, and stop at a higher promise.
 
-How sealed epochs are filled is in test_backfill.
+Filling of sealed epochs is in test_backfill.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def opening(*holders: str, round_: int = 1) -> Opening:
 # --- the open epoch ------------------------------------------------------------------------------------
 
 
-def test_what_a_follower_lacks_it_asks_of_the_owner_from_where_it_is_and_once() -> None:
+def test_follower_requests_missing_records_once_from_its_end() -> None:
     trial = FetchingBench(held=OPEN[:1])
     trial.catch_up.begin(0)
     trial.catch_up.begin(0)
@@ -34,7 +34,7 @@ def test_what_a_follower_lacks_it_asks_of_the_owner_from_where_it_is_and_once() 
     assert trial.catch_up.deadline_ms is not None
 
 
-def test_it_asks_on_until_it_has_what_the_owner_had_and_acknowledges_what_is_durable() -> None:
+def test_catch_up_continues_to_the_owners_end_and_acknowledges_durable_records() -> None:
     trial = FetchingBench()
     trial.catch_up.begin(0)
     trial.take()
@@ -50,7 +50,7 @@ def test_it_asks_on_until_it_has_what_the_owner_had_and_acknowledges_what_is_dur
     assert trial.catch_up.deadline_ms is None
 
 
-def test_an_empty_answer_ends_it() -> None:
+def test_empty_answer_ends_the_catch_up() -> None:
     trial = FetchingBench(held=OPEN)
     trial.catch_up.begin(0)
     trial.reply([], base=end_of(OPEN))
@@ -66,7 +66,7 @@ def test_nothing_is_fetched_after_a_promise() -> None:
     assert trial.peek() == []
 
 
-def test_a_promise_meanwhile_keeps_what_comes_out_of_the_log() -> None:
+def test_answer_after_a_promise_is_not_written() -> None:
     trial = FetchingBench()
     trial.catch_up.begin(0)
     trial.promise(ballot(1))
@@ -80,7 +80,7 @@ def test_a_promise_meanwhile_keeps_what_comes_out_of_the_log() -> None:
     [FORKED[1:2], OPEN[2:], run_of(descriptor(incarnation=8), 2), run_of(descriptor(1), 2)],
     ids=["another history", "a hole", "another start of the owner", "another epoch"],
 )
-def test_what_does_not_continue_the_log_is_not_written(batches: list[Batch]) -> None:
+def test_answer_that_does_not_continue_the_log_is_not_written(batches: list[Batch]) -> None:
     trial = FetchingBench(held=OPEN[:1])
     trial.catch_up.begin(0)
     trial.reply(batches)
@@ -88,7 +88,7 @@ def test_what_does_not_continue_the_log_is_not_written(batches: list[Batch]) -> 
     assert trial.catch_up.deadline_ms == trial.timing.resend_ms, "it asks again"
 
 
-def test_an_answer_that_nobody_asked_for_is_not_taken() -> None:
+def test_unexpected_answer_is_ignored() -> None:
     trial = FetchingBench()
     trial.reply(OPEN)
     trial.catch_up.begin(0)
@@ -97,7 +97,7 @@ def test_an_answer_that_nobody_asked_for_is_not_taken() -> None:
     assert trial.writes == 0
 
 
-def test_an_owner_that_refuses_is_asked_again_later() -> None:
+def test_refusing_owner_is_asked_again_later() -> None:
     trial = FetchingBench()
     trial.catch_up.begin(0)
     trial.take()
@@ -109,7 +109,7 @@ def test_an_owner_that_refuses_is_asked_again_later() -> None:
     assert trial.asked()[0] == "a"
 
 
-def test_what_is_pushed_again_need_not_be_pulled_unless_the_copy_is_in_doubt() -> None:
+def test_resumed_push_ends_the_pull_unless_the_copy_is_in_doubt() -> None:
     trial = FetchingBench()
     trial.catch_up.begin(0)
     trial.catch_up.pushed()
@@ -120,7 +120,7 @@ def test_what_is_pushed_again_need_not_be_pulled_unless_the_copy_is_in_doubt() -
     assert trial.catch_up.deadline_ms is not None, "only the owner's answer says where its log ended"
 
 
-def test_a_doubt_is_over_when_all_that_the_owner_had_is_durable_here() -> None:
+def test_doubt_ends_when_the_owners_records_are_durable_here() -> None:
     trial = FetchingBench(doubt="short")
     trial.catch_up.begin(0)
     trial.reply(OPEN[:2])
@@ -135,7 +135,7 @@ def test_a_doubt_is_over_when_all_that_the_owner_had_is_durable_here() -> None:
 # --- for an OPEN_EPOCH ---------------------------------------------------------------------------------
 
 
-def test_what_an_open_needs_comes_from_its_holders_up_to_its_end_and_then_it_is_asked_again() -> None:
+def test_records_for_an_open_are_fetched_from_holders_up_to_its_end() -> None:
     trial = FetchingBench(held=OPEN[:1])
     trial.promise(ballot(1))
     trial.catch_up.fetch_for(opening("b", "c"), end_of(OPEN[:2]), 0)
@@ -150,7 +150,7 @@ def test_what_an_open_needs_comes_from_its_holders_up_to_its_end_and_then_it_is_
     assert trial.catch_up.deadline_ms is None
 
 
-def test_a_fetch_stops_at_a_higher_promise() -> None:
+def test_higher_promise_stops_the_fetch() -> None:
     trial = FetchingBench()
     trial.promise(ballot(1))
     trial.catch_up.fetch_for(opening("c"), end_of(OPEN), 0)
@@ -159,7 +159,7 @@ def test_a_fetch_stops_at_a_higher_promise() -> None:
     assert (trial.writes, trial.tail.queued.offset, trial.reopened) == (0, 0, [])
 
 
-def test_what_was_being_written_when_a_higher_promise_came_is_not_reopened() -> None:
+def test_write_pending_at_a_higher_promise_is_not_reopened() -> None:
     trial = FetchingBench()
     trial.promise(ballot(1))
     trial.catch_up.fetch_for(opening("c"), end_of(OPEN), 0)
@@ -169,7 +169,7 @@ def test_what_was_being_written_when_a_higher_promise_came_is_not_reopened() -> 
     assert trial.reopened == []
 
 
-def test_a_higher_open_takes_the_place_of_a_lower_one_and_the_same_one_does_not_begin_anew() -> None:
+def test_higher_open_replaces_a_lower_one_and_a_repeated_one_does_not_restart() -> None:
     trial = FetchingBench()
     trial.promise(ballot(1))
     trial.catch_up.fetch_for(opening("c"), end_of(OPEN), 0)
@@ -184,7 +184,7 @@ def test_a_higher_open_takes_the_place_of_a_lower_one_and_the_same_one_does_not_
     assert [one.message.ballot.round for one in trial.reopened] == [2]
 
 
-def test_a_holder_that_has_nothing_for_an_open_is_left_for_the_next() -> None:
+def test_holder_without_the_records_is_skipped() -> None:
     trial = FetchingBench()
     trial.promise(ballot(1))
     trial.catch_up.fetch_for(opening("c", "a"), end_of(OPEN), 0)
@@ -194,7 +194,7 @@ def test_a_holder_that_has_nothing_for_an_open_is_left_for_the_next() -> None:
     assert trial.asked()[0] == "a"
 
 
-def test_an_open_that_nobody_else_holds_is_not_fetched() -> None:
+def test_open_without_other_holders_is_not_fetched() -> None:
     trial = FetchingBench()
     trial.catch_up.fetch_for(opening("b"), end_of(OPEN), 0)
     assert trial.catch_up.deadline_ms is None

@@ -1,4 +1,4 @@
-"""The chain of epochs grows by decisions that fit, and by nothing else."""
+"""The chain of epochs is extended only by decisions that continue it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def chain() -> EpochChain:
     return EpochChain(pb.EpochDescriptor(owner="a", placement=["a"], ack_quorum=1, start_offset=5))
 
 
-def test_a_decision_makes_its_successor_active_and_is_named_by_the_next() -> None:
+def test_decision_activates_its_successor_and_is_hashed_into_the_next() -> None:
     subject = chain()
     first = decision(0, 10, b"")
     subject.extend(first)
@@ -50,7 +50,7 @@ def test_a_decision_makes_its_successor_active_and_is_named_by_the_next() -> Non
     ],
     ids=["other epoch", "other past", "ends before it begins", "skips an epoch", "leaves a hole"],
 )
-def test_what_does_not_continue_the_chain_is_refused_and_changes_nothing(bad: bytes) -> None:
+def test_decision_that_does_not_continue_the_chain_is_refused_without_effect(bad: bytes) -> None:
     subject = chain()
     with pytest.raises(ChainError):
         subject.extend(bad)

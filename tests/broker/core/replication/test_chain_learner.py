@@ -1,4 +1,4 @@
-"""How a replica takes up its chain at a start, and what it writes, in which order, when it learns a decision."""
+"""Loading of a replica's chain at a start, and the order of writes when it learns a decision."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.broker.core.bench import KEY, ballot, decision, descriptor, end_of, r
 from tests.broker.core.fetching_bench import FetchingBench, Past
 
 from tidelog_broker.core.replication.chain import EpochChain
-from tidelog_broker.core.replication.chain_learner import Learning
+from tidelog_broker.core.replication.chain_learner import ChainLearner
 from tidelog_broker.core.replication.effects import SetAside, SyncAhead, Truncate, WriteChain, WriteFences
 from tidelog_broker.core.replication.fence import Fence
 from tidelog_broker.core.replication.ports import Batch, Position
@@ -17,29 +17,29 @@ OTHERS = run_of(descriptor(), 2, 3, 1, fill=b"other")
 
 
 class Learner(FetchingBench):
-    """Replica `b` with its chain. What it has entered is noted."""
+    """Replica `b` with its chain. Entered epochs are recorded."""
 
     def __init__(self, chain: EpochChain | None = None, held: list[Batch] | None = None) -> None:
         super().__init__(chain=chain, held=held)
         self.entered: list[int] = []
-        self.learning = Learning(self, self.backfill, entered=lambda value: self.entered.append(value.epoch))
+        self.learning = ChainLearner(self, self.backfill, entered=lambda value: self.entered.append(value.epoch))
 
     def learn(self, end: Position, *, placement: tuple[str, ...] = ("a", "b", "c")) -> bytes:
-        """Learn the decision that the first epoch ends there, and who stores the next one."""
+        """Learn a decision with the end of the first epoch and the placement of the next."""
         raw = decision(self.chain, end, owner=placement[-1], placement=placement)
         self.learning.learn("a", 0, [raw])
         return raw
 
 
 def sealed(end: Position) -> EpochChain:
-    """Return a chain of which the first epoch is decided."""
+    """Return a chain whose first epoch is decided."""
     chain = EpochChain(descriptor())
     chain.extend(decision(chain, end))
     return chain
 
 
 def starting(held: list[Batch], end: Position) -> Learner:
-    """Return a replica as it is before its start: in epoch 1, with a log of epoch 0."""
+    """Return a replica before its start, in epoch 1 and with a log of epoch 0."""
     learner = Learner(sealed(end))
     learner.store(held)
     return learner
@@ -48,7 +48,7 @@ def starting(held: list[Batch], end: Position) -> Learner:
 # --- learning ------------------------------------------------------------------------------------------------
 
 
-def test_the_decision_is_journalled_before_the_tail_is_cut_and_the_next_epoch_fenced() -> None:
+def test_decision_is_journaled_before_truncation_and_the_next_fence() -> None:
     learner = Learner(held=BATCHES)
     raw = learner.learn(end_of(BATCHES[:2]))
     chain, cut, fences = learner.take(WriteChain, Truncate, WriteFences, SetAside)
@@ -62,7 +62,7 @@ def test_the_decision_is_journalled_before_the_tail_is_cut_and_the_next_epoch_fe
     assert not learner.backfill.incomplete
 
 
-def test_a_copy_that_is_too_short_is_filled_once_the_next_epoch_is_entered() -> None:
+def test_short_copy_is_filled_after_entering_the_next_epoch() -> None:
     learner = Learner(held=BATCHES[:1])
     learner.learn(end_of(BATCHES))
     assert learner.backfill.incomplete == {0}
@@ -73,14 +73,14 @@ def test_a_copy_that_is_too_short_is_filled_once_the_next_epoch_is_entered() -> 
     assert (ask.epoch, ask.from_offset, ask.end_offset) == (0, 2, 6)
 
 
-def test_a_copy_with_other_content_is_set_aside() -> None:
+def test_copy_with_different_content_is_set_aside() -> None:
     learner = Learner(held=OTHERS)
     learner.learn(end_of(BATCHES))
     assert [effect.epoch for effect in learner.take(SetAside)] == [0]
     assert learner.backfill.incomplete == {0}
 
 
-def test_who_is_not_named_again_keeps_no_fence() -> None:
+def test_replica_dropped_from_the_placement_keeps_no_fence() -> None:
     learner = Learner(held=BATCHES)
     learner.learn(end_of(BATCHES), placement=("a", "c"))
     assert learner.fence is None
@@ -88,7 +88,7 @@ def test_who_is_not_named_again_keeps_no_fence() -> None:
     assert [(entry.epoch, entry.dropped) for entry in fences.entries] == [(0, True)]
 
 
-def test_the_same_decision_again_changes_nothing_and_another_one_halts() -> None:
+def test_known_decision_changes_nothing_and_a_different_one_halts() -> None:
     learner = Learner(held=BATCHES)
     raw = learner.learn(end_of(BATCHES))
     learner.take()
@@ -98,7 +98,7 @@ def test_the_same_decision_again_changes_nothing_and_another_one_halts() -> None
     assert learner.halted_for_good
 
 
-def test_decisions_that_others_lack_between_are_asked_for() -> None:
+def test_missing_earlier_decisions_are_requested() -> None:
     learner = Learner(held=BATCHES)
     later = Past().chain
     learner.learning.on_update("a", pb.MetadataUpdate(first_epoch=1, decisions=later.decisions[1:]), 0)
@@ -106,7 +106,7 @@ def test_decisions_that_others_lack_between_are_asked_for() -> None:
     assert (to, status.epoch, learner.entered) == ("a", 0, [])
 
 
-def test_another_past_of_the_same_epoch_halts_and_the_same_one_does_not() -> None:
+def test_different_chain_before_the_same_epoch_halts() -> None:
     learner = Learner(sealed(end_of(BATCHES)))
     learner.learning.on_status("a", pb.EpochStatus(epoch=1, previous_hash=learner.chain.previous_hash), 0)
     assert learner.halted is None
@@ -118,7 +118,7 @@ def unsynced(held: list[Batch]) -> Learner:
     return Learner(EpochChain(descriptor(flush=pb.NEVER)), held)
 
 
-def test_an_end_that_was_not_accepted_here_is_synced_beside_the_writes_once_it_is_written_down() -> None:
+def test_end_not_accepted_here_is_synced_after_it_is_journaled() -> None:
     learner = unsynced(BATCHES)
     learner.learn(end_of(BATCHES))
     assert [type(effect) for effect in learner.peek()] == [WriteChain, WriteFences]
@@ -129,8 +129,8 @@ def test_an_end_that_was_not_accepted_here_is_synced_beside_the_writes_once_it_i
     assert learner.writes == 0
 
 
-def test_an_end_is_not_synced_again_where_nothing_is_owed() -> None:
-    """The log is synced with each append, or before the accept, or by a cut; or it lacks something, or is empty."""
+def test_synced_end_is_not_synced_again() -> None:
+    """The log was synced with each append, before the accept, or by a truncation; or it is incomplete or empty."""
     accepted = unsynced(BATCHES)
     value = decision(accepted.chain, end_of(BATCHES), owner="c")
     assert accepted.fence is not None
@@ -150,7 +150,7 @@ def test_an_end_is_not_synced_again_where_nothing_is_owed() -> None:
         assert learner.take(SyncAhead) == []
 
 
-def test_an_end_that_was_not_the_accepted_one_is_synced() -> None:
+def test_end_other_than_the_accepted_one_is_synced() -> None:
     learner = unsynced(BATCHES)
     assert learner.fence is not None
     learner.fence.promise(ballot(2))
@@ -164,34 +164,34 @@ def test_an_end_that_was_not_the_accepted_one_is_synced() -> None:
 # --- beginning -----------------------------------------------------------------------------------------------
 
 
-def test_a_start_cuts_what_a_stop_left_behind_the_end() -> None:
+def test_start_truncates_records_after_the_decided_end() -> None:
     learner = starting(BATCHES, end_of(BATCHES[:2]))
     learner.learning.load(Fence(KEY, learner.active).opened(), 0)
     assert learner.take(Truncate, SetAside, WriteFences) == [Truncate(0, 5)]
     assert not learner.backfill.incomplete
 
 
-def test_a_start_fills_what_is_missing_before_the_end() -> None:
+def test_start_fills_records_missing_before_the_end() -> None:
     learner = starting(BATCHES[:1], end_of(BATCHES))
     learner.learning.load(Fence(KEY, learner.active).opened(), 0)
     _, ask = learner.asked()
     assert (ask.epoch, ask.from_offset) == (0, 2)
 
 
-def test_a_start_sets_aside_what_was_not_decided() -> None:
+def test_start_sets_aside_content_that_was_not_decided() -> None:
     learner = starting(OTHERS, end_of(BATCHES))
     learner.learning.load(Fence(KEY, learner.active).opened(), 0)
     assert {effect.epoch for effect in learner.take(SetAside)} == {0}
 
 
-def test_a_start_that_finds_no_fence_writes_it_and_drops_the_one_before() -> None:
+def test_start_without_a_fence_writes_it_and_drops_the_previous_one() -> None:
     learner = starting(BATCHES, end_of(BATCHES))
     learner.learning.load(None, 0)
     [fences] = learner.take(WriteFences)
     assert [(entry.epoch, entry.dropped) for entry in fences.entries] == [(1, False), (0, True)]
 
 
-def test_a_start_keeps_what_is_promised() -> None:
+def test_start_keeps_promises() -> None:
     fence = Fence(KEY, sealed(end_of(BATCHES)).active)
     stored = fence.promise(pb.Ballot(round=3, node_id="c"))
     learner = starting(BATCHES, end_of(BATCHES))
@@ -200,7 +200,7 @@ def test_a_start_keeps_what_is_promised() -> None:
     assert learner.take(WriteFences) == []
 
 
-def test_a_log_that_is_ahead_of_its_chain_halts() -> None:
+def test_log_ahead_of_its_chain_halts() -> None:
     learner = Learner()
     learner.store(run_of(descriptor(1), 1))
     learner.learning.load(None, 0)

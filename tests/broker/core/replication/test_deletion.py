@@ -1,4 +1,4 @@
-"""What is deleted for readers: an offset counts once an ack quorum has noted it durably, and in every later epoch."""
+"""Logical deletion: an offset is effective once an ack quorum has durably noted it, and in every later epoch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ END = end_of(HELD)
 
 
 class Trial(Bench):
-    """A replica with ten committed records and its deletion; what it calls is noted."""
+    """A replica with ten committed records; callbacks are recorded."""
 
     def __init__(
         self, node: str = "a", *, quorum: int = 2, placement: Sequence[str] = NODES, chain: EpochChain | None = None
@@ -66,7 +66,7 @@ def ended(chain: EpochChain, end: Position, deleted_below: int, *, unsafe: bool 
 # --- the owner -----------------------------------------------------------------------------------------
 
 
-def test_it_counts_once_an_ack_quorum_has_noted_it_and_not_before() -> None:
+def test_offset_is_effective_once_an_ack_quorum_has_noted_it() -> None:
     owner = Trial()
     owner.deletion.propose(4)
     assert owner.told == [(4, 0)], "the others are asked to note it"
@@ -83,7 +83,7 @@ def test_it_counts_once_an_ack_quorum_has_noted_it_and_not_before() -> None:
     assert len(owner.told) == 3
 
 
-def test_what_the_owner_has_noted_counts_only_once_it_is_durable() -> None:
+def test_owners_note_counts_only_once_durable() -> None:
     owner = Trial(quorum=2)
     owner.deletion.propose(4)
     assert owner.fences() == [4]
@@ -93,7 +93,7 @@ def test_what_the_owner_has_noted_counts_only_once_it_is_durable() -> None:
     assert (owner.noted, owner.counts, owner.acknowledged) == (4, 4, [9])
 
 
-def test_each_replica_counts_once_and_strangers_and_late_acks_do_not() -> None:
+def test_each_replica_counts_once_and_others_and_late_acks_do_not() -> None:
     owner = Trial(quorum=3)
     owner.deletion.propose(4)
     owner.wrote()
@@ -102,18 +102,18 @@ def test_each_replica_counts_once_and_strangers_and_late_acks_do_not() -> None:
     assert owner.counts == 2
 
 
-def test_the_same_is_not_noted_twice_and_nothing_that_is_not_committed() -> None:
+def test_offset_is_noted_once_and_only_if_committed() -> None:
     owner = Trial()
     owner.deletion.propose(END.offset)
     for offset in (END.offset, 1):
         owner.deletion.propose(offset)
     assert owner.fences() == [END.offset]
     assert len(owner.told) == 1
-    with pytest.raises(AssertionError, match="is not committed"):
+    with pytest.raises(AssertionError, match="exceeds the high watermark"):
         owner.deletion.propose(END.offset + 1)
 
 
-def test_behind_a_promise_nothing_is_noted_and_nothing_comes_to_count() -> None:
+def test_nothing_is_noted_or_effective_after_a_promise() -> None:
     owner = Trial()
     owner.deletion.propose(4)
     owner.wrote()
@@ -128,7 +128,7 @@ def test_behind_a_promise_nothing_is_noted_and_nothing_comes_to_count() -> None:
 # --- the others ----------------------------------------------------------------------------------------
 
 
-def test_a_follower_acknowledges_what_is_durable_in_its_fence_and_believes_the_owner_what_counts() -> None:
+def test_follower_acknowledges_its_durable_note_and_follows_the_owner() -> None:
     follower = Trial("b")
     follower.hear(4)
     follower.hear(4)
@@ -142,7 +142,7 @@ def test_a_follower_acknowledges_what_is_durable_in_its_fence_and_believes_the_o
     assert len(follower.take(RecordsDeleted)) == 1
 
 
-def test_a_follower_that_has_promised_notes_nothing() -> None:
+def test_follower_notes_nothing_after_a_promise() -> None:
     follower = Trial("b")
     follower.promise()
     follower.hear(4)
@@ -152,7 +152,7 @@ def test_a_follower_that_has_promised_notes_nothing() -> None:
 # --- from epoch to epoch -------------------------------------------------------------------------------
 
 
-def test_whoever_takes_over_carries_the_highest_that_its_seal_quorum_has_noted() -> None:
+def test_candidate_carries_the_highest_offset_of_its_seal_quorum() -> None:
     chain = EpochChain(descriptor())
     promises = [Promise("b", *END, deleting_below=4), Promise("c", *END, deleting_below=7)]
     value = choose_value(
@@ -171,7 +171,7 @@ def test_whoever_takes_over_carries_the_highest_that_its_seal_quorum_has_noted()
     assert chain.deleted_below == 7
 
 
-def test_with_the_epoch_ends_what_was_only_noted_in_it() -> None:
+def test_offset_that_was_only_noted_is_void_after_the_epoch() -> None:
     owner = Trial()
     owner.deletion.propose(6)
     owner.wrote()
@@ -182,7 +182,7 @@ def test_with_the_epoch_ends_what_was_only_noted_in_it() -> None:
     assert owner.counts == 3, "what was noted in the epoch before is no vote in this one"
 
 
-def test_a_write_that_is_done_behind_the_end_of_its_epoch_is_not_told() -> None:
+def test_write_that_completes_after_the_epoch_is_ignored() -> None:
     follower = Trial("b")
     follower.hear(4)
     follower.fence = None
@@ -191,7 +191,7 @@ def test_a_write_that_is_done_behind_the_end_of_its_epoch_is_not_told() -> None:
     assert (follower.noted, follower.acknowledged) == (0, [])
 
 
-def test_an_end_without_a_quorum_deletes_nothing_that_comes_behind_it() -> None:
+def test_end_without_a_quorum_limits_the_delete_offset() -> None:
     chain = EpochChain(descriptor())
     value = chain.extend(ended(chain, Position(5, 1), 8, unsafe=True))
     replica = Trial("b")
@@ -201,9 +201,7 @@ def test_an_end_without_a_quorum_deletes_nothing_that_comes_behind_it() -> None:
 
 
 @pytest.mark.parametrize(("placement", "counts"), [(("a",), 4), (NODES, 0)])
-def test_a_start_takes_up_what_was_noted_and_a_copy_alone_is_its_own_quorum(
-    placement: tuple[str, ...], counts: int
-) -> None:
+def test_start_loads_noted_offsets_and_a_single_copy_is_its_own_quorum(placement: tuple[str, ...], counts: int) -> None:
     owner = Trial(placement=placement, quorum=min(2, len(placement)))
     assert owner.fence is not None
     owner.fence.delete_below(4)

@@ -1,4 +1,4 @@
-"""The owner: contiguous offsets, chained digests, and a high watermark that follows the ack quorum."""
+"""The owner: contiguous offsets, chained digests, and a high watermark determined by the ack quorum."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def owner(*, start: int = 0, placement: tuple[str, ...] = ("a",), quorum: int = 
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(0, 1000))
-def test_offsets_are_contiguous_and_the_stamped_bytes_are_valid_and_chained(counts: list[int], start: int) -> None:
+def test_offsets_are_contiguous_and_stamped_batches_are_valid_and_chained(counts: list[int], start: int) -> None:
     subject = owner(start=start)
     candidates = [candidate(count) for count in counts]
     group = subject.assign(candidates, now_us=77)
@@ -49,7 +49,7 @@ def test_offsets_are_contiguous_and_the_stamped_bytes_are_valid_and_chained(coun
     assert subject.digest == digest
 
 
-def test_a_refused_batch_takes_no_offset_and_its_neighbours_do_not_notice() -> None:
+def test_refused_batch_takes_no_offset_and_does_not_affect_others() -> None:
     subject = owner()
     group = subject.assign(
         [candidate(2, producer=1), candidate(1, producer=1, sequence=9), candidate(3, producer=1, sequence=2)], now_us=1
@@ -59,7 +59,7 @@ def test_a_refused_batch_takes_no_offset_and_its_neighbours_do_not_notice() -> N
     assert len(group.batches) == 2
 
 
-def test_a_retry_in_the_same_group_is_stored_once() -> None:
+def test_retry_in_the_same_group_is_stored_once() -> None:
     subject = owner()
     group = subject.assign([candidate(2, producer=1), candidate(2, producer=1)], now_us=1)
     assert group.duplicates == [False, True]
@@ -67,14 +67,14 @@ def test_a_retry_in_the_same_group_is_stored_once() -> None:
     assert group.outcomes[0] == group.outcomes[1]
 
 
-def test_append_timestamps_never_go_back() -> None:
+def test_append_timestamps_never_decrease() -> None:
     subject = owner()
     assert subject.assign([candidate()], now_us=100).headers[0].append_timestamp_us == 100
     assert subject.assign([candidate()], now_us=50).headers[0].append_timestamp_us == 100
     assert subject.assign([candidate()], now_us=101).headers[0].append_timestamp_us == 101
 
 
-def test_the_high_watermark_is_what_a_quorum_holds() -> None:
+def test_high_watermark_is_the_end_held_by_a_quorum() -> None:
     subject = owner(placement=("a", "b", "c"), quorum=2)
     subject.assign([candidate(10)], now_us=1)
     assert subject.acknowledge("a", 10) == 0

@@ -1,4 +1,4 @@
-"""The fence: promises never regress, one value a ballot, and the reserved ballot is the owner's alone."""
+"""The fence: promises never regress, one value per ballot, and a ballot reserved for the owner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def fence(stored: pb.FenceEntry | None = None) -> Fence:
     return Fence(KEY, descriptor(), stored)
 
 
-def test_a_new_fence_has_promised_and_accepted_nothing() -> None:
+def test_new_fence_has_no_promise_and_no_accept() -> None:
     subject = fence()
     assert (subject.promised, subject.accepted) == (None, None)
     assert not subject.is_promised(pb.Ballot()), "an unset promise is not one of the lowest ballot"
@@ -39,7 +39,7 @@ def test_a_new_fence_has_promised_and_accepted_nothing() -> None:
     ],
     ids=["higher", "the same", "lower", "node", "lower node", "incarnation", "lower incarnation", "the round is first"],
 )
-def test_only_what_is_not_lower_is_promised(first: pb.Ballot, second: pb.Ballot, *, is_given: bool) -> None:
+def test_lower_ballot_is_not_promised(first: pb.Ballot, second: pb.Ballot, *, is_given: bool) -> None:
     subject = fence()
     assert subject.promise(first) is not None
     entry = subject.promise(second)
@@ -49,7 +49,7 @@ def test_only_what_is_not_lower_is_promised(first: pb.Ballot, second: pb.Ballot,
     assert subject.may_accept(second, b"v") == is_given
 
 
-def test_what_is_handed_to_the_journal_does_not_change_with_later_promises() -> None:
+def test_journal_entries_are_copies() -> None:
     subject = fence()
     first = subject.promise(ballot(1))
     second = subject.accept(ballot(2), b"value")
@@ -59,7 +59,7 @@ def test_what_is_handed_to_the_journal_does_not_change_with_later_promises() -> 
     assert second.promised == ballot(2)
 
 
-def test_an_accept_raises_the_promise_and_is_kept_under_a_higher_one() -> None:
+def test_accept_raises_the_promise_and_survives_a_higher_one() -> None:
     subject = fence()
     accepted = subject.accept(ballot(3), b"value")
     assert (accepted.promised, accepted.accepted, accepted.accepted_value) == (ballot(3), ballot(3), b"value")
@@ -69,7 +69,7 @@ def test_an_accept_raises_the_promise_and_is_kept_under_a_higher_one() -> None:
     assert (promised.promised, promised.accepted, promised.accepted_value) == (ballot(4), ballot(3), b"value")
 
 
-def test_the_same_ballot_never_takes_a_second_value() -> None:
+def test_ballot_never_accepts_a_second_value() -> None:
     subject = fence()
     subject.accept(ballot(3), b"value")
     assert subject.may_accept(ballot(3), b"value"), "who asks again gets the same answer"
@@ -79,7 +79,7 @@ def test_the_same_ballot_never_takes_a_second_value() -> None:
     assert subject.may_accept(ballot(4), b"other"), "a higher ballot brings its own"
 
 
-def test_the_reserved_ballot_takes_one_value_of_the_owner() -> None:
+def test_reserved_ballot_accepts_one_value_of_the_owner() -> None:
     subject = fence()
     assert subject.may_accept(OWNERS, b"value")
     subject.accept(OWNERS, b"value")
@@ -92,18 +92,18 @@ def test_the_reserved_ballot_takes_one_value_of_the_owner() -> None:
     [ballot(0, "b"), ballot(0, "a", INCARNATION + 1), ballot(0, "a", INCARNATION - 1), ballot(0, "", 0)],
     ids=["another node", "a later start of the owner", "an earlier one", "nobody"],
 )
-def test_nobody_else_may_use_the_reserved_ballot(other: pb.Ballot) -> None:
+def test_reserved_ballot_of_another_node_is_refused(other: pb.Ballot) -> None:
     assert not fence().may_accept(other, b"value")
 
 
 @pytest.mark.parametrize("round_", [1, 5])
-def test_the_reserved_ballot_is_accepted_only_where_nothing_is_promised(round_: int) -> None:
+def test_reserved_ballot_is_accepted_only_without_a_promise(round_: int) -> None:
     subject = fence()
     subject.promise(ballot(round_, "a"))
     assert not subject.may_accept(OWNERS, b"value")
 
 
-def test_a_stored_fence_is_taken_up_as_it_was() -> None:
+def test_stored_fence_is_restored() -> None:
     before = fence()
     before.accept(ballot(3), b"value")
     entry = before.promise(ballot(5))
@@ -115,18 +115,18 @@ def test_a_stored_fence_is_taken_up_as_it_was() -> None:
     assert again.accepted_value == b"value"
 
 
-def test_the_fence_of_another_epoch_is_not_taken_for_this_one() -> None:
+def test_stored_fence_of_another_epoch_is_rejected() -> None:
     with pytest.raises(AssertionError):
         fence(pb.FenceEntry(epoch=1, promised=ballot(1)))
 
 
-def test_a_stored_fence_without_a_descriptor_gets_the_one_of_the_chain() -> None:
+def test_stored_fence_without_a_descriptor_gets_it_from_the_chain() -> None:
     subject = fence(pb.FenceEntry(topic_id=KEY[0], epoch=0))
     assert subject.opened().descriptor == descriptor()
     assert subject.may_accept(OWNERS, b"value")
 
 
-def test_entries_say_which_fence_they_are_about() -> None:
+def test_entries_contain_partition_and_epoch() -> None:
     subject = Fence((b"t" * 16, 4), descriptor(3, start=9))
     opened, dropped = subject.opened(), subject.dropped()
     assert (opened.topic_id, opened.partition, opened.epoch) == (b"t" * 16, 4, 3)
@@ -138,7 +138,7 @@ BALLOTS = st.builds(ballot, st.integers(0, 3), st.sampled_from("abc"), st.intege
 
 
 @given(st.lists(st.tuples(st.booleans(), BALLOTS, st.sampled_from([b"v", b"w"]), st.booleans()), max_size=30))
-def test_whatever_is_asked_promises_never_regress_and_a_ballot_has_one_value(
+def test_promises_never_regress_and_a_ballot_has_one_value(
     asked: list[tuple[bool, pb.Ballot, bytes, bool]],
 ) -> None:
     subject, accepted, entry = fence(), dict[object, bytes](), pb.FenceEntry()

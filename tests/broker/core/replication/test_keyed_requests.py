@@ -36,19 +36,19 @@ def table(request: pytest.FixtureRequest) -> ProducerTable:
 request_7 = request(7, 3, offset=100)
 
 
-def test_a_retry_gets_its_first_offset_whatever_its_bytes_are(table: ProducerTable) -> None:
+def test_retry_gets_the_first_offset_regardless_of_its_bytes(table: ProducerTable) -> None:
     found = table.check(request_7._replace(body_crc=77, base_timestamp_us=1, max_timestamp_us=1))
     assert found is not None
     assert (found.base_offset, found.end_offset, found.epoch, found.append_timestamp_us) == (100, 103, 3, 5)
 
 
-def test_another_request_with_the_key_is_refused(table: ProducerTable) -> None:
+def test_key_of_another_request_is_refused(table: ProducerTable) -> None:
     assert refused(table, request(7, 3, digest=5)) == pb.PRODUCER_ID_SHARED
     assert refused(table, request(7, 2)) == pb.PRODUCER_ID_SHARED
     assert refused(table, claim(7, digest=5)) == pb.PRODUCER_ID_SHARED
 
 
-def test_a_retry_that_is_split_in_another_way_is_told_of_the_first(table: ProducerTable) -> None:
+def test_retry_with_another_split_is_refused_with_the_first_one(table: ProducerTable) -> None:
     for split in (7, 11):
         assert refused(table, request(7, 3, split=split)) == pb.PRODUCER_FENCED
         assert refused(table, claim(7, split=split)) == pb.PRODUCER_FENCED
@@ -56,14 +56,14 @@ def test_a_retry_that_is_split_in_another_way_is_told_of_the_first(table: Produc
     assert table.epoch_of(KEYED_ID_MIN | 8) is None
 
 
-def test_a_claim_finds_records_and_records_do_not_pass_for_a_claim(table: ProducerTable) -> None:
+def test_claim_matches_records_and_records_do_not_match_a_claim(table: ProducerTable) -> None:
     assert table.check(claim(7)) is not None
     table.apply(claim(8))
     assert table.check(claim(8)) is not None
     assert refused(table, request(8, 1)) == pb.PRODUCER_ID_SHARED
 
 
-def test_of_a_batch_whose_records_were_all_dropped_a_retry_is_one() -> None:
+def test_retry_of_a_fully_deduplicated_batch_is_recognized() -> None:
     table = ProducerTable()
     table.apply(request(7, 1)._replace(flags=int(Flags.CONTROL), sequence_span=3))
     found = table.check(request(7, 3))
@@ -71,7 +71,7 @@ def test_of_a_batch_whose_records_were_all_dropped_a_retry_is_one() -> None:
     assert found.duplicates == 3
 
 
-def test_many_keys_evict_no_producer_and_no_silent_one() -> None:
+def test_keys_evict_no_producers() -> None:
     table = ProducerTable(producers_max=2)
     for producer in (1, 2, 3):
         table.apply(header(0, producer=producer, offset=producer))
@@ -90,7 +90,7 @@ def entry(offset: int) -> KeyedRequest:
     return KeyedRequest(9, DIGEST, 1, offset, 1, 3, 5, 0)
 
 
-def test_the_oldest_run_gives_way_and_nothing_else() -> None:
+def test_oldest_run_is_dropped() -> None:
     requests = KeyedRequests(run_length=4, runs_max=3)
     for key in range(40):
         requests.note(KEYED_ID_MIN | key, entry(key))
@@ -99,7 +99,7 @@ def test_the_oldest_run_gives_way_and_nothing_else() -> None:
     assert kept == list(range(28, 40))
 
 
-def test_a_node_without_room_drops_the_oldest_of_the_same_partition() -> None:
+def test_exhausted_node_limit_drops_the_oldest_of_the_same_partition() -> None:
     budget = ProducerBudget(10, keyed_max=40)
     tables = [KeyedRequests(run_length=8), KeyedRequests(run_length=100)]
     for table in tables:
@@ -117,7 +117,7 @@ def test_a_node_without_room_drops_the_oldest_of_the_same_partition() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 2048, 2049, 5000])
-def test_a_snapshot_is_the_table(count: int) -> None:
+def test_snapshot_round_trips(count: int) -> None:
     requests = KeyedRequests()
     for key in range(count):
         requests.note(KEYED_ID_MIN | key * 7919 % 100_003, entry(key))
@@ -128,7 +128,7 @@ def test_a_snapshot_is_the_table(count: int) -> None:
 
 
 @pytest.mark.parametrize("spoil", [lambda run: run.columns.pop(), lambda run: run.columns.append(b"")])
-def test_a_snapshot_with_other_columns_is_refused(spoil: object) -> None:
+def test_snapshot_with_invalid_columns_is_refused(spoil: object) -> None:
     requests = KeyedRequests()
     requests.note(KEYED_ID_MIN, entry(1))
     (run,) = requests.snapshot()

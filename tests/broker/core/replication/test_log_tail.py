@@ -1,11 +1,11 @@
-"""The tail: what is queued becomes durable in order, or is given up; what does not continue it is refused."""
+"""The tail: queued batches become durable in order or are discarded; others are refused."""
 
 from __future__ import annotations
 
 import pytest
 from tests.broker.core.bench import INCARNATION, Log, descriptor, end_of, ends_of, run_of
 
-from tidelog_broker.core.replication.log_tail import RECENT_BATCHES, BrokenRunError, Tail, check_run
+from tidelog_broker.core.replication.log_tail import RECENT_BATCHES, BrokenRunError, LogTail, check_run
 from tidelog_broker.core.replication.ports import Batch, Position
 from tidelog_proto import broker_pb2 as pb
 
@@ -13,8 +13,8 @@ EPOCH = descriptor(4, start=10)
 START = Position(10, 0)
 
 
-def tail() -> Tail:
-    return Tail(4, 10, START)
+def tail() -> LogTail:
+    return LogTail(4, 10, START)
 
 
 def positions(*offsets: int) -> list[Position]:
@@ -22,7 +22,7 @@ def positions(*offsets: int) -> list[Position]:
 
 
 class DigestLog(Log):
-    """A log that knows every digest, and what it was asked for."""
+    """A log that knows every digest, and records the requests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class DigestLog(Log):
         return 77
 
 
-def test_what_is_queued_is_durable_only_when_it_is_written() -> None:
+def test_queued_batches_are_durable_only_when_written() -> None:
     subject = tail()
     subject.extend(positions(12, 15))
     assert (subject.queued.offset, subject.durable.offset) == (15, 10)
@@ -43,7 +43,7 @@ def test_what_is_queued_is_durable_only_when_it_is_written() -> None:
     assert subject.durable == subject.queued
 
 
-def test_neither_end_goes_back_and_nothing_is_durable_that_was_not_queued() -> None:
+def test_neither_end_decreases_and_only_queued_batches_become_durable() -> None:
     subject = tail()
     subject.extend(positions(12))
     subject.wrote(Position(12, 12000))
@@ -53,10 +53,10 @@ def test_neither_end_goes_back_and_nothing_is_durable_that_was_not_queued() -> N
     with pytest.raises(AssertionError):
         subject.extend(positions(12))
     with pytest.raises(AssertionError):
-        Tail(4, 10, Position(9, 0))
+        LogTail(4, 10, Position(9, 0))
 
 
-def test_digests_are_known_at_boundaries_and_nowhere_else() -> None:
+def test_digests_are_known_only_at_batch_boundaries() -> None:
     subject, log = tail(), DigestLog()
     subject.extend(positions(12, 15))
     assert [subject.digest_at(offset, log) for offset in (10, 12, 15)] == [0, 12000, 15000]
@@ -64,7 +64,7 @@ def test_digests_are_known_at_boundaries_and_nowhere_else() -> None:
     assert log.asked == [], "what is in memory is not read"
 
 
-def test_older_boundaries_than_memory_keeps_are_read_from_the_log() -> None:
+def test_digests_of_old_boundaries_are_read_from_the_log() -> None:
     subject, log = tail(), DigestLog()
     subject.extend(positions(*range(11, 12 + RECENT_BATCHES)))
     oldest = subject.queued.offset - RECENT_BATCHES + 1
@@ -75,13 +75,13 @@ def test_older_boundaries_than_memory_keeps_are_read_from_the_log() -> None:
     assert subject.digest_at(10, log) == 0, "an epoch begins with the digest 0, whatever is kept"
 
 
-def test_a_log_that_was_there_before_is_asked_for_what_lies_before_its_end() -> None:
-    subject, log = Tail(4, 10, Position(15, 15000)), DigestLog()
+def test_digests_before_the_initial_end_are_read_from_the_log() -> None:
+    subject, log = LogTail(4, 10, Position(15, 15000)), DigestLog()
     assert subject.digest_at(15, log) == 15000
     assert subject.digest_at(12, log) == 77
 
 
-def test_what_found_no_space_is_forgotten_and_other_batches_take_its_place() -> None:
+def test_batches_without_disk_space_are_discarded_and_replaced() -> None:
     subject, log = tail(), Log()
     subject.extend(positions(12, 15, 18))
     subject.wrote(Position(12, 12000))
@@ -93,7 +93,7 @@ def test_what_found_no_space_is_forgotten_and_other_batches_take_its_place() -> 
     assert [subject.digest_at(offset, log) for offset in (12, 15, 18, 19)] == [12000, 1, None, 2]
 
 
-def test_a_rewind_past_everything_in_memory_still_knows_the_durable_end() -> None:
+def test_rewind_past_all_remembered_digests_knows_the_durable_end() -> None:
     subject, log = tail(), Log()
     subject.extend(positions(12))
     subject.wrote(Position(12, 12000))
@@ -111,7 +111,7 @@ def check(batches: list[Batch], *, base: Position = START) -> list[Position]:
     return check_run(batches, epoch=4, owner_incarnation=INCARNATION, base=base)
 
 
-def test_a_run_that_continues_the_base_says_where_each_batch_ends() -> None:
+def test_contiguous_batches_return_their_end_positions() -> None:
     batches = run_of(EPOCH, 2, 1, 5)
     ends = check(batches)
     assert ends == ends_of(batches)
@@ -130,7 +130,7 @@ def test_batches_of_another_epoch_or_owner_are_refused(other: pb.EpochDescriptor
         check(run_of(other, 2))
 
 
-def test_holes_and_repetitions_are_refused_wherever_they_are() -> None:
+def test_gaps_and_repetitions_are_refused() -> None:
     batches = run_of(EPOCH, 2, 1, 5)
     for wrong in ([batches[1]], [batches[0], batches[2]], [batches[0], batches[0]], batches[::-1]):
         with pytest.raises(BrokenRunError):
@@ -141,7 +141,7 @@ def test_holes_and_repetitions_are_refused_wherever_they_are() -> None:
         check(run_of(descriptor(4, start=12), 2))  # the digest follows: only the offset tells
 
 
-def test_another_history_before_the_run_is_refused() -> None:
+def test_different_history_before_the_batches_is_refused() -> None:
     batches, others = run_of(EPOCH, 2, 1), run_of(EPOCH, 2, 1, fill=b"other")
     assert end_of(batches[:1]).offset == end_of(others[:1]).offset
     with pytest.raises(BrokenRunError):
@@ -150,7 +150,7 @@ def test_another_history_before_the_run_is_refused() -> None:
         check([others[0], batches[1]])
 
 
-def test_a_digest_that_does_not_cover_the_bytes_is_refused() -> None:
+def test_wrong_digest_is_refused() -> None:
     [batch] = run_of(EPOCH, 2)
     changed = bytearray(batch.data)
     changed[24] ^= 1  # the body's CRC, which the digest covers

@@ -49,7 +49,7 @@ def entries(sent: OutgoingEnvelope) -> list[LinkMessage]:
     return [message] if kind in SINGLE_KINDS else list(message.entries)
 
 
-def test_the_kinds_are_those_of_the_protocol() -> None:
+def test_kinds_match_the_protocol() -> None:
     numbers = {field.name: field.number for field in pb.Envelope.DESCRIPTOR.fields}
     assert {numbers[kind] for kind in ONE_WAY_KINDS} == set(range(44, 57))
     for kind in ONE_WAY_KINDS:
@@ -59,7 +59,7 @@ def test_the_kinds_are_those_of_the_protocol() -> None:
         assert hasattr(entry, "length") == (kind in KINDS_WITH_BATCHES)
 
 
-def test_many_partitions_share_an_envelope() -> None:
+def test_partitions_share_an_envelope() -> None:
     box = Outbox()
     for number in range(100):
         box.put(append(number), [memoryview(b"x" * number)])
@@ -76,7 +76,7 @@ def test_many_partitions_share_an_envelope() -> None:
     assert list(box.drain()) == []
 
 
-def test_a_heartbeat_has_no_length_left_over_from_before() -> None:
+def test_heartbeat_length_is_reset() -> None:
     box = Outbox()
     message = append(1)
     message.length = 99
@@ -86,7 +86,7 @@ def test_a_heartbeat_has_no_length_left_over_from_before() -> None:
     assert sent.attachment_bytes == 0
 
 
-def test_a_partitions_messages_stay_in_order_across_kinds() -> None:
+def test_messages_of_a_partition_keep_their_order_across_kinds() -> None:
     box = Outbox()
     box.put(append(1, 1), [])
     box.put(ack(2, 1), [])
@@ -97,7 +97,7 @@ def test_a_partitions_messages_stay_in_order_across_kinds() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, PEER_GROUP_BYTES)), max_size=60))
-def test_order_holds_for_every_partition(puts: list[tuple[int, int, int]]) -> None:
+def test_order_is_kept_for_every_partition(puts: list[tuple[int, int, int]]) -> None:
     box = Outbox()
     asked: dict[int, list[int]] = {}
     for count, (partition, kind, size_bytes) in enumerate(puts):
@@ -119,7 +119,7 @@ def test_order_holds_for_every_partition(puts: list[tuple[int, int, int]]) -> No
     assert got == asked
 
 
-def test_batches_share_a_message_only_while_they_are_small() -> None:
+def test_only_small_batches_share_an_envelope() -> None:
     box = Outbox()
     for number in range(4):
         box.put(append(number), [memoryview(bytes(100 * KIB))])
@@ -128,14 +128,14 @@ def test_batches_share_a_message_only_while_they_are_small() -> None:
     assert [one.entries for one in box.drain()] == [2, 2, 1, 1]
 
 
-def test_a_message_holds_a_bounded_number_of_entries() -> None:
+def test_number_of_entries_is_limited() -> None:
     box = Outbox()
     for number in range(ENTRIES_PER_PEER_MESSAGE_MAX + 1):
         box.put(pb.PreVote(topic_id=b"t" * 16, partition=number), [])
     assert [one.entries for one in box.drain()] == [ENTRIES_PER_PEER_MESSAGE_MAX, 1]
 
 
-def test_an_envelope_never_breaks_its_limit() -> None:
+def test_envelope_size_is_limited() -> None:
     box = Outbox()
     value = bytes(ENVELOPE_BYTES_MAX // 3)
     for number in range(4):
@@ -147,9 +147,9 @@ def test_an_envelope_never_breaks_its_limit() -> None:
         encode_frame(one.envelope, one.attachment_bytes)
 
 
-def test_what_fits_no_frame_is_a_bug_of_the_sender() -> None:
+def test_message_that_does_not_fit_in_a_frame_is_refused() -> None:
     box = Outbox()
-    with pytest.raises(ProtocolError, match="a backfill_reply of"):
+    with pytest.raises(ProtocolError, match="a backfill_reply has"):
         box.put(pb.BackfillReply(producers=bytes(ENVELOPE_BYTES_MAX)), [])
     with pytest.raises(ProtocolError, match="bytes of batches"):
         box.put(append(1), [memoryview(bytes(FRAME_BYTES_MAX))])

@@ -1,4 +1,4 @@
-"""Whether an owner that gossip says is well is there for its partition: what it says itself, and its silence."""
+"""Failure detection of an owner whose node is alive: its resignation, and its silence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.broker.core.bench import Bench
 from tests.broker.core.replication.test_replica import NODES, Stage
 
 from tidelog_broker.core.replication.effects import RebuildProducers
-from tidelog_broker.core.replication.owner_failure import FIRST_EPOCH_FACTOR, OwnerWatch
+from tidelog_broker.core.replication.owner_failure import FIRST_EPOCH_FACTOR, OwnerMonitor
 from tidelog_broker.core.replication.ports import Plan, Timing
 from tidelog_broker.core.replication.replica import Replica
 from tidelog_broker.core.topics import PartitionKey
@@ -16,11 +16,11 @@ from tidelog_proto import broker_pb2 as pb
 
 TIMING = Timing()
 ASKED_MS = TIMING.silent_ms + TIMING.pre_vote_ms
-"""When an owner of which nothing was heard is given up."""
+"""Timeout of an owner that was never heard."""
 
 
 class QuietStage(Stage):
-    """Some nodes can be heard by nobody, and are alive all the same as far as anybody knows."""
+    """Some nodes are unreachable for all others, although gossip reports them alive."""
 
     def __init__(self) -> None:
         self.mute: set[str] = set()
@@ -35,7 +35,7 @@ class QuietStage(Stage):
         super().deliver()
 
     def hand_over(self) -> tuple[Replica, Replica]:
-        """Let the owner roll over to another node, which does not speak; return both."""
+        """Let the owner roll over to another node, which is silent; return both."""
         old = self.owner()
         new = next(node for node in NODES if node != old.state.node_id)
         self.mute = {new}
@@ -45,7 +45,7 @@ class QuietStage(Stage):
         return old, self.replicas[new]
 
 
-def test_an_owner_that_is_halted_is_replaced_although_its_node_lives() -> None:
+def test_halted_owner_is_replaced_while_its_node_is_alive() -> None:
     stage = Stage()
     stage.later(TIMING.grace_ms)
     owner = stage.owner()
@@ -59,8 +59,8 @@ def test_an_owner_that_is_halted_is_replaced_although_its_node_lives() -> None:
     assert stage.publish("two") == 2
 
 
-def test_an_owner_that_is_halted_while_it_opens_asks_nobody_for_producers_any_more() -> None:
-    """Nothing is done at that time, so it would be due again at once, for ever."""
+def test_owner_halted_while_opening_stops_asking_for_producers() -> None:
+    """Nothing happens at that time, so that the timer would be due again immediately, forever."""
     stage = Stage()
     owner = stage.owner()
     owner.state.owner, owner.state.role = None, "opening"
@@ -75,8 +75,8 @@ def test_an_owner_that_is_halted_while_it_opens_asks_nobody_for_producers_any_mo
     assert deadline_ms > now_ms
 
 
-def test_an_owner_that_is_halted_for_good_tells_nobody_who_has_gone_on() -> None:
-    """It takes no decision any more, so it would be answered with the same ones for ever."""
+def test_permanently_halted_owner_stops_announcing_to_informed_nodes() -> None:
+    """It processes no decisions any more, so that it would get the same ones again, forever."""
     stage = Stage()
     stage.later(TIMING.grace_ms)
     owner = stage.owner()
@@ -93,7 +93,7 @@ def test_an_owner_that_is_halted_for_good_tells_nobody_who_has_gone_on() -> None
     assert owner.deadline_ms is None
 
 
-def test_owners_that_give_up_at_once_follow_each_other_slowly() -> None:
+def test_quickly_resigning_owners_replace_each_other_slowly() -> None:
     stage = Stage()
     first = stage.owner()
     first.state.halt("it lacks what nobody holds")
@@ -103,7 +103,7 @@ def test_owners_that_give_up_at_once_follow_each_other_slowly() -> None:
     assert first.state.active.owner != first.state.node_id
 
 
-def test_an_owner_that_is_idle_is_left_alone_and_costs_nothing() -> None:
+def test_idle_owner_is_kept_without_messages() -> None:
     stage = QuietStage()
     stage.publish("one")
     owner = stage.owner()
@@ -114,7 +114,7 @@ def test_an_owner_that_is_idle_is_left_alone_and_costs_nothing() -> None:
     assert (stage.delivered, owner.state.active.epoch) == (0, epoch)
 
 
-def test_an_owner_that_never_spoke_in_its_epoch_is_replaced() -> None:
+def test_owner_silent_since_its_epoch_began_is_replaced() -> None:
     stage = QuietStage()
     stage.publish("one")
     old, new = stage.hand_over()
@@ -127,7 +127,7 @@ def test_an_owner_that_never_spoke_in_its_epoch_is_replaced() -> None:
 
 
 class Ranked:
-    """What one node of a stage knows: the order of the candidates, in which the owner stands like everybody else."""
+    """The hints of one node of a stage, whose order of candidates includes the owner."""
 
     def __init__(self, stage: Stage, node: str, order: Sequence[str]) -> None:
         self._stage, self._node, self._order = stage, node, order
@@ -151,21 +151,21 @@ class Ranked:
         return self._stage.random_ms(below_ms)
 
 
-def test_a_silent_owner_that_comes_first_in_the_order_is_replaced() -> None:
-    """The two others make way for nobody who only waits for the owner's answer; else both begin anew for ever."""
+def test_silent_first_ranked_owner_is_replaced() -> None:
+    """Candidates that only wait for the owner's answer do not yield; otherwise both would restart forever."""
     stage = QuietStage()
     stage.publish("one")
     old, new = stage.hand_over()
     order = [new.state.node_id, *(node for node in NODES if node != new.state.node_id)]
     for node, replica in stage.replicas.items():
-        replica.state.surroundings = Ranked(stage, node, order)
+        replica.state.cluster_hints = Ranked(stage, node, order)
     epoch = old.state.active.epoch
     stage.later(ASKED_MS + 5000)
     assert old.state.active.epoch > epoch
     assert old.state.active.owner != new.state.node_id
 
 
-def test_an_owner_that_is_slow_to_begin_answers_when_it_is_asked() -> None:
+def test_slow_owner_answers_the_pre_vote() -> None:
     stage = QuietStage()
     _, new = stage.hand_over()
     epoch = new.state.active.epoch
@@ -175,8 +175,8 @@ def test_an_owner_that_is_slow_to_begin_answers_when_it_is_asked() -> None:
     assert (stage.owner(), new.state.active.epoch) == (new, epoch)
 
 
-def test_who_comes_back_unnoticed_asks_the_idle_owner_and_is_greeted() -> None:
-    """Its link broke and stood again, and nobody told the owner."""
+def test_returning_replica_asks_the_idle_owner_and_gets_a_heartbeat() -> None:
+    """Its link broke and was restored without the owner noticing."""
     stage = QuietStage()
     owner = stage.owner()
     epoch = owner.state.active.epoch
@@ -190,14 +190,14 @@ def test_who_comes_back_unnoticed_asks_the_idle_owner_and_is_greeted() -> None:
     assert (stage.delivered, owner.state.active.epoch) == (0, epoch), "they have heard it, and ask no more"
 
 
-def test_the_owner_of_a_new_partition_is_given_more_time() -> None:
+def test_owner_of_a_new_partition_gets_more_time() -> None:
     bench = Bench()
-    watch = OwnerWatch(bench, 0)
+    watch = OwnerMonitor(bench, 0)
     first_ms = FIRST_EPOCH_FACTOR * TIMING.silent_ms
     assert watch.reconsider_ms() == first_ms
     assert not watch.misses(first_ms - 1)
     assert watch.misses(first_ms)
-    assert not watch.seems_gone()
+    assert not watch.has_failure_evidence()
     watch.answered(first_ms)
     assert not watch.misses(2 * first_ms - 1)
     assert watch.reconsider_ms() == 2 * first_ms
@@ -205,9 +205,9 @@ def test_the_owner_of_a_new_partition_is_given_more_time() -> None:
     assert watch.reconsider_ms() is None
 
 
-def test_what_was_heard_of_one_owner_says_nothing_of_the_next() -> None:
+def test_activity_of_an_owner_does_not_count_for_the_next() -> None:
     bench = Bench()
-    watch = OwnerWatch(bench, 0)
+    watch = OwnerMonitor(bench, 0)
     watch.resigned()
     assert watch.misses(TIMING.grace_ms)
     watch.entered(TIMING.grace_ms)

@@ -1,4 +1,4 @@
-"""Owning an epoch: exact about producers first, then pushing, and counting only acknowledgements of this epoch."""
+"""Ownership of an epoch: exact producer state first, then pushing, and acknowledgements of this epoch only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import (
     Append,
     CommitMoved,
-    KnownLater,
+    LaterSnapshot,
     OwnerConfirmed,
     OwnerReady,
     RebuildProducers,
@@ -24,7 +24,7 @@ PAST = run_of(descriptor(), 2, 3)
 
 
 class Trial(Bench):
-    """Replica `b`, which the decision about epoch 0 made the owner of epoch 1 from offset 5 on."""
+    """Replica `b`, which the decision about epoch 0 made the owner of epoch 1 from offset 5."""
 
     def __init__(self, *, placement: tuple[str, ...] = NODES, quorum: int = 2, founded: bool = False) -> None:
         chain = EpochChain(descriptor(owner="b" if founded else "a", placement=NODES))
@@ -88,19 +88,19 @@ class Trial(Bench):
 
 
 def known_from(offset: int) -> ProducerTable:
-    """Return what a copy tells that began late."""
+    """Return the partial state of a copy without its front."""
     return ProducerTable(known_from=offset)
 
 
 def told(table: ProducerTable) -> pb.BackfillReply:
-    """Return another node's answer about producers."""
+    """Return another node's reply with producer state."""
     return pb.BackfillReply(base_offset=5, producers=table.snapshot())
 
 
 # --- beginning -----------------------------------------------------------------------------------------
 
 
-def test_no_offset_is_given_out_before_producers_are_exact_at_the_end_of_the_epoch_before() -> None:
+def test_no_offset_is_assigned_before_producer_state_is_exact() -> None:
     trial = Trial()
     effect = trial.begin()
     assert (effect.epoch, effect.offset, effect.to) == (0, 5, "")
@@ -114,8 +114,8 @@ def test_no_offset_is_given_out_before_producers_are_exact_at_the_end_of_the_epo
     assert [type(effect) for effect in trial.peek()] == [OwnerReady, Send, Send], "and everybody hears of it"
 
 
-def test_a_retry_after_the_takeover_gets_the_offset_of_the_first_attempt() -> None:
-    """Whether the table comes from this log or from another replica."""
+def test_retry_after_a_takeover_gets_the_first_offset() -> None:
+    """Whether the state comes from this log or from another replica."""
     table = ProducerTable()
     [first] = run_of(descriptor(), 3)
     placed = table.apply(first.header._replace(producer_id=9, base_sequence=0))
@@ -136,7 +136,7 @@ def test_a_retry_after_the_takeover_gets_the_offset_of_the_first_attempt() -> No
         assert kept.last_append_timestamp_us == 77, "nor behind a snapshot of it"
 
 
-def test_a_table_for_another_position_or_too_late_makes_nobody_owner() -> None:
+def test_producer_state_of_another_position_or_too_late_is_ignored() -> None:
     trial = Trial()
     trial.begin()
     for other in (RebuildProducers(0, 4), RebuildProducers(1, 5)):
@@ -148,7 +148,7 @@ def test_a_table_for_another_position_or_too_late_makes_nobody_owner() -> None:
     assert trial.owner is None, "the epoch is over: what was asked for it does not count"
 
 
-def test_a_log_that_cannot_tell_makes_it_ask_the_others_one_after_the_other() -> None:
+def test_incomplete_log_makes_the_owner_ask_other_nodes_in_turn() -> None:
     trial = Trial()
     trial.ownership.rebuilt(trial.begin(), None, 0, 0)
     [(to, ask)] = trial.sent(pb.Backfill)
@@ -160,7 +160,7 @@ def test_a_log_that_cannot_tell_makes_it_ask_the_others_one_after_the_other() ->
     assert trial.owner is None
 
 
-def test_nothing_is_forgotten_while_those_that_held_older_epochs_are_asked() -> None:
+def test_nothing_is_dropped_while_holders_of_older_epochs_are_asked() -> None:
     trial = Trial()
     trial.ownership.rebuilt(trial.begin(), None, 0, 0)
     trial.others_are_asked = True
@@ -169,13 +169,13 @@ def test_nothing_is_forgotten_while_those_that_held_older_epochs_are_asked() -> 
         assert trial.ownership.take_producers(node, pb.BackfillReply(status=pb.NOT_HELD, base_offset=5), now_ms)
     assert trial.take(RebuildProducers) == [], "all replicas have answered, and others may know"
     trial.others_are_asked = False
-    trial.ownership.became_whole()
+    trial.ownership.on_log_complete()
     [asked] = trial.take(RebuildProducers)
     trial.ownership.rebuilt(asked, ProducerTable(), 0, 30)
     assert trial.owner is not None
 
 
-def test_a_log_that_tells_only_from_an_offset_on_makes_it_ask_those_that_know_all() -> None:
+def test_partial_state_makes_the_owner_ask_nodes_with_complete_state() -> None:
     trial = Trial()
     trial.ownership.rebuilt(trial.begin(), known_from(3), 50, 0)
     assert (trial.owner, [to for to, _ in trial.sent(pb.Backfill)]) == (None, ["a"])
@@ -190,7 +190,7 @@ def test_a_log_that_tells_only_from_an_offset_on_makes_it_ask_those_that_know_al
     assert (len(trial.owner.producers), trial.owner.is_logged) == (1, False)
 
 
-def test_where_nobody_knows_all_whoever_knows_most_will_do() -> None:
+def test_most_complete_state_is_used_if_none_is_complete() -> None:
     trial = Trial()
     trial.ownership.rebuilt(trial.begin(), known_from(3), 50, 0)
     most = known_from(2)
@@ -209,7 +209,7 @@ def test_where_nobody_knows_all_whoever_knows_most_will_do() -> None:
     assert owner.producers.last_append_timestamp_us == 50, "also of one that knows less"
 
 
-def test_the_only_copy_asks_nobody_what_it_never_had() -> None:
+def test_only_copy_opens_with_partial_state() -> None:
     trial = Trial(placement=("b",), quorum=1)
     trial.chain = EpochChain(descriptor(owner="b", placement=("b",), quorum=1))
     trial.chain.extend(decision(trial.chain, end_of(PAST), placement=("b",), quorum=1))
@@ -218,15 +218,15 @@ def test_the_only_copy_asks_nobody_what_it_never_had() -> None:
     assert not trial.owner.is_logged
 
 
-def test_who_asks_for_a_later_place_is_not_told_less_than_all() -> None:
+def test_requester_of_later_state_gets_complete_state_if_available() -> None:
     trial = Trial()
-    later = KnownLater(1, 9, 7, ProducerTable().snapshot())
+    later = LaterSnapshot(1, 9, 7, ProducerTable().snapshot())
     trial.ownership.rebuilt(RebuildProducers(0, 5, "c"), known_from(3), 0, 0, later=later)
     reply = trial.answer(pb.BackfillReply)
     assert (reply.status, reply.producers, reply.producers_epoch, reply.end_offset) == (pb.HELD, later.payload, 1, 9)
 
 
-def test_answers_about_batches_or_of_strangers_are_no_producers() -> None:
+def test_replies_with_batches_or_from_other_nodes_are_not_producer_state() -> None:
     trial = Trial()
     batches = pb.BackfillReply(base_offset=5, length=100, source_end_offset=9)
     assert not trial.ownership.take_producers("a", batches, 0), "nothing was asked"
@@ -241,7 +241,7 @@ def test_answers_about_batches_or_of_strangers_are_no_producers() -> None:
     assert trial.owner is None
 
 
-def test_nobody_to_ask_is_a_reason_to_stop() -> None:
+def test_owner_halts_without_state_and_other_nodes() -> None:
     chain = EpochChain(descriptor(owner="b", placement=("b",), quorum=1))
     chain.extend(decision(chain, end_of(PAST), placement=("b",), quorum=1))
     trial = Trial()
@@ -249,27 +249,27 @@ def test_nobody_to_ask_is_a_reason_to_stop() -> None:
     trial.ownership.rebuilt(trial.begin(), None, 0, 0)
     assert trial.halted is not None
     trial.take()
-    trial.ownership.became_whole()
+    trial.ownership.on_log_complete()
     assert trial.peek() == [], "and it is final for this epoch"
 
 
-def test_a_log_that_has_become_whole_is_asked_again_while_the_others_cannot_tell() -> None:
+def test_completed_log_is_used_while_other_nodes_cannot_answer() -> None:
     trial = Trial()
     first = trial.begin()
     trial.ownership.rebuilt(first, None, 0, 0)
     assert [to for to, _ in trial.sent(pb.Backfill)] == ["a"]
-    trial.ownership.became_whole()
+    trial.ownership.on_log_complete()
     assert trial.take(RebuildProducers) == [first]
     trial.ownership.rebuilt(first, None, 0, 10)
     assert trial.sent(pb.Backfill) == [], "the others are asked in turn as before"
     trial.ownership.rebuilt(first, ProducerTable(), 0, 20)
     assert trial.owner is not None
     trial.take()
-    trial.ownership.became_whole()
+    trial.ownership.on_log_complete()
     assert trial.peek() == [], "an owner knows"
 
 
-def test_another_nodes_question_is_answered_and_opens_nothing_here() -> None:
+def test_request_of_another_node_is_answered_without_opening() -> None:
     trial = Trial()
     trial.begin()
     trial.ownership.rebuilt(RebuildProducers(0, 5, "c"), ProducerTable(), 42, 0)
@@ -281,7 +281,7 @@ def test_another_nodes_question_is_answered_and_opens_nothing_here() -> None:
     assert trial.owner is None
 
 
-def test_the_founding_owner_needs_nobody() -> None:
+def test_founding_owner_opens_alone() -> None:
     trial = Trial(founded=True)
     trial.ownership.begin_first(0)
     assert trial.owner is not None
@@ -293,7 +293,7 @@ def test_the_founding_owner_needs_nobody() -> None:
 # --- replicating ---------------------------------------------------------------------------------------
 
 
-def test_a_group_is_queued_here_and_sent_to_all_others_at_once() -> None:
+def test_group_is_queued_and_sent_to_all_followers_immediately() -> None:
     trial = Trial()
     trial.own()
     trial.publish(2, 1)
@@ -307,7 +307,7 @@ def test_a_group_is_queued_here_and_sent_to_all_others_at_once() -> None:
     assert trial.tail.queued == Position(8, trial.owner.digest)
 
 
-def test_a_group_in_which_nothing_is_new_writes_and_sends_nothing() -> None:
+def test_group_without_new_batches_writes_and_sends_nothing() -> None:
     trial = Trial()
     trial.own()
     trial.ownership.assign([candidate(1, producer=9)], now_us=1, now_ms=0)
@@ -316,7 +316,7 @@ def test_a_group_in_which_nothing_is_new_writes_and_sends_nothing() -> None:
     assert trial.peek() == []
 
 
-def test_what_a_quorum_holds_durably_is_committed_and_the_own_disk_is_one_of_it() -> None:
+def test_records_durable_on_a_quorum_are_committed_including_the_own_disk() -> None:
     trial = Trial()
     trial.own()
     trial.publish(2)
@@ -354,7 +354,7 @@ def test_what_a_quorum_holds_durably_is_committed_and_the_own_disk_is_one_of_it(
         "diverged",
     ],
 )
-def test_no_other_acknowledgement_counts(wrong: dict[str, object]) -> None:
+def test_unrelated_acknowledgements_do_not_count(wrong: dict[str, object]) -> None:
     trial = Trial()
     trial.own()
     trial.publish(1)
@@ -366,7 +366,7 @@ def test_no_other_acknowledgement_counts(wrong: dict[str, object]) -> None:
     assert trial.high_watermark == 6
 
 
-def test_an_acknowledgement_of_other_content_or_of_what_was_never_given_out_does_not_count() -> None:
+def test_acknowledgement_of_other_content_or_unassigned_offsets_does_not_count() -> None:
     trial = Trial()
     trial.own()
     trial.publish(2)
@@ -377,7 +377,7 @@ def test_an_acknowledgement_of_other_content_or_of_what_was_never_given_out_does
     assert trial.high_watermark == 5
 
 
-def test_after_a_promise_nothing_is_committed_not_even_by_the_own_disk() -> None:
+def test_nothing_is_committed_after_a_promise() -> None:
     trial = Trial()
     trial.own()
     trial.publish(1)
@@ -393,7 +393,7 @@ def test_after_a_promise_nothing_is_committed_not_even_by_the_own_disk() -> None
     assert trial.ownership.deadline_ms() is None
 
 
-def test_a_replica_that_is_promised_to_somebody_else_is_told_of() -> None:
+def test_fenced_acknowledgement_contests_the_epoch() -> None:
     trial = Trial()
     trial.own()
     trial.ack(Position(5, 0), sender="z", status=pb.FENCED)
@@ -403,7 +403,7 @@ def test_a_replica_that_is_promised_to_somebody_else_is_told_of() -> None:
     assert trial.contests == [0]
 
 
-def test_an_epoch_that_is_left_is_nobodys_any_more() -> None:
+def test_left_epoch_has_no_owner() -> None:
     trial = Trial()
     trial.own()
     trial.publish(1)
@@ -418,7 +418,7 @@ def test_an_epoch_that_is_left_is_nobodys_any_more() -> None:
     assert not trial.ownership.resume("c", 5, 0)
 
 
-def test_a_replica_is_pushed_to_again_only_by_an_owner_without_a_promise() -> None:
+def test_only_an_owner_without_a_promise_resumes_pushing() -> None:
     trial = Trial()
     assert not trial.ownership.resume("c", 5, 0)
     trial.own()
@@ -433,7 +433,7 @@ def test_a_replica_is_pushed_to_again_only_by_an_owner_without_a_promise() -> No
     assert trial.peek() == []
 
 
-def test_a_commit_is_told_in_time_and_not_to_the_dead() -> None:
+def test_commit_is_sent_in_time_to_live_replicas_only() -> None:
     trial = Trial()
     trial.own()
     trial.hints.dead = {"c"}
@@ -450,7 +450,7 @@ def test_a_commit_is_told_in_time_and_not_to_the_dead() -> None:
 
 
 def idle_owner() -> Trial:
-    """Return an owner of which everybody has heard everything."""
+    """Return an owner whose followers have received everything."""
     trial = Trial()
     trial.own()
     for now_ms in (0, 10_000):
@@ -461,16 +461,16 @@ def idle_owner() -> Trial:
     return trial
 
 
-def test_who_comes_back_is_spoken_to_at_once() -> None:
+def test_returning_replica_gets_an_immediate_heartbeat() -> None:
     trial = idle_owner()
     trial.ownership.tick(20_000)
     assert trial.peek() == [], "everybody has everything"
-    trial.ownership.neighbours_changed(20_000)
+    trial.ownership.liveness_changed(20_000)
     trial.ownership.tick(20_000)
     assert {to for to, _ in trial.sent(pb.AppendBatch)} == {"a", "c"}
 
 
-def test_who_wonders_whether_the_owner_is_there_is_spoken_to() -> None:
+def test_replica_in_doubt_about_the_owner_gets_a_heartbeat() -> None:
     trial = idle_owner()
     trial.ownership.greet("c", 20_000)
     trial.ownership.tick(20_000)
@@ -480,34 +480,34 @@ def test_who_wonders_whether_the_owner_is_there_is_spoken_to() -> None:
     trial.ownership.greet("z", 20_001)
 
 
-def test_who_asks_for_what_retention_has_deleted_is_left_behind() -> None:
+def test_replica_that_requests_deleted_records_needs_the_next_epoch() -> None:
     trial = Trial()
-    assert not trial.ownership.has_left_behind("c", 0, 0)
+    assert not trial.ownership.lacks_deleted_records("c", 0, 0)
     trial.own()
     trial.publish(3)
     trial.log_start = 7
-    assert trial.ownership.has_left_behind("c", 5, 0)
-    assert not trial.ownership.has_left_behind("c", 7, 0)
-    assert not trial.ownership.has_left_behind("z", 5, 0)
+    assert trial.ownership.lacks_deleted_records("c", 5, 0)
+    assert not trial.ownership.lacks_deleted_records("c", 7, 0)
+    assert not trial.ownership.lacks_deleted_records("z", 5, 0)
     trial.ack(trial.tail.queued, sender="c")
-    assert not trial.ownership.has_left_behind("c", 5, 0), "it asks late for what it holds"
-    assert trial.ownership.has_left_behind("c", 5, trial.timing.pull_ms), "it goes on asking: it has lost that"
+    assert not trial.ownership.lacks_deleted_records("c", 5, 0), "it asks late for what it holds"
+    assert trial.ownership.lacks_deleted_records("c", 5, trial.timing.pull_ms), "it goes on asking: it has lost that"
     trial.ack(trial.tail.queued, sender="c")
-    assert not trial.ownership.has_left_behind("c", 5, trial.timing.pull_ms), "it holds it after all"
+    assert not trial.ownership.lacks_deleted_records("c", 5, trial.timing.pull_ms), "it holds it after all"
 
 
-def test_the_owner_that_rolls_over_for_a_replica_stays_the_owner_where_it_stores() -> None:
+def test_owner_that_rolls_over_stays_the_owner_if_it_stores_the_epoch() -> None:
     trial = Trial()
     trial.hints.next = Plan("c", NODES, 2)
-    assert trial.ownership.plan_on() == Plan("b", NODES, 2)
+    assert trial.ownership.plan_next() == Plan("b", NODES, 2)
     trial.hints.next = Plan("c", ("a", "c"), 2)
-    assert trial.ownership.plan_on() == Plan("c", ("a", "c"), 2)
+    assert trial.ownership.plan_next() == Plan("c", ("a", "c"), 2)
 
 
 # --- being the owner still -----------------------------------------------------------------------------
 
 
-def test_a_confirmation_needs_a_quorum_of_answers_to_this_very_question() -> None:
+def test_confirmation_needs_a_quorum_of_answers_to_its_question() -> None:
     trial = Trial()
     trial.own()
     first = trial.ownership.confirm()
@@ -523,7 +523,7 @@ def test_a_confirmation_needs_a_quorum_of_answers_to_this_very_question() -> Non
     assert trial.confirmed() == [second]
 
 
-def test_one_answer_twice_is_no_quorum_of_five() -> None:
+def test_repeated_answer_counts_once() -> None:
     chain = EpochChain(descriptor())
     five = ("a", "b", "c", "d", "e")
     chain.extend(decision(chain, end_of(PAST), placement=five, quorum=3))
@@ -542,7 +542,7 @@ def test_one_answer_twice_is_no_quorum_of_five() -> None:
     [{"promised": ballot(1)}, {"promised": ballot(0, "b")}, {"status": pb.IN_LIMBO}, {"epoch": 0}, {"sender": "z"}],
     ids=["promised", "the reserved ballot", "limbo", "another epoch", "a stranger"],
 )
-def test_no_other_answer_confirms(wrong: dict[str, object]) -> None:
+def test_unrelated_answers_do_not_confirm(wrong: dict[str, object]) -> None:
     trial = Trial()
     trial.own()
     number = trial.ownership.confirm()
@@ -550,7 +550,7 @@ def test_no_other_answer_confirms(wrong: dict[str, object]) -> None:
     assert trial.confirmed() == []
 
 
-def test_an_own_promise_meanwhile_leaves_it_unconfirmed() -> None:
+def test_own_promise_prevents_confirmation() -> None:
     trial = Trial()
     trial.own()
     number = trial.ownership.confirm()
@@ -562,7 +562,7 @@ def test_an_own_promise_meanwhile_leaves_it_unconfirmed() -> None:
         trial.ownership.confirm()
 
 
-def test_the_answer_to_a_later_question_answers_the_earlier_ones() -> None:
+def test_answer_to_a_later_question_confirms_earlier_ones() -> None:
     trial = Trial()
     trial.own()
     first, second = trial.ownership.confirm(), trial.ownership.confirm()
@@ -572,14 +572,14 @@ def test_the_answer_to_a_later_question_answers_the_earlier_ones() -> None:
     assert trial.confirmed() == []
 
 
-def test_alone_it_is_confirmed_at_once() -> None:
+def test_single_replica_is_confirmed_immediately() -> None:
     trial = Trial(placement=("b",), quorum=1)
     trial.own()
     number = trial.ownership.confirm()
     assert trial.confirmed() == [number]
 
 
-def test_questions_without_answers_are_bounded() -> None:
+def test_number_of_open_confirmations_is_limited() -> None:
     trial = Trial()
     trial.own()
     numbers = [trial.ownership.confirm() for _ in range(CONFIRMATIONS_MAX + 5)]
@@ -591,7 +591,7 @@ def test_questions_without_answers_are_bounded() -> None:
     assert trial.confirmed() == [numbers[-1]]
 
 
-def test_a_candidates_pre_votes_are_left_to_it() -> None:
+def test_pre_votes_of_a_candidate_are_passed_on() -> None:
     trial = Trial()
     seen: list[int] = []
     handle = trial.ownership.unless_confirmed(lambda _sender, reply, _now_ms: seen.append(reply.attempt))

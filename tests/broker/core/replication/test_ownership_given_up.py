@@ -1,4 +1,4 @@
-"""An owner that can do nothing for its epoch any more: it says so, and its followers hear it."""
+"""A halted owner announces its resignation to its followers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidelog_proto import broker_pb2 as pb
 TIMING = Timing()
 
 
-def test_an_owner_that_is_halted_says_so_to_all_others_again_and_again_and_sends_no_more_appends() -> None:
+def test_halted_owner_announces_its_resignation_repeatedly_and_stops_appending() -> None:
     trial = Trial()
     trial.own()
     trial.halt("the log is damaged")
@@ -34,7 +34,7 @@ def test_an_owner_that_is_halted_says_so_to_all_others_again_and_again_and_sends
     assert max(distances) == TIMING.back_off_ms_max
 
 
-def test_one_that_cannot_become_owner_gives_up_as_well_and_a_follower_does_not() -> None:
+def test_halted_opening_owner_resigns_and_a_halted_follower_does_not() -> None:
     trial = Trial()
     trial.begin()
     trial.halt("nobody can tell what producers have sent")
@@ -59,14 +59,14 @@ def test_one_that_cannot_become_owner_gives_up_as_well_and_a_follower_does_not()
         ({"status": pb.FENCED}, False),
     ],
 )
-def test_a_follower_hears_that_its_owner_gives_up(wrong: dict[str, Any], heard: bool) -> None:
+def test_follower_learns_that_its_owner_resigned(wrong: dict[str, Any], heard: bool) -> None:
     trial = Trial(founded=True)
     trial.active.owner = "a"
     trial.ack(Position(0, 0), **({"epoch": 0, "status": pb.IN_LIMBO} | wrong))
     assert trial.resignations == [0] * heard
 
 
-def test_a_follower_that_is_halted_is_no_reason_for_its_owner_to_go() -> None:
+def test_halted_follower_does_not_make_its_owner_resign() -> None:
     trial = Trial()
     trial.own()
     trial.ack(Position(5, 0), sender="c", status=pb.IN_LIMBO)

@@ -1,4 +1,4 @@
-"""The value of a takeover: adopted when one was accepted, otherwise the longest log of a seal quorum."""
+"""The value of a takeover: an accepted one if there is any, otherwise the longest log of a seal quorum."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def choose(promises: list[Promise], *, placement: tuple[str, ...] = ("a", "b", "
     )
 
 
-def test_the_end_is_the_greatest_durable_offset() -> None:
+def test_end_is_the_greatest_durable_offset() -> None:
     value = pb.EpochDecision.FromString(choose([Promise("a", 20, 1), Promise("b", 25, 2)]))
     assert (value.end_offset, value.end_digest) == (25, 2)
     assert (value.next.epoch, value.next.start_offset, value.next.owner) == (4, 25, "b")
     assert value.previous_hash == b"h" * 32
 
 
-def test_an_accepted_value_is_adopted_unchanged_and_the_highest_ballot_wins() -> None:
+def test_accepted_value_of_the_highest_ballot_is_adopted_unchanged() -> None:
     low, high = pb.Ballot(round=1, node_id="z"), pb.Ballot(round=2, node_id="a")
     assert choose([Promise("a", 99, 1, low, b"old"), Promise("b", 12, 2, high, b"new")]) == b"new"
 
 
-def test_an_end_that_short_logs_have_given_says_so_and_an_accepted_one_is_adopted_as_it_was() -> None:
+def test_end_from_short_logs_is_marked_and_an_accepted_one_is_unchanged() -> None:
     def of_short_logs(promises: list[Promise]) -> bytes:
         return choose_value(
             promises,
@@ -48,7 +48,7 @@ def test_an_end_that_short_logs_have_given_says_so_and_an_accepted_one_is_adopte
     assert of_short_logs([short[0], accepted]) == b"as it was"
 
 
-def test_less_than_a_seal_quorum_decides_nothing() -> None:
+def test_fewer_promises_than_a_seal_quorum_decide_nothing() -> None:
     with pytest.raises(AssertionError):
         choose([Promise("a", 20, 1)])
     with pytest.raises(AssertionError):
@@ -56,7 +56,7 @@ def test_less_than_a_seal_quorum_decides_nothing() -> None:
 
 
 @pytest.mark.parametrize(("replicas", "acks", "seal"), [(1, 1, 1), (3, 2, 2), (5, 3, 3), (4, 3, 2), (3, 3, 1)])
-def test_every_seal_quorum_meets_every_ack_quorum(replicas: int, acks: int, seal: int) -> None:
+def test_seal_quorums_intersect_ack_quorums(replicas: int, acks: int, seal: int) -> None:
     assert seal_quorum(replicas, acks) == seal
     assert seal + acks > replicas
 
@@ -73,7 +73,7 @@ def recovered(promises: list[Promise]) -> pb.EpochDecision:
     return pb.EpochDecision.FromString(value)
 
 
-def test_without_a_quorum_what_was_accepted_gives_the_end_and_is_marked() -> None:
+def test_unsafe_choice_keeps_the_accepted_end_and_is_marked() -> None:
     accepted = pb.EpochDecision.FromString(choose([Promise("a", 20, 1), Promise("c", 25, 2)]))
     value = recovered([Promise("b", 30, 3, pb.Ballot(round=1, node_id="c"), accepted.SerializeToString())])
     assert (value.end_offset, value.end_digest, value.unsafe) == (25, 2, True)
@@ -81,8 +81,8 @@ def test_without_a_quorum_what_was_accepted_gives_the_end_and_is_marked() -> Non
     assert value.next.start_offset == 25
 
 
-def test_what_an_earlier_recovery_has_marked_is_kept_as_it_is() -> None:
-    """A quorum keeps it, too: it may have been decided, by one accept."""
+def test_value_marked_by_an_earlier_recovery_is_kept() -> None:
+    """A quorum keeps it, too, because it may have been decided with a single accept."""
     earlier = recovered([Promise("b", 20, 1)])
     raw = earlier.SerializeToString()
     assert recovered([Promise("b", 30, 3, pb.Ballot(round=1, node_id="c"), raw)]) == earlier

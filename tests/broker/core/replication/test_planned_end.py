@@ -1,4 +1,4 @@
-"""What an owner waits for before it proposes the end of an epoch whose appends are not synced, and for how long."""
+"""Syncing ahead before the proposal of a planned end: conditions and time limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TO_A = Plan("a", NODES, 2)
 
 
 class Planning(Bench):
-    """The owner `a`, unless told otherwise, of an epoch with records in it."""
+    """A replica, by default owner `a`, of an epoch with records."""
 
     def __init__(self, *, node: str = "a", flush: pb.Flush = pb.NEVER, records: int = 3) -> None:
         epoch = descriptor(flush=flush)
@@ -28,7 +28,7 @@ class Planning(Bench):
         self.end = PlannedEnd(self, propose=lambda plan, now_ms: self.proposed.append((plan, now_ms)))
 
     def asked(self) -> dict[str, int]:
-        """Return who is newly asked, with the number of the question; this node by an effect."""
+        """Return the newly asked nodes with the attempt number; this node is asked by an effect."""
         found: dict[str, int] = {}
         for effect in self.take(Send, SyncAhead):
             if isinstance(effect, SyncAhead):
@@ -41,7 +41,7 @@ class Planning(Bench):
         return found
 
     def hears(self, *nodes: str, attempt: int, now_ms: int = 0, status: pb.ReplicaStatus = pb.HELD) -> None:
-        """Let these have synced ahead, as far as `status` says."""
+        """Report that nodes have synced ahead, with this status."""
         for node in nodes:
             if node == self.node_id:
                 self.end.synced(attempt, now_ms)
@@ -50,20 +50,20 @@ class Planning(Bench):
 
 
 @pytest.mark.parametrize("flush", [pb.ALWAYS, pb.FLUSH_UNSPECIFIED])
-def test_what_is_synced_with_every_append_is_ended_at_once(flush: pb.Flush) -> None:
+def test_epoch_with_synced_appends_ends_immediately(flush: pb.Flush) -> None:
     owner = Planning(flush=flush)
     owner.end.begin(TO_B, 5)
     assert (owner.proposed, owner.peek(), owner.end.is_waiting) == ([(TO_B, 5)], [], False)
 
 
-def test_an_epoch_without_records_is_ended_at_once() -> None:
+def test_epoch_without_records_ends_immediately() -> None:
     owner = Planning(records=0)
     owner.end.begin(TO_B, 5)
     assert (owner.proposed, owner.peek()) == ([(TO_B, 5)], [])
 
 
 @pytest.mark.parametrize("flush", [pb.INTERVAL, pb.NEVER])
-def test_it_is_proposed_once_this_node_the_next_owner_and_a_quorum_have_synced(flush: pb.Flush) -> None:
+def test_end_is_proposed_once_owner_next_owner_and_a_quorum_are_synced(flush: pb.Flush) -> None:
     for plan, enough in ((TO_B, ("b", "a")), (TO_A, ("a", "c")), (TO_A, ("b", "a"))):
         owner = Planning(flush=flush)
         owner.end.begin(plan, 5)
@@ -75,7 +75,7 @@ def test_it_is_proposed_once_this_node_the_next_owner_and_a_quorum_have_synced(f
         assert (owner.proposed, owner.end.is_waiting) == ([(plan, 7)], False)
 
 
-def test_a_quorum_without_the_next_owner_is_not_enough() -> None:
+def test_quorum_without_the_next_owner_is_not_sufficient() -> None:
     owner = Planning()
     owner.end.begin(TO_B, 0)
     owner.hears("a", "c", attempt=SYNC_AHEAD | 1)
@@ -84,7 +84,7 @@ def test_a_quorum_without_the_next_owner_is_not_enough() -> None:
     assert owner.proposed == [(TO_B, 0)]
 
 
-def test_answers_that_do_not_count_are_passed_over() -> None:
+def test_invalid_answers_are_ignored() -> None:
     owner = Planning()
     owner.end.begin(TO_B, 0)
     owner.hears("a", attempt=SYNC_AHEAD | 1)
@@ -94,7 +94,7 @@ def test_answers_that_do_not_count_are_passed_over() -> None:
     assert owner.proposed == []
 
 
-def test_a_round_that_took_long_is_followed_by_another_one_a_few_times() -> None:
+def test_long_round_is_repeated_up_to_a_limit() -> None:
     owner = Planning()
     now_ms = 0
     owner.end.begin(TO_B, now_ms)
@@ -107,7 +107,7 @@ def test_a_round_that_took_long_is_followed_by_another_one_a_few_times() -> None
     assert owner.asked() == {}
 
 
-def test_who_has_not_answered_is_asked_again_at_growing_distances_and_not_waited_for_for_ever() -> None:
+def test_unanswered_requests_are_repeated_with_back_off_up_to_a_limit() -> None:
     owner = Planning()
     owner.end.begin(TO_B, 0)
     owner.asked()
@@ -129,7 +129,7 @@ def test_who_has_not_answered_is_asked_again_at_growing_distances_and_not_waited
     assert owner.end.deadline_ms is None
 
 
-def test_a_later_plan_takes_the_place_of_the_one_before() -> None:
+def test_later_plan_replaces_an_earlier_one() -> None:
     owner = Planning()
     owner.end.begin(TO_B, 0)
     owner.asked()
@@ -139,7 +139,7 @@ def test_a_later_plan_takes_the_place_of_the_one_before() -> None:
 
 
 @pytest.mark.parametrize("dead", ["b", "bc", "c"])
-def test_a_plan_is_dropped_when_its_next_owner_or_the_quorum_dies(dead: str) -> None:
+def test_plan_is_dropped_when_its_next_owner_or_the_quorum_dies(dead: str) -> None:
     for plan in (TO_B, TO_A):
         owner = Planning()
         owner.end.begin(plan, 0)
@@ -151,7 +151,7 @@ def test_a_plan_is_dropped_when_its_next_owner_or_the_quorum_dies(dead: str) -> 
         assert owner.proposed == ([] if is_past else [(plan, owner.timing.sync_ahead_ms)])
 
 
-def test_a_plan_is_dropped_when_its_next_owner_cannot_take_part() -> None:
+def test_plan_is_dropped_when_its_next_owner_is_damaged() -> None:
     owner = Planning()
     owner.end.begin(TO_B, 0)
     owner.hears("c", attempt=SYNC_AHEAD | 1, status=pb.IN_LIMBO)
@@ -160,7 +160,7 @@ def test_a_plan_is_dropped_when_its_next_owner_cannot_take_part() -> None:
     assert not owner.end.is_waiting
 
 
-def test_an_epoch_that_has_ended_is_not_ended_again_and_old_answers_are_not_taken_for_new_ones() -> None:
+def test_ended_epoch_is_not_ended_again_by_old_answers() -> None:
     owner = Planning()
     owner.end.begin(TO_B, 0)
     owner.end.forget()
@@ -171,7 +171,7 @@ def test_an_epoch_that_has_ended_is_not_ended_again_and_old_answers_are_not_take
     assert owner.proposed == []
 
 
-def test_a_replica_syncs_for_its_owner_alone_and_only_where_appends_are_not_synced() -> None:
+def test_replica_syncs_ahead_only_for_its_owner_and_unsynced_appends() -> None:
     ask = pb.PreVote(attempt=SYNC_AHEAD | 4, probe=True)
     follower = Planning(node="b")
     assert follower.end.takes("a", ask)
@@ -190,7 +190,7 @@ def test_a_replica_syncs_for_its_owner_alone_and_only_where_appends_are_not_sync
 
 
 class Unsynced(Stage):
-    """As `Stage`, with flush=never; who is in `slow` has not synced ahead yet."""
+    """A `Stage` with flush=never; nodes in `slow` have not synced ahead yet."""
 
     def __init__(self) -> None:
         self.slow: set[str] = set()
@@ -204,7 +204,7 @@ class Unsynced(Stage):
             super().synced_ahead(node, effect)
 
 
-def test_an_owner_appends_until_the_replicas_have_synced_ahead_and_then_hands_over() -> None:
+def test_owner_appends_until_replicas_have_synced_ahead() -> None:
     stage = Unsynced()
     stage.publish("one")
     first = stage.owner()
@@ -228,7 +228,7 @@ def test_an_owner_appends_until_the_replicas_have_synced_ahead_and_then_hands_ov
     assert not first.moving
 
 
-def test_nothing_is_fenced_for_a_next_owner_that_has_died_meanwhile() -> None:
+def test_producers_are_not_fenced_for_a_dead_next_owner() -> None:
     stage = Unsynced()
     stage.publish("one")
     first = stage.owner()
@@ -245,7 +245,7 @@ def test_nothing_is_fenced_for_a_next_owner_that_has_died_meanwhile() -> None:
     assert (stage.owner(), first.state.active.epoch) == (first, epoch)
 
 
-def test_an_epoch_that_is_taken_over_meanwhile_is_not_ended_by_plan() -> None:
+def test_epoch_taken_over_meanwhile_is_not_ended_by_plan() -> None:
     stage = Unsynced()
     stage.publish("one")
     first = stage.owner()

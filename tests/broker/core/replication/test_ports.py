@@ -1,4 +1,4 @@
-"""A plan that could not work is not made; the times that the core is given fit each other."""
+"""Validation of plans, and consistency of the timeouts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog_proto import broker_pb2 as pb
     [("a", ("b", "c"), 1), ("a", ("a", "b"), 0), ("a", ("a", "b"), 3), ("a", (), 1)],
     ids=["an owner without a copy", "no quorum", "a quorum above the copies", "no copies"],
 )
-def test_a_plan_names_an_owner_that_stores_it_and_a_quorum_of_its_nodes(
+def test_plan_has_an_owner_in_its_placement_and_a_valid_quorum(
     owner: str, placement: tuple[str, ...], quorum: int
 ) -> None:
     with pytest.raises(AssertionError):
@@ -21,11 +21,11 @@ def test_a_plan_names_an_owner_that_stores_it_and_a_quorum_of_its_nodes(
 
 
 @pytest.mark.parametrize("quorum", [1, 2])
-def test_every_quorum_between_one_and_all_copies_can_be_planned(quorum: int) -> None:
+def test_every_valid_quorum_can_be_planned(quorum: int) -> None:
     assert Plan("b", ("a", "b"), quorum).flush == pb.ALWAYS, "durable unless somebody says otherwise"
 
 
-def test_the_times_fit_each_other() -> None:
+def test_timeouts_are_consistent() -> None:
     timing = Timing()
     assert timing.heard_ms > 2 * timing.heartbeat_ms, "one lost heartbeat is no reason to miss the owner"
     assert timing.resend_ms < min(timing.pre_vote_ms, timing.seal_ms, timing.open_ms), "each is asked again in its time"

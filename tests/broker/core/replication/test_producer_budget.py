@@ -1,4 +1,4 @@
-"""What a node counts of its producers, over all partitions."""
+"""Node-wide limits over the tables of all partitions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidelog_broker.core.replication.producer_budget import ProducerBudget
 
 
 class Table:
-    """Knows so many producers."""
+    """A table with a number of producers."""
 
     def __init__(self, producers: int) -> None:
         self.producers = producers
@@ -17,7 +17,7 @@ class Table:
         return self.producers
 
 
-def test_there_is_room_up_to_the_limit() -> None:
+def test_limit_is_shared_by_tables() -> None:
     budget = ProducerBudget(3)
     budget.join(Table(1))
     table = Table(2)

@@ -1,4 +1,4 @@
-"""The producer table: every sequence once, retries get their first offset, a snapshot is the table."""
+"""The producer table: each sequence is stored once, retries get their first offset, snapshots restore the table."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def refused(table: ProducerTable, batch: BatchHeader) -> int:
     return caught.value.code
 
 
-def test_a_producer_begins_at_zero_and_goes_on_without_a_gap() -> None:
+def test_producer_starts_at_zero_and_continues_without_a_gap() -> None:
     table = ProducerTable()
     assert table.check(header(0, 3)) is None
     table.apply(header(0, 3))
@@ -45,7 +45,7 @@ def test_a_producer_begins_at_zero_and_goes_on_without_a_gap() -> None:
     assert refused(table, header(4)) == pb.SEQUENCE_GAP
 
 
-def test_a_retry_gets_its_first_offset() -> None:
+def test_retry_gets_its_first_offset() -> None:
     table = ProducerTable()
     table.apply(header(0, 3, offset=100))
     table.apply(header(3, 2, offset=150))
@@ -57,7 +57,7 @@ def test_a_retry_gets_its_first_offset() -> None:
     assert second.base_offset == 150
 
 
-def test_a_retry_that_changed_is_refused() -> None:
+def test_changed_retry_is_refused() -> None:
     table = ProducerTable()
     table.apply(header(0, 3))
     table.apply(header(3, 3))
@@ -66,10 +66,10 @@ def test_a_retry_that_changed_is_refused() -> None:
 
 
 OTHER_TIME = 1 << 31
-"""Of records, in µs."""
+"""Timestamps of records, in µs."""
 
 
-def test_another_batch_of_the_same_numbers_is_no_retry() -> None:
+def test_different_batch_with_the_same_numbers_is_refused() -> None:
     table = ProducerTable()
     first = header(0, 3, offset=100, crc=0xFFFFFFFF)
     table.apply(first)
@@ -83,14 +83,14 @@ def test_another_batch_of_the_same_numbers_is_no_retry() -> None:
         assert known.check(header(4, crc=2)) is None, "whoever is the first has the number"
 
 
-def test_what_the_owner_stamps_and_another_epoch_of_the_log_change_no_fingerprint() -> None:
+def test_owner_stamps_and_epochs_do_not_change_the_fingerprint() -> None:
     sent = header(0, 3, crc=77)._replace(base_timestamp_us=-5, max_timestamp_us=OTHER_TIME)
     table = ProducerTable()
     table.apply(sent.stamped(100, 5, 3, 9, 1234))
     assert table.check(sent) is not None
 
 
-def test_without_the_bytes_that_were_sent_a_batch_is_known_by_its_numbers() -> None:
+def test_batch_without_a_fingerprint_is_identified_by_its_numbers() -> None:
     table = ProducerTable()
     table.apply(header(0, 2, crc=5)._replace(sequence_span=3))
     begun = header(3, crc=6)._replace(flags=Flags.CONTROL)
@@ -101,7 +101,7 @@ def test_without_the_bytes_that_were_sent_a_batch_is_known_by_its_numbers() -> N
         assert refused(known, header(0, 2, crc=8)) == pb.PRODUCER_ID_SHARED
 
 
-def test_of_a_snapshot_without_fingerprints_every_batch_of_the_same_numbers_is_a_retry() -> None:
+def test_snapshot_without_fingerprints_identifies_batches_by_numbers() -> None:
     table = ProducerTable()
     table.apply(header(0, 3, crc=1))
     message = pb.ProducerSnapshot.FromString(table.snapshot())
@@ -111,7 +111,7 @@ def test_of_a_snapshot_without_fingerprints_every_batch_of_the_same_numbers_is_a
     assert older.snapshot() == message.SerializeToString()
 
 
-def test_a_retry_behind_the_window_is_no_new_batch() -> None:
+def test_retry_older_than_the_window_is_refused() -> None:
     table = ProducerTable()
     for sequence in range(SEQUENCE_WINDOW_BATCHES + 1):
         table.apply(header(sequence, offset=sequence))
@@ -119,11 +119,11 @@ def test_a_retry_behind_the_window_is_no_new_batch() -> None:
     assert table.check(header(1)) is not None
 
 
-def test_an_unknown_producer_may_only_begin() -> None:
+def test_unknown_producer_may_only_start_at_zero() -> None:
     assert refused(ProducerTable(), header(5)) == pb.UNKNOWN_PRODUCER
 
 
-def test_a_newer_instance_fences_the_older() -> None:
+def test_newer_instance_fences_an_older_one() -> None:
     table = ProducerTable()
     table.apply(header(0, 5, epoch=1))
     assert table.check(header(0, epoch=2)) is None
@@ -131,14 +131,14 @@ def test_a_newer_instance_fences_the_older() -> None:
     assert refused(table, header(5, epoch=1)) == pb.PRODUCER_FENCED
 
 
-def test_without_a_producer_id_nothing_is_remembered() -> None:
+def test_batches_without_a_producer_id_are_not_remembered() -> None:
     table = ProducerTable()
     table.apply(header(0, producer=0))
     assert table.check(header(0, producer=0)) is None
     assert len(table) == 0
 
 
-def test_of_the_longest_silent_producer_only_the_end_of_its_numbers_is_kept() -> None:
+def test_silent_producer_keeps_only_its_next_sequence() -> None:
     table = ProducerTable(producers_max=2)
     for producer in (1, 2):
         table.apply(header(0, 3, producer=producer, epoch=4))
@@ -160,7 +160,7 @@ def test_of_the_longest_silent_producer_only_the_end_of_its_numbers_is_kept() ->
     assert refused(table, header(0, producer=1, epoch=4)) == pb.DUPLICATE_OUT_OF_WINDOW, "now that is the silent one"
 
 
-def test_a_first_batch_is_not_stored_again_after_ten_thousand_other_producers() -> None:
+def test_first_batch_is_not_stored_again_after_ten_thousand_other_producers() -> None:
     table = ProducerTable()
     table.apply(header(0, producer=1))
     for producer in range(2, 2 + PRODUCERS_MAX):
@@ -177,7 +177,7 @@ def at_time(batch: BatchHeader, day: float) -> BatchHeader:
     return batch._replace(append_timestamp_us=int(day * DAY_US))
 
 
-def test_who_has_appended_nothing_for_a_week_of_the_log_is_silent() -> None:
+def test_producer_idle_for_a_week_of_log_time_is_silent() -> None:
     table = ProducerTable()
     for producer in (1, 2, 3):
         table.apply(at_time(header(0, 3, producer=producer), 100 + producer))
@@ -198,7 +198,7 @@ def test_who_has_appended_nothing_for_a_week_of_the_log_is_silent() -> None:
         assert known.check(header(0, producer=4)) is not None
 
 
-def test_the_tables_of_a_node_share_what_it_has_room_for() -> None:
+def test_tables_of_a_node_share_its_limit() -> None:
     budget = ProducerBudget(100)
     busy, quiet = ProducerTable(), ProducerTable()
     for producer in range(1, 61):
@@ -223,7 +223,7 @@ def test_the_tables_of_a_node_share_what_it_has_room_for() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), max_size=40))
-def test_a_snapshot_restores_the_same_judgement(batches: list[tuple[int, int]]) -> None:
+def test_snapshot_restores_the_same_decisions(batches: list[tuple[int, int]]) -> None:
     table = ProducerTable(producers_max=3)
     next_sequence: dict[int, int] = {}
     offset = 0

@@ -1,4 +1,4 @@
-"""A pull: one question at a time, only its own answer counts, and who does not help is left for the next source."""
+"""A pull: one outstanding request, only its own answer counts, and unhelpful sources are skipped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def reply(
     )
 
 
-def test_what_is_asked_for_is_what_follows_the_position() -> None:
+def test_request_starts_at_the_position() -> None:
     ask = pull(end=Position(80, 7)).ask(AT, 0)
     assert (ask.topic_id, ask.partition, ask.epoch) == (*KEY, 4)
     assert (ask.from_offset, ask.from_digest, ask.end_offset, ask.max_bytes) == (20, 99, 80, 4096)
@@ -34,7 +34,7 @@ def test_what_is_asked_for_is_what_follows_the_position() -> None:
     assert pull(producers=True).ask(AT, 0).producers
 
 
-def test_ranges_grow_from_the_first_one_to_the_usual_size() -> None:
+def test_ranges_grow_to_the_usual_size() -> None:
     subject = Pull(KEY, 4, ["a"], TIMING, first_bytes=1500)
     asked: list[int] = []
     for _ in range(4):
@@ -44,15 +44,15 @@ def test_ranges_grow_from_the_first_one_to_the_usual_size() -> None:
     assert Pull(KEY, 4, ["a"], TIMING, first_bytes=9999).ask(AT, 0).max_bytes == 4096
 
 
-def test_who_pauses_asks_then_and_blames_nobody() -> None:
+def test_pause_delays_the_request_without_blaming_a_source() -> None:
     subject = pull()
     subject.pause(500)
     assert not subject.overdue(499)
     assert subject.overdue(500)
-    assert (subject.source, subject.in_vain) == ("a", False)
+    assert (subject.source, subject.is_exhausted) == ("a", False)
 
 
-def test_the_answer_that_was_asked_for_is_expected() -> None:
+def test_requested_answer_is_expected() -> None:
     subject = pull()
     assert not subject.expects("a", reply(), AT), "nothing was asked yet"
     subject.ask(AT, 0)
@@ -64,21 +64,21 @@ def test_the_answer_that_was_asked_for_is_expected() -> None:
     [("b", reply()), ("c", reply()), ("a", reply(epoch=3)), ("a", reply(epoch=5)), ("a", reply(base=10))],
     ids=["the next source", "a stranger", "an older epoch", "a newer epoch", "another position"],
 )
-def test_no_other_answer_is_taken_for_it(sender: str, wrong: pb.BackfillReply) -> None:
+def test_other_answers_are_not_expected(sender: str, wrong: pb.BackfillReply) -> None:
     subject = pull()
     subject.ask(AT, 0)
     assert not subject.expects(sender, wrong, AT)
     assert subject.expects("a", reply(), AT), "and the right one still is"
 
 
-def test_a_refusal_counts_wherever_it_is_about() -> None:
+def test_refusal_is_expected_at_any_offset() -> None:
     subject = pull()
     subject.ask(AT, 0)
     assert subject.expects("a", reply(base=0, status=pb.NOT_HELD), AT)
     assert not subject.expects("b", reply(base=0, status=pb.NOT_HELD), AT)
 
 
-def test_the_same_answer_does_not_come_twice() -> None:
+def test_repeated_answer_is_not_expected() -> None:
     subject = pull()
     subject.ask(AT, 0)
     subject.answered()
@@ -88,7 +88,7 @@ def test_the_same_answer_does_not_come_twice() -> None:
     assert subject.source == "a", "who has answered is asked for the next stretch, too"
 
 
-def test_batches_are_no_answer_to_a_question_about_producers() -> None:
+def test_batches_do_not_answer_a_producer_request() -> None:
     subject = pull(producers=True)
     subject.ask(AT, 0)
     assert not subject.expects("a", reply(), AT)
@@ -98,7 +98,7 @@ def test_batches_are_no_answer_to_a_question_about_producers() -> None:
     assert not subject.expects("a", reply(base=10, producers=b"state", source_end=0), AT), "of another position"
 
 
-def test_a_silent_source_is_given_up_for_the_next_one_after_its_time() -> None:
+def test_silent_source_is_skipped_after_its_timeout() -> None:
     subject = pull("a", "b", "c")
     subject.ask(AT, 500)
     assert subject.deadline_ms == 1500
@@ -111,15 +111,15 @@ def test_a_silent_source_is_given_up_for_the_next_one_after_its_time() -> None:
     assert not subject.expects("a", reply(), AT)
 
 
-def test_who_turns_it_down_is_left_at_once_and_a_whole_round_waits_a_little() -> None:
+def test_refusing_source_is_skipped_and_a_whole_round_waits() -> None:
     subject = pull("a", "b")
     subject.ask(AT, 0)
-    subject.turned_down(10)
+    subject.declined(10)
     assert (subject.source, subject.deadline_ms) == ("b", 10)
     assert subject.overdue(10)
     assert subject.source == "b", "the one that is next has not been asked yet, so it is not given up"
     subject.ask(AT, 10)
-    subject.turned_down(20)
+    subject.declined(20)
     assert (subject.source, subject.deadline_ms) == ("a", 120)
     assert not subject.overdue(119)
     assert subject.overdue(120)
@@ -129,46 +129,46 @@ def alive(_node: str) -> bool:
     return True
 
 
-def test_it_is_refused_once_all_have_answered_also_one_that_was_silent_before() -> None:
+def test_pull_is_refused_once_all_sources_answered() -> None:
     subject = pull("a", "b", producers=True)
     subject.ask(AT, 0)
     assert subject.overdue(TIMING.pull_ms), "a is silent"
     subject.ask(AT, 1000)
-    subject.turned_down(1001)
-    assert (subject.in_vain, subject.refused(alive)) == (True, False)
+    subject.declined(1001)
+    assert (subject.is_exhausted, subject.refused(alive)) == (True, False)
     subject.ask(AT, 1200)
-    subject.turned_down(1201)
+    subject.declined(1201)
     assert subject.refused(alive)
     subject.ask(AT, 1300)
     subject.answered()
     assert not subject.refused(alive), "something has come"
 
 
-def test_what_cannot_be_kept_is_asked_for_again_in_small_and_not_all_the_time() -> None:
+def test_failed_store_is_repeated_with_small_ranges_and_delays() -> None:
     subject = Pull(KEY, 4, ["a", "b"], TIMING, first_bytes=1024)
     subject.answered()
     subject.answered()
     assert subject.ask(AT, 0).max_bytes == 4096
     subject.answered()
-    subject.not_kept(10)
+    subject.store_failed(10)
     assert (subject.source, subject.deadline_ms) == ("b", 10), "another one may have it otherwise"
     assert subject.ask(AT, 10).max_bytes == 1024
     subject.answered()
-    subject.not_kept(20)
-    assert (subject.source, subject.deadline_ms, subject.in_vain) == ("a", 20 + TIMING.pull_ms, False)
+    subject.store_failed(20)
+    assert (subject.source, subject.deadline_ms, subject.is_exhausted) == ("a", 20 + TIMING.pull_ms, False)
     subject.pause(500)
     assert subject.deadline_ms == 20 + TIMING.pull_ms, "its turn comes earlier, and is none the less too early"
 
 
-def test_a_late_refusal_after_it_was_turned_down_does_not_count_again() -> None:
+def test_late_refusal_is_not_counted_again() -> None:
     subject = pull("a", "b")
     subject.ask(AT, 0)
-    subject.turned_down(10)
+    subject.declined(10)
     assert not subject.expects("a", reply(status=pb.NOT_HELD), AT)
     assert not subject.expects("b", reply(status=pb.NOT_HELD), AT)
 
 
-def test_less_is_asked_for_and_more_time_given_where_nobody_answers() -> None:
+def test_unanswered_ranges_shrink_and_timeouts_grow() -> None:
     subject = Pull(KEY, 4, ["a", "b"], TIMING, first_bytes=1024)
     subject.answered()
     subject.answered()
@@ -188,7 +188,7 @@ def test_less_is_asked_for_and_more_time_given_where_nobody_answers() -> None:
     assert subject.ask(AT, now_ms).max_bytes == 3072, "it grows by little from then on"
 
 
-def test_more_of_the_open_epoch_is_asked_for_while_answers_are_prompt() -> None:
+def test_ranges_of_the_open_epoch_grow_with_prompt_answers() -> None:
     timing = Timing(pull_bytes=1000, tail_bytes=6000, prompt_ms=100)
     subject = Pull(KEY, 4, ["a"], timing)
     asked: list[int] = []
@@ -201,7 +201,7 @@ def test_more_of_the_open_epoch_is_asked_for_while_answers_are_prompt() -> None:
     assert subject.ask(AT, 0).max_bytes == 1000
 
 
-def test_what_others_wait_for_is_asked_for_again_at_once_and_as_a_whole() -> None:
+def test_urgent_range_is_repeated_immediately_in_full() -> None:
     subject = pull("a")
     for at_ms in (0, 1000, 2000, 3000):
         assert subject.ask(AT, at_ms).max_bytes == 4096
@@ -209,8 +209,8 @@ def test_what_others_wait_for_is_asked_for_again_at_once_and_as_a_whole() -> Non
 
 
 @pytest.mark.parametrize("bytes_per_ms", [2, 20])
-def test_links_that_are_slower_than_the_time_for_an_answer_get_there(bytes_per_ms: int) -> None:
-    """Two sources send in order whatever they were asked for; what comes of one that was given up is not taken."""
+def test_slow_links_make_progress(bytes_per_ms: int) -> None:
+    """Sources answer in order, and late answers of a source that was given up are ignored."""
     timing = Timing(pull_bytes=65_536)
     subject = Pull(KEY, 4, ["a", "b"], timing, end=Position(300_000, 7), first_bytes=4096)
     sent_at_ms = {"a": 0, "b": 0}
@@ -231,14 +231,14 @@ def test_links_that_are_slower_than_the_time_for_an_answer_get_there(bytes_per_m
     raise AssertionError(f"only {at} bytes came")
 
 
-def test_the_only_source_is_asked_again() -> None:
+def test_single_source_is_asked_again() -> None:
     subject = pull("a")
     subject.ask(AT, 0)
     assert subject.overdue(1000)
     assert subject.source == "a"
 
 
-def test_nobody_to_ask_is_the_callers_mistake() -> None:
+def test_pull_without_sources_is_an_error() -> None:
     with pytest.raises(AssertionError):
         Pull(KEY, 4, (), TIMING)
 
@@ -246,18 +246,18 @@ def test_nobody_to_ask_is_the_callers_mistake() -> None:
 # --- steps ---------------------------------------------------------------------------------------------
 
 
-def test_a_pull_asks_only_once_at_a_time() -> None:
+def test_one_request_is_outstanding() -> None:
     subject = pull()
     subject.ask(AT, 0)
     with pytest.raises(AssertionError, match="asked is not followed by asked"):
         subject.ask(AT, 0)
-    subject.turned_down(10)
+    subject.declined(10)
     subject.ask(AT, 10)
     subject.answered()
     subject.ask(AT, 10)
 
 
-def test_who_is_gone_for_good_is_not_waited_for() -> None:
+def test_permanently_dead_source_is_not_waited_for() -> None:
     subject, now_ms = pull("a", "b", producers=True), 0
     for number in range(ROUNDS_FOR_THE_DEAD):
         assert not subject.refused(lambda node: node == "b"), number
@@ -265,7 +265,7 @@ def test_who_is_gone_for_good_is_not_waited_for() -> None:
         now_ms += TIMING.pull_ms
         assert subject.overdue(now_ms), "a is silent"
         subject.ask(AT, now_ms)
-        subject.turned_down(now_ms)
+        subject.declined(now_ms)
         now_ms += TIMING.resend_ms
         assert subject.overdue(now_ms)
     assert subject.refused(lambda node: node == "b")

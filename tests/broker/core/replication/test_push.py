@@ -1,4 +1,4 @@
-"""Pushing: everybody at once, memory bounded whatever a replica does, back into the window, commits told in time."""
+"""The push window: groups sent to all, bounded memory, resumption, and timely commit offsets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.broker.core.bench import INCARNATION, KEY, descriptor
 
 from tidelog_broker.core.replication.effects import Send
 from tidelog_broker.core.replication.ports import Position, Timing
-from tidelog_broker.core.replication.push import Pushes
+from tidelog_broker.core.replication.push import PushWindow
 from tidelog_proto import broker_pb2 as pb
 
 TIMING = Timing(heartbeat_ms=50, window_bytes=100)
@@ -17,12 +17,12 @@ ALL = ("a", "b", "c")
 
 
 class Owner:
-    """An owner's end of the log, and its pushes. A group is one batch of `size` bytes and `records` records."""
+    """The end of an owner's log, and its push window. A group is one batch of `size` bytes and `records` records."""
 
     def __init__(self, placement: tuple[str, ...] = ALL) -> None:
         self.end = Position(10, 0)
         self.commit = 10
-        self.pushes = Pushes.begin(KEY, descriptor(4, start=10, placement=placement), TIMING, 0)
+        self.pushes = PushWindow.begin(KEY, descriptor(4, start=10, placement=placement), TIMING, 0)
 
     def add(self, size: int, *, records: int = 1, now_ms: int = 0) -> list[Send]:
         base, self.end = self.end, Position(self.end.offset + records, self.end.digest + 1)
@@ -43,14 +43,14 @@ class Owner:
         return self.pushes.deadline_ms(self.end.offset, commit=self.commit, alive=alive)
 
     def quiet(self, now_ms: int = 0) -> None:
-        """Everybody has everything and knows what is committed."""
+        """Let all replicas hold everything and know the commit offset."""
         self.commit = self.end.offset
         for node in self.pushes.followers:
             self.pushes.acknowledged(node, self.end.offset, now_ms)
-            self.pushes.followers[node].told_commit = self.commit
+            self.pushes.followers[node].sent_commit = self.commit
 
 
-def test_who_was_not_told_where_the_log_begins_is_told_although_nothing_is_published() -> None:
+def test_raised_log_start_is_sent_without_a_publish() -> None:
     owner = Owner()
     owner.add(10)
     owner.quiet()
@@ -69,7 +69,7 @@ def test_who_was_not_told_where_the_log_begins_is_told_although_nothing_is_publi
         owner.end, Position(12, 9), [memoryview(b"x")], commit=owner.commit, log_start=6, now_ms=deadline + 2
     )
     for node in "bc":
-        assert owner.pushes.followers[node].told_log_start == 6, "an append tells it, too"
+        assert owner.pushes.followers[node].sent_log_start == 6, "an append tells it, too"
 
 
 def append(send: Send) -> pb.AppendBatch:
@@ -78,7 +78,7 @@ def append(send: Send) -> pb.AppendBatch:
 
 
 def to(sends: list[Send] | None) -> list[str]:
-    """Return whom messages go to, one after the other."""
+    """Return the receivers of messages, in order."""
     return [node for send in sends or () for node in send.to]
 
 
@@ -86,7 +86,7 @@ def offsets(sends: list[Send] | None) -> list[tuple[int, int]]:
     return [(append(send).base_offset, append(send).end_offset) for send in sends or ()]
 
 
-def test_a_group_goes_to_all_other_replicas_at_once_and_says_what_it_continues() -> None:
+def test_group_is_sent_to_all_followers_with_its_base() -> None:
     owner = Owner()
     owner.add(8, records=2)
     sends = owner.add(30, records=3)
@@ -100,14 +100,14 @@ def test_a_group_goes_to_all_other_replicas_at_once_and_says_what_it_continues()
     assert [len(data) for data in sends[0].batches] == [30]
 
 
-def test_an_epoch_begins_by_telling_everybody_of_it() -> None:
+def test_new_epoch_is_announced_to_all_followers() -> None:
     owner = Owner()
     assert owner.deadline() == 0
     assert owner.beats(0) == ["b", "c"]
     assert owner.beats(0) == []
 
 
-def test_one_replica_alone_keeps_nothing() -> None:
+def test_single_replica_keeps_no_window() -> None:
     owner = Owner(("a",))
     assert owner.add(1000) == []
     assert owner.pushes.recent_bytes == 0
@@ -117,7 +117,7 @@ def test_one_replica_alone_keeps_nothing() -> None:
 # --- the window ----------------------------------------------------------------------------------------
 
 
-def test_what_all_hold_is_dropped() -> None:
+def test_groups_held_by_all_are_dropped() -> None:
     owner = Owner()
     for _ in range(3):
         owner.add(30)
@@ -129,7 +129,7 @@ def test_what_all_hold_is_dropped() -> None:
     assert owner.pushes.recent_bytes == 0
 
 
-def test_a_replica_that_falls_behind_the_window_is_not_pushed_to_and_the_others_do_not_notice() -> None:
+def test_replica_behind_the_window_is_not_pushed_to_and_does_not_affect_others() -> None:
     owner = Owner()
     for size in (40, 40):
         owner.add(size)
@@ -139,7 +139,7 @@ def test_a_replica_that_falls_behind_the_window_is_not_pushed_to_and_the_others_
     assert owner.pushes.recent_bytes == 80
 
 
-def test_who_has_what_is_dropped_past_the_window_goes_on_streaming() -> None:
+def test_replica_that_holds_dropped_groups_keeps_streaming() -> None:
     owner = Owner()
     for size in (40, 40):
         owner.add(size)
@@ -148,7 +148,7 @@ def test_who_has_what_is_dropped_past_the_window_goes_on_streaming() -> None:
     assert to(owner.add(40)) == ["b", "c"]
 
 
-def test_a_group_larger_than_the_window_is_still_pushed_and_goes_with_the_next() -> None:
+def test_group_larger_than_the_window_is_pushed_and_dropped_with_the_next() -> None:
     owner = Owner()
     assert to(owner.add(500)) == ["b", "c"]
     assert owner.pushes.recent_bytes == 500
@@ -162,10 +162,10 @@ def test_a_group_larger_than_the_window_is_still_pushed_and_goes_with_the_next()
         st.one_of(st.integers(0, 150), st.tuples(st.sampled_from("bc"), st.integers(0, 20))), min_size=1, max_size=40
     )
 )
-def test_whatever_the_replicas_do_memory_is_bounded_and_nobody_gets_a_hole(
+def test_memory_is_bounded_and_no_replica_gets_a_gap(
     steps: list[int | tuple[str, int]],
 ) -> None:
-    """What is kept fits the window, or is the newest group alone; and what is pushed continues what was pushed."""
+    """The kept groups fit the limit, or are only the newest one; pushed groups are contiguous."""
     owner, pushed = Owner(), {"b": 10, "c": 10}
     for step in steps:
         if isinstance(step, int):
@@ -190,7 +190,7 @@ def test_whatever_the_replicas_do_memory_is_bounded_and_nobody_gets_a_hole(
 # --- back into the window ------------------------------------------------------------------------------
 
 
-def test_a_replica_resumes_where_it_is_and_gets_the_rest_in_order() -> None:
+def test_replica_resumes_at_its_end_in_order() -> None:
     owner = Owner()
     for records in (2, 3, 4):
         owner.add(10, records=records)
@@ -203,8 +203,8 @@ def test_a_replica_resumes_where_it_is_and_gets_the_rest_in_order() -> None:
     assert (offsets(sends), to(sends)) == ([(19, 20)], ["b", "c"]), "both are pushed to again"
 
 
-def test_a_replica_inside_a_group_gets_that_group_again() -> None:
-    """A pull ends at any batch, a group has several: what it holds of it already, it skips."""
+def test_replica_inside_a_group_gets_the_group_again() -> None:
+    """A pull may end at any batch of a group; the replica skips the batches of the group that it has."""
     owner = Owner()
     for records in (2, 3):
         owner.add(10, records=records)
@@ -212,7 +212,7 @@ def test_a_replica_inside_a_group_gets_that_group_again() -> None:
     assert offsets(owner.resume("c", 13)) == [(12, 15)]
 
 
-def test_a_replica_before_the_window_goes_on_pulling() -> None:
+def test_replica_before_the_window_keeps_pulling() -> None:
     owner = Owner()
     for _ in range(3):
         owner.add(40)
@@ -222,8 +222,8 @@ def test_a_replica_before_the_window_goes_on_pulling() -> None:
     assert offsets(owner.resume("c", 11)) == [(11, 12), (12, 13)]
 
 
-def test_a_replica_that_has_pulled_everything_is_pushed_to_again() -> None:
-    """What all hold is kept while somebody pulls: else the end of a pull would never meet the window."""
+def test_replica_that_caught_up_is_pushed_to_again() -> None:
+    """Groups held by all are kept while a replica pulls, because its pull has to reach the window."""
     owner = Owner()
     owner.add(10)
     owner.pushes.followers["c"].streaming = False
@@ -234,7 +234,7 @@ def test_a_replica_that_has_pulled_everything_is_pushed_to_again() -> None:
     assert (offsets(sends), to(sends)) == ([(11, 12)], ["b", "c"])
 
 
-def test_nobody_else_resumes_and_nothing_when_nothing_is_kept() -> None:
+def test_unknown_replica_and_empty_window_do_not_resume() -> None:
     owner = Owner()
     assert owner.resume("b", 10) is None
     owner.add(10)
@@ -245,7 +245,7 @@ def test_nobody_else_resumes_and_nothing_when_nothing_is_kept() -> None:
 # --- acknowledgements ----------------------------------------------------------------------------------
 
 
-def test_what_a_replica_holds_never_goes_back() -> None:
+def test_acknowledged_offset_never_decreases() -> None:
     owner = Owner()
     owner.add(10, records=5)
     owner.pushes.acknowledged("b", 15, 0)
@@ -254,7 +254,7 @@ def test_what_a_replica_holds_never_goes_back() -> None:
     assert {node: follower.held_offset for node, follower in owner.pushes.followers.items()} == {"b": 15, "c": 10}
 
 
-def test_the_time_from_sending_to_acknowledging_a_group_is_smoothed() -> None:
+def test_acknowledgement_latency_is_smoothed() -> None:
     owner = Owner()
     owner.add(10, now_ms=100)
     owner.add(10, now_ms=200)
@@ -272,7 +272,7 @@ def test_the_time_from_sending_to_acknowledging_a_group_is_smoothed() -> None:
 # --- empty appends -------------------------------------------------------------------------------------
 
 
-def test_a_commit_that_no_append_carries_is_told_within_50_ms_and_once() -> None:
+def test_commit_is_sent_once_within_50_ms_without_appends() -> None:
     owner = Owner()
     owner.beats(0)
     owner.quiet()
@@ -293,7 +293,7 @@ def test_a_commit_that_no_append_carries_is_told_within_50_ms_and_once() -> None
     assert not owner.pushes.quiet(owner.end.offset + 1, owner.commit)
 
 
-def test_a_commit_that_the_next_append_carries_needs_no_empty_one() -> None:
+def test_commit_carried_by_an_append_needs_no_heartbeat() -> None:
     owner = Owner()
     owner.beats(0)
     owner.quiet()
@@ -305,8 +305,8 @@ def test_a_commit_that_the_next_append_carries_needs_no_empty_one() -> None:
     assert owner.deadline() is None
 
 
-def test_a_replica_is_reminded_until_it_answers() -> None:
-    """The empty append or its acknowledgement may have got lost; the readers there would wait for the next publish."""
+def test_heartbeats_repeat_until_answered() -> None:
+    """The heartbeat or its acknowledgement may be lost, and readers would wait until the next publish."""
     owner = Owner()
     owner.beats(0)
     owner.quiet()
@@ -322,7 +322,7 @@ def test_a_replica_is_reminded_until_it_answers() -> None:
     assert owner.beats(again_ms) == ["c"]
 
 
-def test_a_replica_that_lacks_something_is_told_that_there_is_more() -> None:
+def test_replica_that_lacks_records_gets_heartbeats() -> None:
     owner = Owner()
     owner.quiet()
     for follower in owner.pushes.followers.values():
@@ -331,7 +331,7 @@ def test_a_replica_that_lacks_something_is_told_that_there_is_more() -> None:
     assert owner.deadline() is not None
 
 
-def test_the_silent_are_reminded_at_leisure_and_never_less_than_once_a_second() -> None:
+def test_silent_replicas_get_fewer_heartbeats_but_one_per_second() -> None:
     owner = Owner()
     owner.add(10)
     at_ms, gaps = 0, []
@@ -347,7 +347,7 @@ def test_the_silent_are_reminded_at_leisure_and_never_less_than_once_a_second() 
     assert gaps[-1] == 20 * TIMING.heartbeat_ms
 
 
-def test_who_pulls_is_told_less_often_than_who_keeps_up() -> None:
+def test_pulling_replica_gets_fewer_heartbeats_than_a_streaming_one() -> None:
     owner = Owner()
     owner.beats(0)
     owner.quiet(1000)
@@ -358,7 +358,7 @@ def test_who_pulls_is_told_less_often_than_who_keeps_up() -> None:
     assert due_ms == {"b": TIMING.heartbeat_ms, "c": 4 * TIMING.heartbeat_ms}
 
 
-def test_who_comes_back_after_a_long_silence_hears_of_the_commit_soon() -> None:
+def test_replica_that_returns_after_long_silence_gets_the_commit_soon() -> None:
     owner = Owner()
     owner.add(10)
     owner.beats(60_000)
@@ -367,13 +367,13 @@ def test_who_comes_back_after_a_long_silence_hears_of_the_commit_soon() -> None:
     assert owner.pushes.followers["c"].next_heartbeat_ms <= 60_010 + TIMING.heartbeat_ms
 
 
-def test_nothing_is_sent_to_the_dead() -> None:
+def test_nothing_is_sent_to_dead_replicas() -> None:
     owner = Owner()
     assert owner.beats(1000, alive=("a", "b")) == ["b"]
     assert owner.deadline(alive=("a",)) is None
 
 
-def test_an_empty_append_names_the_end_and_what_is_committed() -> None:
+def test_heartbeat_contains_the_end_and_the_commit() -> None:
     owner = Owner()
     owner.add(10, records=4)
     owner.commit = 13
@@ -384,7 +384,7 @@ def test_an_empty_append_names_the_end_and_what_is_committed() -> None:
     assert (message.commit_offset, message.log_start_offset) == (13, 3)
 
 
-def test_a_replica_lags_since_the_log_ended_where_it_has_not_come_to() -> None:
+def test_lag_is_the_age_of_the_unreached_log_end() -> None:
     owner = Owner()
     slow = owner.pushes.followers["b"]
 
@@ -408,7 +408,7 @@ def test_a_replica_lags_since_the_log_ended_where_it_has_not_come_to() -> None:
     assert slow.lag_ms(70_001) == 1, "the idle time was none of its doing"
 
 
-def test_who_always_follows_at_a_distance_never_lags_by_more_than_that() -> None:
+def test_lag_of_a_steady_follower_is_bounded_by_its_delay() -> None:
     owner = Owner()
     slow = owner.pushes.followers["b"]
     lags = []
@@ -420,7 +420,7 @@ def test_who_always_follows_at_a_distance_never_lags_by_more_than_that() -> None
     assert (min(lags), max(lags)) == (0, 400)
 
 
-def test_a_smaller_window_is_kept_to_at_once_and_a_larger_one_from_then_on() -> None:
+def test_smaller_window_applies_immediately_and_a_larger_one_later() -> None:
     owner = Owner()
     for _ in range(2):
         owner.add(40)
@@ -433,7 +433,7 @@ def test_a_smaller_window_is_kept_to_at_once_and_a_larger_one_from_then_on() -> 
     assert owner.pushes.recent_bytes == 840
 
 
-def test_heartbeat_says_what_its_receiver_has_acknowledged() -> None:
+def test_heartbeat_contains_the_receivers_acknowledged_offset() -> None:
     owner = Owner()
     owner.add(10, records=5)
     owner.pushes.acknowledged("b", 13, 0)

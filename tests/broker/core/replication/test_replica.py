@@ -1,4 +1,4 @@
-"""Replicas of one partition on an ideal network with ideal disks: publish, take over, catch up, roll over."""
+"""Replicas of one partition on an ideal network with ideal disks: publish, takeover, catch-up, roll-over."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def append_of(owner: Replica, one: Batch) -> pb.AppendBatch:
 
 @dataclass
 class Log:
-    """Epochs as lists of headers and bytes: what a disk would hold."""
+    """Epochs as lists of headers and bytes, in place of a disk."""
 
     epochs: dict[int, list[tuple[BatchHeader, memoryview]]] = field(default_factory=dict)
     fills: dict[int, list[tuple[BatchHeader, memoryview]]] = field(default_factory=dict)
     fronts: dict[int, Position] = field(default_factory=dict)
-    """Where epochs begin of which retention has deleted the front."""
+    """Starts of epochs whose front was deleted by retention."""
 
     def limbo(self) -> str | None:
         return None
@@ -146,7 +146,7 @@ class Log:
 
 
 class Stage:
-    """Nodes that carry out each other's effects at once, except for those that are down."""
+    """Nodes that execute each other's effects immediately, except for stopped ones."""
 
     def __init__(
         self, nodes: tuple[str, ...] = NODES, *, quorum: int = 2, flush: pb.Flush = pb.FLUSH_UNSPECIFIED
@@ -171,7 +171,7 @@ class Stage:
             chain=EpochChain(self.genesis),
             fence=None,
             log=self.logs[node],
-            surroundings=self,
+            cluster_hints=self,
             now_ms=self.now_ms,
         )
 
@@ -198,7 +198,7 @@ class Stage:
         return below_ms // 2
 
     def later(self, ms: int) -> None:
-        """Let time go on in steps, everything that is due happening at each."""
+        """Advance the time in steps, running everything that is due at each."""
         until = self.now_ms + ms
         while self.now_ms < until:
             self.now_ms += 10
@@ -217,7 +217,7 @@ class Stage:
                 self.deliver()
 
     def step(self) -> None:
-        """Deliver one message, and carry out what comes of it."""
+        """Deliver one message, and execute the resulting effects."""
         for node in self.replicas:
             self.carry_out(node)
         self.deliver()
@@ -285,7 +285,7 @@ class Stage:
         return group.end_offset
 
 
-def test_a_group_of_founders_finds_an_owner_and_commits() -> None:
+def test_founders_elect_an_owner_and_commit() -> None:
     stage = Stage()
     end = stage.publish("one", "two")
     assert end == 2
@@ -295,7 +295,7 @@ def test_a_group_of_founders_finds_an_owner_and_commits() -> None:
     assert len({tuple(log.content()) for log in stage.logs.values()}) == 1
 
 
-def test_nothing_is_committed_without_a_quorum_and_everything_once_it_is_back() -> None:
+def test_nothing_is_committed_without_a_quorum_and_all_after_it_returns() -> None:
     stage = Stage()
     owner = stage.owner()
     stage.down = set(NODES) - {owner.state.node_id}
@@ -306,7 +306,7 @@ def test_nothing_is_committed_without_a_quorum_and_everything_once_it_is_back() 
     assert stage.owner().state.high_watermark == 1
 
 
-def test_a_dead_owner_is_replaced_and_its_records_stay() -> None:
+def test_dead_owner_is_replaced_and_records_are_kept() -> None:
     stage = Stage()
     stage.publish("one")
     first = stage.owner()
@@ -324,7 +324,7 @@ def test_a_dead_owner_is_replaced_and_its_records_stay() -> None:
     assert len(stage.logs["a"].content()) == 2
 
 
-def test_a_tail_that_was_never_acknowledged_is_cut() -> None:
+def test_unacknowledged_tail_is_truncated() -> None:
     stage = Stage()
     first = stage.owner()
     stage.down = set(NODES) - {first.state.node_id}
@@ -341,7 +341,7 @@ def test_a_tail_that_was_never_acknowledged_is_cut() -> None:
     assert (decided[-1].epoch, decided[-1].end_offset) == (1, 0)
 
 
-def test_a_planned_roll_over_takes_one_round() -> None:
+def test_planned_roll_over_takes_one_round() -> None:
     stage = Stage()
     stage.publish("one")
     first = stage.owner()
@@ -354,7 +354,7 @@ def test_a_planned_roll_over_takes_one_round() -> None:
 
 
 @pytest.mark.parametrize(("away", "held_by_all"), [(False, 2), (True, 1)])
-def test_a_decided_end_says_what_all_replicas_hold(*, away: bool, held_by_all: int) -> None:
+def test_decision_reports_the_end_held_by_all(*, away: bool, held_by_all: int) -> None:
     stage = Stage()
     stage.publish("one")
     first = stage.owner()
@@ -366,7 +366,7 @@ def test_a_decided_end_says_what_all_replicas_hold(*, away: bool, held_by_all: i
     assert (decided.end_offset, decided.held_by_all) == (2, held_by_all)
 
 
-def test_accepts_of_all_tell_that_all_hold_what_no_acknowledgement_has_told() -> None:
+def test_accepts_of_all_replicas_prove_the_end_held_by_all() -> None:
     stage = Stage()
     first = stage.owner()
     group = first.assign([batch("one")], now_us=1, now_ms=stage.now_ms)
@@ -377,7 +377,7 @@ def test_accepts_of_all_tell_that_all_hold_what_no_acknowledgement_has_told() ->
     assert (decided.end_offset, decided.held_by_all) == (group.end_offset, group.end_offset)
 
 
-def test_a_replica_that_was_away_fetches_what_it_missed() -> None:
+def test_returning_replica_fetches_missing_records() -> None:
     stage = Stage()
     away = next(node for node in NODES if node != stage.owner().state.node_id)
     stage.down = {away}
@@ -389,7 +389,7 @@ def test_a_replica_that_was_away_fetches_what_it_missed() -> None:
     assert stage.replicas[away].state.high_watermark == 6
 
 
-def test_the_owner_that_a_new_partition_is_founded_with_begins_at_once() -> None:
+def test_founding_owner_of_a_new_partition_opens_immediately() -> None:
     genesis = pb.EpochDescriptor(owner="a", owner_incarnation=1, placement=NODES, ack_quorum=2)
     stage = Stage()
 
@@ -401,7 +401,7 @@ def test_the_owner_that_a_new_partition_is_founded_with_begins_at_once() -> None
             chain=EpochChain(genesis),
             fence=fence,
             log=Log(),
-            surroundings=stage,
+            cluster_hints=stage,
             now_ms=0,
         )
 
@@ -415,7 +415,7 @@ def test_the_owner_that_a_new_partition_is_founded_with_begins_at_once() -> None
     assert founded("a", fence=pb.FenceEntry(descriptor=genesis)).state.owner is None, "it may have appended before"
 
 
-def test_an_owner_is_confirmed_by_a_quorum_that_has_promised_nothing() -> None:
+def test_owner_is_confirmed_by_a_quorum_without_promises() -> None:
     stage = Stage()
     stage.publish("one")
     first = stage.owner()
@@ -424,7 +424,7 @@ def test_an_owner_is_confirmed_by_a_quorum_that_has_promised_nothing() -> None:
     assert OwnerConfirmed(number) in stage.news[first.state.node_id]
 
 
-def test_an_owner_whose_replicas_have_promised_is_not_confirmed() -> None:
+def test_owner_with_promised_replicas_is_not_confirmed() -> None:
     stage = Stage()
     stage.publish("one")
     first = stage.owner()
@@ -439,8 +439,8 @@ def test_an_owner_whose_replicas_have_promised_is_not_confirmed() -> None:
     assert first.state.role == "follower"
 
 
-def test_what_was_queued_before_a_full_disk_takes_nothing_along_that_came_after_it() -> None:
-    """Two appends find no space; between the two answers the owner's repetition is queued, and then written."""
+def test_append_failed_on_a_full_disk_does_not_affect_later_ones() -> None:
+    """Two appends fail on a full disk; between both reports the owner's repetition is queued, and then written."""
     stage = Stage()
     owner = stage.owner()
     stage.down = set(NODES) - {owner.state.node_id}
@@ -460,8 +460,8 @@ def test_what_was_queued_before_a_full_disk_takes_nothing_along_that_came_after_
     assert follower.state.tail.durable.offset == 1
 
 
-def test_an_owner_that_was_gone_before_the_replica_was_there_is_missed() -> None:
-    """Nobody tells of its death again, so the replica has to look by itself."""
+def test_owner_dead_before_the_replica_started_is_missed() -> None:
+    """Its death is not reported again, so the replica has to check by itself."""
     stage = Stage()
     stage.down = {"a"}
     stage.genesis = pb.EpochDescriptor(owner="a", owner_incarnation=1, placement=NODES, ack_quorum=2)
@@ -473,7 +473,7 @@ def test_an_owner_that_was_gone_before_the_replica_was_there_is_missed() -> None
 
 
 class HeldBack(Stage):
-    """A stage on which some nodes do not get any old batch."""
+    """A stage on which some nodes receive no batches of earlier epochs."""
 
     held_back: frozenset[str] = frozenset()
 
@@ -485,8 +485,8 @@ class HeldBack(Stage):
             super().deliver()
 
 
-def test_a_new_owner_opens_once_its_own_history_is_whole_although_nobody_else_can_tell() -> None:
-    """The owner that history was moved to has died, and of the two that are left the other still has nothing."""
+def test_new_owner_opens_once_its_history_is_complete() -> None:
+    """The owner that history was moved to is dead, and one of the two remaining replicas has no history yet."""
     stage = HeldBack(tuple("abcdef"))
     stage.owner().roll_over(Plan("a", ("a", "b", "c"), 2), stage.now_ms)
     stage.later(500)

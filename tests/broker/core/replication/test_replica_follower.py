@@ -1,4 +1,4 @@
-"""A follower: it takes the next contiguous append of its owner and nothing else, and is silent after a promise."""
+"""A follower accepts only the next contiguous append of its owner, and acknowledges nothing after a promise."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Follower:
             chain=EpochChain(descriptor()),
             fence=None,
             log=Log(),
-            surroundings=Hints(),
+            cluster_hints=Hints(),
             now_ms=0,
         )
         self.replica.wrote(0)
@@ -82,7 +82,7 @@ class Follower:
 ZERO = Position(0, 0)
 
 
-def test_an_append_is_acknowledged_when_it_is_durable() -> None:
+def test_append_is_acknowledged_when_durable() -> None:
     follower = Follower()
     follower.append(BATCHES[:2], ZERO)
     assert follower.acks() == []
@@ -90,7 +90,7 @@ def test_an_append_is_acknowledged_when_it_is_durable() -> None:
     assert follower.acks() == [(5, pb.HELD)]
 
 
-def test_no_acknowledgement_leaves_after_a_promise_even_of_what_was_taken_before_it() -> None:
+def test_nothing_is_acknowledged_after_a_promise() -> None:
     follower = Follower()
     follower.append(BATCHES[:1], ZERO)
     follower.seal()
@@ -106,7 +106,7 @@ def test_no_acknowledgement_leaves_after_a_promise_even_of_what_was_taken_before
     assert follower.acks() == [(2, pb.FENCED)], "the owner hears that it is over"
 
 
-def test_a_repetition_is_acknowledged_again_and_an_overlap_adds_what_is_new() -> None:
+def test_repeated_append_is_acknowledged_and_an_overlap_adds_new_batches() -> None:
     follower = Follower()
     follower.append(BATCHES[:2], ZERO)
     follower.replica.wrote(0)
@@ -118,7 +118,7 @@ def test_a_repetition_is_acknowledged_again_and_an_overlap_adds_what_is_new() ->
     assert (append.base_offset, append.end_offset) == (5, 6)
 
 
-def test_what_is_not_contiguous_is_fetched_and_not_taken() -> None:
+def test_gap_is_fetched() -> None:
     follower = Follower()
     follower.append(BATCHES[1:2], end_of(BATCHES[:1]))
     assert follower.queued == 0
@@ -126,7 +126,7 @@ def test_what_is_not_contiguous_is_fetched_and_not_taken() -> None:
     assert ask.from_offset == 0
 
 
-def test_an_append_that_continues_the_log_makes_nothing_due_and_any_other_may() -> None:
+def test_contiguous_append_changes_no_deadline() -> None:
     follower = Follower()
     assert follower.due_ms() is not None, "an owner that was never heard is waited for"
     assert not follower.append(BATCHES[:1], ZERO, commit=2)
@@ -152,7 +152,7 @@ def test_an_append_that_continues_the_log_makes_nothing_due_and_any_other_may() 
     ],
     ids=["a repetition", "a continuation", "the next one", "an empty one", "a part"],
 )
-def test_an_append_of_another_history_halts_it(batches: list[Batch], base: Position) -> None:
+def test_append_with_a_different_history_halts(batches: list[Batch], base: Position) -> None:
     follower = Follower()
     follower.append(BATCHES[:2], ZERO)
     follower.replica.wrote(0)
@@ -164,7 +164,7 @@ def test_an_append_of_another_history_halts_it(batches: list[Batch], base: Posit
     assert (follower.queued, follower.acks()) == (5, [(5, pb.IN_LIMBO)])
 
 
-def test_only_the_owner_in_the_start_that_the_epoch_names_may_append() -> None:
+def test_only_the_named_owner_incarnation_may_append() -> None:
     follower = Follower()
     follower.append(BATCHES[:1], ZERO, sender="c")
     follower.append(BATCHES[:1], ZERO, incarnation=INCARNATION + 1)
@@ -174,14 +174,14 @@ def test_only_the_owner_in_the_start_that_the_epoch_names_may_append() -> None:
     assert [type(message) for message in said] == [pb.EpochStatus] * 2, "each node's chain is another one: they compare"
 
 
-def test_an_append_of_a_later_epoch_is_not_taken_and_what_was_missed_is_asked_for() -> None:
+def test_append_of_a_later_epoch_requests_the_chain() -> None:
     follower = Follower()
     follower.append(BATCHES[:1], ZERO, epoch=1)
     assert follower.queued == 0
     assert [type(message) for message in follower.said()] == [pb.EpochStatus]
 
 
-def test_an_append_that_found_no_space_is_not_acknowledged_and_taken_when_it_comes_again() -> None:
+def test_append_without_disk_space_is_not_acknowledged_and_retried() -> None:
     follower = Follower()
     follower.append(BATCHES[:1], ZERO)
     follower.replica.wrote(0, ok=False)
@@ -191,7 +191,7 @@ def test_an_append_that_found_no_space_is_not_acknowledged_and_taken_when_it_com
     assert follower.acks() == [(2, pb.HELD)]
 
 
-def test_readers_see_what_is_committed_and_durable_here() -> None:
+def test_readers_see_records_committed_and_durable_here() -> None:
     follower = Follower()
     follower.append(BATCHES[:1], ZERO, commit=5)
     assert follower.replica.state.high_watermark == 0
@@ -202,8 +202,8 @@ def test_readers_see_what_is_committed_and_durable_here() -> None:
     assert follower.replica.state.high_watermark == 5
 
 
-def test_follower_that_lacks_what_it_acknowledged_votes_in_nothing_until_it_has_caught_up() -> None:
-    """Its disk was rolled back within a second: the owner alone knows."""
+def test_follower_that_lost_acknowledged_records_does_not_vote_until_caught_up() -> None:
+    """Its disk was rolled back by less than a second, which only the owner notices."""
     follower = Follower()
     follower.append(BATCHES[:1], ZERO)
     follower.replica.wrote(0)

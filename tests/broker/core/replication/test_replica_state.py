@@ -1,4 +1,4 @@
-"""What the parts of a replica share: writes in order, a watermark that only rises, chains that meet."""
+"""Shared state of a replica's parts: ordered writes, a monotone watermark, and synchronization of chains."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from tidelog_broker.core.replication.chain import EpochChain, decision_hash
 from tidelog_broker.core.replication.effects import Append, CommitMoved, Halted, Send, WriteFences
 from tidelog_broker.core.replication.paxos import decision_value
 from tidelog_broker.core.replication.ports import Plan, Position
-from tidelog_broker.core.replication.replica_state import BECOMES, DECISIONS_MAX, TURNS, Role, Standing
+from tidelog_broker.core.replication.replica_state import (
+    DECISIONS_MAX,
+    ROLE_TRANSITIONS,
+    STANDING_TRANSITIONS,
+    Role,
+    Standing,
+)
 from tidelog_proto import broker_pb2 as pb
 
 
 def chain_of(*ends: int, placements: tuple[tuple[str, ...], ...] = ()) -> EpochChain:
-    """Return a chain whose epochs end at `ends`; epoch n + 1 is stored by `placements[n]`."""
+    """Return a chain whose epochs end at `ends`; the placement of epoch n + 1 is `placements[n]`."""
     chain = EpochChain(descriptor())
     for epoch, end in enumerate(ends):
         placement = placements[epoch] if placements else NODES
@@ -25,7 +31,7 @@ def chain_of(*ends: int, placements: tuple[tuple[str, ...], ...] = ()) -> EpochC
 # --- writes --------------------------------------------------------------------------------------------
 
 
-def test_an_append_is_queued_behind_what_is_queued_and_counts_when_it_is_durable() -> None:
+def test_append_is_queued_in_order_and_counts_when_durable() -> None:
     bench, batches, ends = Bench(), run_of(descriptor(), 2, 3, 1), list[int]()
     for run in (batches[:2], batches[2:]):
         positions = [Position(one.header.end_offset, one.header.digest) for one in run]
@@ -40,7 +46,7 @@ def test_an_append_is_queued_behind_what_is_queued_and_counts_when_it_is_durable
     assert ends == [1005, 2006]
 
 
-def test_what_is_written_for_an_epoch_that_was_left_meanwhile_is_nobodys_news() -> None:
+def test_write_for_an_epoch_left_meanwhile_is_ignored() -> None:
     bench, called = Bench(), list[int]()
     batches = run_of(descriptor(), 2)
     bench.append([batch.data for batch in batches], [end_of(batches)], lambda _end, now_ms: called.append(now_ms))
@@ -51,7 +57,7 @@ def test_what_is_written_for_an_epoch_that_was_left_meanwhile_is_nobodys_news() 
     assert old.durable == end_of(batches)
 
 
-def test_an_append_without_space_takes_along_what_is_queued_behind_it() -> None:
+def test_failed_append_discards_later_queued_ones() -> None:
     bench, batches = Bench(), run_of(descriptor(), 1, 1, 1)
     for batch in batches:
         bench.queue([batch])
@@ -65,7 +71,7 @@ def test_an_append_without_space_takes_along_what_is_queued_behind_it() -> None:
     assert (bench.tail.durable.offset, bench.writes) == (2, 0)
 
 
-def test_no_other_write_may_find_no_space() -> None:
+def test_other_writes_must_not_fail() -> None:
     bench = Bench()
     bench.write(WriteFences([]))
     with pytest.raises(AssertionError):
@@ -75,7 +81,7 @@ def test_no_other_write_may_find_no_space() -> None:
 # --- messages ------------------------------------------------------------------------------------------
 
 
-def test_what_is_for_this_node_itself_is_not_sent() -> None:
+def test_message_to_this_node_is_not_sent() -> None:
     bench = Bench()
     bench.send("b", pb.Seal())
     assert bench.take(Send) == []
@@ -84,7 +90,7 @@ def test_what_is_for_this_node_itself_is_not_sent() -> None:
     assert (send.to, [bytes(data) for data in send.batches]) == (("c",), [b"x"])
 
 
-def test_messages_say_which_partition_and_epoch_they_are_about() -> None:
+def test_messages_contain_partition_and_epoch() -> None:
     message = Bench().about(pb.Seal(), 3)
     assert (message.topic_id, message.partition, message.epoch) == (*KEY, 3)
 
@@ -92,7 +98,7 @@ def test_messages_say_which_partition_and_epoch_they_are_about() -> None:
 # --- the chain -----------------------------------------------------------------------------------------
 
 
-def test_a_message_of_an_older_epoch_is_answered_with_the_chain_from_there_and_not_taken() -> None:
+def test_message_of_an_older_epoch_is_answered_with_the_chain() -> None:
     chain = chain_of(5, 9, 9)
     bench = Bench(chain)
     assert not bench.is_current("c", 1, 0)
@@ -101,44 +107,44 @@ def test_a_message_of_an_older_epoch_is_answered_with_the_chain_from_there_and_n
     assert update.genesis == chain.genesis
 
 
-def test_a_message_of_a_newer_epoch_makes_this_node_ask_and_is_not_taken() -> None:
+def test_message_of_a_newer_epoch_requests_the_chain() -> None:
     bench = Bench(chain_of(5))
     assert not bench.is_current("c", 2, 0)
     [(to, status)] = bench.sent(pb.EpochStatus)
     assert (to, status.epoch, status.previous_hash) == ("c", 1, bench.chain.previous_hash)
 
 
-def test_a_message_of_the_active_epoch_is_taken_and_nothing_is_said() -> None:
+def test_message_of_the_active_epoch_is_current() -> None:
     bench = Bench(chain_of(5))
     assert bench.is_current("c", 1, 0)
     assert bench.peek() == []
 
 
-def test_a_node_is_asked_for_its_chain_only_so_often() -> None:
+def test_chain_requests_are_rate_limited() -> None:
     bench = Bench()
     asked_at_ms = []
     for now_ms in range(0, 121, 10):
-        bench.ask_chain("c", now_ms)
+        bench.request_chain("c", now_ms)
         asked_at_ms += [now_ms] if bench.take(Send) else []
     assert asked_at_ms == [0, 50, 100]
-    bench.ask_chain("a", 121)
-    bench.ask_chain("b", 121)
+    bench.request_chain("a", 121)
+    bench.request_chain("b", 121)
     assert [send.to for send in bench.take(Send)] == [("a",)], "another one may be asked at once"
     assert not bench.to_self
 
 
-def test_a_long_chain_is_told_a_piece_at_a_time() -> None:
+def test_long_chain_is_sent_in_parts() -> None:
     bench = Bench(chain_of(*range(DECISIONS_MAX + 3)))
-    bench.tell_chain("c", 2)
+    bench.send_chain("c", 2)
     update = bench.answer(pb.MetadataUpdate)
     assert list(update.decisions) == bench.chain.decisions[2 : 2 + DECISIONS_MAX]
     for nothing_new in (bench.active.epoch, bench.active.epoch + 1):
-        bench.tell_chain("c", nothing_new)
-    bench.tell_chain("b", 0)
+        bench.send_chain("c", nothing_new)
+    bench.send_chain("b", 0)
     assert (bench.take(Send), list(bench.to_self)) == ([], [])
 
 
-def test_epochs_begin_where_the_one_before_was_decided_to_end() -> None:
+def test_epoch_starts_at_the_decided_end_of_the_previous_one() -> None:
     chain = chain_of(5, 9)
     bench = Bench(chain)
     assert [bench.start_of(epoch) for epoch in range(3)] == [0, 5, 9]
@@ -146,7 +152,7 @@ def test_epochs_begin_where_the_one_before_was_decided_to_end() -> None:
     assert [bench.hash_before(epoch) for epoch in range(3)] == [b"", *map(decision_hash, chain.decisions)]
 
 
-def test_a_sealed_epoch_is_looked_for_at_its_own_replicas_first() -> None:
+def test_live_replicas_of_a_sealed_epoch_come_first() -> None:
     bench = Bench(chain_of(5, 9, placements=(("b", "d"), ("d", "e"))))
     assert bench.holders_of(0) == ["a", "b", "c", "d", "e"]
     assert bench.holders_of(1) == ["b", "d", "e"]
@@ -154,14 +160,14 @@ def test_a_sealed_epoch_is_looked_for_at_its_own_replicas_first() -> None:
     assert bench.holders_of(0) == ["c", "d", "e", "a", "b"], "who is dead may come back, and is asked last"
 
 
-def test_a_sealed_epoch_is_looked_for_wherever_it_may_have_been_moved_to() -> None:
+def test_replicas_of_later_epochs_may_hold_a_sealed_epoch() -> None:
     bench = Bench(chain_of(2, 4, 6, placements=(("d", "e"), ("e", "f"), ("g", "h"))))
     bench.hints.dead = {"a", "b", "c", "d", "e"}
     assert bench.holders_of(0)[:3] == ["f", "g", "h"], "it was filled in where epoch 2 lived; all before that are gone"
     assert bench.holders_of(1)[0] == "f"
 
 
-def test_digests_of_a_sealed_epoch_come_from_its_log_and_of_the_open_one_from_memory() -> None:
+def test_digests_come_from_the_log_for_sealed_epochs_and_from_memory_for_the_open_one() -> None:
     chain = chain_of(5)
     sealed, opened = run_of(descriptor(), 2, 3), run_of(chain.active, 4)
     bench = Bench(chain, held=opened)
@@ -174,7 +180,7 @@ def test_digests_of_a_sealed_epoch_come_from_its_log_and_of_the_open_one_from_me
     assert bench.position_of(1, 9) == opened[0].header.digest
 
 
-def test_membership_is_that_of_the_active_epoch() -> None:
+def test_membership_follows_the_active_epoch() -> None:
     chain = chain_of(5, placements=(("a", "c"),))
     bench = Bench(chain)
     assert not bench.is_member
@@ -185,7 +191,7 @@ def test_membership_is_that_of_the_active_epoch() -> None:
 # --- commit --------------------------------------------------------------------------------------------
 
 
-def test_the_watermark_follows_what_is_committed_and_durable_here_whichever_is_later() -> None:
+def test_watermark_follows_committed_and_durable_records() -> None:
     bench, batches = Bench(), run_of(descriptor(), 2, 3)
     bench.queue(batches)
     bench.note_commit(4)
@@ -198,7 +204,7 @@ def test_the_watermark_follows_what_is_committed_and_durable_here_whichever_is_l
     assert len(bench.take(CommitMoved)) == 2
 
 
-def test_the_watermark_never_goes_back_and_says_so_only_when_it_moves() -> None:
+def test_watermark_never_decreases_and_reports_only_changes() -> None:
     bench = Bench(held=run_of(descriptor(), 5))
     bench.note_commit(3)
     bench.note_commit(1)
@@ -207,7 +213,7 @@ def test_the_watermark_never_goes_back_and_says_so_only_when_it_moves() -> None:
     assert len(bench.take(CommitMoved)) == 1
 
 
-def test_a_decided_end_below_what_was_committed_is_a_broken_invariant_unless_an_operator_wanted_it() -> None:
+def test_decided_end_below_the_watermark_is_an_error_unless_unsafe() -> None:
     bench = Bench(held=run_of(descriptor(), 5))
     bench.note_commit(5)
     with pytest.raises(AssertionError):
@@ -219,7 +225,7 @@ def test_a_decided_end_below_what_was_committed_is_a_broken_invariant_unless_an_
 # --- trouble -------------------------------------------------------------------------------------------
 
 
-def test_a_replica_halts_once_and_keeps_the_first_reason() -> None:
+def test_first_reason_of_a_halt_is_kept() -> None:
     bench = Bench()
     bench.halt("first")
     bench.halt("second", for_good=True)
@@ -228,7 +234,7 @@ def test_a_replica_halts_once_and_keeps_the_first_reason() -> None:
     assert (bench.halted, bench.halted_for_good) == ("first", True)
 
 
-def test_chains_that_do_not_fit_stop_this_replica_for_good() -> None:
+def test_fork_halts_for_good() -> None:
     bench = Bench(chain_of(5))
     bench.forks("c", 1, "another past")
     assert (bench.halted, bench.halted_for_good) == ("another past", True)
@@ -248,7 +254,7 @@ def unsafe_chain(*ends: int, unsafe: set[int]) -> EpochChain:
     return chain
 
 
-def test_where_chains_part_is_looked_for_as_far_back_as_an_operator_has_decided_something() -> None:
+def test_fork_is_searched_back_to_the_first_unsafe_decision() -> None:
     bench = Bench(unsafe_chain(*range(5, 75), unsafe={2}))
     bench.forks("c", 70, "another past")
     bench.forks("c", 6, "another past")
@@ -267,7 +273,7 @@ def test_where_chains_part_is_looked_for_as_far_back_as_an_operator_has_decided_
     ("here", "there", "goes_on", "tells"),
     [(True, False, True, True), (False, True, False, False), (True, True, False, True), (False, False, False, True)],
 )
-def test_who_goes_on_is_judged_where_the_chains_part(*, here: bool, there: bool, goes_on: bool, tells: bool) -> None:
+def test_fork_is_evaluated_where_the_chains_differ(*, here: bool, there: bool, goes_on: bool, tells: bool) -> None:
     bench = Bench(unsafe_chain(5, 6, 7, unsafe={0} | ({1} if here else set())))
     other = unsafe_chain(5, 9, unsafe={0} | ({1} if there else set()))
     bench.differs("c", 1, pb.EpochDecision.FromString(other.decisions[1]))
@@ -276,7 +282,7 @@ def test_who_goes_on_is_judged_where_the_chains_part(*, here: bool, there: bool,
     assert [update.first_epoch for _, update in bench.sent(pb.MetadataUpdate)] == ([1] if tells else [])
 
 
-def test_a_doubtful_copy_is_whole_once_it_holds_durably_what_the_owner_had() -> None:
+def test_doubt_ends_once_the_owners_end_is_durable_here() -> None:
     bench, batches = Bench(doubt="short"), run_of(descriptor(), 2, 3)
     bench.queue(batches[:1])
     bench.queue(batches[1:])
@@ -305,12 +311,12 @@ def test_only_an_owner_without_a_promise_may_acknowledge(*, owner: bool, promise
 # --- roles ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("role", BECOMES)
-def test_a_role_becomes_what_the_table_says_and_nothing_else(role: Role) -> None:
-    for other in BECOMES:
+@pytest.mark.parametrize("role", ROLE_TRANSITIONS)
+def test_roles_change_only_as_allowed(role: Role) -> None:
+    for other in ROLE_TRANSITIONS:
         bench = Bench()
         bench.role = role
-        if other in BECOMES[role]:
+        if other in ROLE_TRANSITIONS[role]:
             bench.become(other)
             assert bench.role == other
         else:
@@ -319,8 +325,8 @@ def test_a_role_becomes_what_the_table_says_and_nothing_else(role: Role) -> None
             assert bench.role == role
 
 
-def test_a_decision_makes_a_follower_or_an_outsider_of_every_role() -> None:
-    for role in BECOMES:
+def test_decision_resets_every_role() -> None:
+    for role in ROLE_TRANSITIONS:
         for placement, expected in ((("b",), "follower"), (("a",), "outsider")):
             chain = chain_of(5)
             bench = Bench(chain)
@@ -333,13 +339,13 @@ def test_a_decision_makes_a_follower_or_an_outsider_of_every_role() -> None:
 # --- standing ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("standing", TURNS)
-def test_a_standing_turns_into_what_the_table_says_and_nothing_else(standing: Standing) -> None:
+@pytest.mark.parametrize("standing", STANDING_TRANSITIONS)
+def test_standings_change_only_as_allowed(standing: Standing) -> None:
     bench = Bench()
     if standing != "sound":
         bench.halt("this copy is wrong", for_good=standing == "halted for good")
     assert bench.standing == standing
-    if "sound" in TURNS[standing]:
+    if "sound" in STANDING_TRANSITIONS[standing]:
         bench.enter()
         assert (bench.standing, bench.halted) == ("sound", None)
     else:
@@ -349,7 +355,7 @@ def test_a_standing_turns_into_what_the_table_says_and_nothing_else(standing: St
         assert (bench.standing, bench.halted) == ("halted for good", "this copy is wrong")
 
 
-def test_the_next_epoch_ends_what_was_held_against_this_copy_of_the_last_one() -> None:
+def test_next_epoch_ends_halt_and_doubt() -> None:
     bench = Bench(doubt="damaged")
     bench.halt("this copy is wrong")
     bench.fetched(5)
@@ -359,7 +365,7 @@ def test_the_next_epoch_ends_what_was_held_against_this_copy_of_the_last_one() -
     assert bench.halted is None
 
 
-def test_a_doubtful_copy_that_has_fetched_all_is_whole_once_that_is_durable() -> None:
+def test_doubt_ends_once_fetched_records_are_durable() -> None:
     bench = Bench(doubt="short")
     bench.queue(run_of(descriptor(), 2))
     bench.fetched(2)

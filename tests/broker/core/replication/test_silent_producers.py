@@ -1,4 +1,4 @@
-"""Producers of which only the end of their numbers is kept: the newest word counts, the oldest are forgotten."""
+"""Compact state of inactive producers: the newest entry counts, the oldest are dropped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidelog_broker.core.replication.silent_producers import SilentProducer, Sil
 from tidelog_proto import broker_pb2 as pb
 
 
-def test_each_is_found_with_its_newest_epoch_and_end() -> None:
+def test_producers_are_found_with_their_newest_epoch_and_end() -> None:
     silent = SilentProducers(run_length=4, runs_max=50)
     expected: dict[int, SilentProducer] = {}
     source = random.Random(7)
@@ -23,7 +23,7 @@ def test_each_is_found_with_its_newest_epoch_and_end() -> None:
     assert silent.find(5) is None
 
 
-def test_at_least_so_many_of_the_newest_are_kept_and_the_oldest_go_together() -> None:
+def test_newest_producers_are_kept_and_the_oldest_run_is_dropped() -> None:
     silent = SilentProducers(run_length=4, runs_max=3)
     for producer in range(1, 101):
         silent.add(producer, 0, producer)
@@ -32,7 +32,7 @@ def test_at_least_so_many_of_the_newest_are_kept_and_the_oldest_go_together() ->
         assert min(producer, 12) <= len(kept) <= 15
 
 
-def test_what_is_restored_is_the_same_and_goes_on_the_same_way() -> None:
+def test_restored_table_behaves_identically() -> None:
     silent = SilentProducers(run_length=4, runs_max=3)
     for producer in range(1, 11):
         silent.add(producer, producer % 3, 1000 + producer)
@@ -45,7 +45,7 @@ def test_what_is_restored_is_the_same_and_goes_on_the_same_way() -> None:
         assert restored.snapshot() == silent.snapshot()
 
 
-def test_an_older_snapshot_knows_of_none() -> None:
+def test_early_snapshot_has_no_silent_producers() -> None:
     assert SilentProducers.restore([]).find(1) is None
 
 
@@ -57,6 +57,6 @@ def test_an_older_snapshot_knows_of_none() -> None:
         pb.SilentProducers(producer_ids=bytes(7), producer_epochs=bytes(4), end_sequences=bytes(8)),
     ],
 )
-def test_columns_that_do_not_fit_are_refused(run: pb.SilentProducers) -> None:
+def test_columns_of_different_lengths_are_refused(run: pb.SilentProducers) -> None:
     with pytest.raises(DecodeError):
         SilentProducers.restore([run])

@@ -1,4 +1,4 @@
-"""A source serves what it durably and wholly has, to whoever pulls from where its own log agrees."""
+"""A source serves durable and complete epochs to replicas whose logs agree with its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def serve(trial: FetchingBench, *, epoch: int = 0, at: Position = ZERO, end: int
     return trial.source.on_ask("c", ask, 0)
 
 
-def test_what_is_durable_is_served_and_never_more_than_was_asked_for() -> None:
+def test_durable_records_are_served_within_the_requested_range() -> None:
     trial = FetchingBench(held=OPEN[:2])
     trial.queue(OPEN[2:])
     serve(trial)
@@ -29,7 +29,7 @@ def test_what_is_durable_is_served_and_never_more_than_was_asked_for() -> None:
     assert trial.take(ReadLog) == [ReadLog("c", 0, 2, 3, trial.timing.tail_bytes)]
 
 
-def test_who_has_everything_is_told_where_it_ends_and_what_is_committed() -> None:
+def test_requester_with_all_records_gets_end_and_commit() -> None:
     trial = FetchingBench(held=OPEN[:2])
     trial.queue(OPEN[2:])
     trial.note_commit(4)
@@ -39,7 +39,7 @@ def test_who_has_everything_is_told_where_it_ends_and_what_is_committed() -> Non
     assert reply.source_end_offset == 6, "offsets that are given out and not written yet are missing, too"
 
 
-def test_what_is_pushed_again_is_not_served_as_well() -> None:
+def test_resumed_push_is_not_served_as_well() -> None:
     trial = FetchingBench(held=OPEN)
     trial.pushes_from = 2
     assert serve(trial, at=end_of(OPEN[:1]))
@@ -49,7 +49,7 @@ def test_what_is_pushed_again_is_not_served_as_well() -> None:
     assert len(trial.take(ReadLog)) == 1
 
 
-def test_a_sealed_epoch_is_served_to_its_decided_end() -> None:
+def test_sealed_epoch_is_served_to_its_decided_end() -> None:
     past = Past()
     trial = past.lacking(held=(0, 1, 2))
     trial.pushes_from = 0
@@ -72,7 +72,7 @@ def test_a_sealed_epoch_is_served_to_its_decided_end() -> None:
     ],
     ids=["of an epoch to come", "of a copy that is not whole", "not at a boundary", "of another history"],
 )
-def test_what_is_not_held_as_asked_is_refused(epoch: int, at: Position, status: pb.ReplicaStatus) -> None:
+def test_range_that_is_not_held_is_refused(epoch: int, at: Position, status: pb.ReplicaStatus) -> None:
     trial = Past().lacking(2, held=(0, 1))
     trial.take()
     serve(trial, epoch=epoch, at=at)
@@ -80,28 +80,28 @@ def test_what_is_not_held_as_asked_is_refused(epoch: int, at: Position, status: 
     assert trial.take(ReadLog) == []
 
 
-def test_who_does_not_store_the_open_epoch_does_not_serve_it() -> None:
+def test_open_epoch_is_not_served_outside_its_placement() -> None:
     trial = FetchingBench(chain=EpochChain(descriptor(placement=("a", "c"))))
     serve(trial)
     assert trial.answer(pb.BackfillReply).status == pb.NOT_HELD
 
 
-def test_a_halted_replica_serves_nothing() -> None:
+def test_halted_replica_serves_nothing() -> None:
     trial = FetchingBench(held=OPEN)
     trial.halt("rot")
     serve(trial)
     assert trial.answer(pb.BackfillReply).status == pb.IN_LIMBO
 
 
-def test_who_does_not_know_the_digest_is_not_refused_for_it() -> None:
+def test_request_without_a_digest_is_served() -> None:
     trial = Past().lacking(held=(0, 1, 2))
     ask = pb.Backfill(epoch=1, from_offset=5, digest_unknown=True, max_bytes=1000)
     trial.source.on_ask("c", ask, 0)
     assert trial.take(ReadLog) == [ReadLog("c", 1, 5, 8, 1000)]
 
 
-def test_what_producers_have_sent_by_an_epochs_end_is_looked_up_in_whatever_is_here() -> None:
-    """A snapshot may tell where retention has deleted the epoch, or others have told what this node does not hold."""
+def test_producer_state_at_an_epochs_end_is_looked_up() -> None:
+    """A snapshot, or other nodes, may provide the state of an epoch that is deleted or missing here."""
     past = Past()
     ask = pb.Backfill(epoch=2, from_offset=12, producers=True)
     for held in ((0, 1, 2), (0, 1), ()):
@@ -111,14 +111,14 @@ def test_what_producers_have_sent_by_an_epochs_end_is_looked_up_in_whatever_is_h
         assert trial.take(RebuildProducers) == [RebuildProducers(2, 12, "c")]
 
 
-def test_producers_are_told_only_where_a_batch_ends() -> None:
+def test_producer_state_is_served_at_batch_boundaries_only() -> None:
     trial = Past().lacking(held=(0, 1, 2))
     trial.source.on_ask("c", pb.Backfill(epoch=2, from_offset=11, producers=True), 0)
     assert [type(effect) for effect in trial.peek()] == [Send]
     assert trial.answer(pb.BackfillReply).status == pb.NOT_HELD
 
 
-def test_what_was_read_is_sent_with_both_ends() -> None:
+def test_reply_contains_both_ends() -> None:
     trial = FetchingBench(held=OPEN)
     base, end = end_of(OPEN[:1]), end_of(OPEN[:2])
     trial.source.reply(ReadLog("c", 0, 2, 6, 1000), [OPEN[1].data], base, end, pb.HELD)

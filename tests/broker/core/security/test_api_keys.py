@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog_broker.core.security.api_keys import KnownSecrets, slow_hash
+from tidelog_broker.core.security.api_keys import VerifiedSecrets, slow_hash
 from tidelog_proto.auth.api_key import Key, parse_key
 from tidelog_proto.errors import ProtocolError
 
 TEXT = "tlk_abcdefghij234567_" + "s" * 43
 
 
-def test_a_key_is_cut_into_its_parts() -> None:
+def test_key_is_parsed() -> None:
     assert parse_key(TEXT) == Key("abcdefghij234567", "s" * 43)
 
 
@@ -17,20 +17,20 @@ BAD = ["", "tlk_abc", TEXT + "s", TEXT.upper(), TEXT.replace("tlk", "abc"), TEXT
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_what_is_no_key_is_refused_without_repeating_it(bad: str) -> None:
+def test_invalid_key_is_refused_without_repeating_it(bad: str) -> None:
     with pytest.raises(ProtocolError) as refused:
         parse_key(bad)
     assert not bad or bad not in refused.value.message
 
 
-def test_the_slow_hash_depends_on_secret_and_salt() -> None:
+def test_slow_hash_depends_on_secret_and_salt() -> None:
     hashes = {slow_hash(secret, salt) for secret in ("a", "b") for salt in (bytes(16), b"\1" * 16)}
     assert len(hashes) == 4
     assert {len(one) for one in hashes} == {32}
 
 
-def test_known_secrets_are_of_one_key_one_secret_and_one_kept_hash() -> None:
-    known = KnownSecrets(bytes(32), entries_max=2)
+def test_cached_secret_matches_one_key_secret_and_hash() -> None:
+    known = VerifiedSecrets(bytes(32), entries_max=2)
     known.learn(Key("a", "s"), b"hash")
     assert known.knows(Key("a", "s"), b"hash")
     assert not known.knows(Key("a", "t"), b"hash")

@@ -1,4 +1,4 @@
-"""Whose quota holds for whom, and what is none."""
+"""Resolution and validation of quotas."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def quotas_of(by_subject: dict[str, pb.Quota]) -> Quotas:
     return quotas
 
 
-def test_nobody_is_bound_where_nothing_is_said() -> None:
+def test_without_quotas_everything_is_unlimited() -> None:
     assert Quotas().of_principal("ann", ["etl"]) == Quotas().of_address("10.0.0.1/32") == Limits()
     assert not Limits().has_rates
 
 
-def test_each_limit_is_that_of_the_narrowest_subject_that_names_it() -> None:
+def test_most_specific_quota_determines_each_limit() -> None:
     quotas = quotas_of(
         {
             "default": pb.Quota(requests=1, topics=1, connections=1),
@@ -45,13 +45,13 @@ def test_each_limit_is_that_of_the_narrowest_subject_that_names_it() -> None:
     assert quotas.of_principal("ann").has_rates
 
 
-def test_a_narrow_quota_can_lift_a_broad_one() -> None:
+def test_specific_quota_can_lift_a_general_one() -> None:
     quotas = holding(**{"*": 5, "ann": UNLIMITED})
     assert quotas.of_principal("ann").requests is None
     assert quotas.of_principal("ben").requests == 5
 
 
-def test_of_networks_the_smallest_one_counts() -> None:
+def test_smallest_containing_network_applies() -> None:
     quotas = holding(
         **{"address:10.0.0.0/8": 1, "address:10.1.0.0/16": 2, "address:2001:db8::/48": 3, "address:0.0.0.0/0": 4}
     )
@@ -68,7 +68,7 @@ def test_of_networks_the_smallest_one_counts() -> None:
     assert counted_address("2001:db8:0:7::1") == counted_address("2001:db8:0:7:8::%eth0"), "a /64 counts as one"
 
 
-def test_an_administrator_is_bound_by_its_own_name_alone() -> None:
+def test_only_quotas_of_its_own_name_apply_to_an_administrator() -> None:
     quotas = Quotas(["admin"])
     for subject in ("default", "*", "role:etl"):
         quotas.put(pb.Quota(quota_id=subject, subject=subject, requests=1))
@@ -77,13 +77,13 @@ def test_an_administrator_is_bound_by_its_own_name_alone() -> None:
     assert quotas.of_principal("admin", ["etl"]).requests == 7
 
 
-def test_what_only_a_newer_release_knows_harms_nobody() -> None:
+def test_unknown_subjects_of_a_newer_release_are_ignored() -> None:
     quotas = holding(**{"address:the moon": 1, "address:10.0.0.0/8": 2, "of another kind": 3})
     assert quotas.of_address("10.0.0.1/32").requests == 2
     assert quotas.of_address("") == Limits()
 
 
-def test_a_quota_ends_when_it_is_dropped() -> None:
+def test_dropped_quota_does_not_apply() -> None:
     quotas = holding(ann=1)
     changes = quotas.changes
     quotas.drop("none")
@@ -94,7 +94,7 @@ def test_a_quota_ends_when_it_is_dropped() -> None:
     assert quotas.of_subject("ann") is None
 
 
-def test_a_subject_has_one_spelling() -> None:
+def test_subject_has_one_canonical_form() -> None:
     assert canonical("address:2001:DB8::/48") == "address:2001:db8::/48"
     assert canonical("address:10.0.0.1") == "address:10.0.0.1/32"
     assert [canonical(subject) for subject in ("ann", "role:etl", "*", "default")] == [
@@ -131,20 +131,20 @@ def test_a_subject_has_one_spelling() -> None:
         pb.Quota(subject="address:::/0", connections=0),
     ],
 )
-def test_what_cannot_be_is_refused(quota: pb.Quota) -> None:
+def test_invalid_quotas_are_refused(quota: pb.Quota) -> None:
     with pytest.raises(ProtocolError) as refused:
         check_quota(quota, is_admin=False)
     assert refused.value.code == pb.INVALID_REQUEST
 
 
-def test_none_of_what_is_counted_may_be_had() -> None:
+def test_countable_limits_may_be_zero() -> None:
     check_quota(pb.Quota(subject="ann", connections=0, topics=0, partitions=0), is_admin=False)
     check_quota(pb.Quota(subject="address:10.0.0.0/8", connections=0, requests=1, produce_bytes=4096), is_admin=False)
 
 
-def test_an_administrator_may_be_bounded_and_not_kept_out() -> None:
+def test_administrator_may_be_limited_but_not_locked_out() -> None:
     least = pb.Quota(subject="root", connections=1, requests=1, in_flight_bytes=4096, topics=0, partitions=0, groups=0)
     check_quota(least, is_admin=True)
     least.connections = 0
-    with pytest.raises(ProtocolError, match="0 connections for 'root' would lock everybody out"):
+    with pytest.raises(ProtocolError, match="connections must be >= 1 for 'root', got 0"):
         check_quota(least, is_admin=True)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog_broker.core.security import registry as registry_module
-from tidelog_broker.core.security.registry import KEY, QUOTA, RULE, SecurityRegistry, wrapped_security
+from tidelog_broker.core.security.registry import KEY, QUOTA, RULE, SecurityRegistry, to_meta_record
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -18,7 +18,7 @@ def rule(rule_id: str = "r", revision: int = 1, *, deleted: bool = False) -> pb.
     return pb.SecurityRecord(id=RULE + rule_id, revision=revision, deleted=deleted, rule=what)
 
 
-def test_the_highest_revision_holds_in_whatever_order_and_a_deletion_is_not_revived() -> None:
+def test_highest_revision_wins_and_a_deletion_is_final() -> None:
     registry = SecurityRegistry()
     assert registry.apply(key(revision=2, deleted=True))
     assert not registry.apply(key(revision=1))
@@ -28,19 +28,19 @@ def test_the_highest_revision_holds_in_whatever_order_and_a_deletion_is_not_revi
     assert registry.next_of(KEY + "k").revision == 3
 
 
-def test_a_key_vouches_for_its_principal_until_it_is_revoked() -> None:
+def test_key_authenticates_its_principal_until_it_is_revoked() -> None:
     registry = SecurityRegistry()
     registry.apply(key())
     assert registry.vouches_for(KEY + "k", "ann")
     assert not registry.vouches_for(KEY + "k", "ben")
-    assert [found.key_id for found in registry.standing_keys()] == ["k"]
+    assert [found.key_id for found in registry.api_keys()] == ["k"]
     changes = registry.changes
     registry.apply(key(revision=2, deleted=True))
     assert registry.changes > changes
     assert not registry.vouches_for(KEY + "k", "ann")
 
 
-def test_rules_come_and_go() -> None:
+def test_rules_are_added_and_removed() -> None:
     registry = SecurityRegistry()
     registry.apply(rule())
     assert registry.permissions.decide("ann", (), pb.OP_PRODUCE, pb.RES_TOPIC, "a").allowed
@@ -48,7 +48,7 @@ def test_rules_come_and_go() -> None:
     assert not registry.permissions.decide("ann", (), pb.OP_PRODUCE, pb.RES_TOPIC, "a").allowed
 
 
-def test_quotas_come_and_go_and_no_rule_is_judged_again_for_them() -> None:
+def test_quotas_are_added_and_removed_without_invalidating_rules() -> None:
     registry = SecurityRegistry()
     changes = registry.changes
     quota = pb.Quota(quota_id="q", subject="ann", topics=3)
@@ -59,7 +59,7 @@ def test_quotas_come_and_go_and_no_rule_is_judged_again_for_them() -> None:
     assert registry.changes == changes
 
 
-def test_records_are_listed_in_pages_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_paged_and_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = SecurityRegistry()
     for number in range(5):
         registry.apply(rule(f"r{number}"))
@@ -69,13 +69,13 @@ def test_records_are_listed_in_pages_and_bounded(monkeypatch: pytest.MonkeyPatch
     page, more = registry.page(RULE, page[-1].id, 3)
     assert ([one.id for one in page], more) == ([RULE + "r3", RULE + "r4"], False)
     monkeypatch.setattr(registry_module, "RULES_MAX", 5)
-    with pytest.raises(ProtocolError, match="5 of these"):
-        registry.refuse_too_many(RULE)
-    registry.refuse_too_many(KEY)
+    with pytest.raises(ProtocolError, match="there are 5 rule records"):
+        registry.check_limit(RULE)
+    registry.check_limit(KEY)
 
 
-def test_a_record_of_meta_is_told_from_topics_and_nodes() -> None:
-    value = wrapped_security(key()).SerializeToString()
+def test_security_record_is_distinguished_from_topics_and_nodes() -> None:
+    value = to_meta_record(key()).SerializeToString()
     assert pb.MetaRecord.FromString(value).WhichOneof("what") == "security"
     topic = pb.TopicRecord(name="t", topic_id=bytes(16), revision=1).SerializeToString()
     assert pb.MetaRecord.FromString(topic).WhichOneof("what") is None

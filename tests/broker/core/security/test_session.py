@@ -13,7 +13,7 @@ def allowing(name: str) -> pb.AccessRule:
     return pb.AccessRule(rule_id=name, principal="ann", operations=[pb.OP_CONSUME], resource=pb.RES_TOPIC, name=name)
 
 
-def test_a_session_asks_again_once_the_rules_have_changed() -> None:
+def test_session_evaluates_again_after_rules_change() -> None:
     permissions = Permissions()
     session = Session(permissions, "ann")
     assert not session.may(pb.OP_CONSUME, pb.RES_TOPIC, "a")
@@ -26,25 +26,25 @@ def test_a_session_asks_again_once_the_rules_have_changed() -> None:
     assert refused.value.code == pb.FORBIDDEN
 
 
-def test_what_the_brokers_own_topics_need_is_said() -> None:
+def test_refusal_of_internal_topics_names_the_required_permission() -> None:
     permissions = Permissions()
     permissions.put(allowing("__audit"))
-    with pytest.raises(ProtocolError, match=r"consume on the topic '__audit' \(.* need `cluster` on the cluster\)"):
+    with pytest.raises(ProtocolError, match=r"consume on the topic '__audit' \(.* require `cluster` on the cluster\)"):
         Session(permissions, "ann").check(pb.OP_CONSUME, pb.RES_TOPIC, "__audit")
 
 
-def test_a_topic_that_is_named_by_id_is_named_to_those_alone_who_may_see_it() -> None:
+def test_topic_name_is_hidden_from_callers_that_may_not_see_it() -> None:
     permissions = Permissions()
     permissions.put(allowing("seen"))
     session = Session(permissions, "ann")
     for name, shown in (("seen", "'seen'"), ("hidden", "with the id 0102"), ("__audit", "with the id 0102")):
         error = session.refusal(pb.OP_PRODUCE, pb.RES_TOPIC, name, by_id=b"\1\2")
         assert isinstance(error, NotAllowedError)
-        assert error.message == f"'ann' has no permission: produce on the topic {shown}"
+        assert error.message.startswith(f"'ann' has no permission: produce on the topic {shown};")
         assert error.resource == f"topic:{name}", "the audit log names it"
 
 
-def test_what_rules_deny_that_were_not_all_read_is_not_for_certain() -> None:
+def test_denial_is_uncertain_until_all_rules_are_read() -> None:
     permissions = Permissions(["admin"])
     permissions.put(allowing("a"))
     permissions.all_read = False
@@ -58,7 +58,7 @@ def test_what_rules_deny_that_were_not_all_read_is_not_for_certain() -> None:
         assert refused.value.code == code
 
 
-def test_a_session_that_forgets_answers_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_with_a_cleared_cache_decides_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "REMEMBERED_MAX", 10)
     permissions = Permissions()
     permissions.put(allowing("5"))
@@ -67,7 +67,7 @@ def test_a_session_that_forgets_answers_the_same(monkeypatch: pytest.MonkeyPatch
         assert session.may(pb.OP_CONSUME, pb.RES_TOPIC, str(number)) == (number == 5)
 
 
-def test_another_node_is_told_of_the_caller_and_a_session_ends() -> None:
+def test_caller_is_forwarded_and_a_session_expires() -> None:
     session = Session(Permissions(), "ann", frozenset({"b", "a"}), identity="key/1", expires_us=10)
     assert session.caller() == pb.Caller(principal="ann", roles=["a", "b"], identity="key/1", expires_us=10)
     assert not session.expired(9)

@@ -37,8 +37,8 @@ async def test_a_node_of_the_cluster_is_welcome(node: Node) -> None:
     ("change", "code", "words"),
     [
         ({"secrets": ClusterSecrets(b"other")}, pb.UNAUTHENTICATED, "another cluster secret"),
-        ({"cluster_id": b"d" * 16}, pb.FORBIDDEN, "two clusters told to join each other"),
-        ({"node_id": "b"}, pb.FORBIDDEN, "two nodes are called 'b'"),
+        ({"cluster_id": b"d" * 16}, pb.FORBIDDEN, "a data directory cannot change its cluster"),
+        ({"node_id": "b"}, pb.FORBIDDEN, "two nodes have the id 'b'"),
         ({"bootstrap_hash": b"1" * 32}, pb.FORBIDDEN, "bootstrap files"),
     ],
 )

@@ -1,11 +1,11 @@
-"""For whom members read: what each may be given, also while a coordinator has not heard of it yet."""
+"""Topics that members may get according to their callers, also before a new coordinator knows the callers."""
 
 from __future__ import annotations
 
 import pytest
 
+from tidelog_broker.core.groups.member_access import UNRESTRICTED, MemberAccess
 from tidelog_broker.core.groups.membership import ConsumerGroup
-from tidelog_broker.core.groups.readers import ANYBODY, GroupReader
 from tidelog_broker.core.security.permissions import Permissions
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import PartitionKey
@@ -17,18 +17,18 @@ WISH = pb.GroupWish(pattern=".*")
 
 
 def write(group: ConsumerGroup) -> None:
-    """Make what was decided durable, with each member giving up at once what it is to."""
+    """Make the decisions durable, with each member revoking partitions immediately."""
     for _ in range(3):
         while (record := group.next_record()) is not None:
             group.written(pb.GroupRecord.FromString(record.SerializeToString()))
         for member_id in group.member_ids:
-            told = group.told(member_id)
+            told = group.assignment_of(member_id)
             assert told is not None
             group.report(member_id, seen_revision=told.revision, held=told.assigned)
 
 
 def keys(group: ConsumerGroup, member_id: str) -> set[PartitionKey]:
-    told = group.told(member_id)
+    told = group.assignment_of(member_id)
     assert told is not None
     return set(told.assigned)
 
@@ -43,7 +43,7 @@ def keys(group: ConsumerGroup, member_id: str) -> set[PartitionKey]:
         ([(pb.OP_ALL, False), (pb.OP_CONSUME, True)], False),
     ],
 )
-def test_who_may_read_may_see_and_consume(rules: list[tuple[pb.Operation, bool]], may: bool) -> None:
+def test_read_access_requires_describe_and_consume(rules: list[tuple[pb.Operation, bool]], may: bool) -> None:
     permissions = Permissions()
     for number, (operation, deny) in enumerate(rules):
         permissions.put(
@@ -56,23 +56,23 @@ def test_who_may_read_may_see_and_consume(rules: list[tuple[pb.Operation, bool]]
                 deny=deny,
             )
         )
-    assert GroupReader(Session(permissions, "ann")).may_read("t") is may
-    assert ANYBODY.may_read("t")
+    assert MemberAccess(Session(permissions, "ann")).may_read("t") is may
+    assert UNRESTRICTED.may_read("t")
 
 
 class Callers:
-    """Who may read which topics, and for whom members read that have been heard of."""
+    """Read permissions by caller, and the known callers of members."""
 
     def __init__(self, **topics: int) -> None:
         self.topics = {name.encode() * 16: count for name, count in topics.items()}
         self.may: dict[str, set[bytes]] = {}
-        self.heard: dict[str, GroupReader] = {}
+        self.heard: dict[str, MemberAccess] = {}
 
     def hear(self, member_id: str, name: str, *may: bytes) -> None:
         self.may[name] = set(may)
-        self.heard[member_id] = GroupReader(Session(Permissions(), name))
+        self.heard[member_id] = MemberAccess(Session(Permissions(), name))
 
-    def subscribed(self, _: pb.GroupWish, reader: GroupReader) -> dict[bytes, int]:
+    def subscribed(self, _: pb.GroupWish, reader: MemberAccess) -> dict[bytes, int]:
         may = self.may[reader.principal] if reader.principal else self.topics.keys()
         return {topic_id: count for topic_id, count in self.topics.items() if topic_id in may}
 
@@ -80,7 +80,7 @@ class Callers:
         return ConsumerGroup("g", self.subscribed, self.heard.get)
 
 
-def test_each_member_has_what_its_caller_may_read_and_what_nobody_may_is_nobodys() -> None:
+def test_members_only_get_topics_that_their_callers_may_read() -> None:
     callers = Callers(t=2, u=2, v=2)
     callers.hear(ADA, "ada", T)
     callers.hear(BOB, "bob", T, U)
@@ -91,17 +91,17 @@ def test_each_member_has_what_its_caller_may_read_and_what_nobody_may_is_nobodys
     assert keys(group, ADA) == {(T, 0), (T, 1)}
     assert keys(group, BOB) == {(U, 0), (U, 1)}
     callers.may["ada"] = set()
-    group.look_at_topics()
+    group.check_topics()
     write(group)
     assert keys(group, ADA) == set()
     assert keys(group, BOB) == {(T, 0), (T, 1), (U, 0), (U, 1)}
     callers.may["ada"] = {T}
-    group.look_at_topics()
+    group.check_topics()
     write(group)
     assert keys(group, ADA) == {(T, 0), (T, 1)}, "what all members together may read is as before"
 
 
-def test_who_has_not_been_heard_of_keeps_its_topics_and_gets_no_others() -> None:
+def test_member_with_an_unknown_caller_keeps_its_topics_and_gets_no_others() -> None:
     callers = Callers(t=1, u=2)
     for member_id, name in ((ADA, "ada"), (BOB, "bob")):
         callers.hear(member_id, name, T)
@@ -115,14 +115,14 @@ def test_who_has_not_been_heard_of_keeps_its_topics_and_gets_no_others() -> None
     following = callers.group()
     following.restart(group.standing)
     callers.topics[T] = 2
-    following.look_at_topics()
+    following.check_topics()
     write(following)
     assert (keys(following, first), keys(following, second)) == ({(T, 0), (T, 1)}, set())
     callers.hear(first, "first", T, U)
-    following.look_at_topics()
+    following.check_topics()
     write(following)
     assert (len(keys(following, first)), keys(following, second)) == (4, set())
     callers.hear(second, "second", U)
-    following.look_at_topics()
+    following.check_topics()
     write(following)
     assert keys(following, second) == {(U, 0), (U, 1)}

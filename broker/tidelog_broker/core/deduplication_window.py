@@ -1,17 +1,18 @@
-"""The contents of a partition's newest records: which of them a batch has again (ADR 0087).
+"""Content hashes of a partition's newest records, to find duplicates in a batch (ADR 0087).
 
-A window is the last `records_max` records and, if there is a bound by time, of those the ones that were appended in the
-last `age_us`, and nothing below the log's start. It is asked with the time of the batch that is about to be appended,
-so it is a function of the log in front of that batch.
+A window covers the last `records_max` records, of these the ones appended in the last `age_us` if that is set, and no
+record below the log start. `find` takes the append time of the batch, so the result depends only on the log before that
+batch.
 
-The rows lie in generations, oldest first: numbers in the order of the log, with a hash table in front (open addressing,
-at most half full). A full generation is followed by another, as large as all rows that count, up to a quarter of the
-window. Nothing is ever deleted from a table: rows in front of the window do not count, and a generation goes as a whole
-when its last row does. So no step costs more than the records that it is about, and memory is bounded: a row takes
-`ROW_BYTES`, and there are no more rows than twice those of a full window, a generation to be filled included.
+Rows are stored in generations, oldest first: arrays in log order, with an open-addressing hash table that is at most
+half full. When a generation is full the next one is started, as large as the current number of live rows, up to a
+quarter of the window. Rows are never deleted from a table: rows outside the window are ignored, and a generation is
+dropped as a whole with its last row. The cost of each operation is therefore proportional to its records. Memory is
+bounded: a row takes `ROW_BYTES`, and there are at most twice as many rows as in a full window, including the generation
+that is being filled.
 
-Rejected: one table with deletions, which is rebuilt now and then in a pause of 100 ms for a million rows; sorted runs,
-which are merged with such a pause, too; a Bloom filter in front, which says yes now and then: a record would be lost.
+Rejected: one table with deletions, and sorted runs, because rebuilding or merging them pauses the partition for about
+100 ms with a million rows; a Bloom filter, because a false positive would drop a record.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from tidelog_proto.batch.canonical_columns import Int64s
 from tidelog_proto.batch.content_hash import Contents
 
 ROW_BYTES: Final = 48
-"""Two numbers of the hash, offset and time of 8 bytes each, and two places of 8 in the table."""
+"""Two hash words, offset and append time of 8 bytes each, and two table slots of 8 bytes."""
 
 _Tags = npt.NDArray[np.uint32]
 _ROWS_MIN: Final = 4096
-"""Of a generation, unless the window is smaller."""
+"""Minimum size of a generation, unless the window is smaller."""
 
 
-class ContentWindow:
-    """See the module. Used by one thread at a time; `find` takes and gives back no memory.
+class DeduplicationWindow:
+    """See the module. Not thread-safe; `find` does not allocate or release accounted memory.
 
     Args:
-        records_max: how many records it has.
-        age_us: how old they are at most, in µs; 0: of any age.
-        take: counts so many bytes of memory in, if there is room for them.
-        give_back: counts them out.
+        records_max: maximum number of records.
+        age_us: maximum age in µs; 0 for no limit.
+        take: reserves a number of bytes of the memory budget; returns False if they are not available.
+        give_back: returns bytes to the budget.
     """
 
     def __init__(
@@ -53,25 +54,25 @@ class ContentWindow:
         self._give_back = give_back
         self._generations: list[_Generation] = []
         self._end = 0
-        """How many rows there ever were."""
+        """Number of rows ever added."""
         self._start = 0
-        """The first row that counts."""
+        """The first row inside the window."""
 
     def __len__(self) -> int:
-        """How many records count, as far as has been looked at."""
+        """Return the number of records in the window as of the last `find` or `add`."""
         return self._end - self._start
 
     @property
     def size_bytes(self) -> int:
-        """The memory that it takes."""
+        """Memory of all generations."""
         return sum(one.size_bytes for one in self._generations)
 
     def find(self, contents: Contents, *, now_us: int, log_start: int) -> Int64s:
-        """Return for each content the offset of its newest record in the window, -1 where it has none.
+        """Return for each content the offset of its newest record in the window, -1 if it has none.
 
         Args:
-            contents: their hashes.
-            now_us: when they are to be appended; never earlier than before.
+            contents: content hashes.
+            now_us: append time of the batch; must not decrease.
             log_start: records below are deleted.
         """
         self._expire(now_us, log_start)
@@ -85,7 +86,7 @@ class ContentWindow:
         return found
 
     def reserve(self, count: int) -> bool:
-        """Take the memory for so many more rows; False when there is none, and nothing has changed."""
+        """Reserve memory for `count` more rows; return False, without any change, if it is not available."""
         self._drop()
         count = min(count, self._records_max)
         missing = count - sum(one.room for one in self._generations)
@@ -101,12 +102,12 @@ class ContentWindow:
         return True
 
     def add(self, contents: Contents, offsets: Int64s, append_us: Int64s) -> None:
-        """Add the newest records, in order; `reserve` has taken the memory for them.
+        """Add the newest records, in order; their memory must have been reserved by `reserve`.
 
         Args:
-            contents: their hashes.
-            offsets: where they are, above all before.
-            append_us: when they were appended, never earlier than those before.
+            contents: content hashes.
+            offsets: their offsets, above all earlier ones.
+            append_us: their append times, not below earlier ones.
         """
         newest = slice(max(0, len(contents) - self._records_max), None)
         contents, offsets, append_us = contents[newest], offsets[newest], append_us[newest]
@@ -120,12 +121,12 @@ class ContentWindow:
                 generation.add(contents[part], offsets[part], append_us[part])
                 self._end += room
                 at += room
-        assert at == len(contents), "memory for these rows was not taken"
+        assert at == len(contents), "memory for these rows was not reserved"
         self._start = max(self._start, self._end - self._records_max)
         self._drop()
 
     def close(self) -> None:
-        """Forget everything, and give the memory back."""
+        """Drop all rows and release their memory."""
         self._give_back(self.size_bytes)
         self._generations = []
         self._start = self._end
@@ -144,7 +145,7 @@ class ContentWindow:
                 break
 
     def _drop(self) -> None:
-        """Drop generations of which no row counts and none will be added to."""
+        """Drop full generations without rows inside the window."""
         while len(self._generations) > 1 and self._generations[1].first >= 0:
             oldest = self._generations[0]
             if oldest.first + oldest.count > self._start:
@@ -154,7 +155,7 @@ class ContentWindow:
 
 
 class _Generation:
-    """Rows that follow each other. `first` is the number of its first row in the window, -1 before it has one."""
+    """Consecutive rows. `first` is the number of its first row in the window, -1 while it is empty."""
 
     def __init__(self, rows: int) -> None:
         self.first = -1
@@ -164,18 +165,18 @@ class _Generation:
         self.append_us: Int64s = np.zeros(rows, np.int64)
         self._contents: Contents = np.zeros((rows, 2), np.uint64)
         self._tags = np.zeros(2 * rows, np.uint32)
-        """In each place of the table a part of the hash that is there; 0: free."""
+        """For each table slot, a part of the hash stored there; 0 for a free slot."""
         self._rows = np.zeros(2 * rows, np.int32)
-        """And the row that it is of."""
+        """For each table slot, its row."""
         self._mask = np.uint64(2 * rows - 1)
 
     @property
     def room(self) -> int:
-        """How many rows it has left."""
+        """Number of free rows."""
         return len(self.offsets) - self.count
 
     def find(self, contents: Contents, tags: _Tags) -> tuple[Int64s, Int64s]:
-        """Return the numbers of those contents that are here, and of each its newest row."""
+        """Return the indexes of the contents that are found, and the newest row of each."""
         places = self._places(contents)
         wanted = np.arange(len(contents))
         numbers: list[Int64s] = []
@@ -184,7 +185,7 @@ class _Generation:
             there = self._tags[places]
             taken = np.flatnonzero(there)
             alike = taken[there[taken] == tags[wanted[taken]]]
-            if len(alike):  # nearly always the same content
+            if len(alike):  # nearly always equal contents, not only equal tags
                 found = self._rows[places[alike]].astype(np.int64)
                 same = (self._contents[found] == contents[wanted[alike]]).all(axis=1)
                 numbers.append(wanted[alike[same]])
@@ -195,7 +196,7 @@ class _Generation:
         return np.concatenate([none, *numbers]), np.concatenate([none, *rows])
 
     def add(self, contents: Contents, offsets: Int64s, append_us: Int64s) -> None:
-        """Add rows, for which there is room. Of equal contents the newest row is found from then on."""
+        """Add rows; the caller ensures `room`. Of equal contents, `find` returns the newest row."""
         part = slice(self.count, self.count + len(contents))
         self._contents[part], self.offsets[part], self.append_us[part] = contents, offsets, append_us
         rows = np.arange(part.start, part.stop)
@@ -210,7 +211,7 @@ class _Generation:
             ours = free | (same & (others < rows))
             self._tags[places[ours]], self._rows[places[ours]] = tags[ours], rows[ours]
             settled = (ours & (self._rows[places] == rows)) | (same & ~ours)
-            # Who finds another content there goes on; who was overwritten in this step looks at the place again.
+            # A row that finds other content in its slot probes the next; one overwritten in this step retries its slot.
             places = np.where(free | same, places, self._next(places))[~settled]
             rows, tags = rows[~settled], tags[~settled]
 
@@ -222,10 +223,10 @@ class _Generation:
 
 
 def _tags(contents: Contents) -> _Tags:
-    """Return of each hash a part, which is not 0."""
+    """Return a non-zero part of each hash."""
     return (contents[:, 1] >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
 
 
 def _power(count: int) -> int:
-    """Return the smallest power of two that is no smaller; 1 for 0."""
+    """Return the smallest power of two >= `count`; 1 for 0."""
     return 1 << max(count - 1, 0).bit_length()

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog_broker.core.security.login import Login
-from tidelog_broker.core.security.sealed_logins import LOGIN_BYTES_MAX, LOGIN_MS, SealedLogins
+from tidelog_broker.core.security.signed_logins import LOGIN_BYTES_MAX, LOGIN_MS, SignedLogins
 from tidelog_broker.core.security.tickets import SKEW_MS, Tickets
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.scram import ServerSide, Verifier, opened
@@ -15,13 +15,13 @@ NOW_US = 1_000_000
 SECRET, NEWER, CLUSTER = b"s" * 32, b"n" * 32, b"c" * 16
 
 
-def of_cluster(*secrets: bytes) -> SealedLogins:
-    logins = SealedLogins(b"r" * 32)
+def of_cluster(*secrets: bytes) -> SignedLogins:
+    logins = SignedLogins(b"r" * 32)
     logins.use(secrets, CLUSTER)
     return logins
 
 
-def test_any_node_of_the_cluster_goes_on_for_half_a_minute() -> None:
+def test_any_node_of_the_cluster_continues_a_login_for_half_a_minute() -> None:
     sealed = of_cluster(SECRET).sealed(FIRST, LOGIN, holder="gate", now_us=NOW_US)
     for logins in (of_cluster(SECRET), of_cluster(NEWER, SECRET)):
         found = logins.opened(sealed, holder="gate", now_us=NOW_US)
@@ -36,12 +36,12 @@ def test_any_node_of_the_cluster_goes_on_for_half_a_minute() -> None:
     assert b"k" * 32 not in sealed, "what verifies a password stays in the node"
 
 
-def test_a_ticket_is_no_login_and_a_login_no_ticket() -> None:
-    logins, tickets = SealedLogins(SECRET), Tickets(SECRET)
+def test_tickets_and_logins_are_not_interchangeable() -> None:
+    logins, tickets = SignedLogins(SECRET), Tickets(SECRET)
     ticket = tickets.signed(pb.Caller(principal="ann"), holder="gate", now_us=NOW_US)
     assert logins.opened(ticket, holder="gate", now_us=NOW_US) is None
 
 
 @given(st.binary(max_size=100) | st.just(b"x" * (LOGIN_BYTES_MAX + 1)))
-def test_garbage_is_nothing(sealed: bytes) -> None:
-    assert SealedLogins(SECRET).opened(sealed, holder="gate", now_us=NOW_US) is None
+def test_garbage_is_not_a_login(sealed: bytes) -> None:
+    assert SignedLogins(SECRET).opened(sealed, holder="gate", now_us=NOW_US) is None

@@ -1,11 +1,12 @@
-"""Damage in the owner's copy of the open epoch: the owner ends the epoch, so that others can be asked for it.
+"""Damage in the owner's copy of the open epoch: the owner ends the epoch, so that the copy can be repaired.
 
-A copy of a sealed epoch is fetched again from any node that has it. Of the open epoch the owner is everybody's only
-source: what has rotted there is fetched by nobody, so a replica that lacks it would lag for as long as the epoch lasts,
-and the owner would keep what has rotted. Once the epoch has ended, both ask all who have held it.
+A damaged copy of a sealed epoch is fetched again from another node. The open epoch has only its owner as a source, so
+damage in its copy cannot be repaired, and replicas that lack the damaged records would lag until the epoch ends. Once
+the epoch is sealed, both fetch the records from all replicas that have them.
 
-The end is planned, at a time when enough others keep up to decide it at once. Where too few do, it would fence the
-writers for nothing: the others lack what only this node's copy holds. So the owner looks again until enough are there.
+The epoch is ended by plan, at a time when enough followers keep up to decide the end immediately. With too few, ending
+it would fence the producers without benefit, because the others lack records that only this copy has. The owner
+therefore waits until enough followers keep up.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from tidelog_broker.core.replication.push import Follower
 from tidelog_broker.core.replication.replica_state import ReplicaState
 
 
-class OpenDamage:
-    """What one replica knows of damage in its own copy of the open epoch, as its owner.
+class OpenEpochRepair:
+    """Damage in one replica's own copy of the open epoch, while it is the owner.
 
     Args:
-        state: of the replica.
-        followers: returns the other replicas as the owner sees them.
-        end: called with the time in ms when the epoch is to end; it looks whether it is ending already.
-        fetch: called with the epoch, once it has ended, what is damaged, and the time in ms.
+        state: state of the replica.
+        followers: returns the followers.
+        end: called with the time in ms to end the epoch; has no effect if it is ending already.
+        fetch: called after the end of the epoch with its number, the damage, and the time in ms.
     """
 
     def __init__(
@@ -39,18 +40,18 @@ class OpenDamage:
         self._end = end
         self._fetch = fetch
         self._found: tuple[int, str] | None = None
-        """The epoch, and what is damaged."""
+        """The damaged epoch, and a description of the damage."""
         self._look_ms = 0
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` has something to do; None while nothing is known to be damaged."""
+        """When `tick` has work; None without damage."""
         return self._look_ms if self._found is not None else None
 
     def note(self, epoch: int, reason: str, now_ms: int) -> bool:
-        """Take it that this node's copy of an epoch is damaged; return whether the epoch is to end for that.
+        """Record damage in this node's copy of an epoch; return whether the epoch will be ended because of it.
 
-        False for an epoch that has ended, for one of another owner, and for the only copy.
+        False for an epoch that has ended, for an epoch of another owner, and for the only copy.
         """
         state = self._state
         if epoch != state.active.epoch or state.role != "owner" or len(state.active.placement) == 1:
@@ -62,11 +63,11 @@ class OpenDamage:
         return True
 
     def entered(self, now_ms: int) -> None:
-        """An epoch has ended, perhaps the damaged one: look at the next tick."""
+        """Process that an epoch has ended, at the next tick."""
         self._look_ms = now_ms
 
     def tick(self, now_ms: int) -> None:
-        """Have the epoch end once enough others keep up, again later where that was dropped; fetch it when it has."""
+        """End the damaged epoch once enough followers keep up, retrying if that fails; fetch it after its end."""
         if self._found is None or now_ms < self._look_ms:
             return
         epoch, reason = self._found
@@ -78,7 +79,7 @@ class OpenDamage:
             self._end(now_ms)
 
     def _others_keep_up(self, now_ms: int) -> bool:
-        """Whether those that decide, this node and others, hold all that is older than a moment."""
-        alive = self._state.surroundings.alive
+        """Return whether enough followers for a quorum with this node keep up."""
+        alive = self._state.cluster_hints.alive
         ready = [one for one in self._followers() if alive(one.node_id) and one.keeps_up(now_ms)]
         return len(ready) >= max(1, self._state.active.ack_quorum - 1)

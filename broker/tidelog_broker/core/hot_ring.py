@@ -1,11 +1,11 @@
-"""Hot rings: the newest committed batches of a partition, kept in memory for readers who are close.
+"""Hot rings: in-memory caches of the newest committed batches of a partition.
 
-Subscribers and long-polling fetches that keep up are served from here without touching the log. Each ring
-is bounded in bytes; who asks for an offset before its start reads the log until it has caught up. It holds
-views of the very buffers that the batches arrived in.
+Subscribers and long-polling fetches near the end are served from the ring without reading the log. Each ring is bounded
+in bytes; readers at an offset before its start read the log until they have caught up. A ring holds views of the
+buffers in which the batches were received.
 
-Together a node's rings have a bound, too. When the sum passes it, the rings that were fed least recently
-give way first: their readers are the least likely to be close.
+The rings of a node share a budget. When their sum exceeds it, the rings that were appended to least recently are
+emptied first, because their readers are the least likely to be near the end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class RingEntry(NamedTuple):
-    """One committed batch: header and body, and the offsets it covers."""
+    """One committed batch: header, body and its offsets."""
 
     base_offset: int
     end_offset: int
@@ -25,7 +25,7 @@ class RingEntry(NamedTuple):
 
 
 class HotRing:
-    """A contiguous run of committed batches ending at the high watermark, oldest dropped first."""
+    """A contiguous sequence of committed batches that ends at the high watermark; the oldest are evicted first."""
 
     def __init__(self, *, bytes_max: int, start_offset: int) -> None:
         assert bytes_max >= 0
@@ -36,29 +36,29 @@ class HotRing:
 
     @property
     def start_offset(self) -> int:
-        """The first offset that can be read here."""
+        """The first offset in the ring."""
         return self._entries[0].base_offset if self._entries else self._end_offset
 
     @property
     def end_offset(self) -> int:
-        """Where the next batch begins."""
+        """The offset of the next batch."""
         return self._end_offset
 
     def restart(self, offset: int) -> None:
-        """Begin anew, empty, at `offset`: what comes next does not continue what was here."""
+        """Empty the ring and set its end to `offset`, because the next batch does not continue it."""
         self.shrink(0)
         self._end_offset = offset
 
     def push(self, entry: RingEntry) -> None:
-        """Add the batch that continues the ring, dropping the oldest ones past the bound."""
-        assert entry.base_offset == self._end_offset, "the ring has no holes"
+        """Append the next batch, evicting the oldest ones beyond the limit."""
+        assert entry.base_offset == self._end_offset, "batches must be contiguous"
         self._entries.append(entry)
         self._end_offset = entry.end_offset
         self.size_bytes += len(entry.data)
         self.shrink(self._bytes_max)
 
     def shrink(self, bytes_max: int) -> None:
-        """Drop the oldest batches until at most `bytes_max` bytes are held."""
+        """Evict the oldest batches until at most `bytes_max` bytes are held."""
         while self.size_bytes > bytes_max:
             self.size_bytes -= len(self._entries.popleft().data)
 
@@ -68,10 +68,10 @@ class HotRing:
             self.size_bytes -= len(self._entries.popleft().data)
 
     def read(self, offset: int, bytes_max: int, records_max: int | None = None) -> list[RingEntry] | None:
-        """Return batches from the one that holds `offset` on, at least one, about `bytes_max` bytes of them.
+        """Return batches starting with the one that contains `offset`, at least one, about `bytes_max` bytes in total.
 
         Returns:
-            None when `offset` lies before the ring; an empty list when it is the ring's end.
+            None if `offset` is before the start of the ring; an empty list at its end.
         """
         if offset < self.start_offset:
             return None
@@ -91,7 +91,7 @@ class HotRing:
 
 
 class RingBudget:
-    """Feeds rings and keeps their sum below `bytes_max`."""
+    """Appends to rings and keeps their total size below `bytes_max`."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -100,7 +100,7 @@ class RingBudget:
         self.size_bytes = 0
 
     def push(self, ring: HotRing, entry: RingEntry) -> None:
-        """Add a batch to `ring`, making room where the sum demands it."""
+        """Append a batch to `ring`, and empty other rings if the total exceeds the budget."""
         before = ring.size_bytes
         if _is_small_part(entry.data):
             entry = entry._replace(data=memoryview(bytes(entry.data)))
@@ -118,13 +118,13 @@ class RingBudget:
                 self._newest = None
 
     def drop_below(self, ring: HotRing, offset: int) -> None:
-        """Drop what lies below an offset: the log holds something else by now, as it is compacted."""
+        """Drop batches below an offset, because compaction has changed the log there."""
         before = ring.size_bytes
         ring.drop_below(offset)
         self.size_bytes -= before - ring.size_bytes
 
     def forget(self, ring: HotRing) -> None:
-        """Drop what a ring holds: its partition is gone, or what comes next does not continue it."""
+        """Empty a ring whose partition is gone, or whose next batch does not continue it."""
         if self._rings.pop(id(ring), None) is not None:
             self.size_bytes -= ring.size_bytes
             ring.shrink(0)
@@ -133,5 +133,5 @@ class RingBudget:
 
 
 def _is_small_part(data: memoryview) -> bool:
-    """Whether `data` would keep a frame in memory that is more than twice as long."""
+    """Return whether `data` keeps a buffer of more than twice its size in memory."""
     return 2 * len(data) < memoryview(data.obj).nbytes

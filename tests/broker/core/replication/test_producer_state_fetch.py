@@ -1,4 +1,4 @@
-"""What producers sent into compacted epochs that came from other nodes is asked of them, and kept."""
+"""Producer state of compacted copies is fetched from other nodes and stored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def answer(trial: FetchingBench, sender: str, *, knows: bool) -> None:
     trial.backfill.on_reply(sender, reply, (), 0)
 
 
-def test_it_is_asked_for_at_the_end_of_the_epoch_and_kept() -> None:
+def test_state_at_the_epochs_end_is_requested_and_stored() -> None:
     trial = whole()
     producers = trial.backfill.producers
     producers.want(1, 0)
@@ -40,7 +40,7 @@ def test_it_is_asked_for_at_the_end_of_the_epoch_and_kept() -> None:
     assert (producers.is_asking, producers.deadline_ms) == (False, None)
 
 
-def test_what_is_known_of_a_later_place_will_do() -> None:
+def test_later_state_is_accepted() -> None:
     trial = whole()
     producers = trial.backfill.producers
     producers.want(1, 0)
@@ -53,7 +53,7 @@ def test_what_is_known_of_a_later_place_will_do() -> None:
     assert producers.is_asking, "the log here has not come so far: it is asked for again"
 
 
-def test_an_older_end_tells_nothing_new() -> None:
+def test_request_for_an_earlier_end_is_skipped() -> None:
     trial = whole()
     producers = trial.backfill.producers
     producers.want(1, 0)
@@ -63,7 +63,7 @@ def test_an_older_end_tells_nothing_new() -> None:
     assert trial.peek() == []
 
 
-def test_where_nobody_knows_it_is_forgotten() -> None:
+def test_state_unknown_to_all_nodes_is_dropped() -> None:
     trial = whole()
     producers = trial.backfill.producers
     producers.want(1, 0)
@@ -74,7 +74,7 @@ def test_where_nobody_knows_it_is_forgotten() -> None:
     assert not producers.is_asking
 
 
-def test_without_space_it_is_asked_for_again() -> None:
+def test_failed_store_is_requested_again() -> None:
     trial = whole()
     producers = trial.backfill.producers
     producers.want(1, 0)
@@ -87,7 +87,7 @@ def test_without_space_it_is_asked_for_again() -> None:
     assert trial.asked()[1].producers
 
 
-def test_who_does_not_store_the_partition_any_more_asks_no_longer() -> None:
+def test_node_outside_the_placement_stops_asking() -> None:
     trial = whole()
     producers = trial.backfill.producers
     producers.want(1, 0)
@@ -101,7 +101,7 @@ def test_who_does_not_store_the_partition_any_more_asks_no_longer() -> None:
     assert producers.is_asking
 
 
-def test_it_is_asked_for_behind_a_copy_that_came_compacted() -> None:
+def test_state_is_requested_after_a_compacted_copy() -> None:
     past = CompactedPast()
     trial = past.holding(past.newer[0], past.batches[2], lacking=(1,))
     trial.take()
@@ -115,7 +115,7 @@ def test_it_is_asked_for_behind_a_copy_that_came_compacted() -> None:
     assert Position(8, reply.epoch_digest) == trial.ends_of(1)[-1]
 
 
-def test_who_knows_less_than_all_is_left_for_the_next() -> None:
+def test_source_with_incomplete_state_is_skipped() -> None:
     trial = whole()
     producers = trial.backfill.producers
     producers.want(1, 0)
@@ -127,7 +127,7 @@ def test_who_knows_less_than_all_is_left_for_the_next() -> None:
     assert trial.asked()[0] == "c"
 
 
-def test_it_is_asked_for_behind_a_copy_whose_front_is_deleted() -> None:
+def test_state_is_requested_after_a_copy_with_a_deleted_front() -> None:
     past = Past()
     trial = past.lacking(2)
     trial.take()
@@ -140,7 +140,7 @@ def test_it_is_asked_for_behind_a_copy_whose_front_is_deleted() -> None:
     assert [(ask.epoch, ask.from_offset) for ask in asks if ask.producers] == [(2, 12)]
 
 
-def test_it_is_not_asked_for_behind_a_copy_that_has_its_front() -> None:
+def test_state_is_not_requested_for_a_copy_with_its_front() -> None:
     past = Past()
     trial = past.lacking(2)
     trial.take()
@@ -151,8 +151,8 @@ def test_it_is_not_asked_for_behind_a_copy_that_has_its_front() -> None:
     assert [ask for ask in asks if ask.producers] == []
 
 
-def test_it_is_asked_for_where_what_is_missing_is_deleted_meanwhile() -> None:
-    """The log goes on behind it, and nobody has headers of it any more."""
+def test_state_is_requested_for_a_missing_epoch_deleted_meanwhile() -> None:
+    """The log continues after it, and no node has its headers any more."""
     past = Past()
     trial = past.lacking(1, held=(2,))
     trial.take()
@@ -161,7 +161,7 @@ def test_it_is_asked_for_where_what_is_missing_is_deleted_meanwhile() -> None:
     assert [(ask.epoch, ask.from_offset) for ask in asks if ask.producers] == [(1, 8)]
 
 
-def test_it_is_not_asked_for_where_there_is_no_log_to_keep_it_beside() -> None:
+def test_state_is_not_requested_without_a_log() -> None:
     trial = Past().lacking(1)
     trial.take()
     trial.backfill.raise_log_start(8, 0)

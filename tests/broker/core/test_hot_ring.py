@@ -1,4 +1,4 @@
-"""Hot rings: contiguous, honest about what they no longer have, and bounded, each and together."""
+"""Hot rings: contiguous, None below their start, and bounded individually and together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog_broker.core.ring import HotRing, RingBudget, RingEntry
+from tidelog_broker.core.hot_ring import HotRing, RingBudget, RingEntry
 
 
 def fill(ring: HotRing, sizes: list[tuple[int, int]], start: int = 0) -> int:
@@ -25,7 +25,7 @@ def fill(ring: HotRing, sizes: list[tuple[int, int]], start: int = 0) -> int:
     st.integers(0, 160),
     st.integers(1, 100),
 )
-def test_a_read_is_contiguous_from_the_batch_of_the_offset(
+def test_read_is_contiguous_from_the_batch_of_the_offset(
     sizes: list[tuple[int, int]], bound: int, offset: int, wanted: int
 ) -> None:
     ring = HotRing(bytes_max=bound, start_offset=0)
@@ -43,20 +43,20 @@ def test_a_read_is_contiguous_from_the_batch_of_the_offset(
         assert len(picked) == 1 or sum(len(entry.data) for entry in picked) <= wanted
 
 
-def test_an_empty_ring_starts_at_its_end() -> None:
+def test_empty_ring_starts_at_its_end() -> None:
     ring = HotRing(bytes_max=10, start_offset=40)
     assert ring.start_offset == 40
     assert ring.read(39, 1) is None
     assert ring.read(40, 1) == []
 
 
-def test_a_record_bound_stops_a_read() -> None:
+def test_record_limit_stops_a_read() -> None:
     ring = HotRing(bytes_max=1000, start_offset=0)
     fill(ring, [(4, 1), (4, 1), (4, 1)])
     assert [entry.base_offset for entry in ring.read(0, 1000, 5) or []] == [0, 4]
 
 
-def test_a_hole_is_a_bug() -> None:
+def test_gap_is_an_error() -> None:
     ring = HotRing(bytes_max=10, start_offset=0)
     with pytest.raises(AssertionError):
         ring.push(RingEntry(1, 2, 1, memoryview(b"x")))
@@ -66,7 +66,7 @@ def push(budget: RingBudget, ring: HotRing, offset: int, data: memoryview) -> No
     budget.push(ring, RingEntry(offset, offset + 1, 1, data))
 
 
-def test_the_ring_fed_least_recently_gives_way_first() -> None:
+def test_least_recently_fed_ring_is_emptied_first() -> None:
     budget = RingBudget(100)
     old, new = HotRing(bytes_max=100, start_offset=0), HotRing(bytes_max=100, start_offset=0)
     push(budget, old, 0, memoryview(bytes(60)))
@@ -79,7 +79,7 @@ def test_the_ring_fed_least_recently_gives_way_first() -> None:
     assert budget.size_bytes == 30
 
 
-def test_what_lies_below_an_offset_is_dropped_and_counted_out() -> None:
+def test_batches_below_an_offset_are_dropped_and_uncounted() -> None:
     budget, ring = RingBudget(1000), HotRing(bytes_max=1000, start_offset=0)
     for offset in (0, 2, 4):
         budget.push(ring, RingEntry(offset, offset + 2, 2, memoryview(bytes(10))))
@@ -92,7 +92,7 @@ def test_what_lies_below_an_offset_is_dropped_and_counted_out() -> None:
     assert budget.size_bytes == 10
 
 
-def test_a_small_part_of_a_large_frame_is_copied_out_of_it() -> None:
+def test_small_part_of_a_large_frame_is_copied() -> None:
     budget = RingBudget(1000)
     ring = HotRing(bytes_max=1000, start_offset=0)
     frame = memoryview(bytearray(900))

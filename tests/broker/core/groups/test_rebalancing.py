@@ -1,4 +1,4 @@
-"""What is given to whom: all of it, once, to who asked for it, evenly, and with as few moves as that takes."""
+"""Balancing: every partition is assigned once to a subscriber, evenly, and with few moves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog_broker.core.groups.evening import Assignment, askers, even
+from tidelog_broker.core.groups.rebalancing import Assignment, rebalance, subscribers_by_topic
 from tidelog_broker.core.topics import PartitionKey
 
 TOPICS = [bytes([number]) * 16 for number in range(4)]
@@ -23,14 +23,14 @@ def keys(count: int, topics: int = 1) -> list[PartitionKey]:
 
 
 def owners(assignment: Assignment) -> dict[PartitionKey, str]:
-    """Return who has each; nobody may have what another has."""
+    """Return the member of each partition, and check that no partition has two."""
     found = {key: member for member, held in assignment.items() for key in held}
     assert len(found) == sum(map(len, assignment.values()))
     return found
 
 
 def evened(members: Members, partitions: list[PartitionKey], has: dict[PartitionKey, str]) -> dict[PartitionKey, str]:
-    return owners(even(members, {key: (has.get(key), 1.0) for key in partitions}, worth=1.0))
+    return owners(rebalance(members, {key: (has.get(key), 1.0) for key in partitions}, gain_min=1.0))
 
 
 wishes = st.lists(st.frozensets(st.sampled_from(TOPICS), max_size=4), max_size=7)
@@ -38,7 +38,7 @@ held = st.lists(st.sampled_from(["m0", "m1", "m2", "gone", ""]), min_size=40, ma
 
 
 @given(wishes, st.lists(st.integers(0, 10), min_size=4, max_size=4), held)
-def test_everything_is_given_once_to_who_asked(
+def test_every_partition_is_assigned_once_to_a_subscriber(
     wanted: list[frozenset[bytes]], counts: list[int], had: list[str]
 ) -> None:
     members = {f"m{number}": topics for number, topics in enumerate(wanted)}
@@ -55,9 +55,7 @@ def test_everything_is_given_once_to_who_asked(
 
 
 @given(st.integers(1, 12), st.integers(0, 60), st.integers(1, 4))
-def test_equal_wishes_are_served_evenly_and_changes_move_as_few_as_can_be(
-    members: int, partitions: int, topics: int
-) -> None:
+def test_equal_subscriptions_are_balanced_with_minimal_moves(members: int, partitions: int, topics: int) -> None:
     everything = keys(partitions, topics)
     wanted = frozenset(topic for topic, _ in everything)
     names = [f"m{number}" for number in range(members + 1)]
@@ -77,13 +75,13 @@ def test_equal_wishes_are_served_evenly_and_changes_move_as_few_as_can_be(
     st.integers(1, 5),
     st.lists(st.sampled_from(["m0", "m1", ""]), min_size=30, max_size=30),
 )
-def test_weights_differ_by_no_more_than_is_worth_a_move(weights: list[float], members: int, had: list[str]) -> None:
+def test_weights_differ_by_less_than_the_minimum_gain(weights: list[float], members: int, had: list[str]) -> None:
     names = [f"m{number}" for number in range(members)]
     partitions = {
         (TOPICS[0], at): (who or None, weight) for at, (weight, who) in enumerate(zip(weights, had, strict=False))
     }
     worth = max(0.1 * sum(weights) / members, 1e-9)
-    given_to = owners(even(dict.fromkeys(names, ALL), partitions, worth=worth))
+    given_to = owners(rebalance(dict.fromkeys(names, ALL), partitions, gain_min=worth))
     assert given_to.keys() == partitions.keys()
     load = {name: sum(partitions[key][1] for key, who in given_to.items() if who == name) for name in names}
     for key, who in given_to.items():
@@ -93,16 +91,16 @@ def test_weights_differ_by_no_more_than_is_worth_a_move(weights: list[float], me
             assert difference <= worth * 1.001 or weight > difference / 2 * 0.999, "it would have brought them closer"
 
 
-def test_many_small_weights_go_to_one_that_comes() -> None:
-    """Each is worth little beside what a member has; together they are not."""
+def test_new_member_gets_many_small_weights() -> None:
+    """Each weight is small compared with the load of a member; their sum is not."""
     has: dict[PartitionKey, tuple[str | None, float]] = {key: (f"m{key[1] % 2}", 5.0) for key in keys(300)}
-    given_to = owners(even(dict.fromkeys(["m0", "m1", "m2"], frozenset({keys(1)[0][0]})), has, worth=50.0))
+    given_to = owners(rebalance(dict.fromkeys(["m0", "m1", "m2"], frozenset({keys(1)[0][0]})), has, gain_min=50.0))
     assert min(Counter(given_to.values()).values()) >= 85
 
 
-def test_who_has_asked_for_a_topic() -> None:
+def test_subscribers_are_listed_by_topic() -> None:
     members = {"b": frozenset(TOPICS[:2]), "a": frozenset(TOPICS[:1]), "c": frozenset(TOPICS[:2])}
-    found = askers(members, TOPICS[:3])
+    found = subscribers_by_topic(members, TOPICS[:3])
     assert {topic: list(who) for topic, who in found.items()} == {
         TOPICS[0]: ["b", "a", "c"],
         TOPICS[1]: ["b", "c"],
@@ -111,7 +109,7 @@ def test_who_has_asked_for_a_topic() -> None:
 
 
 @pytest.mark.parametrize("topics", [1, 200, 20_000])
-def test_the_largest_group_is_evened_out_in_time(topics: int) -> None:
+def test_largest_group_is_balanced_within_the_time_limit(topics: int) -> None:
     partitions = keys(20_000, topics)
     wanted = frozenset(topic for topic, _ in partitions)
     names = [f"m{number}" for number in range(1000)]

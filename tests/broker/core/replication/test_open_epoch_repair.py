@@ -1,4 +1,4 @@
-"""An owner whose copy of the open epoch has rotted ends the epoch, and who lacks something gets it from others."""
+"""An owner with a damaged copy of the open epoch ends it, so that replicas fetch missing records from each other."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class Rotten(Stage):
-    """The owner holds what has rotted: nobody takes what it sends of its log. One of the others lags."""
+    """The owner's log is damaged, so pulls from it fail. One follower lags."""
 
     def __init__(self, nodes: tuple[str, ...] = NODES, *, quorum: int = 2) -> None:
         self.name = ""
         self.fetched: list[tuple[str, int]] = []
-        """Who has asked others for which epochs."""
+        """Requested epochs by node."""
         super().__init__(nodes, quorum=quorum)
         self.first = self.owner()
         self.name = self.first.state.node_id
@@ -38,7 +38,7 @@ class Rotten(Stage):
         return len(self.logs[node].content()) == 6 and self.replicas[node].state.high_watermark == 6
 
 
-def test_who_lags_behind_a_rotten_owner_gets_it_from_others_once_the_epoch_has_ended() -> None:
+def test_follower_of_a_damaged_owner_gets_records_from_others_after_the_epoch() -> None:
     stage = Rotten()
     stage.later(5000)
     assert not stage.is_whole(stage.behind), "the owner is the only source of the open epoch"
@@ -50,7 +50,7 @@ def test_who_lags_behind_a_rotten_owner_gets_it_from_others_once_the_epoch_has_e
     assert stage.owner().state.active.epoch == stage.epoch + 1
 
 
-def test_the_owner_has_its_own_copy_fetched_again_once_the_epoch_has_ended() -> None:
+def test_owner_fetches_its_damaged_copy_after_the_epoch() -> None:
     stage = Rotten()
     assert stage.first.damaged(stage.epoch, "it has rotted", stage.now_ms) == "once ended"
     assert (stage.name, stage.epoch) not in stage.fetched, "the epoch is open"
@@ -62,7 +62,7 @@ def test_the_owner_has_its_own_copy_fetched_again_once_the_epoch_has_ended() -> 
     assert stage.fetched.count((stage.name, stage.epoch)) == asked, "it has what it wanted"
 
 
-def test_no_epoch_ends_while_too_few_others_keep_up() -> None:
+def test_epoch_is_not_ended_while_too_few_followers_keep_up() -> None:
     stage = Rotten()
     stage.down = {*stage.ahead}
     assert stage.first.damaged(stage.epoch, "it has rotted", stage.now_ms) == "once ended"
@@ -70,13 +70,13 @@ def test_no_epoch_ends_while_too_few_others_keep_up() -> None:
     assert stage.first.can_append, "its writers are not fenced for nothing"
     assert stage.first.state.active.epoch == stage.epoch
     stage.down = set()
-    stage.first.neighbours_changed(stage.now_ms)
+    stage.first.liveness_changed(stage.now_ms)
     stage.later(5000)
     assert stage.first.state.active.epoch == stage.epoch + 1
     assert stage.is_whole(stage.behind)
 
 
-def test_damage_that_is_told_of_again_ends_one_epoch() -> None:
+def test_repeated_damage_report_ends_one_epoch() -> None:
     stage = Rotten()
     for _ in range(3):
         stage.first.damaged(stage.epoch, "it has rotted", stage.now_ms)
@@ -84,7 +84,7 @@ def test_damage_that_is_told_of_again_ends_one_epoch() -> None:
     assert {replica.state.active.epoch for replica in stage.replicas.values()} == {stage.epoch + 1}
 
 
-def test_a_follower_leaves_the_open_epoch_to_its_owner() -> None:
+def test_follower_does_not_end_the_owners_epoch() -> None:
     stage = Rotten()
     [other] = stage.ahead
     assert stage.replicas[other].damaged(stage.epoch, "it has rotted", stage.now_ms) == "none"
@@ -92,7 +92,7 @@ def test_a_follower_leaves_the_open_epoch_to_its_owner() -> None:
     assert stage.first.state.active.epoch == stage.epoch
 
 
-def test_the_only_copy_is_left_as_it_is() -> None:
+def test_only_copy_is_kept() -> None:
     stage = Stage(("a",), quorum=1)
     stage.replicas["a"].want_owner(stage.now_ms)
     stage.later(1000)
@@ -103,7 +103,7 @@ def test_the_only_copy_is_left_as_it_is() -> None:
     assert (owner.state.active.epoch, owner.can_append) == (epoch, True)
 
 
-def test_a_sealed_epoch_is_fetched_again_at_once() -> None:
+def test_damaged_sealed_epoch_is_fetched_immediately() -> None:
     stage = Rotten()
     stage.first.damaged(stage.epoch, "it has rotted", stage.now_ms)
     stage.later(3000)

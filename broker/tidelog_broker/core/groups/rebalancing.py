@@ -1,11 +1,11 @@
-"""Evening out what the members of a group have, beginning with who has what and moving as little as that takes.
+"""Balancing of the loads of group members, starting from the current assignment, with few moves.
 
-A partition moves from the fullest member to the emptiest one that has asked for its topic, as long as that brings the
-two closer. Each move makes the sum of the squares of all loads smaller, so there is an end to it.
+A partition moves from the most loaded member to the least loaded subscriber of its topic while that reduces their
+difference. Each move decreases the sum of the squared loads, so the algorithm terminates.
 
-Topics for which the same members have asked are one *kind*: mostly there is one for all. A kind knows its emptiest
-member by a heap whose entries may be out of date, but never say more than a member has; so a load that grows costs
-nothing, and one that has shrunk an entry a kind. That makes a move a matter of microseconds, however many topics.
+Topics with the same set of subscribers are one *kind*; usually all topics are one kind. Each kind finds its least
+loaded member with a lazy heap, whose entries never exceed the real load: an increase costs nothing, a decrease one new
+entry per kind. A move therefore takes microseconds, independent of the number of topics.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from math import inf
 from tidelog_broker.core.topics import PartitionKey
 
 Assignment = dict[str, set[PartitionKey]]
-"""Member -> its partitions; every member is there."""
+"""Partitions by member; contains every member."""
 
 _Weighed = tuple[float, PartitionKey]
 
 
-def askers(members: Mapping[str, frozenset[bytes]], topics: Iterable[bytes]) -> dict[bytes, Sequence[str]]:
-    """Return who has asked for each topic, in order; topics for which the same members have share one list."""
+def subscribers_by_topic(
+    members: Mapping[str, frozenset[bytes]], topics: Iterable[bytes]
+) -> dict[bytes, Sequence[str]]:
+    """Return the subscribers of each topic, in member order; topics with the same subscribers share one list."""
     by_wish: dict[frozenset[bytes], list[str]] = {}
     for member, wanted in members.items():
         by_wish.setdefault(wanted, []).append(member)
@@ -41,66 +43,66 @@ def askers(members: Mapping[str, frozenset[bytes]], topics: Iterable[bytes]) -> 
     return found
 
 
-def even(
+def rebalance(
     members: Mapping[str, frozenset[bytes]],
     partitions: Mapping[PartitionKey, tuple[str | None, float]],
     *,
-    worth: float,
+    gain_min: float,
 ) -> Assignment:
-    """Return who is to have what.
+    """Return the balanced assignment.
 
     Args:
-        members: by member, in the order in which equals are served, the topics that it has asked for.
-        partitions: who has each, if somebody does, and its weight, above zero.
-        worth: above zero, in weights; members that differ by less are left as they are, and a partition that would
-            make the emptier one the fuller one moves only if they come closer by that.
+        members: subscribed topic ids by member; the order breaks ties.
+        partitions: current member, if any, and weight of each partition; weights are above zero.
+        gain_min: minimum gain in weight, above zero; members that differ by less are left unchanged, and a partition
+            that would reverse their order moves only if it reduces their difference by at least this.
     """
-    scales = _Scales(members, askers(members, (topic_id for topic_id, _ in partitions)), worth)
+    balancer = _Balancer(members, subscribers_by_topic(members, (topic_id for topic_id, _ in partitions)), gain_min)
     rest: list[_Weighed] = []
     for key, (member, weight) in partitions.items():
         if member is not None and key[0] in members.get(member, ()):
-            scales.give(member, (weight, key))
+            balancer.assign(member, (weight, key))
         else:
             rest.append((weight, key))
     for weighed in sorted(rest, key=lambda each: -each[0]):
-        target = scales.emptiest(scales.kind_of(weighed[1]))
+        target = balancer.least_loaded(balancer.kind_of(weighed[1]))
         if target is not None:
-            scales.give(target, weighed)
-    while scales.level():
+            balancer.assign(target, weighed)
+    while balancer.move_pass():
         pass
-    return scales.given()
+    return balancer.assignment()
 
 
-class _Scales:
-    """What every member has, by kind of topic and weight, and who of those that may have a kind has least."""
+class _Balancer:
+    """The loads of members by kind of topic, and the least loaded subscriber of each kind."""
 
     def __init__(
-        self, members: Mapping[str, frozenset[bytes]], who: Mapping[bytes, Sequence[str]], worth: float
+        self, members: Mapping[str, frozenset[bytes]], who: Mapping[bytes, Sequence[str]], gain_min: float
     ) -> None:
         self._order = {member: at for at, member in enumerate(members)}
-        self._worth = worth
+        self._gain_min = gain_min
         self._loads = dict.fromkeys(members, 0.0)
         lists = {id(each): each for each in who.values()}
         numbers = {each: kind for kind, each in enumerate(lists)}
         self._kinds = {topic_id: numbers[id(each)] for topic_id, each in who.items()}
-        self._waiting = [[(0.0, self._order[member], member) for member in each] for each in lists.values()]
-        """Kind -> a heap of who may have it by load. Of each member there is an entry that says no more than it has."""
-        self._may_have: dict[str, list[int]] = {member: [] for member in members}
-        for kind, heap in enumerate(self._waiting):
+        self._heaps = [[(0.0, self._order[member], member) for member in each] for each in lists.values()]
+        """By kind, a heap of its subscribers by load. Each member has an entry that does not exceed its load."""
+        self._kinds_of: dict[str, list[int]] = {member: [] for member in members}
+        for kind, heap in enumerate(self._heaps):
             heapify(heap)
             for _, _, member in heap:
-                self._may_have[member].append(kind)
+                self._kinds_of[member].append(kind)
         self._has: dict[str, dict[int, list[_Weighed]]] = {member: {} for member in members}
 
-    def given(self) -> Assignment:
+    def assignment(self) -> Assignment:
         return {member: {key for held in has.values() for _, key in held} for member, has in self._has.items()}
 
     def kind_of(self, key: PartitionKey) -> int:
         return self._kinds[key[0]]
 
-    def emptiest(self, kind: int) -> str | None:
-        """Return who has least of those that have asked for a kind of topic; None if nobody has."""
-        heap = self._waiting[kind]
+    def least_loaded(self, kind: int) -> str | None:
+        """Return the least loaded subscriber of a kind; None without subscribers."""
+        heap = self._heaps[kind]
         while heap:
             load, order, member = heap[0]
             if load == self._loads[member]:
@@ -108,20 +110,20 @@ class _Scales:
             heapreplace(heap, (self._loads[member], order, member))
         return None
 
-    def give(self, member: str, weighed: _Weighed) -> None:
+    def assign(self, member: str, weighed: _Weighed) -> None:
         held = self._has[member].setdefault(self.kind_of(weighed[1]), [])
-        if not held or held[-1] <= weighed:  # most come in order
+        if not held or held[-1] <= weighed:  # the common case
             held.append(weighed)
         else:
             insort(held, weighed)
         self._loads[member] += weighed[0]
 
-    def level(self) -> bool:
-        """Move what is worth it, one partition after the other, each from the fullest; return whether there was any.
+    def move_pass(self) -> bool:
+        """Move partitions from the most loaded members while that is worth it; return whether any moved.
 
-        Who gives gets emptier, as a rule, and who takes fuller, so what a kind has to offer only gets worse: it is
-        looked at again when it would be the next, and not at all once it offers nothing. What that overlooks comes the
-        next time.
+        Usually a source gets emptier and a target fuller, so the best offer of a kind only gets worse. An offer is
+        therefore recomputed only when it comes first, and a kind without an offer is dropped. Moves that this misses
+        are found by the next call.
         """
         offers = {member: [(-inf, kind) for kind in sorted(has)] for member, has in self._has.items()}
         fullest = [(-self._loads[member], at, member) for member, at in self._order.items()]
@@ -131,20 +133,20 @@ class _Scales:
             load, at, member = fullest[0]
             if load != -self._loads[member]:
                 heapreplace(fullest, (-self._loads[member], at, member))
-            elif self._give_one(member, offers[member]):
+            elif self._move_one(member, offers[member]):
                 gave.add(member)
             else:
                 heappop(fullest)
         for member in sorted(gave):
-            for kind in self._may_have[member]:
-                heappush(self._waiting[kind], (self._loads[member], self._order[member], member))
+            for kind in self._kinds_of[member]:
+                heappush(self._heaps[kind], (self._loads[member], self._order[member], member))
         return bool(gave)
 
-    def _give_one(self, member: str, offers: list[tuple[float, int]]) -> bool:
-        """Move what is best moved from a member, if anything is; `offers`: a heap of what its kinds offered last."""
+    def _move_one(self, member: str, offers: list[tuple[float, int]]) -> bool:
+        """Make the best move from a member, if there is one; `offers`: a heap of the last known gain of its kinds."""
         while offers:
             kind = offers[0][1]
-            offer = self._offer(member, kind)
+            offer = self._best_move(member, kind)
             if offer is None:
                 heappop(offers)
                 continue
@@ -153,25 +155,25 @@ class _Scales:
             if offers[0][1] == kind:
                 weighed = self._has[member][kind].pop(at)
                 self._loads[member] -= weighed[0]
-                self.give(target, weighed)
+                self.assign(target, weighed)
                 return True
         return False
 
-    def _offer(self, member: str, kind: int) -> tuple[float, int, str] | None:
-        """Return what brings a member and the emptiest one of a kind closest: by how much, which one, and who it is."""
-        target = self.emptiest(kind)
+    def _best_move(self, member: str, kind: int) -> tuple[float, int, str] | None:
+        """Return the best move from a member to the least loaded one of a kind: its gain, index in `held`, target."""
+        target = self.least_loaded(kind)
         held = self._has[member][kind]
         if target is None or not held:
             return None
         difference = self._loads[member] - self._loads[target]
-        if difference < self._worth:
+        if difference < self._gain_min:
             return None
-        # Moving w makes a difference d to |d - 2w|: the best is the last that is no more than d / 2, or the next one.
+        # Moving w changes a difference d to |d - 2w|: the best w is the largest one <= d / 2, or the next one.
         behind = bisect_right(held, (difference / 2, (b"\xff" * 17, 0)))
         best: tuple[float, int, str] | None = None
         if behind > 0:
             best = 2 * held[behind - 1][0], behind - 1, target
-        if behind < len(held) and difference - held[behind][0] >= self._worth:
+        if behind < len(held) and difference - held[behind][0] >= self._gain_min:
             gain = 2 * (difference - held[behind][0])
             if best is None or gain > best[0]:
                 best = gain, behind, target

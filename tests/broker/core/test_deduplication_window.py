@@ -1,4 +1,4 @@
-"""The window of contents, against a naive one."""
+"""The deduplication window, compared with a naive implementation."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog_broker.core.content_window import ROW_BYTES, ContentWindow
+from tidelog_broker.core.deduplication_window import ROW_BYTES, DeduplicationWindow
 from tidelog_proto.batch.content_hash import Contents
 
 
 class Step(NamedTuple):
-    """A batch that is looked for, and then added without what was found."""
+    """A batch that is looked up and then added without its duplicates."""
 
     contents: list[int]
     after_us: int
     delete: int
-    """How far the log's start moves."""
+    """Advance of the log start."""
 
 
 def hashed(contents: list[int], *, alike: bool = False) -> Contents:
-    """Return a hash a content; those that are alike share all but the last bits of it, and their places."""
+    """Return a hash for each content; similar ones differ only in their last bits and share table slots."""
     return np.array([[7 if alike else one * 0x9E3779B97F4A7C15 % 2**64, one] for one in contents], np.uint64).reshape(
         -1, 2
     )
 
 
 class Naive:
-    """Every record there was: content, offset, time."""
+    """All records: content, offset, time."""
 
     def __init__(self, records_max: int, age_us: int) -> None:
         self.records_max = records_max
@@ -60,7 +60,7 @@ STEPS = st.lists(
 
 @given(steps=STEPS, records_max=st.integers(1, 40), age_us=st.sampled_from([0, 10, 50]), alike=st.booleans())
 @settings(max_examples=200)
-def test_it_finds_what_a_list_finds(steps: list[Step], records_max: int, age_us: int, alike: bool) -> None:
+def test_results_match_a_naive_implementation(steps: list[Step], records_max: int, age_us: int, alike: bool) -> None:
     taken: list[int] = [0]
 
     def take(size_bytes: int) -> bool:
@@ -70,7 +70,7 @@ def test_it_finds_what_a_list_finds(steps: list[Step], records_max: int, age_us:
     def give_back(size_bytes: int) -> None:
         taken[0] -= size_bytes
 
-    window = ContentWindow(records_max=records_max, age_us=age_us, take=take, give_back=give_back)
+    window = DeduplicationWindow(records_max=records_max, age_us=age_us, take=take, give_back=give_back)
     naive = Naive(records_max, age_us)
     now_us = offset = log_start = 0
     for step in steps:
@@ -91,7 +91,7 @@ def test_it_finds_what_a_list_finds(steps: list[Step], records_max: int, age_us:
     assert window.find(hashed([1]), now_us=now_us, log_start=0).tolist() == [-1]
 
 
-def test_memory_is_bounded_and_asked_for_first() -> None:
+def test_memory_is_bounded_and_reserved_first() -> None:
     room = [200 * 1024 * ROW_BYTES]
     in_use = [0]
 
@@ -105,7 +105,7 @@ def test_memory_is_bounded_and_asked_for_first() -> None:
         in_use[0] -= size_bytes
 
     records_max = 20_000
-    window = ContentWindow(records_max=records_max, age_us=0, take=take, give_back=give_back)
+    window = DeduplicationWindow(records_max=records_max, age_us=0, take=take, give_back=give_back)
     random = np.random.default_rng(1)
     for number in range(100):
         contents = random.integers(0, 2**63, (1_000, 2), np.int64).view(np.uint64)
@@ -126,8 +126,8 @@ def test_memory_is_bounded_and_asked_for_first() -> None:
     assert refused
 
 
-def test_a_batch_longer_than_the_window_leaves_its_end() -> None:
-    window = ContentWindow(records_max=10, age_us=0, take=lambda _: True, give_back=lambda _: None)
+def test_batch_longer_than_the_window_keeps_its_end() -> None:
+    window = DeduplicationWindow(records_max=10, age_us=0, take=lambda _: True, give_back=lambda _: None)
     contents = hashed(list(range(100)))
     assert window.reserve(100)
     window.add(contents, np.arange(100), np.zeros(100, np.int64))

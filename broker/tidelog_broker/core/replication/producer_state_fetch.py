@@ -1,11 +1,11 @@
-"""What producers have sent that copies from other nodes do not tell: it is asked of them, and kept.
+"""Producer state that copies fetched from other nodes do not contain: it is fetched separately and stored.
 
-Compaction leaves of a batch no word of its producer; who compacts keeps a snapshot of that (`KeepProducers`), and so
-does who deletes the front of the log. A copy that was fetched compacted, or behind such a front, comes without one. If
-its node owned the partition later, and whoever knew were gone for good, retries would be stored twice. So the snapshot
-is fetched right behind the copy, of the newest such epoch: it covers what lies in front, and the epochs behind it tell
-of themselves. Who held that epoch may be no replica any more when this node comes to own the partition, so an owner
-forgets nothing as long as they are asked.
+A compacted batch no longer contains its producer's data, so a node that compacts stores a snapshot of the producer
+state (`KeepProducers`), as does retention when it deletes the front of the log. A copy that was fetched in compacted
+form, or without its front, comes without a snapshot. If its node became the owner after the nodes with a snapshot were
+lost, retries would be stored twice. So the snapshot of the newest such epoch is fetched directly after the copy; it
+covers earlier epochs, and later ones contain their own producer data. The nodes that held the epoch may no longer be
+replicas when this node becomes the owner, so an owner keeps unknown producers pending until they have answered.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from tidelog_broker.core.replication.replica_state import ReplicaState
 
 
-class CopiedProducers:
-    """See the module."""
+class ProducerStateFetch:
+    """Fetches producer state for copies of one replica."""
 
     def __init__(self, state: ReplicaState, *, ended: Callable[[], None]) -> None:
-        """`ended` is called when what was asked for is kept here, or nobody knows it."""
+        """Set `ended`, called when the requested state is stored, or when no node has it."""
         self._state = state
         self._ended = ended
         self._pull: Pull | None = None
         self._asked_to = 0
-        """The end of what was asked for since this node has started."""
+        """End offset of the newest request since this node has started."""
 
     @property
     def is_asking(self) -> bool:
-        """Whether others may know more than this log: what it knows behind that has to stay as it is until then."""
+        """Whether a request is outstanding, so that other nodes may know more than this log."""
         return self._pull is not None
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` has something to do."""
+        """When `tick` has work; None if it has none."""
         return self._pull.deadline_ms if self._pull is not None else None
 
     def want(self, epoch: int, now_ms: int) -> None:
-        """Ask for what producers had sent by the end of a decided epoch, unless it was asked for, or for more."""
+        """Request the producer state at the end of a decided epoch, unless it, or a later one, was requested."""
         state = self._state
         end_offset = state.decision(epoch).end_offset
         sources = [node for node in state.holders_of(epoch) if node != state.node_id]
@@ -56,7 +56,7 @@ class CopiedProducers:
         self._ask(self._pull, now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Ask again, or somebody else."""
+        """Repeat a request that timed out, to the next source."""
         pull = self._pull
         if pull is None or not pull.overdue(now_ms):
             return
@@ -66,14 +66,14 @@ class CopiedProducers:
             self._pull, self._asked_to = None, 0
 
     def on_reply(self, sender: str, reply: pb.BackfillReply, now_ms: int) -> bool:
-        """Take what was asked for; False when the reply is about something else."""
+        """Process a reply; return False if it belongs to another request."""
         pull = self._pull
         if pull is None or reply.length or not pull.expects(sender, reply, self._end(pull)):
             return False
-        if reply.status != pb.HELD or known_from(reply.producers):  # it knows no more than was sent since then
-            pull.turned_down(now_ms)
-            if pull.refused(self._state.surroundings.alive):
-                self._pull = None  # nobody knows: it is forgotten, as what retention has deleted
+        if reply.status != pb.HELD or known_from(reply.producers):  # the sender's state is incomplete, too
+            pull.declined(now_ms)
+            if pull.refused(self._state.cluster_hints.alive):
+                self._pull = None  # no node has it: the state is lost, like that of deleted records
                 self._ended()
             return True
         pull.answered()
@@ -85,7 +85,7 @@ class CopiedProducers:
                 self._pull = None
                 self._ended()
             else:
-                pull.not_kept(now_ms)
+                pull.store_failed(now_ms)
 
         decision = self._state.decision(pull.epoch)
         place = (pull.epoch, decision.end_offset, decision.end_digest)
@@ -99,5 +99,5 @@ class CopiedProducers:
 
     def _ask(self, pull: Pull, now_ms: int) -> None:
         ask = pull.ask(self._end(pull), now_ms)
-        ask.producers_or_later = True  # who knows more since may not know any more what it knew then
+        ask.producers_or_later = True  # a node with later state may no longer have that of the requested offset
         self._state.send(pull.source, ask)

@@ -1,7 +1,8 @@
-"""The versions of compacted epochs: which one the log has, which one it is to have, and what that is made with.
+"""Versions of compacted epochs: which one the log has, which one it should have, and its inputs.
 
-A version is made of an older one of the same epoch and of the later epochs up to the horizon of its round, each in a
-version that the round had before it: one of a later round may lack the tombstone of a value that is here still.
+A compaction round makes a new version of an epoch from an older version of it and from the later epochs up to the
+horizon of the round, each in a version from before the round. A later version may lack the tombstone of a value that
+the older epoch still contains.
 """
 
 from __future__ import annotations
@@ -12,36 +13,36 @@ if TYPE_CHECKING:
     from tidelog_broker.core.replication.replica_state import ReplicaState
 
 
-class Versions:
-    """See the module. All of them look at the log as it is now."""
+class EpochVersions:
+    """Queries on the current log and chain of one replica."""
 
     def __init__(self, state: ReplicaState) -> None:
         self._state = state
 
     def is_held(self, epoch: int) -> bool:
-        """Whether the log has a decided epoch to its end, in any version."""
+        """Return whether the log contains a decided epoch up to its end, in any version."""
         return self._state.log.epoch_end(epoch) in self._state.ends_of(epoch)
 
     def is_whole(self, epoch: int) -> bool:
-        """Whether the log has the newest version of a decided epoch, or an older one of which this node can make it."""
+        """Return whether the log has the newest version of a decided epoch, or an older one that can be compacted."""
         held, ends = self._state.log.epoch_end(epoch), self._state.ends_of(epoch)
         return held == ends[-1] or (held in ends and self.can_make(epoch))
 
     def can_make(self, epoch: int) -> bool:
-        """Whether all is here of which an epoch's newest version is made."""
+        """Return whether the log has all inputs of an epoch's newest version."""
         return self._has_front(epoch) and self.has_later(epoch)
 
     def _has_front(self, epoch: int) -> bool:
-        """Whether the copy here begins where a pass does: with its round, or with the epoch.
+        """Return whether the copy starts at or before the start of the round, or of the epoch.
 
-        Where retention has deleted its front meanwhile, the version of that round is fetched, or another round comes.
+        If retention has deleted its front meanwhile, the new version is fetched, or made by a later round.
         """
         state, begins = self._state, self._state.log.copy_start(epoch)
         floor = state.chain.compactions[epoch][-1].terms.floor
         return begins is not None and begins <= max(floor, state.start_of(epoch))
 
     def has_later(self, epoch: int) -> bool:
-        """Whether the log has an epoch and all later ones that its newest version depends on, as the round had them."""
+        """Return whether the log has the later epochs that the newest version depends on, in versions before it."""
         state = self._state
         if epoch not in state.chain.compactions:
             return True
@@ -54,7 +55,7 @@ class Versions:
         return True
 
     def behind(self) -> list[int]:
-        """Return the epochs of which this log should have the newest compacted version, and has not; oldest first."""
+        """Return the epochs whose newest compacted version this log should have but lacks, oldest first."""
         state, found = self._state, []
         for epoch, compactions in sorted(state.chain.compactions.items()):
             end, below = state.ends_of(epoch)[-1], max(state.log_start, compactions[-1].terms.floor)
@@ -63,13 +64,13 @@ class Versions:
         return found
 
     def is_base_of(self, epoch: int, older: int) -> bool:
-        """Whether the copy of `epoch` in the log is one with which the newest version of an older epoch is made."""
+        """Return whether the copy of `epoch` is an input of the newest version of the `older` epoch."""
         state = self._state
         newest = state.chain.compactions[older][-1]
         return state.start_of(epoch) < newest.terms.horizon and self._is_before(epoch, newest.at)
 
     def _is_before(self, epoch: int, at: int) -> bool:
-        """Whether an epoch is whole in the log, as it was decided at first or before the end of epoch `at`."""
+        """Return whether the log has an epoch as first decided, or in a version decided before the end of `at`."""
         state = self._state
         held, decision = state.log.epoch_end(epoch), state.decision(epoch)
         earlier = [each.terms.end_digest for each in state.chain.compactions.get(epoch, ()) if each.at < at]

@@ -1,0 +1,42 @@
+"""Authorization of group members: a member is only assigned, and only shown, topics that its caller may read."""
+
+from __future__ import annotations
+
+from tidelog_broker.core.security.session import Session
+from tidelog_proto import broker_pb2 as pb
+
+
+class MemberAccess:
+    """The caller of a member, as of its last request.
+
+    Args:
+        session: the caller's session; None on a node without authentication, where everything is allowed.
+    """
+
+    __slots__ = ("_session", "key")
+
+    def __init__(self, session: Session | None) -> None:
+        self._session = session
+        self.key: tuple[str, frozenset[str]] = (
+            ("", frozenset()) if session is None else (session.principal, session.roles)
+        )
+        """Principal and roles; equal keys have equal permissions."""
+
+    @property
+    def principal(self) -> str:
+        """Name of the principal; empty without authentication."""
+        return self.key[0]
+
+    @property
+    def rules_version(self) -> int | None:
+        """As `Session.rules_version`; None without authentication."""
+        return None if self._session is None else self._session.rules_version
+
+    def may_read(self, topic: str) -> bool:
+        """Return whether the caller may see and consume a topic."""
+        session = self._session
+        return session is None or (session.may(pb.OP_CONSUME, pb.RES_TOPIC, topic) and session.may_see(topic))
+
+
+UNRESTRICTED = MemberAccess(None)
+"""A caller that may read everything."""
