@@ -1,4 +1,4 @@
-"""Beginning an epoch in a new directory, which is there durably and complete, or not at all."""
+"""Creation of an epoch's directory, atomically and durably."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ def make_epoch_dir(
     is_lacking: bool,
     before_named: Callable[[], None] | None = None,
 ) -> None:
-    """Make an epoch's directory with its first segment in it.
+    """Create an epoch's directory with its first segment.
 
     Args:
         disk: the disk.
-        directory: what it is to be called, in its partition's directory.
-        start: of the first segment.
-        segment_bytes: how large that may grow.
-        is_newest: whether it is noted as the newest epoch that has begun here, see `presence`.
-        is_lacking: whether it lacks from its birth what this node held of the epoch, see `repair`.
-        before_named: returns when all is durable that has to be before the epoch is there; raises a StorageError.
+        directory: the path of the new directory, inside the partition's directory.
+        start: start of the first segment.
+        segment_bytes: maximum size of the segment.
+        is_newest: whether to record it as the newest epoch of the partition, see `presence`.
+        is_lacking: whether the copy lacks records that this node has acknowledged, see `repair`.
+        before_named: called before the directory gets its name; returns when everything that must be durable first
+            is durable; raises a StorageError.
 
     Raises:
-        DiskFullError: there is no space for it; nothing has changed.
-        StorageFailedError: the disk failed; the directory may be there.
+        DiskFullError: no space; nothing has changed.
+        StorageFailedError: the disk failed; the directory may exist.
     """
     fs, partition = disk.fs, directory.parent
     unnamed = directory.with_name(directory.name + NEW_SUFFIX)
@@ -59,10 +60,12 @@ def make_epoch_dir(
             before_named()
         fs.rename(unnamed, directory)
     except OSError as error:
-        raise space_or_failure(f"epoch {start.epoch} cannot begin in {directory}", error) from error
+        raise space_or_failure(f"epoch {start.epoch} cannot be created in {directory}", error) from error
     try:
         if is_newest:
             note_newest(fs, partition, start.epoch)
         fs.sync_dir(partition)
-    except OSError as error:  # a full disk, too: it has its name, so this is no refusal that changes nothing
-        raise StorageFailedError(f"epoch {start.epoch} began in {directory}, not durably: {error}") from error
+    except OSError as error:  # a full disk, too: "nothing has changed" would be wrong after the rename
+        raise StorageFailedError(
+            f"epoch {start.epoch} was created in {directory}, but not durably: {error}; check the disk"
+        ) from error

@@ -1,13 +1,13 @@
-"""Notes of what must be there, so that a directory that has gone is not taken for one that never was.
+"""Existence markers, which distinguish a lost directory from one that never existed.
 
-    DATA/partitions/TOPIC.ID-N.held             empty: the directory TOPIC.ID-N has been made
-    DATA/partitions/TOPIC.ID-N/newest-00000007  empty: epoch 7 has begun here; the newest that has
+    DATA/partitions/TOPIC.ID-N.held             empty: the directory TOPIC.ID-N has been created
+    DATA/partitions/TOPIC.ID-N/newest-00000007  empty: epoch 7 is the newest that has begun here
 
-A replica that was to store an epoch and never got a record of it has no directory for it, and may say so. One that has
-lost its directory must not: what it acknowledged was in there. Each note lies beside what it speaks of and becomes
-durable by the same sync, so it costs none; it is made behind the directory, so that no crash leaves the note alone.
-Directories of before there were notes get theirs when they are opened. An epoch or segment that is missing between
-others needs no note: what is behind it does not continue what is in front of it.
+A replica without a record of an epoch has no directory for it and may vote that its log is empty. A replica that has
+lost its directory must not: it may have acknowledged records. Each marker lies beside the object that it marks and
+becomes durable with the same sync; it is created after the object, so that no crash leaves a marker without its object.
+Directories of older versions get their markers when they are opened. A missing epoch or segment between others needs no
+marker, because the log before and after it is not contiguous.
 """
 
 from __future__ import annotations
@@ -21,67 +21,67 @@ from tidelog_broker.storage.segment.layout import NEW_SUFFIX
 
 HELD_SUFFIX: Final = ".held"
 _BLANK: Final = "newest"
-"""A note that says nothing yet: made early, because a full disk still renames."""
+"""A marker without an epoch, created early, because a rename works on a full disk."""
 _NEWEST: Final = re.compile(r"newest-(\d{8,20})")
 
 
 def note_directory(fs: FileSystem, directory: Path) -> None:
-    """Note that a partition's directory has been made; whoever calls it syncs the one that it lies in.
+    """Mark that a partition's directory exists; the caller syncs its parent directory.
 
     Raises:
-        OSError: the note is not there.
+        OSError: the marker was not created.
     """
     if not fs.exists(_held(directory)):
         fs.open(_held(directory), create=True).close()
 
 
 def has_directory_note(fs: FileSystem, directory: Path) -> bool:
-    """Whether a partition's directory has been made, as far as it is noted."""
+    """Whether the marker of a partition's directory exists."""
     return fs.exists(_held(directory))
 
 
 def forget_directory(fs: FileSystem, directory: Path) -> None:
-    """Take the note away, in front of the directory; both are gone durably with the next sync.
+    """Remove the marker, before its directory is removed; the next sync makes both removals durable.
 
     Raises:
-        OSError: it may be there or not.
+        OSError: the marker may or may not exist.
     """
     if fs.exists(_held(directory)):
         fs.unlink(_held(directory))
 
 
 def prepare_note(fs: FileSystem, directory: Path) -> None:
-    """See that there is a file for `note_newest` in a partition's directory.
+    """Create the file for `note_newest` in a partition's directory.
 
     Raises:
-        OSError: there is none.
+        OSError: it was not created.
     """
     if _note(fs, directory) is None:
         fs.open(directory / _BLANK, create=True).close()
 
 
 def note_newest(fs: FileSystem, directory: Path, epoch: int) -> None:
-    """Note that an epoch has begun in a partition's directory; whoever calls it syncs the directory.
+    """Record an epoch as the newest of a partition's directory; the caller syncs the directory.
 
     Raises:
-        OSError: the note may say so or not.
+        OSError: the epoch may or may not be recorded.
     """
     note = _note(fs, directory)
-    assert note is not None, "prepare it first"
+    assert note is not None, "prepare_note was not called"
     fs.rename(directory / note, directory / f"newest-{epoch:08d}")
 
 
 def noted_newest(fs: FileSystem, directory: Path) -> int | None:
-    """Return the newest epoch that has begun in a partition's directory, as far as it is noted."""
+    """Return the recorded newest epoch of a partition's directory; None without one."""
     match = _NEWEST.fullmatch(_note(fs, directory) or "")
     return int(match[1]) if match else None
 
 
 def make_again(fs: FileSystem, directory: Path, epoch: int) -> None:
-    """Make a partition's directory that was lost, durably, with the note that an epoch had begun in it.
+    """Recreate a lost partition's directory, durably, with the marker that an epoch had begun in it.
 
     Raises:
-        OSError: it is there with the note, or not at all.
+        OSError: the directory exists with the marker, or not at all.
     """
     unnamed = directory.with_name(directory.name + NEW_SUFFIX)
     if not fs.exists(unnamed):

@@ -1,15 +1,14 @@
-"""Notes that an epoch's log lacks what it held: it was cut in front of damage or lost, or the machine went down.
+"""Repair markers: an epoch's log lacks records, because it was truncated at damage, was lost, or the machine crashed.
 
-Such a log is sound and short, and that is what makes it dangerous: a replica that acknowledged more than it holds must
-not say "this is my end" when a successor is chosen. So before anything is cut, an empty file by this name is made
-in the epoch's directory, and while it is there the log is in LIMBO, also after a crash or a restart. It goes when the
-missing part has been fetched through the end that the epoch's owner told afterwards, or when the end of the epoch is
-decided. Rejected: writing down how far the log reached, and ending LIMBO there, because the last synced group has no
-mark yet and may be just what rotted.
+Such a log is valid but short: a replica that acknowledged more than it holds must not report its end when a new owner
+is elected. So before a damaged log is truncated, an empty file by this name is created in the epoch's directory. While
+it exists the log is in LIMBO, also after a restart. It is removed when the missing part has been fetched up to the end
+that the epoch's owner reported afterwards, or when the end of the epoch is decided. Rejected: recording the former end
+and ending LIMBO there, because the last synced group has no sync mark yet and may be the part that rotted.
 
-Where appends are not synced, a machine that goes down takes the newest of them with it. Such a log is just as sound and
-short; it may still count where all others answer, too, so it gets a note of its own, `short-EPOCH` in the partition's
-directory. Without it a second start, after which the machine was not down, would trust the log again.
+Where appends are not synced, a machine crash loses the newest of them. Such a log, too, is valid but short; it still
+counts in an election in which every other replica answers, so it has its own marker, `short-EPOCH` in the partition's
+directory. Without the marker the second start after the crash would trust the log again.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ _SHORT_NOTE: Final = re.compile(r"short-\d{8,20}")
 
 
 def has_note(fs: FileSystem, directory: Path) -> bool:
-    """Whether an epoch's log lacks what it once held."""
+    """Whether an epoch's log lacks records that it once held."""
     return fs.exists(directory / REPAIR_NOTE)
 
 
 def write_note(fs: FileSystem, directory: Path) -> None:
-    """Leave the note, durably.
+    """Create the marker, durably.
 
     Raises:
-        OSError: it may be there or not; nothing may be cut.
+        OSError: the marker may or may not exist; the log must not be truncated.
     """
     path = directory / REPAIR_NOTE
     if not fs.exists(path):
@@ -44,10 +43,10 @@ def write_note(fs: FileSystem, directory: Path) -> None:
 
 
 def remove_note(fs: FileSystem, directory: Path) -> None:
-    """Take the note away, durably, if it is there.
+    """Remove the marker, durably, if it exists.
 
     Raises:
-        OSError: it may be there or not.
+        OSError: the marker may or may not exist.
     """
     path = directory / REPAIR_NOTE
     if fs.exists(path):
@@ -56,15 +55,15 @@ def remove_note(fs: FileSystem, directory: Path) -> None:
 
 
 def is_short(fs: FileSystem, directory: Path, epoch: int) -> bool:
-    """Whether the machine went down under an epoch that is not synced, and its log has not caught up since."""
+    """Whether the machine crashed during an unsynced epoch whose log has not caught up since."""
     return fs.exists(directory / f"short-{epoch:08d}")
 
 
 def note_short(fs: FileSystem, directory: Path, epoch: int) -> None:
-    """Note durably that an epoch's log may lack what it acknowledged. Where there is no directory, nothing was.
+    """Record durably that an epoch's log may lack acknowledged records. Without a directory there are none.
 
     Raises:
-        OSError: the note may be there or not.
+        OSError: the marker may or may not exist.
     """
     if not fs.exists(directory):
         return
@@ -74,10 +73,10 @@ def note_short(fs: FileSystem, directory: Path, epoch: int) -> None:
 
 
 def forget_short(fs: FileSystem, directory: Path) -> None:
-    """Remove the notes of all epochs, durably.
+    """Remove the `short` markers of all epochs, durably.
 
     Raises:
-        OSError: some may be there.
+        OSError: some markers may remain.
     """
     names = [name for name in fs.list_dir(directory) if _SHORT_NOTE.fullmatch(name)] if fs.exists(directory) else []
     for name in names:

@@ -158,7 +158,7 @@ def test_a_failed_sync_in_the_background_stops_the_log_at_its_next_step() -> Non
     background.close()
     assert failed
     for _ in range(2):
-        with pytest.raises(StorageFailedError, match="in the background"):
+        with pytest.raises(StorageFailedError, match="a background sync"):
             append(log, [batch(b"x")])
     log.close()
     assert sim.open_files == 0

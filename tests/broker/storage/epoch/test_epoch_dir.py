@@ -60,7 +60,7 @@ def test_a_full_disk_refuses_it_and_nothing_has_changed(operation: str) -> None:
     sim = new_disk()
     full = OSError(errno.ENOSPC, "full")
     sim.fail = lambda what, path: full if what == operation else None
-    with pytest.raises(DiskFullError, match="epoch 0 cannot begin"):
+    with pytest.raises(DiskFullError, match="epoch 0 cannot be created"):
         make(sim)
     assert not sim.exists(EPOCH)
     sim.fail = lambda what, path: None

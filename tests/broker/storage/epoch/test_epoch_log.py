@@ -289,7 +289,7 @@ def test_own_bugs_are_assertions() -> None:
     ):
         with pytest.raises(AssertionError):
             log.append(wrong)
-    with pytest.raises(AssertionError, match="ensure the space"):
+    with pytest.raises(AssertionError, match="ensure_space was not called"):
         log.append(stamp([batch(b"x" * 100_000)], offset=0, digest=0))
 
 

@@ -55,7 +55,7 @@ def test_the_queue_is_bounded_and_a_cancelled_piece_is_skipped() -> None:
     ran: list[int] = []
     first = workers.submit(0, ran.append, 1)
     workers.submit(0, ran.append, 2)
-    with pytest.raises(WorkersFullError, match="2 pieces"):
+    with pytest.raises(WorkersFullError, match="2 tasks"):
         workers.submit(0, ran.append, 3)
     assert first.cancel()
     gate.set()

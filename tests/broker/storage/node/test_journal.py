@@ -132,7 +132,7 @@ def test_a_mark_that_fails_is_final() -> None:
     with pytest.raises(StorageFailedError, match="broken"):
         journal.mark()
     sim.fail = lambda what, path: None
-    with pytest.raises(StorageFailedError, match="takes nothing more"):
+    with pytest.raises(StorageFailedError, match="takes no more writes"):
         journal.append([b"y"])
     journal.close()
 
@@ -236,7 +236,7 @@ def test_an_error_behind_the_rename_of_a_compaction_is_final(number: int) -> Non
     with pytest.raises(StorageFailedError, match="broken"):
         journal.compact(payloads)
     sim.fail = lambda what, path: None
-    with pytest.raises(StorageFailedError, match="takes nothing more"):
+    with pytest.raises(StorageFailedError, match="takes no more writes"):
         journal.append([b"would go to a file without a name"])
     journal.close()
     assert open_journal(sim.restart())[1] == payloads
@@ -250,7 +250,7 @@ def test_a_failed_append_is_final(operation: str) -> None:
     with pytest.raises(StorageFailedError, match="broken"):
         journal.append([b"x"])
     sim.fail = lambda what, path: None
-    with pytest.raises(StorageFailedError, match="takes nothing more"):
+    with pytest.raises(StorageFailedError, match="takes no more writes"):
         journal.append([b"y"])
     assert open_journal(sim.restart())[1][: len(payloads)] == payloads
 
@@ -367,7 +367,7 @@ def test_an_entry_behind_a_torn_one_does_not_come_back_although_zeroing_it_faile
 
 def test_one_that_is_missing_is_damaged_and_not_made_anew() -> None:
     sim = new_disk()
-    with pytest.raises(DamagedError, match=r"missing.*promised was in it.*--replace"):
+    with pytest.raises(DamagedError, match=r"missing.*held this node's promises.*--replace"):
         Journal.open(sim, PATH, MAGIC)
     assert not sim.exists(PATH)
 
@@ -390,5 +390,5 @@ def test_one_is_made_over_an_empty_one_and_never_over_entries() -> None:
 def test_a_full_disk_refuses_to_make_one() -> None:
     sim = new_disk()
     sim.free_bytes = 10
-    with pytest.raises(DiskFullError, match="cannot be made"):
+    with pytest.raises(DiskFullError, match="cannot be created"):
         Journal.make(sim, PATH, MAGIC)

@@ -65,7 +65,7 @@ def test_another_process_holds_the_lock(tmp_path: Path) -> None:
     with holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(NodeDirLockedError, match=f"id {holder.pid};"):
+        with pytest.raises(NodeDirLockedError, match=f"process {holder.pid};"):
             open_node_dir(tmp_path)
         holder.kill()
     open_node_dir(tmp_path).close()
@@ -91,7 +91,7 @@ def test_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:
         change(tmp_path, format_version=version)
         before = (tmp_path / "node.json").read_bytes()
         with pytest.raises(
-            NodeDirError, match=f"format version {version}, this build reads 1 to 3; use the {age} build"
+            NodeDirError, match=f"format version {version}; this build reads 1 to 3; use the {age} build"
         ):
             open_node_dir(tmp_path)
         assert (tmp_path / "node.json").read_bytes() == before
@@ -147,7 +147,7 @@ def test_a_directory_with_data_and_without_its_record_is_not_a_new_one(tmp_path:
     else:
         directory.meta_state.touch()
     (tmp_path / "node.json").unlink()
-    with pytest.raises(NodeDirError, match=r"has lost its node.json \(.*(events|state|entries).*--replace"):
+    with pytest.raises(NodeDirError, match=r"has data but no node.json \(.*(events|state|entries).*--replace"):
         open_node_dir(tmp_path)
     assert not (tmp_path / "node.json").exists()
 
@@ -315,7 +315,7 @@ def test_there_is_an_end_to_bindings(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(node_dir, "NODES_MAX", 1)
     directory = open_node_dir(tmp_path, node_id="alpha", cluster_id=CLUSTER)
     directory.bind("beta", b"1" * 16)
-    with pytest.raises(NodeDirError, match="bindings of 1 founders"):
+    with pytest.raises(NodeDirError, match="1 founder bindings"):
         directory.bind("gamma", b"1" * 16)
     assert directory.bind("beta", b"2" * 16) == b"1" * 16
     directory.close()

@@ -119,7 +119,7 @@ def test_without_space_for_what_was_there_nothing_is_cut(tmp_path: Path) -> None
                 raise OSError(errno.ENOSPC, "no space left on device")
             return super().open(path, create=create)
 
-    with pytest.raises(DiskFullError, match="cannot be kept aside"):
+    with pytest.raises(DiskFullError, match="cannot be copied before the repair"):
         list(repair(tmp_path, apply=True, fs=Full()))
     assert one(tmp_path, apply=False) == before
     assert one(tmp_path).kept is not None, "a copy that was cut short is no hindrance"

@@ -94,7 +94,7 @@ def test_rot_torn_tails_and_notes_are_told_apart() -> None:
 
     sim = filled()
     sim.node(sim.files(DIRECTORY / "epoch-00000000", ".idx")[0]).current[70] ^= 1
-    assert messages(walk(sim)) == [("note", "the index does not check; it is rebuilt when needed")]
+    assert messages(walk(sim)) == [("note", "the index is corrupt; it is rebuilt when needed")]
 
 
 def test_indexes_of_keys_are_named_or_noted() -> None:
@@ -226,7 +226,7 @@ def test_a_partition_of_which_only_copies_are_left_is_walked() -> None:
     for path in (HOME, DIRECTORY):
         (report,) = walk(sim, path)
         assert report.role == "aside"
-        assert ["nothing has replaced it" in message for _, message in messages([report])] == [True]
+        assert ["has not been replaced" in message for _, message in messages([report])] == [True]
         assert not report.is_sound
 
 

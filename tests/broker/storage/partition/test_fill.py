@@ -96,7 +96,7 @@ def test_a_batch_that_goes_past_the_decided_end_is_refused() -> None:
     fill.append(EPOCH.batches[:-1])
     last = unpack_header(EPOCH.batches[-1]).record_count
     wrong = stamp([batch(records=last + 1)], offset=fill.position.offset, digest=fill.position.digest, epoch=1)
-    with pytest.raises(ProtocolError, match="ends before"):
+    with pytest.raises(ProtocolError, match="ends at"):
         fill.append(wrong)
 
 

@@ -288,7 +288,7 @@ def test_a_name_that_cannot_be_synced_is_told_also_where_the_epoch_finds_no_spac
         return broken if (operation, path) == ("sync_dir", HOME) else None
 
     sim.fail = fail
-    with pytest.raises(StorageFailedError, match="cannot be made"):
+    with pytest.raises(StorageFailedError, match="cannot be created"):
         log.start_epoch(0, 0)
 
 

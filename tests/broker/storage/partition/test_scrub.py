@@ -66,7 +66,7 @@ def test_what_is_cut_or_cannot_be_read_is_damaged_and_what_is_gone_is_gone() -> 
     sim = new_disk()
     first, second, third, *_ = parts_of(long_log(sim))
     del sim.node(first.path).current[832:]
-    assert "it is to end at" in scrub(sim, first, None, 1 << 20).damage
+    assert "expected" in scrub(sim, first, None, 1 << 20).damage
     sim.node(second.path).current[:4] = b"what"
     assert "cannot be read" in scrub(sim, second, None, 1 << 20).damage
     sim.unlink(third.path)

@@ -48,7 +48,7 @@ def test_every_flipped_bit_of_a_segment_header_is_seen() -> None:
         rotten[bit // 8] ^= 1 << bit % 8
         with pytest.raises(LayoutError):
             SegmentHeader.unpack(rotten)
-    with pytest.raises(LayoutError, match="127 are here"):
+    with pytest.raises(LayoutError, match="got 127"):
         SegmentHeader.unpack(raw[:127])
 
 

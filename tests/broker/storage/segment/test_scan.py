@@ -39,7 +39,7 @@ def test_what_does_not_continue_is_bad_and_says_why() -> None:
         assert (scan.end_offset, scan.stop.kind, scan.stop.position) == (3, "bad", at)
         return scan.stop.reason
 
-    assert "offset 4 where 3" in reason(stamp([batch()], offset=4, digest=0))
+    assert "offset 4, expected 3" in reason(stamp([batch()], offset=4, digest=0))
     assert "epoch 1 in epoch 0" in reason(stamp([batch()], offset=3, digest=0, epoch=1))
     assert "digest" in reason(stamp([batch()], offset=3, digest=0))
     assert "magic" in reason([bytearray(b"garbage")])

@@ -36,7 +36,7 @@ def test_an_index_that_is_whole_is_used_and_one_that_is_not_is_rebuilt() -> None
 def test_a_segment_that_does_not_end_where_the_log_goes_on_is_damaged() -> None:
     sim, segment = sealed()
     before = sim.open_files
-    with pytest.raises(DamagedError, match="ends at offset 5, the log goes on at 9"):
+    with pytest.raises(DamagedError, match="ends at offset 5, but the log continues at 9"):
         replace(segment, end_offset=9).open(Disk(fs=sim))
     sim.unlink(index_path(segment.path))
     sim.node(segment.path).current[300] ^= 1
