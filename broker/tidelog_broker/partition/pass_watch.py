@@ -1,10 +1,10 @@
-"""What a pass of compaction waits for, and for how long nothing of it has moved.
+"""Progress of a compaction pass: what it waits for, and since when it has made no progress.
 
-A pass may take an hour and be well: it reads all of a log, at a bounded pace. One whose disk hangs, or whose copies do
-not answer, takes as long for who waits for its end. So each step says what it waits for, each piece that was read and
-each step counts as a move, and who asked for the pass is told when nothing has moved for a while.
+A healthy pass may take an hour, because it reads the whole log at a bounded rate. To its caller a pass whose disk
+hangs, or whose replicas do not answer, looks the same. So each step names what it waits for, each step and each read
+counts as progress, and a caller gets an error after some time without progress.
 
-Times are of the loop's clock, in seconds. `moved` may be called from any thread, the rest from the loop's.
+Times are of the event loop's clock, in seconds. `moved` is thread-safe, the rest is for the event loop's thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 
 class LastMove:
-    """When something last moved.
+    """The time of the last progress.
 
     Args:
         now_s: the clock.
@@ -24,21 +24,21 @@ class LastMove:
         self._at_s = now_s()
 
     def moved(self) -> None:
-        """Note that something has moved just now."""
+        """Record progress."""
         self._at_s = self._now_s()
 
     @property
     def still_s(self) -> float:
-        """For how long nothing has."""
+        """Seconds since the last progress."""
         return self._now_s() - self._at_s
 
 
 class PassWatch:
-    """See the module.
+    """The progress of one partition's passes.
 
     Args:
         now_s: the clock.
-        node: what all passes of the node do: one that waits for its turn behind others moves as these do.
+        node: the progress of all passes of the node; a queued pass progresses as these do.
     """
 
     def __init__(self, now_s: Callable[[], float], node: LastMove) -> None:
@@ -51,7 +51,7 @@ class PassWatch:
         """Begin a step.
 
         Args:
-            waits_for: says, when somebody wants to know, what the step waits for.
+            waits_for: returns, on demand, what the step waits for.
             queued: whether other passes of the node come first.
         """
         self._waits_for = waits_for
@@ -59,21 +59,21 @@ class PassWatch:
         self._own.moved()
 
     def begun(self) -> None:
-        """The pass has its turn now."""
+        """Record that the pass is not queued any more."""
         self._is_queued = False
         self.moved()
 
     def moved(self) -> None:
-        """Note that the pass has read or written something."""
+        """Record that the pass has read or written something."""
         self._own.moved()
         self._node.moved()
 
     @property
     def still_s(self) -> float:
-        """For how long nothing has moved of what the pass needs."""
+        """Seconds since the last progress that the pass depends on."""
         return min(self._own.still_s, self._node.still_s) if self._is_queued else self._own.still_s
 
     @property
     def waits_for(self) -> str:
-        """What the step that is under way waits for."""
+        """What the current step waits for."""
         return self._waits_for()

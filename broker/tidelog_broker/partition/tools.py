@@ -1,4 +1,4 @@
-"""What every partition of a node works with; the simulated world brings its own."""
+"""The node's resources that every partition uses; the simulation provides its own."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ from tidelog_broker.wire.budget import Budget
 
 @dataclass(frozen=True, slots=True)
 class PartitionTools:
-    """See the module."""
+    """Shared resources."""
 
     settings: NodeSettings
     loop: asyncio.AbstractEventLoop
     disk: Disk
-    """What the logs share."""
+    """Resources shared by the logs."""
     io: Offload
-    """For writes, one after the other."""
+    """For writes, in order per partition."""
     readers: Offload
-    """For reads that nobody's write waits for."""
+    """For reads that no write waits for."""
     notes: Offload
-    """For small files beside the logs, and for what a deletion waits for."""
+    """For small files beside the logs, and for syncs before a deletion."""
     compactor: Offload
-    """For passes of compaction, one at a time."""
+    """For compaction passes, one at a time."""
     passes: LastMove
-    """When any of them last moved."""
+    """The progress of all compaction passes."""
     clock: SteadyClock
-    """Tells how old records are."""
+    """Measures the age of records."""
     contents: Budget
-    """The memory for contents among which duplicates are looked for."""
+    """The memory budget of deduplication windows."""
     producers: ProducerBudget
-    """Counts whose newest batches are known."""
+    """Counts the producers whose newest batches are kept."""
     rings: RingBudget
-    """The memory for newest batches."""
+    """The memory budget of the rings of newest batches."""
     metrics: NodeMetrics
     neighbours: Neighbours
     """The other nodes."""
     taken_over: TakenOver
-    """Told of each epoch that begins here."""
+    """Collects the epochs that begin on this node, for the log."""
     route_news: RouteNews
-    """Told of each epoch that has ended."""
+    """Informed of each epoch that has ended."""
     storage_failed: Callable[[str, BaseException], None]
-    """Called with where a write or sync failed: the node stops serving this disk."""
+    """Called with the place and error of a failed write or sync: the node then stops."""

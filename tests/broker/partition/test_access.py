@@ -110,7 +110,7 @@ async def test_who_has_read_what_was_cut_is_told_so(stand: ClusterStand) -> None
     for offset, record_epoch in [(2, first_epoch), (1, epoch + 1)]:
         error = await begun(peer, 9, offset, record_epoch)
         assert (error.code, error.log_start_offset, error.high_watermark) == (pb.OFFSET_OUT_OF_RANGE, 0, 3)
-        assert f"was reached in epoch {record_epoch}, which ended before it" in error.message
+        assert f"is after the end of its epoch {record_epoch}" in error.message
     follower = await stand.peer(next(name for name in stand.nodes if name != owner))
     assert (await begun(follower, 1, 2, first_epoch)).code == pb.NOT_OWNER, "the owner knows"
     assert not (await begun(follower, 2, 1, first_epoch)).code

@@ -281,7 +281,7 @@ async def test_who_may_compact(cluster: ClusterStand) -> None:
     with pytest.raises(ProtocolError, match="on hold"):
         await compact(cluster)
     await configure(cluster, hold=False, cleanup=pb.DELETE)
-    with pytest.raises(ProtocolError, match="not to be compacted"):
+    with pytest.raises(ProtocolError, match="not compacted by its settings"):
         await compact(cluster)
 
 
@@ -347,7 +347,7 @@ async def test_a_pass_that_hangs_is_told_and_left_and_goes_on_when_it_can(
             async with asyncio.timeout(5):
                 error = await asked(cluster, owner)
             assert error.code == pb.TIMED_OUT
-            assert "nothing of the pass has moved for" in error.message
+            assert "the compaction has made no progress for" in error.message
             assert "this node's disk" in error.message
     finally:
         go_on.set()

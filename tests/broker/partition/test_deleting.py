@@ -111,7 +111,7 @@ async def test_without_a_quorum_of_notes_nothing_is_told(
     owner = await cluster.owner()
     for name in others(owner):
         monkeypatch.setattr(cluster.partition(name).driver, "receive", lambda *_: None)
-    with pytest.raises(ProtocolError, match="too few replicas have noted") as late:
+    with pytest.raises(ProtocolError, match="too few replicas agreed") as late:
         await cluster.partition(owner).deletion.agree(5, epoch=cluster.partition(owner).state.epoch)
     assert late.value.code == pb.TIMED_OUT
     assert cluster.partition(owner).state.log_start == 0

@@ -70,7 +70,7 @@ async def test_who_asks_for_history_that_is_not_here_is_told_so_and_the_rest_is_
         error = (await asked(offset)).error
         assert (error.code, error.retriable, error.definite) == (pb.EPOCH_CHANGING, True, True)
         assert error.retry_after_ms >= 100, "who asks again at once keeps both sides busy for nothing"
-        assert f"offset {offset} is not here yet, 2 older records are missing" in error.message
+        assert f"offset {offset} is missing on this node, with 2 older records" in error.message
     assert (await asked(2)).next_offset == 3
     for at in (pb.ListOffsetsEntry(earliest=True), pb.ListOffsetsEntry(timestamp_us=1)):
         at.topic_id = topic.topic_id

@@ -77,12 +77,12 @@ async def test_a_disk_too_full_for_the_note_deletes_nothing_and_tries_again(
     disk.fail = lambda operation, path: full if NAME in path.name and operation in {"create", "write"} else None
     for sequence in range(20):
         await publish(cluster, owner, sequence)
-    await settled(lambda: "nothing old can be deleted" in caplog.text, "nothing was said of it")
+    await settled(lambda: "old segments cannot be deleted" in caplog.text, "nothing was said of it")
     assert partition.log.start_offset == 0
     assert (cluster.nodes[owner].life.health.state, cluster.nodes[owner].life.exit_code) == ("running", 0)
     disk.heal()
     await settled(lambda: partition.log.start_offset > 0, "it was not tried again")
-    assert caplog.text.count("nothing old can be deleted") <= 2, "once for the look and once for the roll at most"
+    assert caplog.text.count("old segments cannot be deleted") <= 2, "once for the look and once for the roll at most"
 
 
 def fall_behind(stand: ClusterStand, owner: str, late: str, monkeypatch: pytest.MonkeyPatch) -> None:

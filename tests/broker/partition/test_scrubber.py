@@ -184,7 +184,7 @@ async def test_pass_goes_on_after_the_workers_had_no_room_for_a_segment(
     readers = cluster.nodes[name].broker.threads.readers
 
     async def full(*_: object, **__: object) -> None:
-        raise WorkersFullError("65536 pieces of work wait for a thread of 'read'")
+        raise WorkersFullError("65536 tasks are queued for a thread of the workers 'read'")
 
     monkeypatch.setattr(readers, "call", full)
     assert await scrubber_of(cluster, name).run_once() == 0

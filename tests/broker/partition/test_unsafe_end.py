@@ -56,7 +56,7 @@ async def test_a_cluster_of_which_one_node_is_left_is_brought_back(
         told = await recovered(peer, name, "a")
         assert told.unsafe
     assert told.end_offset == 2
-    assert "DATA_LOSS: t/0: an operator had epoch" in caplog.text
+    assert "DATA_LOSS: t/0: an operator ended epoch" in caplog.text
     result = await founded.publish(peer, topic.topic_id, b"three")
     assert result.base_offset == 2
     assert (await peer.read_all(topic.topic_id)) == [b"one", b"two", b"three"]
