@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tidelog_broker.partition.changes import Changes
+from tidelog_broker.partition.change_notifier import ChangeNotifier
 from tidelog_broker.partition.state import RETRY_AFTER_MS, PartitionState
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_proto import broker_pb2 as pb
@@ -19,7 +19,7 @@ CONFIRM_TIMEOUT_S = 2.0
 class Access:
     """Access checks of one partition. All methods are for the event loop's thread."""
 
-    def __init__(self, state: PartitionState, changes: Changes, driver: ReplicaDriver) -> None:
+    def __init__(self, state: PartitionState, changes: ChangeNotifier, driver: ReplicaDriver) -> None:
         self._state = state
         self._changes = changes
         self._driver = driver

@@ -16,8 +16,8 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from tidelog_broker.core.replication.ports import Position
-from tidelog_broker.partition.changes import Changes
-from tidelog_broker.partition.pass_watch import PassWatch
+from tidelog_broker.partition.change_notifier import ChangeNotifier
+from tidelog_broker.partition.compaction_progress import CompactionProgress
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver import ReplicaDriver
@@ -29,7 +29,7 @@ from tidelog_broker.storage.partition.compaction_pass import (
     PassStoppedError,
     Terms,
 )
-from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_proto import broker_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -62,12 +62,12 @@ class CompactedVersions:
     def __init__(
         self,
         state: PartitionState,
-        changes: Changes,
+        changes: ChangeNotifier,
         driver: ReplicaDriver,
         *,
         tools: PartitionTools,
         io_key: int,
-        watch: PassWatch,
+        watch: CompactionProgress,
         replaced: Callable[[int], None],
     ) -> None:
         self._watch = watch

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from tidelog_broker.partition.changes import Changes
+from tidelog_broker.partition.change_notifier import ChangeNotifier
 from tidelog_broker.partition.compacted_versions import WHOLE_AGAIN_S, WHOLE_S, CompactedVersions
-from tidelog_broker.partition.pass_watch import PassWatch
+from tidelog_broker.partition.compaction_progress import CompactionProgress
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver import ReplicaDriver
@@ -65,7 +65,7 @@ class Compaction:
     def __init__(
         self,
         state: PartitionState,
-        changes: Changes,
+        changes: ChangeNotifier,
         driver: ReplicaDriver,
         *,
         tools: PartitionTools,
@@ -77,7 +77,7 @@ class Compaction:
         self._driver = driver
         self._tools = tools
         self._io_key = io_key
-        self._watch = PassWatch(tools.loop.time, tools.passes)
+        self._watch = CompactionProgress(tools.loop.time, tools.passes)
         self.versions = CompactedVersions(
             state, changes, driver, tools=tools, io_key=io_key, watch=self._watch, replaced=replaced
         )
@@ -166,12 +166,12 @@ class Compaction:
         is_left = False
         try:
             while not (await asyncio.wait([running], timeout=LOOK_S))[0]:
-                still_s = min(self._watch.still_s, loop.time() - began_s)
-                if still_s >= STILL_S:
+                idle_s = min(self._watch.idle_s, loop.time() - began_s)
+                if idle_s >= STILL_S:
                     is_left = has_turn.is_set()
                     raise ProtocolError(
                         pb.TIMED_OUT,
-                        f"{self._state.name}: the compaction has made no progress for {still_s:.0f} s; it waits for "
+                        f"{self._state.name}: the compaction has made no progress for {idle_s:.0f} s; it waits for "
                         f"{self._watch.waits_for}",
                     )
         finally:

@@ -22,7 +22,7 @@ from tidelog_proto.exact import Int64s
 from tidelog_proto.limits import MIB
 
 READ_BYTES: Final = MIB
-STRETCH_RECORDS: Final = 16_384
+RANGE_RECORDS: Final = 16_384
 
 
 class _Part(NamedTuple):
@@ -62,9 +62,9 @@ class ContentHistory:
         self._oldest_us = oldest_us
         self._end = end
         """The end of the current range."""
-        self._begin = self.next_offset = max(log_start, end - STRETCH_RECORDS)
-        self._stretch: list[_Part] = []
-        self._stretches: list[list[_Part]] = []
+        self._begin = self.next_offset = max(log_start, end - RANGE_RECORDS)
+        self._parts: list[_Part] = []
+        self._ranges: list[list[_Part]] = []
         self.count = 0
         self.is_whole = end <= log_start
         """Whether everything is read."""
@@ -94,23 +94,23 @@ class ContentHistory:
             if not batch.control and len(batch):
                 stamp_us = batch.header.append_timestamp_us
                 part = _Part(self._hasher.hashes(batch), batch.offsets().to_numpy(), stamp_us)
-                self._stretch.append(part)
+                self._parts.append(part)
                 self.count += len(part.offsets)
         self.next_offset = batches[-1].end_offset
         if self.next_offset >= self._end:
             self._go_back()
 
     def _go_back(self) -> None:
-        stretch, self._stretch = self._stretch, []
-        self._stretches.append(stretch)
-        is_old = self._oldest_us is not None and any(part.append_us <= self._oldest_us for part in stretch)
+        parts, self._parts = self._parts, []
+        self._ranges.append(parts)
+        is_old = self._oldest_us is not None and any(part.append_us <= self._oldest_us for part in parts)
         self._end = self._begin
         self.is_whole = self._end <= self._log_start or self.count >= self._records_max or is_old
-        self._begin = self.next_offset = max(self._log_start, self._end - STRETCH_RECORDS)
+        self._begin = self.next_offset = max(self._log_start, self._end - RANGE_RECORDS)
 
     def fill(self, window: ContentWindow) -> None:
         """Add the records to a new window, which has reserved the memory: the newest that fit."""
-        parts = list(chain.from_iterable(reversed(self._stretches)))
+        parts = list(chain.from_iterable(reversed(self._ranges)))
         over = self.count - self._records_max
         for contents, offsets, append_us in parts:
             skipped = min(max(over, 0), len(offsets))

@@ -84,7 +84,7 @@ class FilteredReader:
             return await self._workers.call(self._io_key, look)
 
 
-def wanted_of(message: pb.RecordFilter) -> Wanted | None:
+def parse_record_filter(message: pb.RecordFilter) -> Wanted | None:
     """Parse a filter; None if it matches everything.
 
     Raises:

@@ -18,15 +18,15 @@ from tidelog_broker.base.tallies import PartitionFigures
 from tidelog_broker.core.replication.effects import Append, EpochDecided
 from tidelog_broker.core.ring import HotRing, RingEntry
 from tidelog_broker.partition.access import Access
-from tidelog_broker.partition.changes import Changes
+from tidelog_broker.partition.change_notifier import ChangeNotifier
 from tidelog_broker.partition.compaction import Compaction
 from tidelog_broker.partition.deduplication import Deduplication
-from tidelog_broker.partition.deleting import RecordDeletion
 from tidelog_broker.partition.filtered_reader import FilteredReader, indexed_columns
 from tidelog_broker.partition.pipeline import Pipeline
 from tidelog_broker.partition.producer_snapshots import SnapshotWriter
 from tidelog_broker.partition.projected_reader import ProjectedReader
 from tidelog_broker.partition.reader import PartitionReader
+from tidelog_broker.partition.record_deletion import RecordDeletion
 from tidelog_broker.partition.retention import Retention
 from tidelog_broker.partition.state import RETRY_AFTER_MS, PartitionState
 from tidelog_broker.partition.tools import PartitionTools
@@ -57,7 +57,7 @@ class Partition:
         self.ring = HotRing(bytes_max=tools.settings.ring_bytes, start_offset=self.log.end_offset)
         self.state = PartitionState(record, index, driver, tools.neighbours)
         self.name = self.state.name
-        self.changes = Changes(tools.loop)
+        self.changes = ChangeNotifier(tools.loop)
         self.access = Access(self.state, self.changes, driver)
         self.reader = PartitionReader(self.state, self.ring, tools.readers, io_key)
         self.filtered = FilteredReader(self.state, self.reader, tools.readers, io_key)

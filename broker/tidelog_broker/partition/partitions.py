@@ -3,9 +3,9 @@
 A partition is stored here if its first epoch names this node, if the journals have it, or once another node sends a
 message about it, because a decision has probably moved it here.
 
-Its log is opened on demand, see `opening`; until then it is a few numbers, see `closed`. The first few of a node are
-opened at once, so that their first users need not wait. Partitions that must be opened without a request are found by
-`waking`.
+Its log is opened on demand, see `partition_opener`; until then it is a few numbers, see `closed_partitions`. The first
+few of a node are opened at once, so that their first users need not wait. `background_opener` opens partitions without
+a request.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Final
 
 from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID, PartitionKey, TopicRegistry
-from tidelog_broker.partition.closed import ClosedPartitions
-from tidelog_broker.partition.opening import PartitionOpener, Then
+from tidelog_broker.partition.closed_partitions import ClosedPartitions
 from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.partition_opener import PartitionOpener, Then
 from tidelog_broker.partition.removal import Removal, gone
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.replicas import NewPartition, Replication

@@ -3,7 +3,7 @@
 One group at a time is written. While it is written and synced the next one gathers in the queue, so a partition under
 load makes few large writes and an idle one answers at once; no linger setting is needed. Batches are verified as they
 arrive, in parallel to the previous group's write; a refused batch does not affect its neighbours. The next group does
-not wait for the replicas' acknowledgements: publishes with offsets wait in `Waiting`, up to a bound, for the high
+not wait for the replicas' acknowledgements: publishes with offsets wait in `PendingAcks`, up to a bound, for the high
 watermark.
 
 Disk space is allocated before offsets are assigned, so a full disk refuses a group cleanly. A failed write or sync is
@@ -30,9 +30,9 @@ from tidelog_broker.core.replication.epoch_writer import Group, Owner
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.replication.producers import StoredBatch
 from tidelog_broker.partition.deduplication import INLINE_BYTES, Deduplication
+from tidelog_broker.partition.pending_acks import PendingAcks, Settle
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
-from tidelog_broker.partition.waiting import Settle, Waiting
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.storage.io.errors import DiskFullError
 from tidelog_broker.storage.segment.layout import padded
@@ -112,7 +112,7 @@ class Pipeline:
         self._group_bytes_max = self._group_bytes = tools.settings.group_bytes
         self._screen: Deduplication | None = None
         self._queue: deque[PendingPublish] = deque()
-        self._waiting = Waiting()
+        self._waiting = PendingAcks()
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._uncommitted_bytes = 0
         self._waiting_for_idle: list[asyncio.Future[None]] = []
@@ -422,7 +422,7 @@ class Pipeline:
                 self._tell_idle()
 
     def decided(self, end_offset: int, refusal: ProtocolError, *, held_by_all: int, handed_over: bool) -> None:
-        """Handle the end of the epoch at `end_offset`; `refusal` is for what is not stored. See `Waiting.decided`.
+        """Handle the end of the epoch at `end_offset`; `refusal` is for what is not stored. See `PendingAcks.decided`.
 
         `handed_over`: whether another node owns the next epoch.
         """

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tidelog_broker.partition.opening import PartitionOpener
 from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.partition_opener import PartitionOpener
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.replicas import Replication
 from tidelog_broker.storage.partition.partition_dirs import (

@@ -1,8 +1,9 @@
 """Deletion of a partition's oldest segments: the owner decides by the topic's settings, other replicas follow.
 
-The owner decides below which offset records are deleted: beyond the topic's bytes, older than its time (`ages`), or on
-request (`deleting`). When an ack quorum has agreed (`core.replication.deletion`) no reader sees them any more, and
-files with only deleted records may be removed. While the topic is on hold, nothing is decided and no file is removed.
+The owner decides below which offset records are deleted: beyond the topic's bytes, older than its time (`record_ages`),
+or on request (`record_deletion`). When an ack quorum has agreed (`core.replication.deletion`) no reader sees them any
+more, and files with only deleted records may be removed. While the topic is on hold, nothing is decided and no file is
+removed.
 
 A deletion takes two steps on two threads. The first one waits for the disk: the names of the log's segments are synced,
 because newer segments must be durable before older ones are removed; and unless this is the only copy the log start is
@@ -28,9 +29,9 @@ from collections.abc import Callable
 from typing import Final
 
 from tidelog_broker.core.topics import DELETING
-from tidelog_broker.partition.ages import RecordAges
-from tidelog_broker.partition.changes import Changes
-from tidelog_broker.partition.deleting import RecordDeletion
+from tidelog_broker.partition.change_notifier import ChangeNotifier
+from tidelog_broker.partition.record_ages import RecordAges
+from tidelog_broker.partition.record_deletion import RecordDeletion
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver import ReplicaDriver
@@ -67,7 +68,7 @@ class Retention:
     def __init__(
         self,
         state: PartitionState,
-        changes: Changes,
+        changes: ChangeNotifier,
         driver: ReplicaDriver,
         *,
         tools: PartitionTools,
@@ -247,7 +248,7 @@ class Retention:
         if below <= held:
             return below
         is_full = self._disk.spares.has_ended
-        if is_full or self.lacks_for_long(below) or self._is_out_of_patience(held):
+        if is_full or self.lacked_by_down_replica(below) or self._is_out_of_patience(held):
             tried = self.end_epoch()
             if is_full and tried > ENDS_MAX:
                 return below
@@ -259,7 +260,7 @@ class Retention:
         by_bytes = self._outdated(0, PATIENCE * bytes_max, self._state.high_watermark) if bytes_max else 0
         return max(by_bytes, self.ages.long_expired_below) > held
 
-    def lacks_for_long(self, offset: int) -> bool:
+    def lacked_by_down_replica(self, offset: int) -> bool:
         """Whether a replica lacks records below `offset` and is down."""
         replica = self._state.replica
         alive = replica.state.surroundings.alive

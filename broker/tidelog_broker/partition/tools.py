@@ -13,9 +13,9 @@ from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.cluster.route_watch import RouteNews
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
 from tidelog_broker.core.ring import RingBudget
-from tidelog_broker.partition.pass_watch import LastMove
+from tidelog_broker.partition.compaction_progress import ProgressClock
 from tidelog_broker.replication.driver_ports import Neighbours
-from tidelog_broker.replication.takeover_log import TakenOver
+from tidelog_broker.replication.takeover_log import TakeoverLog
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.wire.budget import Budget
 
@@ -36,7 +36,7 @@ class PartitionTools:
     """For small files beside the logs, and for syncs before a deletion."""
     compactor: Offload
     """For compaction passes, one at a time."""
-    passes: LastMove
+    passes: ProgressClock
     """The progress of all compaction passes."""
     clock: SteadyClock
     """Measures the age of records."""
@@ -49,7 +49,7 @@ class PartitionTools:
     metrics: NodeMetrics
     neighbours: Neighbours
     """The other nodes."""
-    taken_over: TakenOver
+    taken_over: TakeoverLog
     """Collects the epochs that begin on this node, for the log."""
     route_news: RouteNews
     """Informed of each epoch that has ended."""

@@ -49,10 +49,10 @@ from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.replica import Mending, Replica
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.replication import log_writer
+from tidelog_broker.replication.background_syncs import BackgroundSyncs
 from tidelog_broker.replication.driver_ports import Listener, Tools
 from tidelog_broker.replication.inline_writes import sleeps
-from tidelog_broker.replication.replica_log import ReplicaLog, Stretch
-from tidelog_broker.replication.syncing_ahead import SyncingAhead
+from tidelog_broker.replication.replica_log import BatchRange, ReplicaLog
 from tidelog_broker.storage.io.errors import DamagedError, StorageError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import MIB
@@ -123,7 +123,7 @@ class ReplicaDriver:
         """Whether the effects being carried out may move the deadline to an earlier time."""
         self._decisions_queued = 0
         self._in_doubt = bool(view.doubt)
-        self._ahead = SyncingAhead(tools.ahead, io_key, view, done=self._synced_ahead, failed=self._fail)
+        self._ahead = BackgroundSyncs(tools.ahead, io_key, view, done=self._synced_ahead, failed=self._fail)
 
     @property
     def cut_offset(self) -> int | None:
@@ -303,13 +303,13 @@ class ReplicaDriver:
     def _read(self, effect: ReadLog) -> None:
         was_open = effect.epoch == self.replica.state.active.epoch
 
-        def done(found: Stretch | None, error: BaseException | None) -> None:
+        def done(found: BatchRange | None, error: BaseException | None) -> None:
             if self.stopped:
                 return
             if found is None:
                 log.warning("%s: epoch %d cannot be read for another node: %s", self.name, effect.epoch, error)
                 nothing = Position(effect.from_offset, 0)
-                found = Stretch((), nothing, nothing)
+                found = BatchRange((), nothing, nothing)
             if was_open and isinstance(error, DamagedError):
                 self.replica.damaged(effect.epoch, error.message, self._tools.now_ms())
             self.replica.read(effect, found.batches, found.base, found.end, self._tools.now_ms())

@@ -21,7 +21,7 @@ from tidelog_broker.core.replication.effects import (
 )
 from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.io.errors import DiskFullError, DivergedError, NotHeldError, StorageError
-from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot
 from tidelog_broker.storage.segment.layout import padded
 from tidelog_proto.errors import ProtocolError
@@ -129,7 +129,7 @@ def perform(view: ReplicaLog, effect: Step) -> bool:
             ):
                 store.copies.set_aside(effect.epoch, effect.reason)
             if unreadable is not None:
-                view.go_on_filling()
+                view.resume_fills()
     return True
 
 
@@ -208,4 +208,4 @@ def _finish_fill(view: ReplicaLog, effect: FinishFill) -> None:
     except DivergedError as error:  # The core looks again, and fetches it again.
         log.warning("%s: %s", view.store.directory.name, error)
         view.store.copies.abandon_fill(effect.epoch)
-    view.go_on_filling()
+    view.resume_fills()

@@ -26,7 +26,7 @@ from tidelog_proto.header import unpack_header
 log = logging.getLogger(__name__)
 
 
-class Stretch(NamedTuple):
+class BatchRange(NamedTuple):
     """Whole batches of one epoch between two positions."""
 
     batches: Sequence[memoryview]
@@ -73,9 +73,9 @@ class ReplicaLog:
         """
         view = cls(store, chain, node_id=node_id, log_start=log_start, rebooted=rebooted)
         view._heal()
-        view._begin_again()
+        view._recreate_lost_epoch()
         view._note_reboot()
-        view.go_on_filling()
+        view.resume_fills()
         view._look_for_producers()
         return view
 
@@ -114,14 +114,14 @@ class ReplicaLog:
                 store.copies.set_aside(held.epoch, held.damage.reason)
         if store.repair.repairable_end(active) is not None and self._others_hold(active):
             try:
-                store.repair.cut_to_good(active)
+                store.repair.truncate_to_valid_prefix(active)
             except DiskFullError as error:
                 log.warning("%s; free disk space and restart this node", error.message)
         still = store.unreadable_epoch is not None or any(held.damage is not None for held in store.epochs)
         if still and not self.repairing:
             self._limbo = store.limbo
 
-    def _begin_again(self) -> None:
+    def _recreate_lost_epoch(self) -> None:
         """If the open epoch's directory is missing, begin an empty copy that is marked as lacking records."""
         store, active = self.store, self._chain.active
         lost = store.repair.lost_epoch(active.epoch)
@@ -131,7 +131,7 @@ class ReplicaLog:
         log.warning("%s", reason)
         if lost == active.epoch and store.limbo is None and self._others_hold(lost):
             try:
-                store.repair.make_again(lost)
+                store.repair.recreate_directory(lost)
                 store.start_epoch(lost, active.start_offset, is_lacking=True)
             except DiskFullError as error:
                 reason = f"{reason}, and {error.message}"
@@ -145,13 +145,13 @@ class ReplicaLog:
         if not self.synced(active):
             if self._rebooted:
                 try:
-                    self.store.repair.note_short(active)
+                    self.store.repair.mark_short(active)
                 except DiskFullError as error:  # Retention may free space once the node has started.
                     log.warning("%s; it is recorded again at the next start", error.message)
                     self.is_reboot_noted = False
-            self._short = self._rebooted or self.store.repair.is_short(active)
+            self._short = self._rebooted or self.store.repair.is_marked_short(active)
 
-    def go_on_filling(self) -> None:
+    def resume_fills(self) -> None:
         """Resume the copies beside the log; complete ones that only waited for others are added to it.
 
         While an epoch cannot be opened, they wait until it is repaired.
@@ -162,9 +162,9 @@ class ReplicaLog:
         for epoch in copies.fill_epochs:
             is_beside = epoch in copies.fill_epochs  # The previous one may have brought it in.
             if is_beside and copies.fill_position(epoch) is None and epoch < self._chain.active.epoch:
-                self._go_on_filling(epoch, self._chain.decision(epoch))
+                self._resume_fill(epoch, self._chain.decision(epoch))
 
-    def _go_on_filling(self, epoch: int, decision: pb.EpochDecision) -> None:
+    def _resume_fill(self, epoch: int, decision: pb.EpochDecision) -> None:
         start_offset, end_offset = self._chain.descriptor(epoch).start_offset, decision.end_offset
         digests = self.decided_digests(epoch)
         if start_offset < end_offset <= self._log_start or end_offset < self._log_start:
@@ -219,7 +219,7 @@ class ReplicaLog:
         if self.repairing and self.store.active is not None:
             self.store.repair.finish_repair(self.store.active.epoch)
         if self._short:
-            self.store.repair.forget_short()
+            self.store.repair.clear_short()
             self._short = False
 
     # --- for the core ----------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class ReplicaLog:
 
     # --- reading, on a worker --------------------------------------------------------------------------
 
-    def read_epoch(self, effect: ReadLog) -> Stretch:
+    def read_epoch(self, effect: ReadLog) -> BatchRange:
         """Read whole batches of an epoch for another node; none if they are not here.
 
         Batches of an ended epoch may be slices of the log, for system calls only: they are decided, never truncated,
@@ -303,7 +303,7 @@ class ReplicaLog:
             DamagedError: the first batch has rotted.
             ProtocolError: as `EpochReader.read`.
         """
-        nothing = Stretch((), Position(effect.from_offset, 0), Position(effect.from_offset, 0))
+        nothing = BatchRange((), Position(effect.from_offset, 0), Position(effect.from_offset, 0))
         held = self.store.log_of(effect.epoch)
         if held is None or not held.start_offset <= effect.from_offset < held.end_offset:
             return nothing
@@ -321,7 +321,7 @@ class ReplicaLog:
         end = held.reader.digest_at(end_offset)
         if end is None:
             return nothing
-        return Stretch(batches, Position(effect.from_offset, base), Position(end_offset, end))
+        return BatchRange(batches, Position(effect.from_offset, base), Position(end_offset, end))
 
     def _sound(self, batches: Sequence[memoryview]) -> int:
         """Return how many batches precede the first with a rotten body.

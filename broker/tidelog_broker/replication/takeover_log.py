@@ -23,7 +23,7 @@ class _Begun(NamedTuple):
     at_s: float
 
 
-class TakenOver:
+class TakeoverLog:
     """Collects epochs that begin on this node. For the event loop's thread."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from tidelog_broker.partition.compacted_versions import CompactedVersions
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.storage.partition.compaction_pass import CompactionPass, Made, Terms
-from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.partition_reader import PartitionLogReader
 from tidelog_proto.batch import columns_of, encode_batch
 from tidelog_proto.errors import ProtocolError

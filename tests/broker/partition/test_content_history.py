@@ -22,7 +22,7 @@ COUNT = 40
 @pytest.fixture
 async def log(node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> PartitionLog:
     """A log of 40 records in batches of 1 to 4, read in short steps."""
-    monkeypatch.setattr(content_history, "STRETCH_RECORDS", 7)
+    monkeypatch.setattr(content_history, "RANGE_RECORDS", 7)
     monkeypatch.setattr(content_history, "READ_BYTES", 600)
     topic = await peer.create()
     at = 0

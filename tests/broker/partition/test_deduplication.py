@@ -165,7 +165,7 @@ async def test_only_a_node_sets_a_span(peer: Peer) -> None:
 
 
 async def test_the_window_is_the_same_after_a_restart(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(content_history, "STRETCH_RECORDS", 7)
+    monkeypatch.setattr(content_history, "RANGE_RECORDS", 7)
     monkeypatch.setattr(content_history, "READ_BYTES", 600)
     drawn = random.Random(1)
     node = await stand.start()

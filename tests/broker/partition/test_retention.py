@@ -244,8 +244,8 @@ async def test_epoch_ends_for_a_replica_that_is_away_only_where_it_lacks_what_is
         await publish(cluster, owner, sequence)
     await settled(lambda: all(each.held_offset == 6 for each in partition.replica.followers), "a copy lags")
     await cluster.stop(others(owner)[0])
-    assert not partition.retention.lacks_for_long(6)
-    assert partition.retention.lacks_for_long(7)
+    assert not partition.retention.lacked_by_down_replica(6)
+    assert partition.retention.lacked_by_down_replica(7)
 
 
 async def test_full_disk_has_the_epoch_end_before_what_a_copy_lacks_goes(

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from tidelog_broker.replication import takeover_log
-from tidelog_broker.replication.takeover_log import NAMED_MAX, TakenOver
+from tidelog_broker.replication.takeover_log import NAMED_MAX, TakeoverLog
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 async def test_a_few_are_told_one_by_one(said: pytest.LogCaptureFixture) -> None:
-    news = TakenOver()
+    news = TakeoverLog()
     for index in range(NAMED_MAX):
         news.add(f"t/{index}", 3, 70 + index)
     assert said.messages == []
@@ -27,7 +27,7 @@ async def test_a_few_are_told_one_by_one(said: pytest.LogCaptureFixture) -> None
 
 
 async def test_many_are_told_in_one_line(said: pytest.LogCaptureFixture) -> None:
-    news = TakenOver()
+    news = TakeoverLog()
     for index in range(350):
         news.add(f"t/{index}", 3, 0)
     news.tell()
@@ -40,7 +40,7 @@ async def test_it_tells_by_itself_after_a_moment(
     said: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(takeover_log, "MOMENT_S", 0.0)
-    news = TakenOver()
+    news = TakeoverLog()
     told = asyncio.Event()
     monkeypatch.setattr(takeover_log.log, "info", lambda *_: told.set())
     news.add("t/0", 1, 0)

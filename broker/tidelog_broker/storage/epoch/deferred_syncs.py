@@ -71,17 +71,17 @@ class DeferredSync:
                     raise
                 self.is_done = True
 
-    def finish_ahead(self) -> None:
+    def finish_in_background(self) -> None:
         """Run the sync in the background; an error is raised by the log's next operation."""
         with contextlib.suppress(OSError):
             self.finish()
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Cancel the sync: no other thread runs it after this returns."""
         with self._lock:
             self.is_done = True
 
-    def try_give_up(self) -> bool:
+    def try_cancel(self) -> bool:
         """Cancel the sync without waiting; return False while it runs or if it has failed."""
         if not self._lock.acquire(blocking=False):
             return False
@@ -139,23 +139,23 @@ class DeferredSyncs:
         while self._rolled:
             self._sync_oldest()
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Cancel all pending syncs: no other thread uses the directory or a segment's file after this returns."""
         if self._names is not None:
-            self._names.give_up()
+            self._names.cancel()
         for opened, sync in self._rolled:
-            sync.give_up()
+            sync.cancel()
             self._disk.open_segments.release(opened)
         self._rolled.clear()
 
     # ------------------------------------------------------------------------------------ names
 
-    def owe_names(self, first: Callable[[], None] | None = None) -> None:
+    def defer_names_sync(self, first: Callable[[], None] | None = None) -> None:
         """Defer a sync of the directory, preceded by `first`. The caller has just called `sync_names`."""
         assert self._names is None or self._names.is_done, "the last change of names is not durable yet"
         owed = self._names = DeferredSync(partial(self._sync_directory, first), self._note)
         if self._disk.namer is not None:
-            self._disk.namer.offer(owed.finish_ahead)
+            self._disk.namer.offer(owed.finish_in_background)
 
     def sync_names(self) -> None:
         """Return when every change of directory entries so far is durable.
@@ -177,20 +177,20 @@ class DeferredSyncs:
         while len(self._rolled) >= UNSYNCED_SEGMENTS_MAX:
             self._sync_oldest()
 
-    def owe_segment(self, opened: OpenSegment, size_bytes: int) -> None:
+    def defer_segment_sync(self, opened: OpenSegment, size_bytes: int) -> None:
         """Defer the sync of a segment, all of whose `size_bytes` are written, and take over its lease."""
         newest = _Rolled(opened, DeferredSync(partial(opened.datasync, size_bytes), self._note))
         self._rolled.append(newest)
         if self._disk.syncer is None:
             return
         if self._is_synced_at_times:
-            self._disk.syncer.offer(newest.sync.finish_ahead)
+            self._disk.syncer.offer(newest.sync.finish_in_background)
         elif len(self._rolled) == UNSYNCED_SEGMENTS_MAX:
-            self._disk.syncer.offer(self._rolled[0].sync.finish_ahead)
+            self._disk.syncer.offer(self._rolled[0].sync.finish_in_background)
 
-    def forget_all_but(self, count: int) -> None:
+    def cancel_all_but(self, count: int) -> None:
         """Cancel the syncs of all but the newest `count` segments, which are being deleted, except a running one."""
-        while len(self._rolled) > count and self._rolled[0].sync.try_give_up():
+        while len(self._rolled) > count and self._rolled[0].sync.try_cancel():
             self._disk.open_segments.release(self._rolled.pop(0).opened)
 
     # ------------------------------------------------------------------------------------ inside

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tidelog_broker.storage.epoch.presence import note_newest, prepare_note
+from tidelog_broker.storage.epoch.existence_markers import mark_newest, prepare_newest_marker
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
-from tidelog_broker.storage.epoch.repair import write_note
+from tidelog_broker.storage.epoch.repair_markers import write_marker
 from tidelog_broker.storage.io.errors import StorageFailedError, space_or_failure
 from tidelog_broker.storage.segment.active_segment import ActiveSegment, SegmentStart
 from tidelog_broker.storage.segment.disk import Disk
@@ -31,8 +31,8 @@ def make_epoch_dir(
         directory: the path of the new directory, inside the partition's directory.
         start: start of the first segment.
         segment_bytes: maximum size of the segment.
-        is_newest: whether to record it as the newest epoch of the partition, see `presence`.
-        is_lacking: whether the copy lacks records that this node has acknowledged, see `repair`.
+        is_newest: whether to record it as the newest epoch of the partition, see `existence_markers`.
+        is_lacking: whether the copy lacks records that this node has acknowledged, see `repair_markers`.
         before_named: called before the directory gets its name; returns when everything that must be durable first
             is durable; raises a StorageError.
 
@@ -44,7 +44,7 @@ def make_epoch_dir(
     unnamed = directory.with_name(directory.name + NEW_SUFFIX)
     try:
         if is_newest:
-            prepare_note(fs, partition)
+            prepare_newest_marker(fs, partition)
         if fs.exists(unnamed):
             remove_epoch_dir(fs, unnamed)
         fs.make_dir(unnamed)
@@ -54,7 +54,7 @@ def make_epoch_dir(
         finally:
             first.abandon()
         if is_lacking:
-            write_note(fs, unnamed)
+            write_marker(fs, unnamed)
         fs.sync_dir(unnamed)
         if before_named is not None:
             before_named()
@@ -63,7 +63,7 @@ def make_epoch_dir(
         raise space_or_failure(f"epoch {start.epoch} cannot be created in {directory}", error) from error
     try:
         if is_newest:
-            note_newest(fs, partition, start.epoch)
+            mark_newest(fs, partition, start.epoch)
         fs.sync_dir(partition)
     except OSError as error:  # a full disk, too: "nothing has changed" would be wrong after the rename
         raise StorageFailedError(

@@ -20,7 +20,7 @@ from tidelog_broker.storage.epoch.deferred_syncs import DeferredSyncs
 from tidelog_broker.storage.epoch.epoch_dir import make_epoch_dir
 from tidelog_broker.storage.epoch.epoch_reader import EpochReader, HeldSegments, Segment
 from tidelog_broker.storage.epoch.recovery import Damage, recover_epoch, remove_segment, reopen_last
-from tidelog_broker.storage.epoch.repair import has_note, remove_note, write_note
+from tidelog_broker.storage.epoch.repair_markers import has_marker, remove_marker, write_marker
 from tidelog_broker.storage.epoch.truncation import cut_files, keep_files, kept_part
 from tidelog_broker.storage.io.errors import (
     DivergedError,
@@ -74,9 +74,7 @@ class EpochLog:
         self._spare = Spare(disk.fs, disk.spares, directory)
         self._failure = ""
         self.is_repairing = False
-        """Whether records that were once held are missing, see `repair`: the log is in LIMBO but takes appends of the
-        missing part.
-        """
+        """Whether records are missing, see `repair_markers`: in LIMBO, the log takes appends of the missing part."""
         first = self._held.segments[0].header
         self.topic_id, self.partition, self.epoch = first.topic_id, first.partition, first.epoch
         self.synced_offset = self._held.end.offset
@@ -145,7 +143,7 @@ class EpochLog:
         log = cls(disk, directory, sealed=recovered.sealed, active=active, segment_bytes=segment_bytes)
         log._held.damage = recovered.damage
         if log.damage is None:
-            log._heed_note(decided=sealed_end_offset is not None)
+            log._resume_repair(decided=sealed_end_offset is not None)
         return log
 
     # ------------------------------------------------------------------------------------ what it is
@@ -334,7 +332,7 @@ class EpochLog:
                 self._leave_mark()
         finally:
             self._give_up_spare()
-            self._deferred.give_up()
+            self._deferred.cancel()
             if self._active is not None:
                 self._active.release()
                 self._active = None
@@ -363,12 +361,12 @@ class EpochLog:
             self._deferred.sync_names()
             if end_offset != self.end_offset or (self._held.damage is not None and not self.is_repairing):
                 self._cut(end_offset, digest)
-            remove_note(self._disk.fs, self.directory)
+            remove_marker(self._disk.fs, self.directory)
         except OSError as error:
             raise self._fail("truncating the log", error) from error
         self._held.damage, self.is_repairing = None, False
 
-    def cut_to_good(self) -> None:
+    def truncate_to_valid_prefix(self) -> None:
         """Truncate a log in LIMBO at its damage: it stays in LIMBO but takes appends.
 
         Raises:
@@ -381,7 +379,7 @@ class EpochLog:
         if self.is_repairing:
             return
         try:
-            write_note(self._disk.fs, self.directory)
+            write_marker(self._disk.fs, self.directory)
         except OSError as error:
             if is_shortage(error):
                 raise space_or_failure(f"{self.directory} cannot be truncated at its damage", error) from error
@@ -402,7 +400,7 @@ class EpochLog:
         assert self.is_repairing, "nothing is missing"
         self.sync()
         try:
-            remove_note(self._disk.fs, self.directory)
+            remove_marker(self._disk.fs, self.directory)
         except OSError as error:
             raise self._fail("removing the repair marker", error) from error
         self._held.damage, self.is_repairing = None, False
@@ -423,8 +421,8 @@ class EpochLog:
             is_kept = self._active is not None and self._spare.keep(oldest.path, oldest.size_bytes)
             if not is_kept:
                 remove_segment(self._disk.fs, oldest.path)
-            self._deferred.owe_names()
-            self._deferred.forget_all_but(len(self._held.segments) - 1)
+            self._deferred.defer_names_sync()
+            self._deferred.cancel_all_but(len(self._held.segments) - 1)
             if not self._disk.open_segments.drop(oldest.path) and is_kept:
                 self._spare.discard()
         except OSError as error:
@@ -455,12 +453,12 @@ class EpochLog:
 
     # ------------------------------------------------------------------------------------ inside
 
-    def _heed_note(self, *, decided: bool) -> None:
+    def _resume_repair(self, *, decided: bool) -> None:
         """Resume a repair, or remove its marker if the log reaches the decided end of the epoch."""
         try:
             if decided:
-                remove_note(self._disk.fs, self.directory)
-            elif has_note(self._disk.fs, self.directory):
+                remove_marker(self._disk.fs, self.directory)
+            elif has_marker(self._disk.fs, self.directory):
                 self._begin_repairing()
         except OSError as error:
             raise unreadable(f"{self.directory} cannot be recovered", error) from error
@@ -560,7 +558,7 @@ class EpochLog:
         except OSError:
             old.allow_parking()
             raise
-        self._deferred.owe_names(new.take_name)
+        self._deferred.defer_names_sync(new.take_name)
         self._active = new
         try:
             self._held.segments = (*self._held.segments[:-1], self._retire(old), new)
@@ -568,7 +566,7 @@ class EpochLog:
             raise self._fail("rolling", error) from error
         self._held.end = new.end
         if self.synced_offset < self._held.end.offset:
-            self._deferred.owe_segment(old.hand_over(), old.size_bytes)
+            self._deferred.defer_segment_sync(old.hand_over(), old.size_bytes)
         else:
             old.release()
         return new

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from tidelog_broker.storage.epoch.rewrite import write_anew
+from tidelog_broker.storage.epoch.rewrite import rewrite_range
 from tidelog_broker.storage.io.errors import DamagedError, unreadable
 from tidelog_broker.storage.io.filesystem import File, FileSystem
 from tidelog_broker.storage.segment.active_segment import ActiveSegment, write_index
@@ -271,7 +271,7 @@ def _keep(fs: FileSystem, walked: list[tuple[_Found, SegmentScan]], synced_offse
     for segment, scan in walked:
         if scan.end_offset > synced_offset:
             with closing(fs.open(segment.path)) as file:
-                write_anew(file, segment.header, scan.synced_end, scan.end)
+                rewrite_range(file, segment.header, scan.synced_end, scan.end)
                 file.datasync()
 
 
@@ -291,7 +291,7 @@ def _cut(fs: FileSystem, segment: _Found, scan: SegmentScan, later: list[_Found]
         if is_dirty:
             file.truncate(scan.end_position)
         if is_dirty or scan.synced_end != scan.end:
-            write_anew(file, segment.header, scan.synced_end, scan.end)
+            rewrite_range(file, segment.header, scan.synced_end, scan.end)
             file.datasync()
     if has_changed or not is_new:
         fs.sync_dir(directory)

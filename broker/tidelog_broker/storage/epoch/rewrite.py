@@ -24,7 +24,7 @@ from tidelog_broker.storage.segment.scan import WINDOW_BYTES, scan_segment
 _CHANGED: Final = "the segment's contents changed between two reads"
 
 
-def write_anew(file: File, header: SegmentHeader, start: SegmentEnd, end: SegmentEnd) -> None:
+def rewrite_range(file: File, header: SegmentHeader, start: SegmentEnd, end: SegmentEnd) -> None:
     """Rewrite a segment in place between two batch boundaries; the caller syncs.
 
     Args:

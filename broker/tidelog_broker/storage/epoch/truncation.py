@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidelog_broker.storage.epoch.recovery import remove_made, remove_segment
-from tidelog_broker.storage.epoch.rewrite import write_anew
+from tidelog_broker.storage.epoch.rewrite import rewrite_range
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.segment.index import Index, SegmentEnd
 from tidelog_broker.storage.segment.layout import (
@@ -89,5 +89,5 @@ def keep_files(
         if end.offset > synced_offset:
             with closing(fs.open(path)) as file:
                 start = SegmentEnd(header.base_offset, SEGMENT_HEADER_BYTES, header.start_digest)
-                write_anew(file, header, start, end)
+                rewrite_range(file, header, start, end)
                 file.datasync()

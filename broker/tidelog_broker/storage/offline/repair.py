@@ -24,7 +24,7 @@ from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_broker.storage.offline.verify import verify
 from tidelog_broker.storage.partition.partition_dirs import (
     aside_dirs,
-    keep_aside,
+    copy_aside,
     partition_dir_name,
     stored_partitions,
 )
@@ -136,11 +136,11 @@ def _cut(fs: FileSystem, log: PartitionLog, found: Repair) -> Repair:
         kept = aside_dirs(fs, log.directory)[-1]
     else:
         try:
-            kept = keep_aside(fs, newest.directory, found.damage)
+            kept = copy_aside(fs, newest.directory, found.damage)
         except OSError as error:
             raise space_or_failure(f"{newest.directory} cannot be copied before the repair", error) from error
         try:
-            log.repair.cut_to_good(found.epoch)
+            log.repair.truncate_to_valid_prefix(found.epoch)
         except StorageError:
             if not newest.is_repairing:  # Nothing has changed: otherwise each attempt would leave another copy.
                 with contextlib.suppress(OSError):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from tidelog_broker.storage.epoch.repair import has_note
+from tidelog_broker.storage.epoch.repair_markers import has_marker
 from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.partition.partition_dirs import (
@@ -266,7 +266,7 @@ def _verify_epoch(
         fault = _seam(before, report)
         if fault:
             report.findings.append(Finding("damage", report.path, 0, report.base_offset, fault))
-        if name == names[-1] and has_note(fs, directory):
+        if name == names[-1] and has_marker(fs, directory):
             message = "the log was truncated at damage or lost, and the missing records have not been fetched yet"
             report.findings.append(Finding("damage", report.path, report.used_bytes, report.end_offset, message))
         if report.role != "log":

@@ -13,7 +13,7 @@ from pathlib import Path
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
 from tidelog_broker.storage.io.errors import NotHeldError, StorageFailedError
-from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.partition_dirs import making_dir_name
 from tidelog_broker.storage.segment.layout import padded

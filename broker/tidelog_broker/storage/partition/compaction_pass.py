@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_broker.storage.partition.compacted_copies import CompactedCopies, CompactedVersion
-from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.partition_reader import PartitionLogReader
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, iter_batches
@@ -148,25 +148,25 @@ class CompactionPass:
         """
         made: list[Made] = []
         try:
-            stretch = _Stretch(0, 0, np.empty(0, np.int64))
+            survivor_range = _SurvivorRange(0, 0, np.empty(0, np.int64))
             for each in self._epochs:
-                stretch = self._compact(each, stretch, made)
+                survivor_range = self._compact(each, survivor_range, made)
         except BaseException:
             for one in made:
                 self._copies.abandon(one.epoch)
             raise
         return made
 
-    def _compact(self, each: EpochRange, stretch: _Stretch, made: list[Made]) -> _Stretch:
+    def _compact(self, each: EpochRange, survivor_range: _SurvivorRange, made: list[Made]) -> _SurvivorRange:
         version = self._copies.begin(each.epoch, each.start_offset)
         try:
             deriver = Deriver(each.start_offset, epoch=each.epoch)
             begin = min(max(each.start_offset, self._begin), each.end_offset)
             deriver.skip_to(begin)
             for batch in self._batches(begin, each.end_offset):
-                if batch.base_offset >= stretch.end:
-                    stretch = self._look(batch.base_offset)
-                _write(version, _derived(deriver.add, batch, self._kept(batch, stretch.survivors)))
+                if batch.base_offset >= survivor_range.end:
+                    survivor_range = self._look(batch.base_offset)
+                _write(version, _derived(deriver.add, batch, self._kept(batch, survivor_range.survivors)))
             _write(version, _derived(deriver.finish))
             end = version.finish()
         except BaseException as error:
@@ -177,13 +177,13 @@ class CompactionPass:
             self.left.append(each.epoch)
             gone_below = min(self._terms.tombstones_below, each.start_offset)
             self._terms = self._terms._replace(tombstones_below=gone_below)
-            return stretch
+            return survivor_range
         if end.offset != each.end_offset:
             raise DamagedError(
                 f"epoch {each.epoch} ends at offset {each.end_offset}, but its batches end at {end.offset}"
             )
         made.append(Made(each.epoch, end, version.size_bytes))
-        return stretch
+        return survivor_range
 
     def _kept(self, batch: RecordBatch, survivors: Offsets) -> Bools | None:
         """Return which records of a batch survive; None for all."""
@@ -202,7 +202,7 @@ class CompactionPass:
 
     # --- which records are the newest of their keys ----------------------------------------------------
 
-    def _look(self, start: int) -> _Stretch:
+    def _look(self, start: int) -> _SurvivorRange:
         """Find the newest records of all keys from `start` on, for as many offsets as fit in memory."""
         end = max(one.end_offset for one in self._epochs)
         found: list[Offsets] = []
@@ -216,7 +216,7 @@ class CompactionPass:
             if sum(map(len, found)) > self._survivors_max:
                 found, end = self._shortened(start, found)
             part += 1
-        return _Stretch(start, end, np.sort(np.concatenate(found)))
+        return _SurvivorRange(start, end, np.sort(np.concatenate(found)))
 
     def _shortened(self, start: int, found: list[Offsets]) -> tuple[list[Offsets], int]:
         """Drop the last of too many survivors; the range ends before the batch of the first dropped one."""
@@ -277,7 +277,7 @@ class CompactionPass:
             offset = found.next_offset
 
 
-class _Stretch(NamedTuple):
+class _SurvivorRange(NamedTuple):
     """An offset range of the log with the offsets of its survivors, ascending."""
 
     start: int

@@ -13,7 +13,7 @@ from pathlib import Path
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
 from tidelog_broker.storage.io.errors import DivergedError, NotHeldError, StorageFailedError
-from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.fill import EpochFill, FillTarget
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs, LostEpoch, find_lost_epoch
 from tidelog_broker.storage.partition.partition_dirs import (
@@ -165,7 +165,7 @@ class EpochCopies:
             assert decided is not None, f"epoch {epoch} is in the log as it was decided at first"
             self._take_place_of(held, fill, decided)
             return True
-        self.take_in_whole()
+        self.add_complete_fills()
         if epoch in self._fills and fill.target.start == fill.target.end:
             # An epoch without records needs no files: its neighbours are contiguous.
             self.abandon_fill(epoch)
@@ -257,10 +257,10 @@ class EpochCopies:
             self._held.epochs = self._held.epochs[1:]
             self._rename_to_fill(log)
 
-    def take_in_whole(self) -> None:
+    def add_complete_fills(self) -> None:
         """Add every complete copy that continues the log."""
         while (ready := next(filter(self._fits, filter(None, self._fills.values())), None)) is not None:
-            self._take_in(ready)
+            self._add_fill(ready)
 
     def drop_below(self, offset: int) -> None:
         """Remove copies outside the log all of whose records are below `offset`, as retention would inside the log."""
@@ -309,7 +309,7 @@ class EpochCopies:
             return newest.end_offset == fill.log.start_offset and newest.state in {"sealed", "active"}
         return fill.target.epoch < oldest.epoch and fill.target.end.offset == oldest.start_offset
 
-    def _take_in(self, fill: EpochFill) -> None:
+    def _add_fill(self, fill: EpochFill) -> None:
         epoch, end_offset = fill.target.epoch, fill.target.end.offset
         newest = self._held.active
         if newest is not None and newest.epoch < epoch and newest.state != "sealed":

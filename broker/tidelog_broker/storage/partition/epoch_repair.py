@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
-from tidelog_broker.storage.epoch.presence import has_directory_note, make_again
-from tidelog_broker.storage.epoch.repair import forget_short, is_short, note_short
+from tidelog_broker.storage.epoch.existence_markers import has_directory_marker, recreate_directory
+from tidelog_broker.storage.epoch.repair_markers import clear_short, is_marked_short, mark_short
 from tidelog_broker.storage.io.errors import StorageFailedError, space_or_failure
-from tidelog_broker.storage.partition.copied import LogPosition, check_copied
+from tidelog_broker.storage.partition.copied_batches import LogPosition, check_copied
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.partition_dirs import lost_epoch
 from tidelog_broker.storage.segment.layout import padded
@@ -25,7 +25,7 @@ class EpochRepair:
     def __init__(self, held: HeldEpochs) -> None:
         self._held = held
 
-    def note_short(self, epoch: int) -> None:
+    def mark_short(self, epoch: int) -> None:
         """Record durably that the newest epoch may lack acknowledged records, because the machine crashed.
 
         Raises:
@@ -33,22 +33,22 @@ class EpochRepair:
             StorageFailedError: the disk failed.
         """
         try:
-            note_short(self._held.disk.fs, self._held.directory, epoch)
+            mark_short(self._held.disk.fs, self._held.directory, epoch)
         except OSError as error:
             raise space_or_failure(f"{self._held.directory}: epoch {epoch} cannot be marked as short", error) from error
 
-    def is_short(self, epoch: int) -> bool:
+    def is_marked_short(self, epoch: int) -> bool:
         """Whether an epoch was marked as short and has not caught up since."""
-        return is_short(self._held.disk.fs, self._held.directory, epoch)
+        return is_marked_short(self._held.disk.fs, self._held.directory, epoch)
 
-    def forget_short(self) -> None:
+    def clear_short(self) -> None:
         """Remove the `short` markers: the epoch has caught up, or its end is decided.
 
         Raises:
             StorageFailedError: the disk failed; the marker may remain.
         """
         try:
-            forget_short(self._held.disk.fs, self._held.directory)
+            clear_short(self._held.disk.fs, self._held.directory)
         except OSError as error:
             raise StorageFailedError(f"{self._held.directory}: a marker cannot be removed: {error}") from error
 
@@ -60,9 +60,9 @@ class EpochRepair:
         fs = self._held.disk.fs
         if fs.exists(self._held.directory):
             return lost_epoch(fs, self._held.directory)
-        return active_epoch if has_directory_note(fs, self._held.directory) else None
+        return active_epoch if has_directory_marker(fs, self._held.directory) else None
 
-    def make_again(self, epoch: int) -> None:
+    def recreate_directory(self, epoch: int) -> None:
         """Recreate the partition's directory if it is missing, with the marker that this epoch had begun in it.
 
         Raises:
@@ -72,7 +72,7 @@ class EpochRepair:
         fs = self._held.disk.fs
         try:
             if not fs.exists(self._held.directory):
-                make_again(fs, self._held.directory, epoch)
+                recreate_directory(fs, self._held.directory, epoch)
         except OSError as error:
             raise space_or_failure(f"{self._held.directory} cannot be recreated", error) from error
 
@@ -83,14 +83,14 @@ class EpochRepair:
             return None
         return LogPosition(log.end_offset, log.end_digest)
 
-    def cut_to_good(self, epoch: int) -> LogPosition:
+    def truncate_to_valid_prefix(self, epoch: int) -> LogPosition:
         """Truncate the newest epoch to its valid prefix and make it ready for `append_repair`. It stays in LIMBO.
 
         Raises:
             DiskFullError: no space for the repair marker; nothing has changed.
             StorageFailedError: the disk failed.
         """
-        self._repairing(epoch).cut_to_good()
+        self._repairing(epoch).truncate_to_valid_prefix()
         return self._repaired_to(epoch)
 
     def append_repair(self, epoch: int, batches: Sequence[Buffer]) -> LogPosition:
@@ -102,7 +102,7 @@ class EpochRepair:
             StorageFailedError: the disk failed.
         """
         log = self._repairing(epoch)
-        assert log.is_repairing, "cut_to_good was not called"
+        assert log.is_repairing, "truncate_to_valid_prefix was not called"
         check_copied(batches, epoch=epoch, position=self._repaired_to(epoch))
         if batches:
             log.ensure_space(sum(padded(len(batch)) for batch in batches))

@@ -15,7 +15,7 @@ from pathlib import Path
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
 from tidelog_broker.storage.io.errors import DamagedError, DivergedError, unreadable
-from tidelog_broker.storage.partition.copied import LogPosition, check_copied
+from tidelog_broker.storage.partition.copied_batches import LogPosition, check_copied
 from tidelog_broker.storage.partition.partition_dirs import fill_dir_name, put_aside
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.layout import SEGMENT_SUFFIX, padded
@@ -90,7 +90,7 @@ class EpochFill:
         assert target.start.offset <= target.end.offset
         path = directory / fill_dir_name(target.epoch)
         try:
-            log = _go_on(disk, path, target, segment_bytes=segment_bytes) if disk.fs.exists(path) else None
+            log = _open_existing(disk, path, target, segment_bytes=segment_bytes) if disk.fs.exists(path) else None
         except OSError as error:
             raise unreadable(f"{path} cannot be resumed", error) from error
         if log is None:
@@ -147,7 +147,7 @@ class EpochFill:
             self.log.seal()
 
 
-def _go_on(disk: Disk, path: Path, target: FillTarget, *, segment_bytes: int) -> EpochLog | None:
+def _open_existing(disk: Disk, path: Path, target: FillTarget, *, segment_bytes: int) -> EpochLog | None:
     """Open an existing copy as a prefix of the target; remove it and return None if it cannot become one."""
     fs = disk.fs
     if not any(name.endswith(SEGMENT_SUFFIX) for name in fs.list_dir(path)):

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from tidelog_broker.storage.epoch.deferred_syncs import DeferredSync
 from tidelog_broker.storage.epoch.epoch_log import EpochLog, State
-from tidelog_broker.storage.epoch.presence import note_directory
+from tidelog_broker.storage.epoch.existence_markers import mark_directory
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
 from tidelog_broker.storage.io.errors import StorageFailedError, space_or_failure
-from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.partition_dirs import (
     OpenedEpochs,
     PartitionName,
@@ -197,12 +197,12 @@ class HeldEpochs:
         try:
             if not fs.exists(self.directory):
                 fs.make_dir(self.directory)
-            note_directory(fs, self.directory)
+            mark_directory(fs, self.directory)
         except OSError as error:
             raise space_or_failure(what, error) from error
         owed = DeferredSync(partial(fs.sync_dir, self.directory.parent), lambda _: None)
         if self.disk.namer is not None:
-            self.disk.namer.offer(owed.finish_ahead)
+            self.disk.namer.offer(owed.finish_in_background)
 
         def finish() -> None:
             try:

@@ -15,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog_broker.storage.io.errors import DamagedError
-from tidelog_broker.storage.partition.held_epochs import HeldEpochs
-from tidelog_broker.storage.partition.partition_reader import again_where_replaced, check_offset
-from tidelog_broker.storage.partition.record_indexes import RecordIndexes
-from tidelog_broker.storage.partition.stretches import (
-    OpenStretch,
+from tidelog_broker.storage.partition.extents import (
+    OpenExtent,
     checking,
-    readable_stretches,
-    readable_stretches_back,
+    readable_extents,
+    readable_extents_reversed,
 )
+from tidelog_broker.storage.partition.held_epochs import HeldEpochs
+from tidelog_broker.storage.partition.partition_reader import check_offset, retry_if_replaced
+from tidelog_broker.storage.partition.record_indexes import RecordIndexes
 from tidelog_broker.storage.segment.disk import OpenSegment
 from tidelog_broker.storage.segment.hash_entries import window_stop
 from tidelog_proto.batch import RecordBatch
@@ -118,7 +118,7 @@ class MatchingReader:
             NotHeldError: `offset` is before this node's copy of the log, but was not deleted by retention.
             DamagedError: a batch is corrupt.
         """
-        return again_where_replaced(self._held, lambda: self._read(offset, max_bytes, limit_offset, wanted, work_bytes))
+        return retry_if_replaced(self._held, lambda: self._read(offset, max_bytes, limit_offset, wanted, work_bytes))
 
     def newest(self, *, limit_offset: int, wanted: Wanted, work_bytes: int = WORK_BYTES) -> Newest:
         """Search for the newest matching record in whole batches that end at or below `limit_offset`.
@@ -127,7 +127,7 @@ class MatchingReader:
             ProtocolError: OFFSET_OUT_OF_RANGE: the examined part was deleted.
             DamagedError: a batch is corrupt.
         """
-        return again_where_replaced(self._held, lambda: self._newest(limit_offset, wanted, work_bytes))
+        return retry_if_replaced(self._held, lambda: self._newest(limit_offset, wanted, work_bytes))
 
     # ------------------------------------------------------------------------------------ inside
 
@@ -135,23 +135,23 @@ class MatchingReader:
         check_offset(self._held, offset)
         found: list[memoryview] = []
         left_bytes, position, work = min(max_bytes, FETCH_BYTES_MAX), offset, _Work(work_bytes)
-        with closing(readable_stretches(self._held, offset, limit_offset)) as stretches:
-            for stretch in stretches:
-                for slot, batch in self._batches(stretch, wanted, newest=False):
-                    position = stretch.offset_of(slot)
+        with closing(readable_extents(self._held, offset, limit_offset)) as extents:
+            for extent in extents:
+                for slot, batch in self._batches(extent, wanted, newest=False):
+                    position = extent.offset_of(slot)
                     if work.is_done:
                         return ReadResult(found, position)
                     work.spend(len(batch))
-                    matching = _filtered(stretch, slot, batch, wanted)
+                    matching = _filtered(extent, slot, batch, wanted)
                     if matching is not None:
                         if found and len(matching) > left_bytes:
                             return ReadResult(found, position)
                         found.append(memoryview(matching))
                         left_bytes -= len(matching)
-                    position = stretch.offset_of(slot + 1)
+                    position = extent.offset_of(slot + 1)
                     if left_bytes <= 0:
                         return ReadResult(found, position)
-                position = stretch.end_offset
+                position = extent.end_offset
                 work.spend(PROBE_BYTES)
                 if work.is_done:
                     break
@@ -161,21 +161,21 @@ class MatchingReader:
 
     def _newest(self, limit_offset: int, wanted: Wanted, work_bytes: int) -> Newest:
         work = _Work(work_bytes)
-        with closing(readable_stretches_back(self._held, limit_offset)) as stretches:
-            for stretch in stretches:
-                for slot, batch in self._batches(stretch, wanted, newest=True):
+        with closing(readable_extents_reversed(self._held, limit_offset)) as extents:
+            for extent in extents:
+                for slot, batch in self._batches(extent, wanted, newest=True):
                     if work.is_done:
-                        return Newest(None, 0, stretch.offset_of(slot + 1))
+                        return Newest(None, 0, extent.offset_of(slot + 1))
                     work.spend(len(batch))
-                    newest = _newest_in(stretch, slot, batch, wanted)
+                    newest = _newest_in(extent, slot, batch, wanted)
                     if newest is not None:
                         return newest
                 work.spend(PROBE_BYTES)
                 if work.is_done:
-                    return Newest(None, 0, stretch.offset_of(stretch.first))
+                    return Newest(None, 0, extent.offset_of(extent.first))
         return Newest(None, 0, self._held.start_offset)
 
-    def _batches(self, stretch: OpenStretch, wanted: Wanted, *, newest: bool) -> Iterator[tuple[int, memoryview]]:
+    def _batches(self, extent: OpenExtent, wanted: Wanted, *, newest: bool) -> Iterator[tuple[int, memoryview]]:
         """Yield the batches that may match with their slots, oldest or newest first.
 
         Raises:
@@ -183,9 +183,9 @@ class MatchingReader:
         """
         column = wanted.column(self._indexes.columns)
         key_hash = wanted.hash_of(column)
-        opened, first, stop = stretch.opened, stretch.first, stretch.stop
+        opened, first, stop = extent.opened, extent.first, extent.stop
         if column is not None:
-            self._indexes.prepare(stretch.segment, opened, column, stop)
+            self._indexes.prepare(extent.segment, opened, column, stop)
         while first < stop:
             named = opened.hashes.find(column, key_hash, first, stop, _NAMED_MAX, newest=newest)
             for run in _runs(opened, named.slots, newest=newest):
@@ -218,13 +218,13 @@ def _read_run(opened: OpenSegment, run: tuple[int, int], *, newest: bool) -> Ite
         yield slot, data[place.position - start : place.position - start + place.length]
 
 
-def _filtered(stretch: OpenStretch, slot: int, batch: memoryview, wanted: Wanted) -> Buffer | None:
+def _filtered(extent: OpenExtent, slot: int, batch: memoryview, wanted: Wanted) -> Buffer | None:
     """Return the matching records of a batch.
 
     Raises:
         DamagedError: the batch is not the one that the index lists.
     """
-    with checking(stretch, slot, batch):
+    with checking(extent, slot, batch):
         return filter_batch(batch, key=wanted.key, tag=wanted.tag)
 
 
@@ -249,13 +249,13 @@ def filter_all(batches: Sequence[memoryview], max_bytes: int, wanted: Wanted) ->
     return ReadResult(found, position)
 
 
-def _newest_in(stretch: OpenStretch, slot: int, view: memoryview, wanted: Wanted) -> Newest | None:
+def _newest_in(extent: OpenExtent, slot: int, view: memoryview, wanted: Wanted) -> Newest | None:
     """Return the last matching record of a batch.
 
     Raises:
         DamagedError: the batch is not the one that the index lists.
     """
-    with checking(stretch, slot, view):
+    with checking(extent, slot, view):
         batch = RecordBatch.parse(view)
         rows = matching_rows(batch, key=wanted.key, tag=wanted.tag)
         if rows is None:

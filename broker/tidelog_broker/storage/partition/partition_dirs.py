@@ -27,14 +27,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
-from tidelog_broker.storage.epoch.presence import (
+from tidelog_broker.storage.epoch.existence_markers import (
     HELD_SUFFIX,
-    forget_directory,
-    has_directory_note,
-    note_directory,
-    note_newest,
-    noted_newest,
-    prepare_note,
+    has_directory_marker,
+    mark_directory,
+    mark_newest,
+    marked_newest,
+    prepare_newest_marker,
+    remove_directory_marker,
 )
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
 from tidelog_broker.storage.io.errors import DamagedError, is_shortage
@@ -156,13 +156,13 @@ def missing_epoch(fs: FileSystem, directory: Path) -> int | None:
 
 def lost_epoch(fs: FileSystem, directory: Path) -> int | None:
     """Return the newest epoch that has begun in a partition's directory, if neither it nor a newer one is stored."""
-    noted = noted_newest(fs, directory)
+    noted = marked_newest(fs, directory)
     aside = [int(match[1]) for name in fs.list_dir(directory) if (match := _BAD_DIR.fullmatch(name))]
     newest = max([*epoch_dirs(fs, directory), *fill_dirs(fs, directory), *aside], default=-1)
     return noted if noted is not None and noted > newest else None
 
 
-def note_newest_dir(fs: FileSystem, directory: Path) -> None:
+def mark_newest_dir(fs: FileSystem, directory: Path) -> None:
     """Create missing existence markers of a partition's directory and its newest epoch; all names are durable.
 
     A marker is skipped if the disk is full.
@@ -170,13 +170,13 @@ def note_newest_dir(fs: FileSystem, directory: Path) -> None:
     Raises:
         OSError: the disk failed.
     """
-    newest, noted = max(epoch_dirs(fs, directory), default=-1), noted_newest(fs, directory)
+    newest, noted = max(epoch_dirs(fs, directory), default=-1), marked_newest(fs, directory)
     try:
         if newest > (-1 if noted is None else noted):
-            prepare_note(fs, directory)
-            note_newest(fs, directory, newest)
-        if not has_directory_note(fs, directory):
-            note_directory(fs, directory)
+            prepare_newest_marker(fs, directory)
+            mark_newest(fs, directory, newest)
+        if not has_directory_marker(fs, directory):
+            mark_directory(fs, directory)
             fs.sync_dir(directory.parent)
     except OSError as error:
         if not is_shortage(error):
@@ -223,7 +223,7 @@ def put_aside(fs: FileSystem, directory: Path, reason: str, *, called: str | Non
     return target
 
 
-def keep_aside(fs: FileSystem, directory: Path, reason: str) -> Path:
+def copy_aside(fs: FileSystem, directory: Path, reason: str) -> Path:
     """Copy the directory of an epoch to `.bad-N`, durably; return the copy's path.
 
     Raises:
@@ -313,7 +313,7 @@ def remove_partition_dir(fs: FileSystem, directory: Path) -> None:
 
 def forget_partition_dir(fs: FileSystem, directory: Path) -> None:
     """Remove a partition's directory, if it exists, and its existence marker."""
-    forget_directory(fs, directory)
+    remove_directory_marker(fs, directory)
     if fs.exists(directory):
         remove_partition_dir(fs, directory)
     fs.sync_dir(directory.parent)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tidelog_broker.storage.epoch.epoch_log import AppendedGroup, EpochLog, State
-from tidelog_broker.storage.epoch.presence import forget_directory
+from tidelog_broker.storage.epoch.existence_markers import remove_directory_marker
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
 from tidelog_broker.storage.io.errors import DiskFullError, DivergedError, LimboError, StorageFailedError, unreadable
 from tidelog_broker.storage.partition.append_times import AppendTimes
@@ -31,7 +31,7 @@ from tidelog_broker.storage.partition.partition_dirs import (
     PartitionName,
     epoch_dir_name,
     fill_dirs,
-    note_newest_dir,
+    mark_newest_dir,
     open_epochs,
     partition_dir_name,
     remove_partition_dir,
@@ -87,7 +87,7 @@ class PartitionLog:
         opened, lost, fills = OpenedEpochs([], None), None, list[int]()
         try:
             if disk.fs.exists(directory):
-                note_newest_dir(disk.fs, directory)  # A process that was killed may not have created the markers.
+                mark_newest_dir(disk.fs, directory)  # A process that was killed may not have created the markers.
                 opened = open_epochs(disk, directory, segment_bytes=segment_bytes)
                 lost = find_lost_epoch(disk, directory, opened)
                 fills = list(fill_dirs(disk.fs, directory))
@@ -269,7 +269,8 @@ class PartitionLog:
             raise
         self._held.epochs = (*self._held.epochs, new)
         self._held.lost = None
-        self.copies.take_in_whole()  # Complete copies that did not continue the older epochs, which have left the log.
+        # Complete copies that did not continue the older epochs, which have left the log.
+        self.copies.add_complete_fills()
         return new
 
     def truncate_epoch(self, epoch: int, end_offset: int) -> None:
@@ -338,7 +339,7 @@ class PartitionLog:
         freed_bytes = 0
         if self.copies.is_overtaken(offset):
             self.copies.demote(len(self._held.epochs))
-            self.copies.take_in_whole()
+            self.copies.add_complete_fills()
         self.copies.drop_below(offset)
         while (
             self._held.epochs
@@ -359,7 +360,7 @@ class PartitionLog:
         fs = self._held.disk.fs
         trash = self.directory.with_name(TRASH_PREFIX + self.directory.name)
         try:
-            forget_directory(fs, self.directory)
+            remove_directory_marker(fs, self.directory)
             if not fs.exists(self.directory):
                 return
             fs.rename(self.directory, trash)

@@ -29,7 +29,7 @@ class PartitionLogReader:
         Raises:
             NotHeldError: `offset` is before this node's copy of the log, but was not deleted by retention.
         """
-        return again_where_replaced(self._held, lambda: self._read(offset, max_bytes, limit_offset, to_send=to_send))
+        return retry_if_replaced(self._held, lambda: self._read(offset, max_bytes, limit_offset, to_send=to_send))
 
     def _read(self, offset: int, max_bytes: int, limit_offset: int, *, to_send: bool) -> FoundBatches:
         epochs = self._held.epochs
@@ -71,7 +71,7 @@ class PartitionLogReader:
             )
             return next((offset for offset in found if offset is not None), None)
 
-        return again_where_replaced(self._held, find)
+        return retry_if_replaced(self._held, find)
 
     def scan_headers(self, from_offset: int) -> Iterator[BatchHeader]:
         """Yield the headers of all batches from the one that holds `from_offset` to the current end."""
@@ -94,7 +94,7 @@ class PartitionLogReader:
         return log.reader.batch_start(offset) if log is not None else None
 
 
-def again_where_replaced(held: HeldEpochs, read: Callable[[], R]) -> R:
+def retry_if_replaced(held: HeldEpochs, read: Callable[[], R]) -> R:
     """Read, and retry if the files of an epoch were replaced meanwhile by another version.
 
     Raises:

@@ -15,10 +15,10 @@ from contextlib import closing
 from typing import Final, NamedTuple
 
 from tidelog_broker.storage.io.errors import DamagedError
+from tidelog_broker.storage.partition.extents import OpenExtent, checking, readable_extents
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.matching import ReadResult
-from tidelog_broker.storage.partition.partition_reader import PartitionLogReader, again_where_replaced, check_offset
-from tidelog_broker.storage.partition.stretches import OpenStretch, checking, readable_stretches
+from tidelog_broker.storage.partition.partition_reader import PartitionLogReader, check_offset, retry_if_replaced
 from tidelog_broker.storage.segment.reading import FoundBatches
 from tidelog_proto.header import unpack_header
 from tidelog_proto.limits import FETCH_BYTES_MAX, HEADER_BYTES, KIB
@@ -60,7 +60,7 @@ class ProjectingReader:
             NotHeldError: `offset` is before this node's copy of the log, but was not deleted by retention.
             DamagedError: a batch is corrupt.
         """
-        return again_where_replaced(
+        return retry_if_replaced(
             self._held, lambda: self._found(offset, max_bytes, limit_offset, projection, to_send=to_send)
         )
 
@@ -74,23 +74,23 @@ class ProjectingReader:
 
     def _is_all_wanted(self, offset: int, limit_offset: int, projection: Projection) -> bool:
         check_offset(self._held, offset)
-        with closing(readable_stretches(self._held, offset, limit_offset)) as stretches:
-            for stretch in stretches:
-                head = memoryview(stretch.opened.file.pread(HEADER_BYTES, _position(stretch, stretch.first)))
-                with checking(stretch, stretch.first, head):
+        with closing(readable_extents(self._held, offset, limit_offset)) as extents:
+            for extent in extents:
+                head = memoryview(extent.opened.file.pread(HEADER_BYTES, _position(extent, extent.first)))
+                with checking(extent, extent.first, head):
                     return projection.keeps(unpack_header(head))
         return True
 
     def _read(self, offset: int, left_bytes: int, limit_offset: int, projection: Projection) -> ReadResult:
         found: list[memoryview] = []
         position = offset
-        with closing(readable_stretches(self._held, offset, limit_offset)) as stretches:
-            for stretch in stretches:
-                for looked in _look_through(stretch, left_bytes, projection, at_least_one=position == offset):
+        with closing(readable_extents(self._held, offset, limit_offset)) as extents:
+            for extent in extents:
+                for looked in _look_through(extent, left_bytes, projection, at_least_one=position == offset):
                     found += looked.batches
                     left_bytes -= looked.cost_bytes
-                    position = stretch.offset_of(looked.stop)
-                if left_bytes <= 0 or position < stretch.end_offset:
+                    position = extent.offset_of(looked.stop)
+                if left_bytes <= 0 or position < extent.end_offset:
                     return ReadResult(found, position)
         if position == offset < limit_offset and self._held.limbo is not None:
             raise DamagedError(f"offset {position} cannot be read: {self._held.limbo}")
@@ -107,53 +107,53 @@ def _below(found: FoundBatches, end_offset: int) -> ReadResult:
     return ReadResult(batches, next_offset)
 
 
-def _position(stretch: OpenStretch, slot: int) -> int:
-    return stretch.opened.index.place(slot).position
+def _position(extent: OpenExtent, slot: int) -> int:
+    return extent.opened.index.place(slot).position
 
 
 def _look_through(
-    stretch: OpenStretch, left_bytes: int, projection: Projection, *, at_least_one: bool
+    extent: OpenExtent, left_bytes: int, projection: Projection, *, at_least_one: bool
 ) -> Iterator[_Looked]:
     """Yield the examined batches of an extent while the byte budget lasts, perhaps not to its end."""
-    first = stretch.first
-    end = min(stretch.stop, stretch.opened.index.slots_below(projection.end_offset))
+    first = extent.first
+    end = min(extent.stop, extent.opened.index.slots_below(projection.end_offset))
     while first < end and (left_bytes > 0 or at_least_one):
         stop = min(first + _TOGETHER, end)
-        span_bytes = _span_bytes(stretch, first, stop)
+        span_bytes = _span_bytes(extent, first, stop)
         if span_bytes < (stop - first) * SMALL_BATCH_BYTES and (span_bytes <= left_bytes or stop - first == 1):
-            looked: _Looked | None = _all_of(stretch, first, stop)
+            looked: _Looked | None = _all_of(extent, first, stop)
         else:
-            looked = _one_of(stretch, first, projection, left_bytes, at_least_one=at_least_one)
+            looked = _one_of(extent, first, projection, left_bytes, at_least_one=at_least_one)
         if looked is None:
             return
         yield looked
         first, left_bytes, at_least_one = looked.stop, left_bytes - looked.cost_bytes, False
 
 
-def _span_bytes(stretch: OpenStretch, first: int, stop: int) -> int:
-    index = stretch.opened.index
+def _span_bytes(extent: OpenExtent, first: int, stop: int) -> int:
+    index = extent.opened.index
     last = index.place(stop - 1)
     return last.position + last.length - index.place(first).position
 
 
-def _all_of(stretch: OpenStretch, first: int, stop: int) -> _Looked:
+def _all_of(extent: OpenExtent, first: int, stop: int) -> _Looked:
     """Read batches together, unchanged."""
-    index = stretch.opened.index
-    start, span_bytes = index.place(first).position, _span_bytes(stretch, first, stop)
-    data = memoryview(stretch.opened.file.pread(span_bytes, start))
+    index = extent.opened.index
+    start, span_bytes = index.place(first).position, _span_bytes(extent, first, stop)
+    data = memoryview(extent.opened.file.pread(span_bytes, start))
     places = [index.place(slot) for slot in range(first, stop)]
     batches = [data[place.position - start : place.position - start + place.length] for place in places]
-    with checking(stretch, first, batches[0]):
+    with checking(extent, first, batches[0]):
         return _Looked(stop, batches, span_bytes)
 
 
 def _one_of(
-    stretch: OpenStretch, slot: int, projection: Projection, left_bytes: int, *, at_least_one: bool
+    extent: OpenExtent, slot: int, projection: Projection, left_bytes: int, *, at_least_one: bool
 ) -> _Looked | None:
     """Read the needed part of a batch; None if it exceeds the byte budget."""
-    opened, place = stretch.opened, stretch.opened.index.place(slot)
+    opened, place = extent.opened, extent.opened.index.place(slot)
     head = memoryview(opened.file.pread(HEADER_BYTES, place.position))
-    with checking(stretch, slot, head):
+    with checking(extent, slot, head):
         header = unpack_header(head)
         if projection.skips(header):
             return _Looked(slot + 1, [], LOOK_BYTES)

@@ -210,7 +210,7 @@ def test_names_and_what_goes_before_them_are_owed_until_they_are_synced_and_once
     owed = DeferredSyncs(Disk(sim), EPOCH)
     assert not owed
     for name in "ab":
-        owed.owe_names(partial(done.append, name))
+        owed.defer_names_sync(partial(done.append, name))
         assert (bool(owed), done[-1:]) == (True, [] if name == "a" else ["a"])
         owed.sync_names()
         steps = sim.steps
@@ -222,9 +222,9 @@ def test_a_change_of_names_is_not_owed_beside_another() -> None:
     sim = new_disk()
     sim.make_dir(EPOCH)
     owed = DeferredSyncs(Disk(sim), EPOCH)
-    owed.owe_names()
+    owed.defer_names_sync()
     with pytest.raises(AssertionError, match="not durable"):
-        owed.owe_names()
+        owed.defer_names_sync()
 
 
 def test_an_append_does_not_wait_for_the_disk_and_a_sync_does(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.broker.storage.logs import EPOCH, new_disk, reopen
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
 from tidelog_broker.storage.epoch.epoch_dir import make_epoch_dir
-from tidelog_broker.storage.epoch.presence import noted_newest
+from tidelog_broker.storage.epoch.existence_markers import marked_newest
 from tidelog_broker.storage.io.errors import DiskFullError, StorageFailedError
 from tidelog_broker.storage.segment.active_segment import SegmentStart
 from tidelog_broker.storage.segment.disk import Disk
@@ -35,12 +35,12 @@ def test_a_crash_at_each_step_leaves_all_of_it_or_nothing(power: bool, is_lackin
             is_made = True
         again = sim.power_cut(Random(cut)) if power else sim.restart()
         if is_made:
-            assert noted_newest(again, HOME) == 0
+            assert marked_newest(again, HOME) == 0
             assert again.exists(EPOCH)
         if again.exists(EPOCH):
             assert reopen(again).state == ("limbo" if is_lacking else "active")
         else:
-            assert noted_newest(again, HOME) is None
+            assert marked_newest(again, HOME) is None
             make(again, is_lacking=is_lacking)
         if is_made:
             break
@@ -51,7 +51,7 @@ def test_a_crash_at_each_step_leaves_all_of_it_or_nothing(power: bool, is_lackin
 def test_a_copy_beside_the_log_is_not_noted() -> None:
     sim = new_disk()
     make(sim, is_newest=False)
-    assert noted_newest(sim, HOME) is None
+    assert marked_newest(sim, HOME) is None
     assert reopen(sim).state == "active"
 
 

@@ -11,7 +11,7 @@ from tests.broker.storage.build import HOME, PARTITION, TOPIC_ID, append, batch,
 from tests.broker.storage.logs import EPOCH, create, failing, new_disk, open_partition, reopen
 from tests.broker.storage.sim_disk import SECTOR_BYTES, PowerCutError, SimDisk
 
-from tidelog_broker.storage.epoch.rewrite import write_anew
+from tidelog_broker.storage.epoch.rewrite import rewrite_range
 from tidelog_broker.storage.io.errors import StorageError, StorageFailedError
 from tidelog_broker.storage.partition.partition_dirs import partition_dir_name
 from tidelog_broker.storage.segment.index import SegmentEnd
@@ -68,7 +68,7 @@ def test_what_is_written_anew_is_what_was_there_and_is_durable() -> None:
     file = sim.open(PATH)
     header = read_segment_header(file)
     found = scan_segment(file, header)
-    write_anew(file, header, found.synced_end, found.end)
+    rewrite_range(file, header, found.synced_end, found.end)
     file.datasync()
     assert not sim.node(PATH).lost
     assert bytes(sim.node(PATH).durable) == with_pages
@@ -84,12 +84,12 @@ def test_what_reads_otherwise_when_it_is_written_is_not_made_good() -> None:
     found = scan_segment(file, header)
     sim.node(PATH).current[900] ^= 1
     with pytest.raises(OSError, match="changed between two reads"):
-        write_anew(file, header, found.synced_end, found.end)
+        rewrite_range(file, header, found.synced_end, found.end)
     # Short: the pages went with the file's end.
     file.truncate(800)
     with pytest.raises(OSError, match="changed between two reads"):
-        write_anew(file, header, found.synced_end, found.end)
-    write_anew(file, header, found.end, found.end)
+        rewrite_range(file, header, found.synced_end, found.end)
+    rewrite_range(file, header, found.end, found.end)
     assert SegmentEnd(2, found.end_position, found.end_digest) == found.end
 
 
@@ -231,7 +231,7 @@ def test_what_is_kept_in_front_of_damage_is_written_anew(seed: int) -> None:
     log = reopen(sim.restart())
     assert log.state == "limbo"
     if seed % 2:
-        log.cut_to_good()
+        log.truncate_to_valid_prefix()
     else:
         log.truncate(log.end_offset)
     kept = read_all(log)

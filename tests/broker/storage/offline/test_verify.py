@@ -235,7 +235,7 @@ def test_a_repair_that_is_not_finished_is_damage() -> None:
     newest = sim.files(DIRECTORY / "epoch-00000001", ".seg")[-1]
     sim.node(newest).current[300] ^= 1
     log = open_partition(sim)
-    log.repair.cut_to_good(1)
+    log.repair.truncate_to_valid_prefix(1)
     log.close()
     (message,) = [message for severity, message in messages(walk(sim)) if severity == "damage"]
     assert "not been fetched" in message

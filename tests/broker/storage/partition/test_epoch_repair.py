@@ -29,8 +29,8 @@ def test_the_newest_epoch_is_cut_in_front_of_its_damage_and_repaired() -> None:
     assert log.repair.repairable_end(3) is None
     end = log.repair.repairable_end(4)
     assert end == (unpack_header(HISTORY[4].batches[2]).end_offset, unpack_header(HISTORY[4].batches[2]).digest)
-    assert log.repair.cut_to_good(4) == end
-    assert log.repair.cut_to_good(4) == end
+    assert log.repair.truncate_to_valid_prefix(4) == end
+    assert log.repair.truncate_to_valid_prefix(4) == end
     with pytest.raises(LimboError):
         log.ensure_space(64)
     with pytest.raises(ProtocolError):
@@ -56,11 +56,11 @@ def test_a_power_cut_while_damage_is_cut_off_never_ends_limbo() -> None:
         log = open_partition(sim)
         sim.cut_at = sim.steps + cut
         with suppress(PowerCutError):
-            log.repair.cut_to_good(4)
+            log.repair.truncate_to_valid_prefix(4)
             return
         again = open_partition(sim.power_cut(Random(cut)))
         assert again.state == "limbo"
-        again.repair.cut_to_good(4)
+        again.repair.truncate_to_valid_prefix(4)
         again.repair.append_repair(4, HISTORY[4].batches[1:])
         again.repair.finish_repair(4)
         assert read_all(again) == ALL
@@ -89,7 +89,7 @@ def test_a_successor_ends_a_repair_and_the_good_prefix_is_filled_on() -> None:
     log = open_partition(sim.restart())
     with pytest.raises(LimboError):
         log.start_epoch(5, HISTORY[4].end_offset)
-    log.repair.cut_to_good(4)
+    log.repair.truncate_to_valid_prefix(4)
     log.start_epoch(5, HISTORY[4].end_offset)
     assert (log.state, log.start_offset) == ("active", HISTORY[4].end_offset)
     four = HISTORY[4]
@@ -105,7 +105,7 @@ def test_a_repair_that_reached_the_decided_end_is_continued_by_the_next_epoch() 
     whole(sim, HISTORY).close()
     rot(sim, HISTORY[4], 3)
     log = open_partition(sim.restart())
-    log.repair.cut_to_good(4)
+    log.repair.truncate_to_valid_prefix(4)
     log.repair.append_repair(4, HISTORY[4].batches[3:])
     log.start_epoch(5, HISTORY[4].end_offset)
     for view in (log, open_partition(sim.power_cut(Random(0)))):

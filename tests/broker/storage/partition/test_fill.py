@@ -13,7 +13,7 @@ from tests.broker.storage.logs import create, new_disk
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
 from tidelog_broker.storage.io.errors import DiskFullError, DivergedError, StorageFailedError
-from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.fill import EpochFill, FillTarget
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto import broker_pb2 as pb

@@ -15,7 +15,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header
 
 
-class OpenStretch(NamedTuple):
+class OpenExtent(NamedTuple):
     """The readable batches `first` to `stop - 1` of a segment."""
 
     segment: Segment
@@ -30,7 +30,7 @@ class OpenStretch(NamedTuple):
         return self.opened.index.offsets[slot] if slot < self.stop else self.end_offset
 
 
-def readable_stretches(held: HeldEpochs, offset: int, limit_offset: int) -> Generator[OpenStretch]:
+def readable_extents(held: HeldEpochs, offset: int, limit_offset: int) -> Generator[OpenExtent]:
     """Yield the readable extents, oldest first, while they are contiguous."""
     position = offset
     for epoch in held.epochs:
@@ -44,15 +44,15 @@ def readable_stretches(held: HeldEpochs, offset: int, limit_offset: int) -> Gene
             if position >= limit_offset:
                 return
             with epoch.reader.lease(segment) as opened:
-                stretch = _stretch(segment, opened, position, limit_offset, min(end_offset, segment.end_offset))
-                if stretch is not None:
-                    yield stretch
-                    position = stretch.end_offset
+                extent = _extent(segment, opened, position, limit_offset, min(end_offset, segment.end_offset))
+                if extent is not None:
+                    yield extent
+                    position = extent.end_offset
         if position < end_offset:
             return
 
 
-def readable_stretches_back(held: HeldEpochs, limit_offset: int) -> Generator[OpenStretch]:
+def readable_extents_reversed(held: HeldEpochs, limit_offset: int) -> Generator[OpenExtent]:
     """Yield the readable extents, newest first."""
     for epoch in reversed(held.epochs):
         end_offset = epoch.end_offset
@@ -60,14 +60,14 @@ def readable_stretches_back(held: HeldEpochs, limit_offset: int) -> Generator[Op
             if segment.base_offset >= limit_offset:
                 continue
             with epoch.reader.lease(segment) as opened:
-                stretch = _stretch(segment, opened, 0, limit_offset, min(end_offset, segment.end_offset))
-                if stretch is not None:
-                    yield stretch
+                extent = _extent(segment, opened, 0, limit_offset, min(end_offset, segment.end_offset))
+                if extent is not None:
+                    yield extent
 
 
-def _stretch(
+def _extent(
     segment: Segment, opened: OpenSegment, offset: int, limit_offset: int, end_offset: int
-) -> OpenStretch | None:
+) -> OpenExtent | None:
     """Return the extent of a segment from the batch that holds `offset` on, below both limits; None if it is empty."""
     index = opened.index
     first, readable = max(0, index.slot_of(offset)), index.slots_below(end_offset)
@@ -75,22 +75,22 @@ def _stretch(
     stop = min(readable, max(0, index.slot_of(limit_offset))) if limit_offset < end_offset else readable
     if first >= stop:
         return None
-    return OpenStretch(segment, opened, first, stop, index.offsets[stop] if stop < readable else end_offset)
+    return OpenExtent(segment, opened, first, stop, index.offsets[stop] if stop < readable else end_offset)
 
 
 @contextmanager
-def checking(stretch: OpenStretch, slot: int, batch: memoryview) -> Iterator[None]:
+def checking(extent: OpenExtent, slot: int, batch: memoryview) -> Iterator[None]:
     """Add the file position to errors about a batch that is corrupt or not the one that the index lists.
 
     Raises:
         DamagedError: the batch is corrupt.
     """
-    position = stretch.opened.index.place(slot).position
+    position = extent.opened.index.place(slot).position
     try:
-        if unpack_header(batch).base_offset != stretch.opened.index.offsets[slot]:
-            raise DamagedError.at(stretch.segment.path, position, "the batch that the index lists is missing")
+        if unpack_header(batch).base_offset != extent.opened.index.offsets[slot]:
+            raise DamagedError.at(extent.segment.path, position, "the batch that the index lists is missing")
         yield
     except DamagedError:
         raise
     except ProtocolError as error:
-        raise DamagedError.at(stretch.segment.path, position, error.message) from error
+        raise DamagedError.at(extent.segment.path, position, error.message) from error

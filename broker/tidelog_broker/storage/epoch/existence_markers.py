@@ -25,7 +25,7 @@ _BLANK: Final = "newest"
 _NEWEST: Final = re.compile(r"newest-(\d{8,20})")
 
 
-def note_directory(fs: FileSystem, directory: Path) -> None:
+def mark_directory(fs: FileSystem, directory: Path) -> None:
     """Mark that a partition's directory exists; the caller syncs its parent directory.
 
     Raises:
@@ -35,12 +35,12 @@ def note_directory(fs: FileSystem, directory: Path) -> None:
         fs.open(_held(directory), create=True).close()
 
 
-def has_directory_note(fs: FileSystem, directory: Path) -> bool:
+def has_directory_marker(fs: FileSystem, directory: Path) -> bool:
     """Whether the marker of a partition's directory exists."""
     return fs.exists(_held(directory))
 
 
-def forget_directory(fs: FileSystem, directory: Path) -> None:
+def remove_directory_marker(fs: FileSystem, directory: Path) -> None:
     """Remove the marker, before its directory is removed; the next sync makes both removals durable.
 
     Raises:
@@ -50,8 +50,8 @@ def forget_directory(fs: FileSystem, directory: Path) -> None:
         fs.unlink(_held(directory))
 
 
-def prepare_note(fs: FileSystem, directory: Path) -> None:
-    """Create the file for `note_newest` in a partition's directory.
+def prepare_newest_marker(fs: FileSystem, directory: Path) -> None:
+    """Create the file for `mark_newest` in a partition's directory.
 
     Raises:
         OSError: it was not created.
@@ -60,24 +60,24 @@ def prepare_note(fs: FileSystem, directory: Path) -> None:
         fs.open(directory / _BLANK, create=True).close()
 
 
-def note_newest(fs: FileSystem, directory: Path, epoch: int) -> None:
+def mark_newest(fs: FileSystem, directory: Path, epoch: int) -> None:
     """Record an epoch as the newest of a partition's directory; the caller syncs the directory.
 
     Raises:
         OSError: the epoch may or may not be recorded.
     """
     note = _note(fs, directory)
-    assert note is not None, "prepare_note was not called"
+    assert note is not None, "prepare_newest_marker was not called"
     fs.rename(directory / note, directory / f"newest-{epoch:08d}")
 
 
-def noted_newest(fs: FileSystem, directory: Path) -> int | None:
+def marked_newest(fs: FileSystem, directory: Path) -> int | None:
     """Return the recorded newest epoch of a partition's directory; None without one."""
     match = _NEWEST.fullmatch(_note(fs, directory) or "")
     return int(match[1]) if match else None
 
 
-def make_again(fs: FileSystem, directory: Path, epoch: int) -> None:
+def recreate_directory(fs: FileSystem, directory: Path, epoch: int) -> None:
     """Recreate a lost partition's directory, durably, with the marker that an epoch had begun in it.
 
     Raises:
@@ -86,8 +86,8 @@ def make_again(fs: FileSystem, directory: Path, epoch: int) -> None:
     unnamed = directory.with_name(directory.name + NEW_SUFFIX)
     if not fs.exists(unnamed):
         fs.make_dir(unnamed)
-    prepare_note(fs, unnamed)
-    note_newest(fs, unnamed, epoch)
+    prepare_newest_marker(fs, unnamed)
+    mark_newest(fs, unnamed, epoch)
     fs.sync_dir(unnamed)
     fs.rename(unnamed, directory)
     fs.sync_dir(directory.parent)

@@ -13,7 +13,7 @@ from tidelog_broker.core.replication.effects import SyncAhead
 from tidelog_broker.replication.replica_log import ReplicaLog
 
 
-class SyncingAhead:
+class BackgroundSyncs:
     """Runs these syncs. For the event loop's thread.
 
     Args:

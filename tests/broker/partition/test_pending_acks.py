@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.core.replication.producers import ProducerTable, StoredBatch
-from tidelog_broker.partition.waiting import Waiting
+from tidelog_broker.partition.pending_acks import PendingAcks
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -34,8 +34,8 @@ class Settled(list[int | str]):
             self.append(outcome.end_offset)
 
 
-def waiting(*ends: int, acks: pb.Acks = pb.QUORUM) -> tuple[Waiting, Settled]:
-    subject, settled = Waiting(), Settled()
+def waiting(*ends: int, acks: pb.Acks = pb.QUORUM) -> tuple[PendingAcks, Settled]:
+    subject, settled = PendingAcks(), Settled()
     for end in ends:
         subject.add(acks, stored(end), False, settled.take, epoch=0)
     return subject, settled
@@ -85,7 +85,7 @@ def test_a_retry_behind_a_later_batch_is_judged_by_its_own_offset() -> None:
 def test_a_retry_of_what_an_ended_epoch_holds_is_not_said_to_be_on_all() -> None:
     """Who owns the next epoch hears only of that one what its replicas hold."""
     for acks, expected in ((pb.QUORUM, []), (pb.ALL, [pb.STORED_ON_QUORUM])):
-        subject, settled = Waiting(), Settled()
+        subject, settled = PendingAcks(), Settled()
         subject.add(acks, stored(4, epoch=2), True, settled.take, epoch=3)
         assert [error.code for error in settled.errors] == expected
         assert bool(subject) == (not expected)

@@ -30,7 +30,7 @@ COMMIT_S: Final = 1.0
 _COMMIT_POLL_S: Final = 0.02
 
 
-class UnsafeEnd:
+class UnsafeRecovery:
     """Ends the epoch of one partition that is stored here.
 
     Args:

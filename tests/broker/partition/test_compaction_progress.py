@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tidelog_broker.partition.pass_watch import LastMove, PassWatch
+from tidelog_broker.partition.compaction_progress import CompactionProgress, ProgressClock
 
 
 class Clock:
@@ -13,31 +13,31 @@ class Clock:
 
 def test_a_step_says_what_it_waits_for_and_stands_still_until_something_moves() -> None:
     clock = Clock()
-    watch = PassWatch(clock, LastMove(clock))
+    watch = CompactionProgress(clock, ProgressClock(clock))
     names = ["b"]
     watch.step(lambda: f"copies on {names}")
     names.append("c")
     clock.now_s += 20
-    assert (watch.still_s, watch.waits_for) == (20, "copies on ['b', 'c']"), "what it waits for now"
+    assert (watch.idle_s, watch.waits_for) == (20, "copies on ['b', 'c']"), "what it waits for now"
     watch.moved()
     clock.now_s += 5
-    assert watch.still_s == 5
+    assert watch.idle_s == 5
     watch.step(lambda: "the disk")
-    assert (watch.still_s, watch.waits_for) == (0, "the disk")
+    assert (watch.idle_s, watch.waits_for) == (0, "the disk")
 
 
 def test_a_pass_that_waits_for_its_turn_moves_as_those_in_front_of_it() -> None:
     clock = Clock()
-    node = LastMove(clock)
-    first, second = PassWatch(clock, node), PassWatch(clock, node)
+    node = ProgressClock(clock)
+    first, second = CompactionProgress(clock, node), CompactionProgress(clock, node)
     first.step(lambda: "the disk", queued=True)
     first.begun()
     second.step(lambda: "the disk", queued=True)
     clock.now_s += 30
     first.moved()
     clock.now_s += 3
-    assert (first.still_s, second.still_s) == (3, 3)
+    assert (first.idle_s, second.idle_s) == (3, 3)
     second.begun()
     clock.now_s += 7
     first.moved()
-    assert second.still_s == 7, "it has its turn, and moves by itself or not at all"
+    assert second.idle_s == 7, "it has its turn, and moves by itself or not at all"

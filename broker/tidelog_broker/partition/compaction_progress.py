@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class LastMove:
+class ProgressClock:
     """The time of the last progress.
 
     Args:
@@ -28,12 +28,12 @@ class LastMove:
         self._at_s = self._now_s()
 
     @property
-    def still_s(self) -> float:
+    def idle_s(self) -> float:
         """Seconds since the last progress."""
         return self._now_s() - self._at_s
 
 
-class PassWatch:
+class CompactionProgress:
     """The progress of one partition's passes.
 
     Args:
@@ -41,8 +41,8 @@ class PassWatch:
         node: the progress of all passes of the node; a queued pass progresses as these do.
     """
 
-    def __init__(self, now_s: Callable[[], float], node: LastMove) -> None:
-        self._own = LastMove(now_s)
+    def __init__(self, now_s: Callable[[], float], node: ProgressClock) -> None:
+        self._own = ProgressClock(now_s)
         self._node = node
         self._is_queued = False
         self._waits_for: Callable[[], str] = str
@@ -69,9 +69,9 @@ class PassWatch:
         self._node.moved()
 
     @property
-    def still_s(self) -> float:
+    def idle_s(self) -> float:
         """Seconds since the last progress that the pass depends on."""
-        return min(self._own.still_s, self._node.still_s) if self._is_queued else self._own.still_s
+        return min(self._own.idle_s, self._node.idle_s) if self._is_queued else self._own.idle_s
 
     @property
     def waits_for(self) -> str:

@@ -20,46 +20,46 @@ from typing import Final
 
 from tidelog_broker.storage.io.filesystem import FileSystem
 
-REPAIR_NOTE: Final = "repairing"
+REPAIR_MARKER: Final = "repairing"
 _SHORT_NOTE: Final = re.compile(r"short-\d{8,20}")
 
 
-def has_note(fs: FileSystem, directory: Path) -> bool:
+def has_marker(fs: FileSystem, directory: Path) -> bool:
     """Whether an epoch's log lacks records that it once held."""
-    return fs.exists(directory / REPAIR_NOTE)
+    return fs.exists(directory / REPAIR_MARKER)
 
 
-def write_note(fs: FileSystem, directory: Path) -> None:
+def write_marker(fs: FileSystem, directory: Path) -> None:
     """Create the marker, durably.
 
     Raises:
         OSError: the marker may or may not exist; the log must not be truncated.
     """
-    path = directory / REPAIR_NOTE
+    path = directory / REPAIR_MARKER
     if not fs.exists(path):
         with closing(fs.open(path, create=True)) as file:
             file.datasync()
     fs.sync_dir(directory)
 
 
-def remove_note(fs: FileSystem, directory: Path) -> None:
+def remove_marker(fs: FileSystem, directory: Path) -> None:
     """Remove the marker, durably, if it exists.
 
     Raises:
         OSError: the marker may or may not exist.
     """
-    path = directory / REPAIR_NOTE
+    path = directory / REPAIR_MARKER
     if fs.exists(path):
         fs.unlink(path)
         fs.sync_dir(directory)
 
 
-def is_short(fs: FileSystem, directory: Path, epoch: int) -> bool:
+def is_marked_short(fs: FileSystem, directory: Path, epoch: int) -> bool:
     """Whether the machine crashed during an unsynced epoch whose log has not caught up since."""
     return fs.exists(directory / f"short-{epoch:08d}")
 
 
-def note_short(fs: FileSystem, directory: Path, epoch: int) -> None:
+def mark_short(fs: FileSystem, directory: Path, epoch: int) -> None:
     """Record durably that an epoch's log may lack acknowledged records. Without a directory there are none.
 
     Raises:
@@ -67,12 +67,12 @@ def note_short(fs: FileSystem, directory: Path, epoch: int) -> None:
     """
     if not fs.exists(directory):
         return
-    if not is_short(fs, directory, epoch):
+    if not is_marked_short(fs, directory, epoch):
         fs.open(directory / f"short-{epoch:08d}", create=True).close()
     fs.sync_dir(directory)
 
 
-def forget_short(fs: FileSystem, directory: Path) -> None:
+def clear_short(fs: FileSystem, directory: Path) -> None:
     """Remove the `short` markers of all epochs, durably.
 
     Raises:

@@ -32,7 +32,7 @@ LOOK_S: Final = 10.0
 """Pause after a start, which has other work to do, and when there is nothing to open."""
 
 
-class Waking:
+class BackgroundOpener:
     """Opens closed partitions of a node. All methods are for the event loop's thread.
 
     Args:

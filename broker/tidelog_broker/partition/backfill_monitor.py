@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 LOOK_S: Final = 5.0
 
 
-class HistoryWatch:
+class BackfillMonitor:
     """Watches the backfill of all partitions.
 
     Args:

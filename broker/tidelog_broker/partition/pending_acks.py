@@ -30,7 +30,7 @@ class _Awaiting(NamedTuple):
     settle: Settle
 
 
-class Waiting:
+class PendingAcks:
     """The publishes of one partition with a pending outcome."""
 
     def __init__(self) -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.core.topics import PartitionKey
-from tidelog_broker.partition import opening as opening_module
-from tidelog_broker.partition.opening import AT_ONCE, PartitionOpener, Then
+from tidelog_broker.partition import partition_opener as partition_opener_module
 from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.partition_opener import AT_ONCE, PartitionOpener, Then
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -115,7 +115,7 @@ async def test_a_node_that_stops_opens_nothing_more() -> None:
 
 
 async def test_who_waits_for_one_partition_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening_module, "WAITING_MAX", 2)
+    monkeypatch.setattr(partition_opener_module, "WAITING_MAX", 2)
     doors, told = Doors(), list[ProtocolError | None]()
     for _ in range(3):
         doors.opening.soon((ID, 0), lambda _, error: told.append(error))

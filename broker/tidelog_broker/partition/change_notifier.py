@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tidelog_proto.errors import ProtocolError
 
 
-class Changes:
+class ChangeNotifier:
     """The listeners and waiters of one partition. All methods are for the event loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -11,10 +11,10 @@ from tests.broker.stand import Stand, settled
 
 from tidelog_broker.core.placement.registry import NodeRegistry
 from tidelog_broker.core.topics import PartitionKey
+from tidelog_broker.partition import background_opener as background_opener_module
 from tidelog_broker.partition import partitions as partitions_module
-from tidelog_broker.partition import waking as waking_module
-from tidelog_broker.partition.closed import ClosedPartitions
-from tidelog_broker.partition.waking import Waking
+from tidelog_broker.partition.background_opener import BackgroundOpener
+from tidelog_broker.partition.closed_partitions import ClosedPartitions
 from tidelog_broker.storage.node import node_dir
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -55,8 +55,8 @@ class Around:
         return node_id not in self.dead
 
 
-def waking(sleepers: Sleepers, around: Around, nodes: NodeRegistry | None = None) -> Waking:
-    return Waking(
+def waking(sleepers: Sleepers, around: Around, nodes: NodeRegistry | None = None) -> BackgroundOpener:
+    return BackgroundOpener(
         cast("Any", sleepers),
         neighbours=cast("Any", around),
         nodes=nodes or NodeRegistry(),
@@ -67,7 +67,7 @@ def waking(sleepers: Sleepers, around: Around, nodes: NodeRegistry | None = None
 
 
 async def test_who_is_not_met_yet_is_not_missed_and_who_is_gone_then_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waking_module, "GRACE_S", 0.01)
+    monkeypatch.setattr(background_opener_module, "GRACE_S", 0.01)
     sleepers, around = Sleepers(), Around()
     for index, owner in enumerate(["n0", "n1", "n2", ""]):
         sleepers.closed.add((ID, index), owner, is_used=False)
@@ -118,9 +118,9 @@ async def test_what_a_node_owns_is_opened_when_nodes_join_or_are_drained() -> No
 
 
 async def test_what_was_used_is_opened_by_and_by_and_what_fails_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waking_module, "PAUSE_S_MIN", 0.0)
-    monkeypatch.setattr(waking_module, "SHARE", 0)
-    monkeypatch.setattr(waking_module, "LOOK_S", 0.001)
+    monkeypatch.setattr(background_opener_module, "PAUSE_S_MIN", 0.0)
+    monkeypatch.setattr(background_opener_module, "SHARE", 0)
+    monkeypatch.setattr(background_opener_module, "LOOK_S", 0.001)
     sleepers = Sleepers()
     for index in range(4):
         sleepers.closed.add((ID, index), "n0", is_used=index != 2)
@@ -142,8 +142,8 @@ def entry(topic_id: bytes, partition: int, data: bytes) -> pb.PublishEntry:
 @pytest.fixture
 def lazy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions_module, "OPEN_AHEAD", 0)
-    monkeypatch.setattr(waking_module, "SHARE", 1_000_000)
-    monkeypatch.setattr(waking_module, "PAUSE_S_MIN", 1_000)
+    monkeypatch.setattr(background_opener_module, "SHARE", 1_000_000)
+    monkeypatch.setattr(background_opener_module, "PAUSE_S_MIN", 1_000)
 
 
 @pytest.mark.usefixtures("lazy")
@@ -235,7 +235,7 @@ async def test_that_the_machine_went_down_reaches_logs_that_are_opened_later(
 async def test_closed_replicas_whose_owner_dies_are_opened_and_take_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waking_module, "GRACE_S", 0.01)
+    monkeypatch.setattr(background_opener_module, "GRACE_S", 0.01)
     async with standing(tmp_path) as stand:
         await stand.start()
         for name in stand.nodes:

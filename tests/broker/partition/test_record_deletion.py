@@ -16,7 +16,7 @@ from tests.broker.stand import Stand, settled
 
 from tidelog_broker import broker as broker_module
 from tidelog_broker.base.steady_clock import SteadyClock
-from tidelog_broker.partition import deleting as deleting_module
+from tidelog_broker.partition import record_deletion as record_deletion_module
 from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -106,7 +106,7 @@ async def test_what_was_told_holds_when_all_are_killed_at_once(cluster: ClusterS
 async def test_without_a_quorum_of_notes_nothing_is_told(
     cluster: ClusterStand, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deleting_module, "AGREE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(record_deletion_module, "AGREE_TIMEOUT_S", 0.2)
     held.free.set()
     owner = await cluster.owner()
     for name in others(owner):

@@ -12,15 +12,15 @@ from tests.broker.storage.build import HOME, PARTITION, TOPIC_ID, append, batch,
 from tests.broker.storage.logs import new_disk, open_partition
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
-from tidelog_broker.storage.epoch.presence import (
+from tidelog_broker.storage.epoch.existence_markers import (
     HELD_SUFFIX,
-    forget_directory,
-    has_directory_note,
-    make_again,
-    note_directory,
-    note_newest,
-    noted_newest,
-    prepare_note,
+    has_directory_marker,
+    mark_directory,
+    mark_newest,
+    marked_newest,
+    prepare_newest_marker,
+    recreate_directory,
+    remove_directory_marker,
 )
 from tidelog_broker.storage.io.errors import DiskFullError
 from tidelog_broker.storage.partition.partition_dirs import forget_partition_dir, partition_dir_name
@@ -47,25 +47,25 @@ def with_epochs(sim: SimDisk, epochs: int) -> None:
 def test_the_newest_epoch_is_noted_once() -> None:
     sim = new_disk()
     sim.make_dir(DIRECTORY)
-    assert noted_newest(sim, DIRECTORY) is None
-    prepare_note(sim, DIRECTORY)
-    assert noted_newest(sim, DIRECTORY) is None
+    assert marked_newest(sim, DIRECTORY) is None
+    prepare_newest_marker(sim, DIRECTORY)
+    assert marked_newest(sim, DIRECTORY) is None
     for epoch in (0, 7, 123_456_789):
-        prepare_note(sim, DIRECTORY)
-        note_newest(sim, DIRECTORY, epoch)
-        assert noted_newest(sim, DIRECTORY) == epoch
+        prepare_newest_marker(sim, DIRECTORY)
+        mark_newest(sim, DIRECTORY, epoch)
+        assert marked_newest(sim, DIRECTORY) == epoch
         assert len(sim.list_dir(DIRECTORY)) == 1
 
 
 def test_a_directory_is_noted_and_forgotten() -> None:
     sim = new_disk()
-    assert not has_directory_note(sim, DIRECTORY)
+    assert not has_directory_marker(sim, DIRECTORY)
     for _ in range(2):
-        note_directory(sim, DIRECTORY)
-        assert has_directory_note(sim, DIRECTORY)
+        mark_directory(sim, DIRECTORY)
+        assert has_directory_marker(sim, DIRECTORY)
         assert sim.list_dir(HOME) == [DIRECTORY.name + HELD_SUFFIX]
     for _ in range(2):
-        forget_directory(sim, DIRECTORY)
+        remove_directory_marker(sim, DIRECTORY)
         assert sim.list_dir(HOME) == []
 
 
@@ -110,10 +110,10 @@ def test_a_directory_of_before_there_were_notes_gets_them_when_it_is_opened() ->
     sim = new_disk()
     with_epochs(sim, 2)
     sim.unlink(DIRECTORY / "newest-00000001")
-    forget_directory(sim, DIRECTORY)
+    remove_directory_marker(sim, DIRECTORY)
     open_partition(sim)
     sim = sim.power_cut(Random(1))
-    assert (noted_newest(sim, DIRECTORY), has_directory_note(sim, DIRECTORY)) == (1, True)
+    assert (marked_newest(sim, DIRECTORY), has_directory_marker(sim, DIRECTORY)) == (1, True)
 
 
 def test_a_full_disk_without_space_for_notes_is_opened() -> None:
@@ -123,13 +123,13 @@ def test_a_full_disk_without_space_for_notes_is_opened() -> None:
     full = OSError(errno.ENOSPC, "full")
     sim.fail = lambda operation, path: full if operation == "create" else None
     log = open_partition(sim)
-    assert (log.end_offset, noted_newest(sim, DIRECTORY)) == (1, None)
+    assert (log.end_offset, marked_newest(sim, DIRECTORY)) == (1, None)
     with pytest.raises(DiskFullError):
         log.start_epoch(1, 1)
     assert log.end_offset == 1
     sim.fail = lambda operation, path: None
     log.start_epoch(1, 1)
-    assert noted_newest(sim, DIRECTORY) == 1
+    assert marked_newest(sim, DIRECTORY) == 1
 
 
 @pytest.mark.parametrize("power", [False, True])
@@ -144,7 +144,7 @@ def test_no_crash_leaves_a_note_of_an_epoch_that_never_began(power: bool) -> Non
         assert log.repair.lost_epoch(0) is None, f"cut at {cut}"
         newest = log.active.epoch if log.active is not None else None
         if newest is not None:
-            assert noted_newest(again.power_cut(Random(cut)), DIRECTORY) == newest
+            assert marked_newest(again.power_cut(Random(cut)), DIRECTORY) == newest
 
 
 @pytest.mark.parametrize("power", [False, True])
@@ -155,7 +155,7 @@ def test_a_loss_is_remembered_whenever_making_it_good_is_cut_short(power: bool) 
         lose(sim, DIRECTORY)
         sim.cut_at = sim.steps + cut
         with suppress(PowerCutError):
-            make_again(sim, DIRECTORY, 1)
+            recreate_directory(sim, DIRECTORY, 1)
             open_partition(sim).start_epoch(1, 1, is_lacking=True)
         again = open_partition(sim.power_cut(Random(cut)) if power else sim.restart())
         assert again.repair.lost_epoch(1) == 1 or again.state == "limbo", f"cut at {cut}"

@@ -10,8 +10,8 @@ from tests.broker.peer import batch
 from tests.broker.stand import Stand, settled
 
 from tidelog_broker.base.steady_clock import SteadyClock
-from tidelog_broker.partition.ages import LONG, ROLLS, RecordAges
 from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.record_ages import LONG, ROLLS, RecordAges
 from tidelog_broker.storage.partition.append_times import Ages, AppendTimes
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError

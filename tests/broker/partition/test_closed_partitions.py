@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tidelog_broker.partition.closed import ClosedPartitions
+from tidelog_broker.partition.closed_partitions import ClosedPartitions
 
 A, B = b"a" * 16, b"b" * 16
 

@@ -7,7 +7,7 @@ from tests.broker.founded import Founded
 from tests.broker.peer import Peer, batch
 
 from tidelog_broker.core.topics import META_KEY
-from tidelog_broker.partition.unsafe_end import UnsafeEnd
+from tidelog_broker.partition.unsafe_recovery import UnsafeRecovery
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -105,10 +105,10 @@ async def test_with_a_quorum_nothing_is_unsafe_and_any_node_may_be_asked(
 ) -> None:
     """As when the lost ones come back while an operator gives them up."""
 
-    async def seems_lost(_: UnsafeEnd) -> bool:
+    async def seems_lost(_: UnsafeRecovery) -> bool:
         return False
 
-    monkeypatch.setattr(UnsafeEnd, "_works", seems_lost)
+    monkeypatch.setattr(UnsafeRecovery, "_works", seems_lost)
     await founded.found()
     await founded.settled()
     peer = await founded.peer("b")

@@ -10,7 +10,7 @@ from tests.broker.storage.decided import decided
 from tests.proto.batches import Given
 from tests.proto.derived_batches import END_OFFSET, compacted_log, derived
 
-from tidelog_broker.storage.partition.copied import LogPosition, check_copied
+from tidelog_broker.storage.partition.copied_batches import LogPosition, check_copied
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header

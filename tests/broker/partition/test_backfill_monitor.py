@@ -13,7 +13,7 @@ from tidelog_broker.core.replication.effects import ReadLog
 from tidelog_broker.core.replication.ports import Position
 from tidelog_broker.core.replication.source import Source
 from tidelog_broker.core.topics import META_KEY
-from tidelog_broker.partition.history_watch import HistoryWatch
+from tidelog_broker.partition.backfill_monitor import BackfillMonitor
 from tidelog_broker.partition.partition import Partition
 from tidelog_proto import broker_pb2 as pb
 
@@ -116,13 +116,13 @@ async def test_history_that_nobody_has_is_told_of_once_and_counted(
         missing = partition.replica.backfill.missing()
         return missing is not None and missing.nowhere
 
-    watch = HistoryWatch(lambda: [partition], node.broker.metrics)
+    watch = BackfillMonitor(lambda: [partition], node.broker.metrics)
     await founded.until(is_nowhere, "it is not found out that nobody has it")
     for _ in range(3):
         watch.look()
     value = node.broker.metrics.registry.get_sample_value
     assert (value("tidelog_missing_epochs"), value("tidelog_missing_records")) == (1, 2)
-    told = [record for record in caplog.records if record.name == "tidelog_broker.partition.history_watch"]
+    told = [record for record in caplog.records if record.name == "tidelog_broker.partition.backfill_monitor"]
     assert [record.levelname for record in told] == ["WARNING"]
     hidden.topic_id = b""
     await founded.until(lambda: not partition.replica.backfill.incomplete, "history does not come")

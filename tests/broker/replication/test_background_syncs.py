@@ -17,8 +17,8 @@ from tidelog_broker.core.replication import planned_end
 from tidelog_broker.core.replication.effects import SyncAhead
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.replication import log_writer
+from tidelog_broker.replication.background_syncs import BackgroundSyncs
 from tidelog_broker.replication.replica_log import ReplicaLog
-from tidelog_broker.replication.syncing_ahead import SyncingAhead
 from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_proto import broker_pb2 as pb
@@ -34,7 +34,7 @@ class Stand:
         self.done: list[SyncAhead] = []
         self.failed: list[BaseException] = []
         offload = Offload(workers, asyncio.get_running_loop())
-        self.ahead = SyncingAhead(offload, 0, self.view, done=self.done.append, failed=self.failed.append)
+        self.ahead = BackgroundSyncs(offload, 0, self.view, done=self.done.append, failed=self.failed.append)
 
     def append(self, value: bytes) -> None:
         store = self.view.store

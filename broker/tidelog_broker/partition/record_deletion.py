@@ -11,7 +11,7 @@ import asyncio
 from typing import Final
 
 from tidelog_broker.partition.access import Access
-from tidelog_broker.partition.changes import Changes
+from tidelog_broker.partition.change_notifier import ChangeNotifier
 from tidelog_broker.partition.state import RETRY_AFTER_MS, PartitionState
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_proto import broker_pb2 as pb
@@ -30,7 +30,7 @@ class RecordDeletion:
         access: confirms that this node is the owner.
     """
 
-    def __init__(self, state: PartitionState, changes: Changes, driver: ReplicaDriver, access: Access) -> None:
+    def __init__(self, state: PartitionState, changes: ChangeNotifier, driver: ReplicaDriver, access: Access) -> None:
         self._state = state
         self._changes = changes
         self._driver = driver
