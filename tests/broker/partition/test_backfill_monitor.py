@@ -54,7 +54,7 @@ async def moved_solo(founded: Founded, hidden: Hidden) -> tuple[Peer, pb.TopicIn
     return peer, topic, old, partition
 
 
-async def test_who_asks_for_history_that_is_not_here_is_told_so_and_the_rest_is_served(
+async def test_missing_history_is_refused_and_the_rest_served(
     founded: Founded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hidden = Hidden(monkeypatch)
@@ -84,7 +84,7 @@ async def test_who_asks_for_history_that_is_not_here_is_told_so_and_the_rest_is_
     assert await reader.read_all(topic.topic_id) == [b"one", b"two", b"three"]
 
 
-async def test_a_node_is_not_removed_while_its_history_is_nowhere_else(
+async def test_node_with_the_only_copy_of_history_is_not_removed(
     founded: Founded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hidden = Hidden(monkeypatch)
@@ -104,7 +104,7 @@ async def test_a_node_is_not_removed_while_its_history_is_nowhere_else(
     await founded.until(lambda: not partition.replica.backfill.incomplete, "history does not come")
 
 
-async def test_history_that_nobody_has_is_told_of_once_and_counted(
+async def test_unavailable_history_is_logged_once_and_counted(
     founded: Founded, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -11,7 +11,7 @@ class Clock:
         return self.now_s
 
 
-def test_a_step_says_what_it_waits_for_and_stands_still_until_something_moves() -> None:
+def test_step_names_what_it_waits_for_and_is_idle_without_progress() -> None:
     clock = Clock()
     watch = CompactionProgress(clock, ProgressClock(clock))
     names = ["b"]
@@ -26,7 +26,7 @@ def test_a_step_says_what_it_waits_for_and_stands_still_until_something_moves() 
     assert (watch.idle_s, watch.waits_for) == (0, "the disk")
 
 
-def test_a_pass_that_waits_for_its_turn_moves_as_those_in_front_of_it() -> None:
+def test_queued_pass_progresses_with_the_passes_before_it() -> None:
     clock = Clock()
     node = ProgressClock(clock)
     first, second = CompactionProgress(clock, node), CompactionProgress(clock, node)

@@ -32,7 +32,7 @@ async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
 
 @pytest.mark.parametrize("ring_bytes", [0, 1 << 20])
 @pytest.mark.parametrize("indexed", [True, False])
-async def test_every_replica_finds_what_is_committed_and_nothing_more(
+async def test_every_replica_returns_only_committed_matches(
     stand: ClusterStand, ring_bytes: int, indexed: bool
 ) -> None:
     await stand.start(ring_bytes=ring_bytes)
@@ -71,7 +71,7 @@ async def test_every_replica_finds_what_is_committed_and_nothing_more(
         stand.disks[name].heal()
 
 
-def test_what_a_filter_asks_for() -> None:
+def test_filter_is_parsed_and_validated() -> None:
     assert parse_record_filter(pb.RecordFilter()) is None
     assert parse_record_filter(pb.RecordFilter(key=b"")) == Wanted(b"", None)
     assert parse_record_filter(pb.RecordFilter(key=b"k", tag="t")) == Wanted(b"k", "t")
@@ -80,7 +80,7 @@ def test_what_a_filter_asks_for() -> None:
     assert caught.value.code == pb.INVALID_REQUEST
 
 
-def test_the_columns_of_a_topic_that_have_an_index() -> None:
+def test_indexed_columns_of_a_topic() -> None:
     assert indexed_columns(pb.TopicConfig()) == frozenset()
     assert indexed_columns(pb.TopicConfig(index_key=True)) == {"key"}
     assert indexed_columns(pb.TopicConfig(index_key=True, index_tag=True)) == {"key", "tag"}

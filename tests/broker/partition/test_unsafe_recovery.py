@@ -28,9 +28,7 @@ async def recovered(peer: Peer, topic: str, node: str) -> pb.ClusterChangeReply:
     return (await peer.ask(cluster_change=asked(topic, 0, node))).envelope.cluster_change_reply
 
 
-async def test_a_cluster_of_which_one_node_is_left_is_brought_back(
-    founded: Founded, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_last_node_recovers_the_partition(founded: Founded, caplog: pytest.LogCaptureFixture) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")
@@ -83,7 +81,7 @@ async def test_a_cluster_of_which_one_node_is_left_is_brought_back(
         assert await (await founded.peer(name)).read_all(topic.topic_id) == [b"one", b"two", b"three"]
 
 
-async def test_a_partition_that_works_is_left_alone_whichever_node_is_asked(founded: Founded) -> None:
+async def test_working_partition_is_unchanged(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("b")
@@ -100,9 +98,7 @@ async def test_a_partition_that_works_is_left_alone_whichever_node_is_asked(foun
     assert {copy.state.epoch for copy in copies} == {epoch}
 
 
-async def test_with_a_quorum_nothing_is_unsafe_and_any_node_may_be_asked(
-    founded: Founded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_recovery_with_a_quorum_is_safe_on_any_node(founded: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when the lost ones come back while an operator gives them up."""
 
     async def seems_lost(_: UnsafeRecovery) -> bool:
@@ -123,7 +119,7 @@ async def test_with_a_quorum_nothing_is_unsafe_and_any_node_may_be_asked(
     assert await peer.read_all(topic.topic_id) == [b"one", b"two"]
 
 
-async def test_what_cannot_be_recovered_is_said(founded: Founded) -> None:
+async def test_unrecoverable_copy_is_refused_with_a_reason(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")

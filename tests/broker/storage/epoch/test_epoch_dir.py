@@ -25,7 +25,7 @@ def make(sim: SimDisk, *, is_newest: bool = True, is_lacking: bool = False) -> N
 
 @pytest.mark.parametrize("is_lacking", [False, True])
 @pytest.mark.parametrize("power", [False, True])
-def test_a_crash_at_each_step_leaves_all_of_it_or_nothing(power: bool, is_lacking: bool) -> None:
+def test_crash_at_each_step_leaves_a_complete_directory_or_none(power: bool, is_lacking: bool) -> None:
     for cut in range(40):
         sim = new_disk()
         sim.cut_at = cut
@@ -48,7 +48,7 @@ def test_a_crash_at_each_step_leaves_all_of_it_or_nothing(power: bool, is_lackin
         raise AssertionError("it was never made")
 
 
-def test_a_copy_beside_the_log_is_not_noted() -> None:
+def test_copy_beside_the_log_gets_no_newest_marker() -> None:
     sim = new_disk()
     make(sim, is_newest=False)
     assert marked_newest(sim, HOME) is None
@@ -56,7 +56,7 @@ def test_a_copy_beside_the_log_is_not_noted() -> None:
 
 
 @pytest.mark.parametrize("operation", ["create", "make_dir", "allocate"])
-def test_a_full_disk_refuses_it_and_nothing_has_changed(operation: str) -> None:
+def test_full_disk_refuses_creation_and_changes_nothing(operation: str) -> None:
     sim = new_disk()
     full = OSError(errno.ENOSPC, "full")
     sim.fail = lambda what, path: full if what == operation else None
@@ -68,7 +68,7 @@ def test_a_full_disk_refuses_it_and_nothing_has_changed(operation: str) -> None:
     assert reopen(sim).state == "active"
 
 
-def test_an_error_behind_the_rename_is_final() -> None:
+def test_error_after_the_rename_is_final() -> None:
     sim = new_disk()
     broken = OSError(errno.ENOSPC, "full")
     sim.fail = lambda what, path: broken if what == "sync_dir" and path == HOME else None

@@ -44,7 +44,7 @@ def with_epochs(sim: SimDisk, epochs: int) -> None:
     log.close()
 
 
-def test_the_newest_epoch_is_noted_once() -> None:
+def test_newest_epoch_marker_is_written_once() -> None:
     sim = new_disk()
     sim.make_dir(DIRECTORY)
     assert marked_newest(sim, DIRECTORY) is None
@@ -57,7 +57,7 @@ def test_the_newest_epoch_is_noted_once() -> None:
         assert len(sim.list_dir(DIRECTORY)) == 1
 
 
-def test_a_directory_is_noted_and_forgotten() -> None:
+def test_directory_marker_is_created_and_removed() -> None:
     sim = new_disk()
     assert not has_directory_marker(sim, DIRECTORY)
     for _ in range(2):
@@ -69,7 +69,7 @@ def test_a_directory_is_noted_and_forgotten() -> None:
         assert sim.list_dir(HOME) == []
 
 
-def test_what_is_missing_is_told_from_what_never_was() -> None:
+def test_lost_directory_is_told_from_one_that_never_existed() -> None:
     sim = new_disk()
     assert open_partition(sim).repair.lost_epoch(5) is None
     with_epochs(sim, 3)
@@ -93,7 +93,7 @@ def test_an_epoch_that_lies_beside_the_log_is_not_lost(how: str) -> None:
     assert open_partition(sim.restart()).repair.lost_epoch(1) is None
 
 
-def test_a_copy_that_begins_again_is_in_limbo_until_it_is_repaired() -> None:
+def test_recreated_copy_is_in_limbo_until_repaired() -> None:
     sim = new_disk()
     with_epochs(sim, 2)
     lose(sim, DIRECTORY / "epoch-00000001")
@@ -106,7 +106,7 @@ def test_a_copy_that_begins_again_is_in_limbo_until_it_is_repaired() -> None:
     assert open_partition(sim.restart()).state == "active"
 
 
-def test_a_directory_of_before_there_were_notes_gets_them_when_it_is_opened() -> None:
+def test_directory_without_markers_gets_them_at_open() -> None:
     sim = new_disk()
     with_epochs(sim, 2)
     sim.unlink(DIRECTORY / "newest-00000001")
@@ -116,7 +116,7 @@ def test_a_directory_of_before_there_were_notes_gets_them_when_it_is_opened() ->
     assert (marked_newest(sim, DIRECTORY), has_directory_marker(sim, DIRECTORY)) == (1, True)
 
 
-def test_a_full_disk_without_space_for_notes_is_opened() -> None:
+def test_full_disk_without_space_for_markers_can_be_opened() -> None:
     sim = new_disk()
     with_epochs(sim, 1)
     sim.unlink(DIRECTORY / "newest-00000000")
@@ -133,7 +133,7 @@ def test_a_full_disk_without_space_for_notes_is_opened() -> None:
 
 
 @pytest.mark.parametrize("power", [False, True])
-def test_no_crash_leaves_a_note_of_an_epoch_that_never_began(power: bool) -> None:
+def test_no_crash_leaves_a_marker_without_its_epoch(power: bool) -> None:
     for cut in range(70):
         sim = new_disk()
         sim.cut_at = cut
@@ -148,7 +148,7 @@ def test_no_crash_leaves_a_note_of_an_epoch_that_never_began(power: bool) -> Non
 
 
 @pytest.mark.parametrize("power", [False, True])
-def test_a_loss_is_remembered_whenever_making_it_good_is_cut_short(power: bool) -> None:
+def test_loss_is_detected_again_after_an_interrupted_recreation(power: bool) -> None:
     for cut in range(40):
         sim = new_disk()
         with_epochs(sim, 2)
@@ -161,7 +161,7 @@ def test_a_loss_is_remembered_whenever_making_it_good_is_cut_short(power: bool) 
         assert again.repair.lost_epoch(1) == 1 or again.state == "limbo", f"cut at {cut}"
 
 
-def test_a_deletion_takes_the_note_in_front_of_the_directory() -> None:
+def test_deletion_removes_the_marker_before_the_directory() -> None:
     for cut in range(40):
         sim = new_disk()
         with_epochs(sim, 1)

@@ -30,7 +30,7 @@ def damaged() -> tuple[SimDisk, EpochLog, list[bytes]]:
     return sim, log, batches
 
 
-def test_a_note_is_durable_and_written_once() -> None:
+def test_marker_is_durable_and_written_once() -> None:
     sim = new_disk()
     create(sim).close()
     assert not has_marker(sim, EPOCH)
@@ -43,7 +43,7 @@ def test_a_note_is_durable_and_written_once() -> None:
     assert not has_marker(again.power_cut(Random(1)), EPOCH)
 
 
-def test_a_log_with_a_note_is_in_limbo_and_takes_what_is_missing() -> None:
+def test_log_with_a_marker_is_in_limbo_and_takes_missing_batches() -> None:
     sim, log, batches = damaged()
     with pytest.raises(LimboError):
         log.ensure_space(64)
@@ -60,7 +60,7 @@ def test_a_log_with_a_note_is_in_limbo_and_takes_what_is_missing() -> None:
     append(again, [batch()])
 
 
-def test_where_the_end_is_decided_and_met_the_note_is_taken_away() -> None:
+def test_marker_is_removed_when_the_decided_end_is_reached() -> None:
     sim, log, _ = damaged()
     log.truncate_to_valid_prefix()
     log.close()
@@ -68,7 +68,7 @@ def test_where_the_end_is_decided_and_met_the_note_is_taken_away() -> None:
     assert not has_marker(sim, EPOCH)
 
 
-def test_new_damage_during_a_repair_is_cut_off_again() -> None:
+def test_new_damage_during_a_repair_is_truncated() -> None:
     sim, log, batches = damaged()
     log.truncate_to_valid_prefix()
     log.close()
@@ -80,7 +80,7 @@ def test_new_damage_during_a_repair_is_cut_off_again() -> None:
     assert (log.state, log.is_repairing, log.end_offset) == ("limbo", True, 0)
 
 
-def test_a_disk_that_fails_stops_the_log_in_limbo() -> None:
+def test_disk_failure_stops_the_log_in_limbo() -> None:
     sim, log, _ = damaged()
     sim.fail = lambda operation, path: OSError(5, "broken") if operation == "truncate" else None
     with pytest.raises(StorageFailedError):

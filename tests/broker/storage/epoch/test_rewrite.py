@@ -29,7 +29,7 @@ def fail_one(sim: SimDisk, number: int = 0) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_disk_keeps_what_a_failed_sync_covered_readable_until_the_power_goes(seed: int) -> None:
+def test_simulated_disk_keeps_failed_writes_readable_until_power_loss(seed: int) -> None:
     sim = new_disk()
     path = HOME / "file"
     file = sim.open(path, create=True)
@@ -56,7 +56,7 @@ def test_the_disk_keeps_what_a_failed_sync_covered_readable_until_the_power_goes
 # ------------------------------------------------------------------------------------------ writing anew
 
 
-def test_what_is_written_anew_is_what_was_there_and_is_durable() -> None:
+def test_rewritten_range_is_unchanged_and_durable() -> None:
     sim = new_disk()
     log = create(sim)
     batches = append(log, [batch(b"a" * 700), batch(b"b" * 700)])
@@ -75,7 +75,7 @@ def test_what_is_written_anew_is_what_was_there_and_is_durable() -> None:
     assert read_all(reopen(sim.power_cut(Random(1)))) == batches
 
 
-def test_what_reads_otherwise_when_it_is_written_is_not_made_good() -> None:
+def test_range_that_changed_between_reads_is_an_error() -> None:
     sim = new_disk()
     log = create(sim)
     append(log, [batch(b"a" * 700), batch(b"b" * 700)])
@@ -93,7 +93,7 @@ def test_what_reads_otherwise_when_it_is_written_is_not_made_good() -> None:
     assert SegmentEnd(2, found.end_position, found.end_digest) == found.end
 
 
-def test_only_what_no_mark_covers_is_written_anew() -> None:
+def test_only_the_range_without_a_mark_is_rewritten() -> None:
     sim = new_disk()
     log = create(sim, segment_bytes=100_000)
     for number in range(10):
@@ -150,7 +150,7 @@ def lost(sim: SimDisk) -> list[str]:
 
 
 @pytest.mark.parametrize("operations", [{"sync"}, {"sync_dir"}, {"write", "truncate", "rename", "create", "allocate"}])
-def test_a_failure_anywhere_and_starts_after_it_lose_nothing_synced(operations: set[str]) -> None:
+def test_disk_failure_anywhere_and_restarts_lose_nothing_synced(operations: set[str]) -> None:
     for number in range(25):
         for seed in range(3):
             lives = Lives(seed)
@@ -167,7 +167,7 @@ def test_a_failure_anywhere_and_starts_after_it_lose_nothing_synced(operations: 
             lives.live()
 
 
-def test_a_kill_at_each_step_leaves_no_name_that_a_later_power_cut_takes_away() -> None:
+def test_kill_at_each_step_leaves_only_durable_names() -> None:
     for cut in range(60):
         for seed in range(4):
             lives = Lives(seed)
@@ -183,7 +183,7 @@ def test_a_kill_at_each_step_leaves_no_name_that_a_later_power_cut_takes_away() 
 
 
 @pytest.mark.parametrize("power", [False, True])
-def test_a_crash_at_each_step_of_a_start_after_a_failure_loses_nothing_synced(power: bool) -> None:
+def test_crash_at_each_step_of_a_restart_after_a_failure_loses_nothing_synced(power: bool) -> None:
     for cut in range(30):
         for seed in range(3):
             lives = Lives(seed)
@@ -200,7 +200,7 @@ def test_a_crash_at_each_step_of_a_start_after_a_failure_loses_nothing_synced(po
             lives.live()
 
 
-def test_a_disk_that_has_no_space_for_it_is_not_started_on_and_loses_nothing() -> None:
+def test_full_disk_refuses_the_start_and_loses_nothing() -> None:
     lives = Lives(1)
     lives.sim.fail = failing({"sync"}, 5)
     with pytest.raises(StorageFailedError):
@@ -217,7 +217,7 @@ def test_a_disk_that_has_no_space_for_it_is_not_started_on_and_loses_nothing() -
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_is_kept_in_front_of_damage_is_written_anew(seed: int) -> None:
+def test_prefix_before_damage_is_rewritten(seed: int) -> None:
     """A bad header is damage without a mark that covers what lies in front of it."""
     sim = new_disk()
     log = create(sim)

@@ -21,7 +21,7 @@ HISTORY = decided(Random(5), epochs=5, batches_min=6, batches_max=9)
 ALL = [raw for one in HISTORY for raw in one.batches]
 
 
-def test_the_newest_epoch_is_cut_in_front_of_its_damage_and_repaired() -> None:
+def test_newest_epoch_is_truncated_at_its_damage_and_repaired() -> None:
     sim = new_disk()
     whole(sim, HISTORY).close()
     rot(sim, HISTORY[4], 3)
@@ -48,7 +48,7 @@ def test_the_newest_epoch_is_cut_in_front_of_its_damage_and_repaired() -> None:
     append(log, [batch()], epoch=4)
 
 
-def test_a_power_cut_while_damage_is_cut_off_never_ends_limbo() -> None:
+def test_power_loss_during_truncation_of_damage_does_not_end_limbo() -> None:
     for cut in range(60):
         sim = new_disk()
         whole(sim, HISTORY).close()
@@ -67,7 +67,7 @@ def test_a_power_cut_while_damage_is_cut_off_never_ends_limbo() -> None:
     raise AssertionError("the damage was never cut off")
 
 
-def test_a_decided_end_in_front_of_the_damage_ends_limbo() -> None:
+def test_decided_end_before_the_damage_ends_limbo() -> None:
     sim = new_disk()
     whole(sim, HISTORY).close()
     rot(sim, HISTORY[4], 3)
@@ -82,7 +82,7 @@ def test_a_decided_end_in_front_of_the_damage_ends_limbo() -> None:
     assert read_all(log) == ALL[: -len(HISTORY[4].batches) + 3]
 
 
-def test_a_successor_ends_a_repair_and_the_good_prefix_is_filled_on() -> None:
+def test_next_epoch_ends_a_repair_and_the_valid_prefix_is_resumed() -> None:
     sim = new_disk()
     whole(sim, HISTORY).close()
     rot(sim, HISTORY[4], 3)
