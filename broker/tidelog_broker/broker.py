@@ -49,10 +49,10 @@ from tidelog_broker.metadata.meta_freshness import MetaFreshness
 from tidelog_broker.metadata.node_security import NodeSecurity
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_broker.metadata.topic_quotas import TopicQuotas
+from tidelog_broker.partition.background_opener import BackgroundOpener
+from tidelog_broker.partition.compaction_progress import ProgressClock
 from tidelog_broker.partition.partitions import Partitions
-from tidelog_broker.partition.pass_watch import LastMove
 from tidelog_broker.partition.tools import PartitionTools
-from tidelog_broker.partition.waking import Waking
 from tidelog_broker.rebalance import copy_progress
 from tidelog_broker.rebalance.copy_progress import NewCopies
 from tidelog_broker.rebalance.mover import Mover
@@ -63,7 +63,7 @@ from tidelog_broker.replication.driver_ports import Tools
 from tidelog_broker.replication.inline_writes import InlineWrites
 from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.replicas import Replication, clock_ms
-from tidelog_broker.replication.takeover_log import TakenOver
+from tidelog_broker.replication.takeover_log import TakeoverLog
 from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
 from tidelog_broker.storage.io.mapping import can_copy, can_populate
@@ -133,7 +133,7 @@ class Broker:
         self.rings = RingBudget(settings.rings_bytes)
         self.contents = Budget(settings.deduplication_bytes)
         self.inline_writes = InlineWrites()
-        self.taken_over = TakenOver()
+        self.taken_over = TakeoverLog()
         self.route_news = RouteNews()
         self.peers: Peers | None = None
         """The other nodes, as callers; None on a node that stands alone."""
@@ -271,7 +271,7 @@ class Broker:
             readers=self.threads.readers,
             notes=self.threads.notes,
             compactor=self.threads.compactor,
-            passes=LastMove(self.loop.time),
+            passes=ProgressClock(self.loop.time),
             clock=self.clock,
             contents=self.contents,
             producers=ProducerBudget(),
@@ -292,11 +292,11 @@ class Broker:
             topics=self.topics,
         )
 
-    def _make_waking(self) -> Waking:
+    def _make_waking(self) -> BackgroundOpener:
         self.metrics.partitions.watch(
             lambda: [partition.figures for partition in self.partitions.all()], self.settings.metrics_partitions_max
         )
-        return Waking(
+        return BackgroundOpener(
             self.partitions,
             neighbours=self.cluster,
             nodes=self.nodes,

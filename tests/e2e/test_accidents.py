@@ -121,7 +121,7 @@ async def test_nodes_that_do_not_belong_are_told_why_and_the_cluster_goes_on(up:
         (tmp_path / "old" / "node.json").write_text(json.dumps(record | {"format_version": 0}))
         code, told = await (await start(*ours, "--data", tmp_path / "old")).gives_up()
         assert code == 1
-        assert "has format version 0, this build reads 1 to 2; use the older build that wrote it" in told
+        assert "has format version 0; this build reads 1 to 3; use the older build that wrote it" in told
 
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
             taken.bind(("127.0.0.1", 0))
@@ -263,7 +263,7 @@ async def test_with_half_of_the_nodes_gone_writers_are_told_and_readers_served(f
     async with asyncio.timeout(TELL_TIMEOUT_S):
         error = await refused()
     assert (error.retriable, error.definite) == (True, True)
-    assert "2 of 4 replicas are there, 3 are needed" in error.message
+    assert "2 of 4 replicas are alive, 3 are needed" in error.message
     status = (await peer.ask(cluster_status=pb.ClusterStatus())).envelope.cluster_status_reply
     assert [one.partitions[0].state for one in status.topics if one.name == "t"] == ["no quorum"]
     assert await peer.read_all(topic.topic_id) == [b"one"]
@@ -288,7 +288,7 @@ async def test_an_owner_whose_disk_fails_its_sync_stops_and_the_others_go_on(
     # The other two may have had it before the disk failed: then it was committed, and is there to stay.
     committed = not result.HasField("error")
     assert committed or (result.error.code == pb.STORAGE_FAILED and not result.error.definite)
-    assert "the log cannot be written any more" in caplog.text
+    assert "writing the log failed" in caplog.text
     stand.disks[first].heal()
     await node.run_until_stopped()
     assert node.life.exit_code == os.EX_IOERR

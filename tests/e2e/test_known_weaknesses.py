@@ -32,7 +32,7 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
     "RingBroker": {
         "a segment that is not empty is cut down to its header at each opening": [
             f"{HERE}::test_opening_a_log_again_and_again_changes_nothing_of_it",
-            "tests/broker/storage/epoch/test_recovery.py::test_power_cuts_anywhere_lose_nothing_synced_and_invent_nothing",
+            "tests/broker/storage/epoch/test_recovery.py::test_power_loss_anywhere_loses_nothing_synced_and_invents_nothing",
         ],
         "replicas acknowledge before they write": [
             f"{HERE}::test_a_replica_acknowledges_what_is_on_its_disk_and_nothing_else",
@@ -40,7 +40,7 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
         ],
         "a dead owner is never replaced": [
             "tests/e2e/test_cluster.py::test_killing_the_owner_loses_nothing_and_it_comes_back",
-            "tests/broker/replication/test_driver.py::test_an_owner_that_ends_is_replaced_and_what_was_acknowledged_stays",
+            "tests/broker/replication/test_driver.py::test_acknowledged_records_survive_a_takeover",
         ],
         "the same epoch is opened again for a second owner": [
             f"{HERE}::test_an_epoch_has_one_owner_however_often_nodes_die",
@@ -72,7 +72,7 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
         ],
         "good records are dropped as duplicates by a hash of 32 bits": [
             f"{HERE}::test_records_that_are_alike_are_all_kept",
-            "tests/broker/partition/test_pipeline.py::test_duplicates_alone_write_nothing",
+            "tests/broker/partition/test_pipeline.py::test_group_of_duplicates_writes_nothing",
         ],
         "topic and key are not stored": [f"{HERE}::test_everything_of_a_record_comes_back_from_every_node"],
         "its benchmark sends 12 bytes inside one process, with acknowledgements before the write": [
@@ -82,26 +82,26 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
     },
     "RobustMQ": {
         "reads are not capped at the high watermark": [
-            "tests/broker/partition/test_reader.py::test_what_is_not_committed_is_not_read_anywhere",
-            "tests/broker/replication/test_driver.py::test_a_tail_that_is_to_be_cut_is_served_to_nobody",
+            "tests/broker/partition/test_reader.py::test_uncommitted_records_are_not_readable_on_any_replica",
+            "tests/broker/replication/test_driver.py::test_tail_to_be_truncated_is_not_readable",
         ],
         "a write that is handed on counts with one acknowledgement": [
             f"{HERE}::test_a_publish_that_is_handed_on_waits_for_what_was_asked",
         ],
         "data is not synced": [
             f"{HERE}::test_a_replica_acknowledges_what_is_on_its_disk_and_nothing_else",
-            "tests/broker/storage/epoch/test_recovery.py::test_a_power_cut_at_each_single_step",
+            "tests/broker/storage/epoch/test_recovery.py::test_power_loss_at_each_step",
         ],
         "the tail is not looked at after a crash": [
-            "tests/broker/storage/epoch/test_recovery.py::test_a_cut_at_every_byte_of_the_last_group_leaves_whole_batches",
-            "tests/broker/storage/epoch/test_recovery.py::test_valid_batches_behind_a_torn_one_never_come_back",
+            "tests/broker/storage/epoch/test_recovery.py::test_truncation_at_every_byte_of_the_last_group_leaves_whole_batches",
+            "tests/broker/storage/epoch/test_recovery.py::test_valid_batches_after_a_torn_one_never_reappear",
         ],
         "stored checksums are never compared": [
             f"{HERE}::test_a_flipped_bit_is_never_served",
             "tests/broker/storage/epoch/test_recovery.py::test_rot_before_the_mark_is_limbo_and_nothing_is_changed",
         ],
         "quorum acknowledgements stand in documents only, as do other features": [
-            "tests/broker/replication/test_driver.py::test_acknowledgements_are_as_asked",
+            "tests/broker/replication/test_driver.py::test_publish_waits_for_the_requested_acks",
             "tests/test_configuration.py",
             "tests/test_docs.py",
         ],

@@ -117,7 +117,7 @@ async def test_what_is_committed_is_read_and_it_goes_on_by_itself(nodes: list[No
         async with command("consume", "t", "--group", "g", *where) as group:
             assert await lines(all_of_it, RECORDS) == everything
             await said(all_of_it, b"nobody can confirm where partitions")
-            await said(group, POSITIONS + b": 1 of 3 replicas are there, 2 are needed")
+            await said(group, POSITIONS + b": 1 of 3 replicas are alive, 2 are needed")
             async with command("cluster", "status", *where) as status:
                 await said(status, b"partitions without a quorum (t/0, t/1, t/2")
             await nodes[1].start()
@@ -148,7 +148,7 @@ async def test_the_gateway_reads_on_and_says_what_is_missing(nodes: list[Node], 
         for path in ("/v1/topics/t/partitions/0/records?from=latest", "/v1/groups/g/offsets"):
             answer = await http.get(path, timeout=SOON_S)
             assert (answer.status_code, answer.json()["code"]) == (503, "quorum_lost")
-            assert "1 of 3 replicas are there, 2 are needed" in answer.json()["detail"]
+            assert "1 of 3 replicas are alive, 2 are needed" in answer.json()["detail"]
         ready = await http.get("/readyz")
         assert ready.status_code == 200
         assert ready.json()["status"] == "degraded"

@@ -135,7 +135,7 @@ class Checks:
         pending, self._to_tell = self._to_tell, []
         for copy, fork in pending:
             name = copy.partition.name
-            text = f"DATA_LOSS: {name}: an operator had epoch {fork.epoch} ended at offset {fork.end_offset}"
+            text = f"DATA_LOSS: {name}: an operator ended epoch {fork.epoch} at offset {fork.end_offset}"
             told = any(process is copy.process and said.startswith(text) for process, said in self._told)
             self.require(told, "I21", f"{copy.name} knows that epoch {fork.epoch} was cut short, and does not say so")
 

@@ -24,7 +24,7 @@ from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.partition import compacted_copies, compaction_pass
 from tidelog_broker.storage.partition.compacted_copies import CompactedCopies
 from tidelog_broker.storage.partition.compaction_pass import Made, Terms
-from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_proto.batch import derived_batch
 from tidelog_proto.batch.canonical_columns import exact_deltas
 

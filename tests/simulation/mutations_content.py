@@ -13,7 +13,7 @@ from tidelog_broker.core.replication.producers import StoredBatch
 from tidelog_broker.partition import deduplication
 from tidelog_broker.partition.content_history import ContentHistory
 from tidelog_broker.partition.deduplication import Deduplication
-from tidelog_broker.partition.waiting import Settle, Waiting
+from tidelog_broker.partition.pending_acks import PendingAcks, Settle
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.deduplication import without_dropped
 from tidelog_proto.batch.header import stamp_owner, unpack_header
@@ -48,17 +48,17 @@ def window_outlives_its_epoch() -> Replacements:
 
 def answered_at_once() -> Replacements:
     """A batch of duplicates is answered whether or not what it duplicates is committed."""
-    add = Waiting.add
+    add = PendingAcks.add
 
     def answer(
-        self: Waiting, acks: pb.Acks, stored: StoredBatch, duplicate: bool, settle: Settle, *, epoch: int
+        self: PendingAcks, acks: pb.Acks, stored: StoredBatch, duplicate: bool, settle: Settle, *, epoch: int
     ) -> None:
         if stored.duplicates and stored.duplicates == stored.end_sequence - stored.base_sequence:
             settle(stored, duplicate)
         else:
             add(self, acks, stored, duplicate, settle, epoch=epoch)
 
-    return [(Waiting, "add", answer)]
+    return [(PendingAcks, "add", answer)]
 
 
 def numbers_of_dropped_records_left_over() -> Replacements:

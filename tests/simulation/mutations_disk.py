@@ -35,7 +35,7 @@ def log_only_synced() -> Replacements:
     def write_nothing(*_: object) -> None:
         pass
 
-    return [(module, "write_anew", write_nothing) for module in (recovery, truncation)]
+    return [(module, "rewrite_range", write_nothing) for module in (recovery, truncation)]
 
 
 def journal_only_synced() -> Replacements:
@@ -55,4 +55,4 @@ def lost_directory_is_empty() -> Replacements:
     def begin_nothing(_: ReplicaLog) -> None:
         pass
 
-    return [(ReplicaLog, "_begin_again", begin_nothing)]
+    return [(ReplicaLog, "_recreate_lost_epoch", begin_nothing)]

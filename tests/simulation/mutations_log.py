@@ -18,7 +18,7 @@ from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.pull import Pull
 from tidelog_broker.core.replication.replica import Replica
 from tidelog_broker.core.replication.replica_state import ReplicaState
-from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.fill import EpochFill
 from tidelog_broker.storage.segment.layout import padded
 from tidelog_proto import broker_pb2 as pb

@@ -12,9 +12,9 @@ from tidelog_broker.node import reboot_note
 from tidelog_broker.node.reboot_note import RebootedDir
 from tidelog_broker.partition.access import Access
 from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.pending_acks import PendingAcks, _settle
 from tidelog_broker.partition.pipeline import Pipeline
 from tidelog_broker.partition.reader import PartitionReader
-from tidelog_broker.partition.waiting import Waiting, _settle
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.journals import Chains
@@ -131,58 +131,58 @@ def clock_taken_as_it_is() -> Replacements:
 
 def owner_is_a_quorum() -> Replacements:
     """acks=quorum is answered when the owner has written it."""
-    release = Waiting.release
+    release = PendingAcks.release
 
-    def early(self: Waiting, owner: Owner, high_watermark: int) -> None:
+    def early(self: PendingAcks, owner: Owner, high_watermark: int) -> None:
         _settle(self._quorum, owner.held_by(owner.node_id))
         release(self, owner, high_watermark)
 
-    return [(Waiting, "release", early), (Partition, "acknowledged", lambda self: self.pipeline.released())]
+    return [(PendingAcks, "release", early), (Partition, "acknowledged", lambda self: self.pipeline.released())]
 
 
 def all_is_a_quorum() -> Replacements:
     """acks=all is answered when a quorum holds it."""
-    add = Waiting.add
+    add = PendingAcks.add
 
-    def as_quorum(self: Waiting, acks: pb.Acks, *rest: Any, **named: Any) -> None:
+    def as_quorum(self: PendingAcks, acks: pb.Acks, *rest: Any, **named: Any) -> None:
         add(self, pb.QUORUM if acks == pb.ALL else acks, *rest, **named)
 
-    return [(Waiting, "add", as_quorum)]
+    return [(PendingAcks, "add", as_quorum)]
 
 
 def cut_off_is_stored() -> Replacements:
     """At the end of an epoch what lies behind it is answered as stored."""
-    decided = Waiting.decided
+    decided = PendingAcks.decided
 
-    def everything(self: Waiting, end_offset: int, refusal: ProtocolError, **rest: Any) -> None:
+    def everything(self: PendingAcks, end_offset: int, refusal: ProtocolError, **rest: Any) -> None:
         del end_offset
         decided(self, 1 << 60, refusal, **rest)
 
-    return [(Waiting, "decided", everything)]
+    return [(PendingAcks, "decided", everything)]
 
 
 def stored_is_denied() -> Replacements:
     """At the end of an epoch what is stored is answered as not stored."""
-    decided = Waiting.decided
+    decided = PendingAcks.decided
 
-    def nothing(self: Waiting, end_offset: int, refusal: ProtocolError, **rest: Any) -> None:
+    def nothing(self: PendingAcks, end_offset: int, refusal: ProtocolError, **rest: Any) -> None:
         del end_offset
         decided(self, 0, refusal, **rest)
 
-    return [(Waiting, "decided", nothing)]
+    return [(PendingAcks, "decided", nothing)]
 
 
 def retries_answered_at_once() -> Replacements:
     """A retry is answered with where its first attempt went, whether or not that is committed."""
-    add = Waiting.add
+    add = PendingAcks.add
 
-    def known(self: Waiting, acks: pb.Acks, stored: Any, duplicate: bool, settle: Any, **rest: Any) -> None:
+    def known(self: PendingAcks, acks: pb.Acks, stored: Any, duplicate: bool, settle: Any, **rest: Any) -> None:
         if duplicate:
             settle(stored, duplicate)
         else:
             add(self, acks, stored, duplicate, settle, **rest)
 
-    return [(Waiting, "add", known)]
+    return [(PendingAcks, "add", known)]
 
 
 def goes_on_in_an_ended_epoch() -> Replacements:

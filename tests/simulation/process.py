@@ -33,15 +33,15 @@ from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.node import reboot_note
+from tidelog_broker.partition.compaction_progress import ProgressClock
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.partition.pass_watch import LastMove
 from tidelog_broker.partition.scrubber import Scrubber
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver_ports import Tools
 from tidelog_broker.replication.inline_writes import InlineWrites
 from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.replicas import NewPartition, Replication
-from tidelog_broker.replication.takeover_log import TakenOver
+from tidelog_broker.replication.takeover_log import TakeoverLog
 from tidelog_broker.storage.io.errors import StorageError, StorageFailedError
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.active_files import ActiveFiles
@@ -136,7 +136,7 @@ class Process:
         self.compactor = self._workers(1, self.read_us)
         self.rings = RingBudget(self.settings.rings_bytes)
         self.metrics = NodeMetrics()
-        self.taken_over = TakenOver()
+        self.taken_over = TakeoverLog()
         self.route_news = RouteNews()
         self.inline_writes = Inline(random.random() < 0.5)
         self.cluster = Neighbours(
@@ -318,7 +318,7 @@ class Process:
             readers=self.readers,
             notes=self.notes,
             compactor=self.compactor,
-            passes=LastMove(self.loop.time),
+            passes=ProgressClock(self.loop.time),
             clock=self.clock,
             contents=Budget(self.settings.deduplication_bytes),
             producers=ProducerBudget(),

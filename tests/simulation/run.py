@@ -49,7 +49,7 @@ SILENT = (
     "replication.takeover_log",
     "replication.log_writer",
     "replication.logged_producers",
-    "partition.unsafe_end",
+    "partition.unsafe_recovery",
 )
 """Modules that have much to say of what is done to them here."""
 BROKEN = (TypeError, AttributeError, NameError)

@@ -24,7 +24,7 @@ from tidelog_broker.partition.retention import Retention
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.log_writer import LogWrite
-from tidelog_broker.replication.replica_log import ReplicaLog, Stretch
+from tidelog_broker.replication.replica_log import BatchRange, ReplicaLog
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 
 if TYPE_CHECKING:
@@ -129,11 +129,11 @@ class _Watch:
 
         return delete_oldest
 
-    def read_epoch(self, original: Callable[..., Stretch]) -> Callable[..., Stretch]:
-        def read_epoch(view: ReplicaLog, effect: ReadLog) -> Stretch:
+    def read_epoch(self, original: Callable[..., BatchRange]) -> Callable[..., BatchRange]:
+        def read_epoch(view: ReplicaLog, effect: ReadLog) -> BatchRange:
             found, copy = original(view, effect), self._copy(view)
             if copy.process.machine.lies and self._know_the_end(copy, effect):
-                return Stretch(*lie(*found))
+                return BatchRange(*lie(*found))
             return found
 
         return read_epoch

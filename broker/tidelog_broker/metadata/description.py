@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.cluster.routes import Route, Routes
 from tidelog_broker.core.topics import PartitionKey, TopicRegistry
-from tidelog_broker.partition.described import describe_partition
+from tidelog_broker.partition.partition_info import describe_partition
 from tidelog_broker.partition.partitions import Partitions
 from tidelog_proto import broker_pb2 as pb
 

@@ -34,7 +34,7 @@ from tidelog_broker.node.graceful_stop import hand_over
 from tidelog_broker.node.membership import Membership
 from tidelog_broker.node.meta_follower import MetaFollower, keep_routes
 from tidelog_broker.node.scraped_figures import watch_figures
-from tidelog_broker.partition.history_watch import HistoryWatch
+from tidelog_broker.partition.backfill_monitor import BackfillMonitor
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.scrubber import Scrubber
 from tidelog_broker.replication.anti_entropy import AntiEntropy
@@ -185,7 +185,7 @@ class Node:
         spawn(self._read_rules(), "reading who may do what")
         spawn(keep_routes(broker), "asking for routes")
         spawn(broker.mover.run(), "moving partitions")
-        spawn(HistoryWatch(broker.partitions.all, broker.metrics).run(), "watching history")
+        spawn(BackfillMonitor(broker.partitions.all, broker.metrics).run(), "watching history")
         spawn(AntiEntropy(self.node_id, broker.replication, broker.cluster).run(), "comparing chains")
 
     async def _read_rules(self) -> None:

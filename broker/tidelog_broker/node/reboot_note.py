@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tidelog_broker.base.offload import Offload
-from tidelog_broker.storage.epoch.presence import HELD_SUFFIX
+from tidelog_broker.storage.epoch.existence_markers import HELD_SUFFIX
 from tidelog_broker.storage.io.filesystem import FileSystem
 
 _WORKER = 0

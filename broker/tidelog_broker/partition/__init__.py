@@ -1,1 +1,1 @@
-"""One partition of this node, and all of them: the single writer, reading, retention."""
+"""One partition of this node, and the set of all of them: writing, reading, retention, compaction."""

@@ -1,13 +1,13 @@
-"""Waiting until this node may serve a partition: its readers, its writers, or who must know that it is still the owner.
+"""Waiting until this node may serve a partition to readers, to writers, or after confirming its ownership.
 
-Who waits is refused as soon as waiting makes no sense, with the error that says where to go.
+A waiting request is refused, with the error that names the owner, as soon as waiting is pointless.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-from tidelog_broker.partition.changes import Changes
+from tidelog_broker.partition.change_notifier import ChangeNotifier
 from tidelog_broker.partition.state import RETRY_AFTER_MS, PartitionState
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_proto import broker_pb2 as pb
@@ -17,9 +17,9 @@ CONFIRM_TIMEOUT_S = 2.0
 
 
 class Access:
-    """See the module. All methods are for the event loop's thread."""
+    """Access checks of one partition. All methods are for the event loop's thread."""
 
-    def __init__(self, state: PartitionState, changes: Changes, driver: ReplicaDriver) -> None:
+    def __init__(self, state: PartitionState, changes: ChangeNotifier, driver: ReplicaDriver) -> None:
         self._state = state
         self._changes = changes
         self._driver = driver
@@ -27,10 +27,10 @@ class Access:
         self._confirmations: dict[int, asyncio.Future[None]] = {}
 
     async def ensure_active(self) -> None:
-        """Return when this node may give out offsets, beginning an epoch of a lone copy first if need be.
+        """Return when this node may assign offsets, beginning an epoch of a single copy first if needed.
 
         Raises:
-            ProtocolError: NOT_OWNER, LIMBO, QUORUM_LOST, STORAGE_FAILED, DISK_FULL, or the topic is gone.
+            ProtocolError: NOT_OWNER, LIMBO, QUORUM_LOST, STORAGE_FAILED, DISK_FULL, or the topic was deleted.
         """
         while True:
             error = self._state.unwritable()
@@ -46,10 +46,10 @@ class Access:
         return not self._replica.can_append and self._state.unwritable() is None
 
     async def ensure_readable(self) -> None:
-        """Make sure that this node serves readers. A lone partition in LIMBO is readable up to its damage.
+        """Ensure that this node may serve readers. A single copy in LIMBO is readable up to its damage.
 
         Raises:
-            ProtocolError: NOT_OWNER where there is no copy, STORAGE_FAILED, DISK_FULL, or the topic is gone.
+            ProtocolError: NOT_OWNER without a copy, STORAGE_FAILED, DISK_FULL, or the topic was deleted.
         """
         state = self._state
         if state.refusal is not None:
@@ -60,10 +60,10 @@ class Access:
             await self.ensure_active()
 
     async def confirm_owner(self) -> None:
-        """Make sure that this node owned the active epoch after this was called: nobody has committed more elsewhere.
+        """Ensure that this node owned the active epoch after the call, so that no other node has committed more.
 
         Raises:
-            ProtocolError: NOT_OWNER, or what `ensure_active` raises; QUORUM_LOST when too few replicas answer.
+            ProtocolError: NOT_OWNER, or an error of `ensure_active`; QUORUM_LOST if too few replicas answer.
         """
         await self.ensure_readable()
         if self._state.is_alone:
@@ -77,22 +77,25 @@ class Access:
                 await confirmed
         except TimeoutError:
             raise ProtocolError(
-                pb.QUORUM_LOST, f"{self._state.name}: too few replicas answer", retry_after_ms=RETRY_AFTER_MS
+                pb.QUORUM_LOST,
+                f"{self._state.name}: too few replicas answer to confirm its owner",
+                retry_after_ms=RETRY_AFTER_MS,
             ) from None
         finally:
             self._confirmations.pop(number, None)
 
     async def ensure_given_out(self, offset: int, record_epoch: int | None = None) -> None:
-        """Refuse an offset behind all that was ever given out, where that can be known; elsewhere its reader waits.
+        """Refuse an offset beyond the end of the log, if that can be known; otherwise the reader waits.
 
-        Where its reader knows in which epoch the record in front of it was, also one in front of which the log was cut.
+        If the reader knows the epoch of the record before the offset, also refuse an offset beyond a truncation of that
+        epoch.
 
-        A node that was succeeded and does not know it has perhaps less than its successor has committed, so that a
-        quorum is asked first. Nobody is, and nothing is waited for, unless the offset lies behind what this owner has.
+        An owner that was succeeded without knowing it may have less than its successor has committed, so it first
+        confirms its ownership. It does so only if the offset is beyond its own end.
 
         Raises:
-            ProtocolError: OFFSET_OUT_OF_RANGE with the bounds; NOT_OWNER where another node knows whether the log was
-                cut. What `confirm_owner` raises, where nobody can tell.
+            ProtocolError: OFFSET_OUT_OF_RANGE with the bounds; NOT_OWNER if another node knows whether the log was
+                truncated; an error of `confirm_owner`.
         """
         state = self._state
         if state.lies_beyond(offset, record_epoch):
@@ -103,13 +106,13 @@ class Access:
             raise state.not_owner()
 
     def owner_confirmed(self, number: int) -> None:
-        """A quorum knows of no later epoch than this node's; see `driver.Listener`."""
+        """Resume waiters: a quorum knows of no later epoch than this node's; see `driver.Listener`."""
         for asked, waiter in self._confirmations.items():
             if asked <= number and not waiter.done():
                 waiter.set_result(None)
 
     def not_confirmed(self) -> None:
-        """The epoch is over: whoever waits for its confirmation is sent on."""
+        """Refuse all waiters for a confirmation: the epoch has ended."""
         for waiter in self._confirmations.values():
             if not waiter.done():
                 waiter.set_exception(self._state.not_owner())

@@ -1,8 +1,8 @@
-"""The versions of one partition's epochs: every copy in the log is brought to the newest that is decided (ADR 0074).
+"""The versions of one partition's epochs: converging every copy in the log to the newest decided version (ADR 0074).
 
-By a pass of this node's own over what it holds, which must end as decided. What the owner made before its proposal is
-used once it is decided, and only then. What this node cannot make comes from another one, see
-`core.replication.backfill`.
+A version is written by a compaction pass over this node's own copy, and must end as decided. The owner's version,
+written before its proposal, is used only once it is decided. A version that this node cannot write is fetched from
+another one, see `core.replication.backfill`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from tidelog_broker.core.replication.ports import Position
-from tidelog_broker.partition.changes import Changes
-from tidelog_broker.partition.pass_watch import PassWatch
+from tidelog_broker.partition.change_notifier import ChangeNotifier
+from tidelog_broker.partition.compaction_progress import CompactionProgress
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver import ReplicaDriver
@@ -29,19 +29,19 @@ from tidelog_broker.storage.partition.compaction_pass import (
     PassStoppedError,
     Terms,
 )
-from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_proto import broker_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 WHOLE_S: Final = 10.0
-"""How long a copy is waited for that lacks something still."""
+"""How long to wait for a copy to become complete."""
 
 WHOLE_AGAIN_S: Final = 0.02
 
 
 class Passed(NamedTuple):
-    """What a pass has made, which epochs it has left as they are, and what it has done."""
+    """The result of a pass: versions, epochs left unchanged, and its actual terms."""
 
     made: list[Made]
     left: list[int]
@@ -49,25 +49,25 @@ class Passed(NamedTuple):
 
 
 class CompactedVersions:
-    """See the module. All methods are for the event loop's thread, and one at a time.
+    """The versions of one partition. All methods are for the event loop's thread, one at a time.
 
     Args:
-        state, changes: of the partition.
-        driver: its replica's.
-        tools, io_key: the node's, and the partition's I/O worker.
-        watch: told what is waited for, and what moves.
-        replaced: called with the end of each epoch whose compacted version is in the log from now on.
+        state, changes: the partition's state and notifications.
+        driver: its replica's driver.
+        tools, io_key: the node's resources, and the partition's worker key.
+        watch: records the progress of passes.
+        replaced: called with the end of each epoch whose compacted version is now in the log.
     """
 
     def __init__(
         self,
         state: PartitionState,
-        changes: Changes,
+        changes: ChangeNotifier,
         driver: ReplicaDriver,
         *,
         tools: PartitionTools,
         io_key: int,
-        watch: PassWatch,
+        watch: CompactionProgress,
         replaced: Callable[[int], None],
     ) -> None:
         self._watch = watch
@@ -78,51 +78,51 @@ class CompactedVersions:
         self._tools = tools
         self._io_key = io_key
         self._made: dict[int, Made] = {}
-        """Finished versions by epoch, which wait for a decision."""
+        """Finished versions by epoch that await a decision."""
         self._differing: set[tuple[int, int]] = set()
-        """Epochs and decided digests of which a pass here has made something else."""
+        """Epochs and decided digests for which a pass on this node has produced different bytes."""
         self._stop = threading.Event()
-        """Set once a pass that is under way has to end."""
+        """Set when a running pass must stop."""
         self._passing = threading.Event()
-        """Set while the compactor's thread is at work here, which may be longer than anybody waits for it."""
+        """Set while the compactor's thread works for this partition, which may be longer than its caller waits."""
 
     async def close(self) -> None:
-        """Begin nothing more, and end what is under way: the log is about to be closed, or removed."""
+        """Begin no more passes, and stop a running one: the log is about to be closed or removed."""
         self._stop.set()
-        while self._passing.is_set():  # noqa: ASYNC110 - it ends on a thread, which knows no event of the loop
+        while self._passing.is_set():  # noqa: ASYNC110 - it ends on a thread, which cannot set an event of the loop
             await asyncio.sleep(WHOLE_AGAIN_S)
 
     @property
     def is_behind(self) -> bool:
-        """Whether a copy here is not what was decided last about compacting it."""
+        """Whether a copy on this node differs from the newest decided version."""
         return bool(self._differing) or any(True for _ in self._outdated())
 
     @property
     def is_converging(self) -> bool:
-        """Whether a copy here is to be replaced still, and can be; what differs waits for the next round instead."""
+        """Whether a copy on this node can and will be replaced now; a differing one waits for the next round."""
         versions = self._state.replica.backfill.versions
         return any(versions.can_make(epoch) or not versions.has_later(epoch) for epoch, _, _ in self._outdated())
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is to be begun any more."""
+        """Whether no more passes may begin."""
         return self._stop.is_set() or self._state.refusal is not None
 
     def must_stop(self) -> bool:
-        """Whether a pass has to end."""
+        """Whether a pass has to stop."""
         return self.is_over or self._state.topic.config.hold
 
     def keep(self, made: Iterable[Made]) -> None:
-        """Keep what a pass has made until it is decided, instead of what was kept before."""
+        """Keep the versions of a pass until they are decided, replacing earlier ones."""
         self._made = {one.epoch: one for one in made}
 
     async def converge(self) -> None:
-        """Bring the copies in the log to the newest versions that are decided, the earliest epoch first.
+        """Replace the copies in the log by the newest decided versions, earliest epoch first.
 
-        No copy is replaced before all older ones are at their newest versions that are made with it: here, or at a node
-        that fetches it, they could not be made any more. Nor is anything put in place while the journal lacks a
-        decision: after a crash the epoch might be the open one again, with a log that nobody appended. And what
-        batches say of producers stays as long as others are asked what they had sent before.
+        A copy is not replaced before all older ones that are built from it are at their newest versions: otherwise
+        neither this node nor one that fetches it could write them any more. Nothing is replaced while the journal lacks
+        a decision: after a crash the epoch might be open again, with a log that was never appended. And batches are
+        kept while other nodes are asked for the producers' state before them.
         """
         if not await self._until_may_replace():
             return
@@ -145,7 +145,7 @@ class CompactedVersions:
             for made in sorted(ready):
                 is_base = any(older < made.epoch and versions.is_base_of(made.epoch, older) for older in behind)
                 if is_base or self.must_stop() or self._may_not_replace():
-                    self._made[made.epoch] = made  # put in place when that has ended
+                    self._made[made.epoch] = made  # Replaced when that has ended.
                     continue
                 self._made.pop(made.epoch, None)
                 if await self._put_in_place(made, decided, wanted[made.epoch]):
@@ -156,13 +156,13 @@ class CompactedVersions:
         await self.remove_replaced()
 
     def _is_to_be_fetched(self) -> bool:
-        """Whether a newest version cannot be made here any more, and the core has not noticed."""
+        """Whether a newest version cannot be written here any more, and the core has not noticed."""
         backfill = self._state.replica.backfill
         outdated = (epoch for epoch, _, _ in self._outdated())
         return any(epoch not in backfill.incomplete and not backfill.versions.can_make(epoch) for epoch in outdated)
 
     async def remove_replaced(self) -> None:
-        """Remove what has been replaced: deleting large files takes long, and no append waits for it.
+        """Remove replaced versions; deleting large files takes long and runs on the compactor's thread.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -183,7 +183,7 @@ class CompactedVersions:
         try:
             await self._tools.compactor.call(0, run)
         except (WorkersFullError, RuntimeError):
-            self._passing.clear()  # it has not begun
+            self._passing.clear()  # It has not begun.
             raise
 
     def _may_not_replace(self) -> bool:
@@ -191,7 +191,7 @@ class CompactedVersions:
 
     async def _until_may_replace(self) -> bool:
         until_s = self._tools.loop.time() + WHOLE_S
-        self._watch.step(lambda: "what was decided to be written down, and other nodes to tell what producers sent")
+        self._watch.step(lambda: "the journal to store a decision, and other nodes to report the producers' state")
         while self._may_not_replace():
             if self.is_over or self._tools.loop.time() >= until_s:
                 return False
@@ -199,19 +199,19 @@ class CompactedVersions:
         return True
 
     async def _forget_made(self) -> None:
-        """Remove what was made and is in the log meanwhile, as it came from another node."""
+        """Remove finished versions that are already in the log, fetched from another node."""
         for epoch in [epoch for epoch, made in self._made.items() if self._driver.view.epoch_end(epoch) == made.end]:
             del self._made[epoch]
             await self._tools.io.call(self._io_key, self._state.log.compacted.abandon, epoch)
 
     def _outdated(self) -> Iterable[tuple[int, LogPosition, tuple[int, Terms]]]:
-        """Yield each whole copy in the log that is not what was decided last: how that ends, and its terms."""
+        """Yield each complete copy in the log that differs from the newest decision: epoch, decided end, and terms."""
         known = self._state.replica.state
         for epoch, compactions in sorted(known.chain.compactions.items()):
             ends, newest = known.ends_of(epoch), compactions[-1].terms
             held = self._driver.view.epoch_end(epoch)
             is_here = held is not None and Position(*held) in ends and held != ends[-1]
-            is_kept = max(newest.floor, known.log_start) < ends[-1].offset  # else retention takes it
+            is_kept = max(newest.floor, known.log_start) < ends[-1].offset  # Otherwise retention deletes it.
             if is_here and is_kept and (epoch, newest.end_digest) not in self._differing:
                 yield epoch, LogPosition(*ends[-1]), (compactions[-1].at, _terms(newest))
 
@@ -219,28 +219,28 @@ class CompactedVersions:
         return sorted({own for _, _, own in self._outdated()})
 
     def can_pass(self, terms: Terms, epochs: Sequence[int]) -> bool:
-        """Whether all is here that a pass looks at."""
+        """Whether the log has everything that a pass needs."""
         store = self._state.log
         first = self._state.replica.state.start_of(min(epochs))
         is_whole = store.start_offset <= max(terms.floor, first) and store.end_offset >= terms.horizon
         return is_whole and self._driver.cut_offset is None
 
     async def _put_in_place(self, made: Made, decided: int, end: LogPosition) -> bool:
-        """Return whether that version is in the log now."""
+        """Replace an epoch by a version; return whether it is in the log now."""
         if self.is_over:
             return False
         if made.end != end:
             self._note_differing(made.epoch, end)
             await self._tools.io.call(self._io_key, self._state.log.compacted.abandon, made.epoch)
             return False
-        self._watch.step(lambda: "this node's disk, on which the new version is put in place")
+        self._watch.step(lambda: "this node's disk, on which an epoch is replaced by its new version")
         await self._tools.io.call(self._io_key, self._replace, made, decided)
         self._replaced(end.offset)
         self._changes.wake()
         return True
 
     def _is_outdated(self, epoch: int, digest: int) -> bool:
-        """Whether the version with that digest is still the one wanted, and the copy here another."""
+        """Whether the version with that digest is still the decided one, and the copy here differs."""
         known = self._state.replica.state
         if epoch not in known.chain.compactions:
             return False
@@ -250,14 +250,14 @@ class CompactedVersions:
     def _note_differing(self, epoch: int, end: LogPosition) -> None:
         self._differing.add((epoch, end.digest))
         log.warning(
-            "%s: compacting epoch %d here gives other bytes than were decided (another version of a library?); "
-            "the older ones are kept",
+            "%s: compacting epoch %d on this node produces other bytes than decided (another library version?); "
+            "keeping the older version",
             self._state.name,
             epoch,
         )
 
     def _replace(self, made: Made, decided: int) -> None:
-        """Put a version in place, once what its records said of producers is kept. Runs on the I/O worker."""
+        """Replace an epoch by a version, after saving the producers' state in its records. Runs on the I/O worker."""
         view, store = self._driver.view, self._state.log
         snapshot = view.producers.at_end(
             made.epoch, committed=self._state.high_watermark, log_start=self._state.replica.state.log_start
@@ -265,13 +265,13 @@ class CompactedVersions:
         if snapshot is not None:
             store.save_producer_snapshot(*snapshot, committed=self._state.high_watermark)
         store.compacted.put_in_place(made.epoch, decided, made.end)
-        store.copies.abandon_fill(made.epoch)  # of the same version, begun before it could be made here
+        store.copies.abandon_fill(made.epoch)  # A copy of the same version, begun before it could be written here.
 
     async def make(self, epochs: Sequence[int], terms: Terms) -> Passed:
-        """Run a pass over epochs of the log; nothing is put in place.
+        """Run a pass over epochs of the log, without replacing them.
 
         Raises:
-            PassStoppedError: it was to end before it was done.
+            PassStoppedError: it was stopped.
             StorageError, ProtocolError: of the pass.
         """
         known, store = self._state.replica.state, self._state.log
@@ -300,7 +300,7 @@ class CompactedVersions:
         try:
             made = await self._tools.compactor.call(0, run)
         except (WorkersFullError, RuntimeError):
-            self._passing.clear()  # it has not begun
+            self._passing.clear()  # It has not begun.
             raise
         if made is None:
             raise PassStoppedError
@@ -312,10 +312,10 @@ def _terms(compaction: pb.Compaction) -> Terms:
 
 
 def wait_pace(bytes_per_s: int, must_stop: Callable[[], bool], moved: Callable[[], None], size_bytes: int) -> None:
-    """Wait so long that no more than so much is read a second. Runs on the compactor's thread.
+    """Throttle reads to a rate. Runs on the compactor's thread.
 
     Raises:
-        PassStoppedError: the pass has to end.
+        PassStoppedError: the pass has to stop.
     """
     until_s = time.monotonic() + (size_bytes / bytes_per_s if bytes_per_s else 0)
     while not must_stop():

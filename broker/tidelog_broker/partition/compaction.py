@@ -1,10 +1,10 @@
-"""Compacting one partition's sealed epochs: the owner decides when and up to where, every replica does it (ADR 0074).
+"""Compaction of one partition's sealed epochs: the owner decides when and how far, every replica does it (ADR 0074).
 
-    owner       makes the new versions beside its log, then proposes how they end with its next planned end of an epoch
-    everybody   brings its copies to the newest version that is decided, see `compacted_versions`
+    owner     writes the new versions beside its log, then proposes their ends with its next planned end of an epoch
+    replicas  converge to the newest decided version, see `compacted_versions`
 
-What the owner made before its proposal is used once it is decided, and only then: with another decision, or after a
-restart, it is made again. Whatever fails is tried again at the next look, and until then older versions are served.
+The owner's versions are used only once they are decided: with another decision, or after a restart, they are written
+again. A failed compaction is retried at the next look, and until then the older versions are served.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from tidelog_broker.partition.changes import Changes
+from tidelog_broker.partition.change_notifier import ChangeNotifier
 from tidelog_broker.partition.compacted_versions import WHOLE_AGAIN_S, WHOLE_S, CompactedVersions
-from tidelog_broker.partition.pass_watch import PassWatch
+from tidelog_broker.partition.compaction_progress import CompactionProgress
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver import ReplicaDriver
@@ -33,39 +33,39 @@ from tidelog_proto.errors import ProtocolError
 log = logging.getLogger(__name__)
 
 COMPACTIONS_MAX: Final = 256
-"""So many epochs one decision compacts at the most: it travels whole, and stays in the chain."""
+"""Bound on the epochs compacted by one decision, which is sent as a whole and stays in the chain."""
 
 DECIDE_S: Final = 10.0
 """How long a proposed end of an epoch is waited for."""
 
 STILL_S: Final = 30.0
-"""Nothing of a pass may have moved for so long before who asked for it is told; longer than each of its own bounds."""
+"""A requested pass without progress times out after this; longer than each of its own timeouts."""
 
 LOOK_S: Final = 0.2
-"""How often that is looked at."""
+"""How often progress is checked."""
 
 
 class Compacted(NamedTuple):
-    """How far a partition is compacted here, and what its log holds."""
+    """How far a partition is compacted on this node, and the size of its log."""
 
     below: int
     size_bytes: int
 
 
 class Compaction:
-    """See the module. All methods are for the event loop's thread.
+    """Compaction of one partition. All methods are for the event loop's thread.
 
     Args:
-        state, changes: of the partition.
-        driver: its replica's.
-        tools, io_key: the node's, and the partition's I/O worker.
-        replaced: called with the end of each epoch whose compacted version is in the log from now on.
+        state, changes: the partition's state and notifications.
+        driver: its replica's driver.
+        tools, io_key: the node's resources, and the partition's worker key.
+        replaced: called with the end of each epoch whose compacted version is now in the log.
     """
 
     def __init__(
         self,
         state: PartitionState,
-        changes: Changes,
+        changes: ChangeNotifier,
         driver: ReplicaDriver,
         *,
         tools: PartitionTools,
@@ -77,37 +77,37 @@ class Compaction:
         self._driver = driver
         self._tools = tools
         self._io_key = io_key
-        self._watch = PassWatch(tools.loop.time, tools.passes)
+        self._watch = CompactionProgress(tools.loop.time, tools.passes)
         self.versions = CompactedVersions(
             state, changes, driver, tools=tools, io_key=io_key, watch=self._watch, replaced=replaced
         )
         self.left: frozenset[int] = frozenset()
-        """Epochs that the owner's last pass has left as they are, see `CompactionPass`. The next one tries again."""
+        """Epochs that the owner's last pass has left unchanged, see `CompactionPass`. The next one tries again."""
         self._busy = asyncio.Lock()
         self._asked: set[asyncio.Task[None]] = set()
-        """Passes that somebody asked for, some of which may be waited for no longer."""
+        """Requested passes; their callers may have gone."""
 
     async def close(self) -> None:
-        """Begin nothing more, and end what is under way: the log is about to be closed, or removed."""
+        """Begin no more passes, and stop a running one: the log is about to be closed or removed."""
         await self.versions.close()
 
     @property
     def is_behind(self) -> bool:
-        """Whether a copy here is not what was decided last about compacting it."""
+        """Whether a copy on this node differs from the newest decided version."""
         return self.versions.is_behind
 
     @property
     def wants_to_look(self) -> bool:
-        """Whether there may be anything to do: cheap, it is asked of every partition."""
+        """Whether there may be work; cheap, because every partition is asked."""
         return self.is_configured or bool(self._state.replica.state.chain.compactions)
 
     @property
     def is_configured(self) -> bool:
-        """Whether the topic is to be compacted."""
+        """Whether the topic is compacted."""
         return self._state.topic.config.cleanup in {pb.COMPACT, pb.COMPACT_AND_DELETE}
 
     async def look(self) -> None:
-        """Do what is due: bring copies to what was decided; as the owner, compact what is dirty enough.
+        """Converge copies to decided versions; as the owner, compact if enough is dirty.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -116,7 +116,7 @@ class Compaction:
             return
         async with self._busy:
             try:
-                await self.versions.remove_replaced()  # by what was fetched
+                await self.versions.remove_replaced()  # Replaced by a fetched copy.
                 await self.versions.converge()
                 if self.is_due():
                     await self._compact(self.horizon_of(await self._last_appends()))
@@ -124,37 +124,39 @@ class Compaction:
             except PassStoppedError:
                 pass
             except DiskFullError as error:
-                log.warning("%s: no space to compact, it is tried again: %s", self._state.name, error.message)
+                log.warning("%s: no space to compact, retrying later: %s", self._state.name, error.message)
             except StorageFailedError:
                 if not self.versions.is_over:
                     raise
             except ProtocolError as error:
-                log.warning("%s: not compacted, it is tried again: %s", self._state.name, error.message)
+                log.warning("%s: compaction failed, retrying later: %s", self._state.name, error.message)
 
     async def run_now(self) -> Compacted:
-        """Compact all that there is by now; return when it is done here.
+        """Compact everything committed so far; return when it is done on this node.
 
         Raises:
-            ProtocolError: INVALID_REQUEST where the topic is not to be compacted, or held; NOT_OWNER; EPOCH_CHANGING
-                when it was not decided in time; TIMED_OUT, with what it waits for, when nothing of the pass has moved
-                for `STILL_S`: it goes on when that comes; DISK_FULL and others of the pass.
+            ProtocolError: INVALID_REQUEST if the topic is not compacted, or is on hold; NOT_OWNER; EPOCH_CHANGING
+                if it was not decided in time; TIMED_OUT, with the awaited resource, without progress for `STILL_S`: the
+                pass continues when that becomes available; DISK_FULL and others of the pass.
         """
         config, name = self._state.topic.config, self._state.name
         if not self.is_configured:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"{name} is not to be compacted; say so first: tidelog topic alter --cleanup compact",
+                f"{name} is not compacted by its settings; set that first: tidelog topic alter --cleanup compact",
             )
         if config.hold:
-            raise ProtocolError(pb.INVALID_REQUEST, f"{name} is on hold; end that first: tidelog topic alter --no-hold")
+            raise ProtocolError(
+                pb.INVALID_REQUEST, f"{name} is on hold; end the hold first: tidelog topic alter --no-hold"
+            )
         await self._while_it_moves()
         self._check_owner()
         return Compacted(self._compacted_below(), self._state.log.size_bytes)
 
     async def _while_it_moves(self) -> None:
-        """Run a pass and wait for its end, for as long as anything of it moves.
+        """Run a pass and wait for its end while it makes progress.
 
-        One that hangs cannot be ended, only left: it keeps what it has of the partition until what it waits for comes.
+        A pass that hangs cannot be stopped: it keeps its resources until the operation that it waits for completes.
         """
         began_s, loop = self._tools.loop.time(), self._tools.loop
         has_turn = asyncio.Event()
@@ -164,12 +166,12 @@ class Compaction:
         is_left = False
         try:
             while not (await asyncio.wait([running], timeout=LOOK_S))[0]:
-                still_s = min(self._watch.still_s, loop.time() - began_s)
-                if still_s >= STILL_S:
+                idle_s = min(self._watch.idle_s, loop.time() - began_s)
+                if idle_s >= STILL_S:
                     is_left = has_turn.is_set()
                     raise ProtocolError(
                         pb.TIMED_OUT,
-                        f"{self._state.name}: nothing of the pass has moved for {still_s:.0f} s; it waits for "
+                        f"{self._state.name}: the compaction has made no progress for {idle_s:.0f} s; it waits for "
                         f"{self._watch.waits_for}",
                     )
         finally:
@@ -192,12 +194,12 @@ class Compaction:
     def _ended(self, running: asyncio.Task[None]) -> None:
         self._asked.discard(running)
         if not running.cancelled():
-            running.exception()  # who has left it has been told what it waited for
+            running.exception()  # Its caller has the error.
 
     # --- the owner -------------------------------------------------------------------------------------
 
     def is_due(self) -> bool:
-        """Whether enough of the log has not been compacted, or tombstones have had their time."""
+        """Whether enough of the log is dirty, or tombstones have expired."""
         state = self._state
         config = state.topic.config
         if not self.is_configured or config.hold or self.versions.is_over or state.writer is None or state.is_moving:
@@ -206,14 +208,16 @@ class Compaction:
         dirty = (held for held in state.log.epochs if held.end_offset > below and held.epoch not in self.left)
         dirty_bytes = sum(held.size_bytes for held in dirty)
         is_dirty = dirty_bytes >= max(config.segment_bytes, state.log.size_bytes * config.dirty_percent // 100)
-        starts = [state.replica.state.start_of(epoch) for epoch in self.left]  # tombstones behind these cannot go
+        starts = [
+            state.replica.state.start_of(epoch) for epoch in self.left
+        ]  # Tombstones after these cannot be removed.
         return is_dirty or min([self._tombstones_below(), *starts]) > self._tombstones_gone_below()
 
     async def _compact(self, horizon: int) -> None:
-        """Compact what ends at or below `horizon`, which is in the open epoch or before it, and have it decided.
+        """Compact what ends at or below `horizon`, in the open epoch or before it, and have it decided.
 
-        All of it within epochs of this owner (ADR 0123): a pass that another one has had decided meanwhile may have
-        dropped tombstones of values that this one has kept.
+        All of it happens within epochs of this owner (ADR 0123): another owner's pass decided meanwhile may have
+        removed tombstones of values that this one has kept.
         """
         self._check_owner()
         known = self._state.replica.state
@@ -233,10 +237,16 @@ class Compaction:
         made, left, terms = await self.versions.make(ranges, terms)
         self.left = frozenset(left)
         if left:
-            log.warning("%s: epochs %s stay as they are: what is left of them fits no batch", self._state.name, left)
+            log.warning(
+                "%s: epochs %s are not compacted: their surviving records exceed the largest batch",
+                self._state.name,
+                left,
+            )
         self.versions.keep(made)
         changed = [one for one in made if one.end.digest != known.ends_of(one.epoch)[-1].digest]
-        proposed = changed or made[-1:]  # that there was a pass counts for its tombstones even where it changed nothing
+        proposed = (
+            changed or made[-1:]
+        )  # A pass that changed nothing is decided, too, because it counts for the expiry of tombstones.
         for at in range(0, len(proposed), COMPACTIONS_MAX):
             self._check_owner()
             if self._state.epoch != epoch:
@@ -247,10 +257,10 @@ class Compaction:
             epoch += 1
 
     async def _until_whole(self, terms: Terms, epochs: Sequence[int]) -> None:
-        """Wait until all is here that a pass looks at: other replicas may have been faster than this node's disk.
+        """Wait until this node has everything that the pass reads: other replicas may be faster than its disk.
 
         Raises:
-            ProtocolError: EPOCH_CHANGING when that takes too long.
+            ProtocolError: EPOCH_CHANGING if that takes too long.
         """
         until_s = self._tools.loop.time() + WHOLE_S
         history = self._state.replica.backfill
@@ -260,7 +270,7 @@ class Compaction:
             if self._tools.loop.time() >= until_s:
                 raise ProtocolError(
                     pb.EPOCH_CHANGING,
-                    f"{self._state.name}: the copy here is not whole yet, and cannot be compacted: it waits for "
+                    f"{self._state.name}: the copy on this node is incomplete, not compacted; it waits for "
                     f"{self._missing_here()}; send again",
                     retry_after_ms=1000,
                 )
@@ -270,8 +280,8 @@ class Compaction:
         """End the open epoch by plan, and become the owner of the next one.
 
         Raises:
-            ProtocolError: EPOCH_CHANGING when that does not come about in time, or the epoch was ended by another
-                decision; NOT_OWNER.
+            ProtocolError: EPOCH_CHANGING if that is not decided in time, or another decision ended the epoch;
+                NOT_OWNER.
         """
         epoch = self._state.epoch
         self._watch.step(self.awaited_copies)
@@ -296,12 +306,12 @@ class Compaction:
     def _interrupted(self, epoch: int) -> ProtocolError:
         return ProtocolError(
             pb.EPOCH_CHANGING,
-            f"{self._state.name}: epoch {epoch} was ended by another decision while it was compacted; send again",
+            f"{self._state.name}: epoch {epoch} was ended by another decision during the compaction; send again",
             retry_after_ms=1000,
         )
 
     def awaited_copies(self) -> str:
-        """Return which copies have to answer, those that do not as far as the owner knows if there are such."""
+        """Name the copies that have to answer, or those of them that are known not to."""
         replica = self._state.replica
         active, alive = replica.state.active, replica.state.cluster_hints.alive
         streaming = {each.node_id for each in replica.followers if each.streaming}
@@ -317,14 +327,14 @@ class Compaction:
         return f"{missing.records:,} older records from {where}"
 
     def _compacted_below(self) -> int:
-        """Return up to where the newest decided pass has looked."""
+        """Return the horizon of the newest decided pass."""
         return max((each.horizon for each in self.rounds()), default=0)
 
     def _tombstones_gone_below(self) -> int:
         return max((each.tombstones_below for each in self.rounds()), default=0)
 
     def _tombstones_below(self) -> int:
-        """Return up to where tombstones have been kept for their time behind the first pass that saw them."""
+        """Return the end of the records that are old enough; `last_appends` has each epoch's end and last time (µs)."""
         before_us = self._tools.clock.now_us() - self._state.topic.config.tombstone_retention_ms * 1000
         return max((each.horizon for each in self.rounds() if each.decided_us <= before_us), default=0)
 
@@ -334,7 +344,7 @@ class Compaction:
         return (each.terms for own in chain.compactions.values() for each in own)
 
     def horizon_of(self, last_appends: Sequence[tuple[int, int]]) -> int:
-        """Return the end of what is old enough; `last_appends` has the end of each epoch, and its last time in µs."""
+        """Return each epoch's end in the log, and the append time of its last batch."""
         lag_us = self._state.topic.config.compaction_lag_ms * 1000
         before_us = self._tools.clock.now_us() - lag_us
         horizon = 0
@@ -345,7 +355,7 @@ class Compaction:
         return horizon
 
     async def _last_appends(self) -> list[tuple[int, int]]:
-        """Return of each epoch in the log its end, and when its last batch was appended."""
+        """Return each epoch's end in the log, and the append time of its last batch."""
         epochs = [held for held in self._state.log.epochs if held.end_offset > held.start_offset]
 
         def read() -> list[tuple[int, int]]:

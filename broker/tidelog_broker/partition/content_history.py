@@ -1,8 +1,8 @@
-"""Reads the contents of a log's newest records back: what a new owner, or a changed setting, makes a window of.
+"""Reading back the content hashes of a log's newest records, to build the deduplication window.
 
-Back from the end, a stretch of the log after the other, until there are as many records as the window has, one is too
-old, or the log begins. Within a stretch it is read forwards, about a megabyte a step, so that each step is short work
-for a reader's thread and memory is bounded.
+A new owner, or a changed setting, reads back from the end, one range of the log after the other, until the window has
+enough records, a record is too old, or the log begins. Within a range it reads forwards, about a megabyte per step, so
+that each step is short and memory is bounded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import MIB
 
 READ_BYTES: Final = MIB
-STRETCH_RECORDS: Final = 16_384
+RANGE_RECORDS: Final = 16_384
 
 
 class _Part(NamedTuple):
@@ -34,15 +34,15 @@ class _Part(NamedTuple):
 
 
 class ContentHistory:
-    """See the module. `step` and `fill` are for another thread than the event loop's; one at a time.
+    """Reads back one log. `step` and `fill` run on another thread than the event loop's, one at a time.
 
     Args:
-        log: what is read.
-        hasher: of the topic.
-        log_start: nothing below is read.
-        end: where the log ends, or a batch.
-        records_max: how many records are wanted.
-        oldest_us: records that were appended at this time or earlier are not; None: whenever.
+        log: the log.
+        hasher: the topic's content hasher.
+        log_start: the first offset to read.
+        end: the end of the log, or a batch boundary.
+        records_max: how many records to read.
+        oldest_us: skip records appended at this time or earlier; None: read all.
     """
 
     def __init__(
@@ -61,21 +61,21 @@ class ContentHistory:
         self._records_max = records_max
         self._oldest_us = oldest_us
         self._end = end
-        """Where the stretch ends that is read."""
-        self._begin = self.next_offset = max(log_start, end - STRETCH_RECORDS)
-        self._stretch: list[_Part] = []
-        self._stretches: list[list[_Part]] = []
+        """The end of the current range."""
+        self._begin = self.next_offset = max(log_start, end - RANGE_RECORDS)
+        self._parts: list[_Part] = []
+        self._ranges: list[list[_Part]] = []
         self.count = 0
         self.is_whole = end <= log_start
-        """Whether all is read."""
+        """Whether everything is read."""
         self.looked_at = self.next_offset
-        """What was looked at when a step failed."""
+        """The position read when a step failed."""
 
     def step(self) -> None:
-        """Read on.
+        """Read the next part.
 
         Raises:
-            ProtocolError: the log does not have it, or is damaged.
+            ProtocolError: the log lacks it, or is damaged.
             StorageError: the disk failed.
         """
         self.looked_at = self.next_offset
@@ -86,31 +86,31 @@ class ContentHistory:
             self.looked_at = batches[-1].end_offset
         if not batches:
             raise ProtocolError(
-                pb.EPOCH_CHANGING, f"the log does not reach from {self.next_offset} to {self._end} any more; send again"
+                pb.EPOCH_CHANGING, f"the log no longer has offsets {self.next_offset} to {self._end}; send again"
             )
         if self.next_offset == self._begin:
-            self._begin = min(self._begin, batches[0].base_offset)  # the stretch began inside of a batch
+            self._begin = min(self._begin, batches[0].base_offset)  # The range begins inside a batch.
         for batch in batches:
             if not batch.control and len(batch):
                 stamp_us = batch.header.append_timestamp_us
                 part = _Part(self._hasher.hashes(batch), batch.offsets().to_numpy(), stamp_us)
-                self._stretch.append(part)
+                self._parts.append(part)
                 self.count += len(part.offsets)
         self.next_offset = batches[-1].end_offset
         if self.next_offset >= self._end:
             self._go_back()
 
     def _go_back(self) -> None:
-        stretch, self._stretch = self._stretch, []
-        self._stretches.append(stretch)
-        is_old = self._oldest_us is not None and any(part.append_us <= self._oldest_us for part in stretch)
+        parts, self._parts = self._parts, []
+        self._ranges.append(parts)
+        is_old = self._oldest_us is not None and any(part.append_us <= self._oldest_us for part in parts)
         self._end = self._begin
         self.is_whole = self._end <= self._log_start or self.count >= self._records_max or is_old
-        self._begin = self.next_offset = max(self._log_start, self._end - STRETCH_RECORDS)
+        self._begin = self.next_offset = max(self._log_start, self._end - RANGE_RECORDS)
 
     def fill(self, window: DeduplicationWindow) -> None:
-        """Add what was read to a new window, which has the memory for it: the newest records that it can have."""
-        parts = list(chain.from_iterable(reversed(self._stretches)))
+        """Add the records to a new window, which has reserved the memory: the newest that fit."""
+        parts = list(chain.from_iterable(reversed(self._ranges)))
         over = self.count - self._records_max
         for contents, offsets, append_us in parts:
             skipped = min(max(over, 0), len(offsets))

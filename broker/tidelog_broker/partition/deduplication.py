@@ -1,14 +1,14 @@
-"""Drops the records of a topic whose content its partition has already, before they get offsets (ADR 0087).
+"""Deduplication by content: drops records that the partition already has, before they get offsets (ADR 0087).
 
-The owner keeps a window of the contents of its newest records, those included that are not committed yet. What is in
-the window a batch loses, and so does what stands twice in it; what is left is appended as one batch, or, when nothing
-is, a control batch. Either lies behind all records for whose sake anything was dropped. So once it is committed, which
-its publisher waits for, those are, too, and if an epoch ends in front of one of them, neither is acknowledged.
+The owner keeps a window of content hashes of its newest records, uncommitted ones included. A batch loses the records
+that are in the window or repeated within it; the rest is appended as one batch, or as a control batch if nothing
+remains. Either follows all records that caused the drops. So when it is committed, which its publisher waits for, those
+are committed, too; and if an epoch ends before one of them, neither is acknowledged.
 
-The window is a function of the log and the topic's settings: a new owner reads it back before it takes anything. A
-batch is judged by its producer's numbers first: one that is a retry, or refused, leaves nothing in the window.
+The window is a function of the log and the topic's settings: a new owner reads it back before it accepts batches. A
+batch's producer sequence is checked first: a retry, or a refused batch, does not change the window.
 
-Short batches are screened on the event loop, long ones by a reader's thread, alone, while the pipeline waits.
+Short batches are screened on the event loop, long ones on a reader thread while the pipeline waits.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ from tidelog_proto.limits import (
 log = logging.getLogger(__name__)
 
 INLINE_BYTES: Final = 128 * KIB
-"""A batch of more bytes, compressed or not, is screened by another thread ..."""
+"""A batch of more bytes, compressed or not, is screened on another thread ..."""
 INLINE_RECORDS: Final = 2048
 """... and so is one of more records: half a millisecond."""
 GROUP_WORK_MAX: Final = 2.0
-"""So much more than that is done for a group of batches, however well they are compressed."""
+"""Bound on the work for a group of batches, as a multiple of these."""
 READ_AGAIN_MS: Final = 100
 NO_MEMORY_RETRY_MS: Final = 1000
 
 Built = Callable[[ProtocolError | None], None]
-"""Called when a window is there, or why it is not."""
+"""Called when the window is complete, with None, or with the error."""
 
 
 class _Screened(NamedTuple):
-    """A batch without what the log has already: `contents` are those of its records, `dropped` as in `StoredBatch`."""
+    """A batch without duplicates: `contents` are its records' hashes, `dropped` as in `StoredBatch`."""
 
     batch: Batch
     contents: Contents
@@ -67,7 +67,7 @@ class _Screened(NamedTuple):
 
 
 class _Rebuild(NamedTuple):
-    """A window that is being made, and for what."""
+    """A window that is being built, and for whom."""
 
     history: ContentHistory
     window: DeduplicationWindow
@@ -77,13 +77,13 @@ class _Rebuild(NamedTuple):
 
 
 class Deduplication:
-    """See the module. All methods are for the event loop's thread.
+    """Deduplication of one partition. All methods are for the event loop's thread.
 
     Args:
-        state: what is known of the partition.
-        driver: what gives out offsets.
-        tools, io_key: the node's, and the partition's thread for reads.
-        check_offset: raises where the log here lacks a record that it should have.
+        state: the partition's state.
+        driver: assigns offsets.
+        tools, io_key: the node's resources, and the partition's worker key.
+        check_offset: raises if the log on this node lacks a record that it should have.
     """
 
     def __init__(
@@ -102,39 +102,39 @@ class Deduplication:
         self._check_offset = check_offset
         self._window: DeduplicationWindow | None = None
         self._owner: Owner | None = None
-        """Whose window it is."""
+        """The owner for whom the window was built."""
         self._prepared: tuple[Batch, _Screened | ProtocolError] | None = None
         self._settings: tuple[int, int] = (0, 0)
         self._told = ""
-        """Which damage was logged."""
+        """The damage that was logged last."""
         self._hasher: ContentHasher | None = None
         self.configure()
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is dropped."""
+        """Whether duplicates are dropped."""
         return self._hasher is not None
 
     @property
     def window_records(self) -> int | None:
-        """How many records the window has; None where there is none. May be called by any thread."""
+        """The number of records in the window; None without one. Thread-safe."""
         window = self._window
         return len(window) if window is not None else None
 
     def configure(self) -> None:
-        """Go by the topic's settings as they are now: where they have changed the window is read anew."""
+        """Apply the topic's current settings: if they have changed the window is rebuilt."""
         config = self._state.topic.config
         settings = (config.deduplicate_s, config.deduplicate_records)
         if settings != self._settings:
             self.forget()
             self._settings = settings
             wanted = deduplicates(config) and not self._state.is_internal
-            # A `__meta` that an older node owns keeps the settings, of which it knows nothing, and makes no key.
+            # An older node that owns `__meta` stores the settings, which it does not know, without a key.
             key = self._state.topic.content_key or self._state.topic.topic_id
             self._hasher = ContentHasher(key) if wanted else None
 
     def forget(self) -> None:
-        """Give up the window: the epoch has ended, or the partition is closed."""
+        """Discard the window: the epoch has ended, or the partition is closed."""
         window, self._window, self._owner, self._prepared = self._window, None, None, None
         if window is not None:
             window.close()
@@ -142,11 +142,11 @@ class Deduplication:
     # --- the window ------------------------------------------------------------------------------------
 
     def is_ready_for(self, owner: Owner) -> bool:
-        """Whether the window is that of an owner's log."""
+        """Whether the window was built for this owner."""
         return self._owner is owner
 
     def build(self, owner: Owner, built: Built) -> None:
-        """Read the window back, as an owner that has written all to which it has given offsets."""
+        """Build the window; the owner has written everything to which it has assigned offsets."""
         self.forget()
         seconds, records = self._settings
         records_max, age_us = records or DEDUPLICATE_RECORDS_MAX, seconds * 1_000_000
@@ -183,7 +183,7 @@ class Deduplication:
                 self._mend(history, error)
                 built(self._not_yet(error))
             elif not self._tools.contents.has_room(min(history.count, DEDUPLICATE_RECORDS_MAX) * ROW_BYTES):
-                built(self._no_memory())  # before all is read in vain, and again with the next publish
+                built(self._no_memory())  # Before everything is read in vain, and again with the next publish.
             elif self._is_wanted(rebuild):
                 self._read_on(rebuild)
             else:
@@ -192,15 +192,15 @@ class Deduplication:
         self._tools.readers.start(self._io_key, history.step, read)
 
     def _mend(self, history: ContentHistory, error: BaseException) -> None:
-        """Have what has rotted fetched from another node, if there is one: until then nothing is taken."""
+        """Have damaged records fetched from another node; until then publishes are refused."""
         if not isinstance(error, ProtocolError) or error.code not in {pb.LIMBO, pb.CORRUPT_BATCH}:
             return
         epochs = (held.epoch for held in self._state.log.epochs if held.end_offset > history.looked_at)
         rotten = next(epochs, None)
         if rotten is not None:
-            if error.message != self._told:  # publishes come again and again
+            if error.message != self._told:  # Publishes are retried again and again.
                 self._told = error.message
-                log.error("%s: %s, where duplicates are looked for", self._state.name, error.message)
+                log.error("%s: cannot read back records for deduplication: %s", self._state.name, error.message)
             self._driver.damaged(rotten, error.message)
 
     def _fill(self, rebuild: _Rebuild) -> None:
@@ -219,7 +219,7 @@ class Deduplication:
         self._tools.readers.start(self._io_key, partial(history.fill, window), filled)
 
     def _is_wanted(self, rebuild: _Rebuild) -> bool:
-        """Whether the epoch is still the one, and the topic set as it was, for which a window is being made."""
+        """Whether the epoch and the topic's settings are still those for which a window is being built."""
         is_open = self._state.writer is rebuild.owner and not self._driver.stopped
         return is_open and self._settings is rebuild.settings
 
@@ -228,7 +228,7 @@ class Deduplication:
             return error
         return ProtocolError(
             pb.EPOCH_CHANGING,
-            f"{self._state.name}: its newest records cannot be read to find duplicates ({error}); send again, or set "
+            f"{self._state.name}: its newest records cannot be read for deduplication ({error}); send again, or set "
             "deduplicate_s and deduplicate_records of the topic to 0",
             retry_after_ms=READ_AGAIN_MS,
         )
@@ -236,19 +236,19 @@ class Deduplication:
     def _no_memory(self) -> ProtocolError:
         return ProtocolError(
             pb.OVERLOADED,
-            f"{self._state.name}: no memory for the contents of its newest records; set deduplication_bytes of the "
+            f"{self._state.name}: no memory for the hashes of its newest records; set deduplication_bytes of the "
             "node higher, or deduplicate_records of topics lower",
             retry_after_ms=NO_MEMORY_RETRY_MS,
         )
 
     def _now_us(self, owner: Owner) -> int:
-        """Return when a batch would be appended now; not later than when it is."""
+        """Return the append time of a batch appended now, or a little less."""
         return max(self._tools.clock.now_us(), owner.producers.last_append_timestamp_us)
 
     # --- batches ---------------------------------------------------------------------------------------
 
     def is_long(self, owner: Owner, batch: Batch) -> bool:
-        """Whether a batch has to be screened by another thread first: `prepare`."""
+        """Whether a batch must be screened on another thread first: `prepare`."""
         if _work(batch.header) <= 1 or self._prepared_of(batch) is not None:
             return False
         return self._judge(owner, batch.header) is None
@@ -258,12 +258,12 @@ class Deduplication:
         return prepared[1] if prepared is not None and prepared[0].data is batch.data else None
 
     def prepare(self, owner: Owner, batch: Batch, done: Callable[[], None]) -> None:
-        """Screen a long batch; `done` is called when `assign` may follow, if nothing else has happened meanwhile."""
+        """Screen a long batch on another thread; `done` is called when `assign` may follow."""
         window = self._window
         assert window is not None
 
         def screened(result: _Screened | None, error: BaseException | None) -> None:
-            if self._window is window:  # else the batch is screened anew, by another one
+            if self._window is window:  # Otherwise another window screens the batch again.
                 self._prepared = (batch, result if result is not None else _refusal(error))
             done()
 
@@ -271,10 +271,10 @@ class Deduplication:
         self._tools.readers.start(self._io_key, work, screened)
 
     def assign(self, owner: Owner, batches: Sequence[Batch]) -> Group:
-        """Give offsets to batches, in order, up to one that has to be prepared first; `driver.go` must follow.
+        """Assign offsets to batches, in order, up to one to be prepared first; the caller then calls `driver.go`.
 
         Returns:
-            What was decided about the first of them, as many as there are outcomes.
+            The outcomes of the first batches, as many as were processed.
         """
         group = Group(owner.next_offset, owner.next_offset, owner.digest)
         work = 0.0
@@ -294,13 +294,13 @@ class Deduplication:
         return group
 
     def _judge(self, owner: Owner, header: BatchHeader) -> StoredBatch | bool | None:
-        """Return None for a batch that is to be screened, where its first attempt went, or False for all others."""
+        """Return None for a batch to be screened, the first attempt's outcome for a retry, False for all others."""
         if header.flags & Flags.CONTROL:
             return False
         try:
             return owner.producers.check(header)
         except ProtocolError:
-            return False  # whoever gives out offsets says the same
+            return False  # The driver raises the same error.
 
     def _append(self, owner: Owner, batch: Batch, group: Group) -> None:
         window = self._window
@@ -334,7 +334,7 @@ class Deduplication:
         group.duplicates += appended.duplicates
 
     def _screen(self, window: DeduplicationWindow, batch: Batch, *, now_us: int, log_start: int) -> _Screened:
-        """Return a batch without what is in the window, or twice in it. For any thread.
+        """Return a batch without records that are in the window, or repeated in it. Thread-safe.
 
         Raises:
             ProtocolError: BATCH_TOO_LARGE.
@@ -344,8 +344,8 @@ class Deduplication:
         if header.record_count > DEDUPLICATED_BATCH_RECORDS_MAX:
             raise ProtocolError(
                 pb.BATCH_TOO_LARGE,
-                f"{header.record_count} records; a topic that drops duplicates takes batches of at most "
-                f"{DEDUPLICATED_BATCH_RECORDS_MAX}: send smaller ones",
+                f"the batch has {header.record_count} records; a topic with deduplication takes at most "
+                f"{DEDUPLICATED_BATCH_RECORDS_MAX}: send smaller batches",
             )
         records = RecordBatch(header, data[HEADER_BYTES:])
         contents = self._hasher.hashes(records)
@@ -356,13 +356,13 @@ class Deduplication:
         if padded(len(thinned)) > padded(len(data)) + THINNED_EXTRA_BYTES:
             raise ProtocolError(
                 pb.BATCH_TOO_LARGE,
-                f"without its duplicates the batch is longer ({len(thinned)} bytes, not {len(data)}), as it was "
-                "compressed better than is done here: send it uncompressed, or with the usual level",
+                f"without its duplicates the batch grows from {len(data)} to {len(thinned)} bytes, because it was "
+                "compressed at a higher level than the node uses: send it uncompressed, or at the default level",
             )
         return _Screened(Batch(unpack_header(thinned), thinned), contents[keep], _bits(~keep))
 
     def _with_dropped(self, stored: StoredBatch, batch: Batch) -> StoredBatch:
-        """Return where a retried batch went, with which of its records were dropped, if the window tells that still."""
+        """Return the outcome of a retried batch, with its dropped records if the window still tells them."""
         kept = batch.header.record_count - stored.duplicates
         if not stored.duplicates or not kept or self._window is None or self._hasher is None:
             return stored
@@ -378,7 +378,7 @@ def _note(group: Group, outcome: StoredBatch | ProtocolError, *, is_retry: bool)
 
 
 def _work(header: BatchHeader) -> float:
-    """Return how long it takes to screen a batch, in terms of the most that is done on the event loop for one."""
+    """Return the cost of screening a batch, relative to the largest that is screened on the event loop."""
     size_bytes = max(header.body_length, header.uncompressed_length)
     return max(size_bytes / INLINE_BYTES, header.record_count / INLINE_RECORDS)
 
@@ -390,4 +390,4 @@ def _bits(dropped: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> bytes:
 def _refusal(error: BaseException | None) -> ProtocolError:
     if isinstance(error, ProtocolError):
         return error
-    return ProtocolError(pb.INTERNAL, f"looking for duplicates failed: {error!r}")
+    return ProtocolError(pb.INTERNAL, f"deduplication failed: {error!r}")

@@ -1,7 +1,7 @@
-"""Reading what matches a filter, on any replica: out of memory where a reader is close, else out of the log.
+"""Reads with a filter, on any replica: from memory for readers near the end, else from the log.
 
-Batches are cut down on a reader thread. A read does a bounded amount of work and says how far it got, so that what a
-reader asks for costs others a turn, however little of it there is to be found.
+Batches are filtered on a reader thread. A read does a bounded amount of work and returns how far it got, so that a rare
+filter does not block other readers.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tidelog_proto.limits import MIB, TAG_BYTES_MAX
 T = TypeVar("T")
 
 HOT_BYTES: Final = 1 * MIB
-"""How much of the newest batches is looked through at once; where there is more and an index, that is asked."""
+"""How many of the newest bytes are filtered at once; if there are more and an index exists, the index is used."""
 
 
 class FilteredReader:
-    """See the module. All methods are for the event loop's thread.
+    """Filtered reads of one partition. All methods are for the event loop's thread.
 
     Args:
-        state: what is known of the partition.
-        reader: of all its records.
-        workers, io_key: for looking through batches.
+        state: the partition's state.
+        reader: reads all of its records.
+        workers, io_key: the reader threads, and the partition's worker key.
     """
 
     def __init__(self, state: PartitionState, reader: PartitionReader, workers: Offload, io_key: int) -> None:
@@ -42,7 +42,7 @@ class FilteredReader:
         self._io_key = io_key
 
     async def read(self, offset: int, bytes_max: int, wanted: Wanted) -> ReadResult:
-        """Read committed records that match from `offset` on, about `bytes_max` bytes of them.
+        """Read about `bytes_max` bytes of committed matching records from `offset` on.
 
         Raises:
             ProtocolError: as `PartitionReader.read_log`.
@@ -59,10 +59,10 @@ class FilteredReader:
         return await self._call(read, offset)
 
     async def find_newest(self, wanted: Wanted, goes_on: Callable[[], bool]) -> Newest | None:
-        """Find the newest committed record that matches; None without one, or when it is not to go on any more.
+        """Find the newest committed matching record; None without one, or when `goes_on` returns False.
 
         Raises:
-            ProtocolError: as `PartitionReader.read_log`; also where an older record may be on its way here.
+            ProtocolError: as `PartitionReader.read_log`; also if an older epoch is still being fetched.
         """
         limit = self._state.readable_end
         found: Newest | None = None
@@ -76,7 +76,7 @@ class FilteredReader:
             limit = looked.from_offset
         history = self._state.replica.backfill
         if history.incomplete and (found is None or found.from_offset < history.whole_from):
-            raise self._state.not_here(self._state.log_start)  # a newer one may be on its way
+            raise self._state.not_here(self._state.log_start)  # A newer one may be among the records being fetched.
         return found
 
     async def _call(self, look: Callable[[], T], offset: int) -> T:
@@ -84,8 +84,8 @@ class FilteredReader:
             return await self._workers.call(self._io_key, look)
 
 
-def wanted_of(message: pb.RecordFilter) -> Wanted | None:
-    """Return what a filter asks for; None for everything.
+def parse_record_filter(message: pb.RecordFilter) -> Wanted | None:
+    """Parse a filter; None if it matches everything.
 
     Raises:
         ProtocolError: INVALID_REQUEST.
@@ -93,11 +93,11 @@ def wanted_of(message: pb.RecordFilter) -> Wanted | None:
     key = message.key if message.HasField("key") else None
     tag = message.tag if message.HasField("tag") else None
     if tag is not None and len(tag.encode()) > TAG_BYTES_MAX:
-        raise ProtocolError(pb.INVALID_REQUEST, f"a tag of {len(tag.encode())} bytes; it has at most {TAG_BYTES_MAX}")
+        raise ProtocolError(pb.INVALID_REQUEST, f"a tag has at most {TAG_BYTES_MAX} bytes, got {len(tag.encode())}")
     return Wanted(key, tag) if (key, tag) != (None, None) else None
 
 
 def indexed_columns(config: pb.TopicConfig) -> frozenset[TextColumn]:
-    """Return the columns of a topic that have an index."""
+    """Return the indexed columns of a topic."""
     columns: list[tuple[TextColumn, bool]] = [("key", config.index_key), ("tag", config.index_tag)]
     return frozenset(column for column, is_indexed in columns if is_indexed)

@@ -1,16 +1,10 @@
-"""One partition of this node: the meeting place of its parts, and what its replica's driver tells of its news.
+"""One partition of this node: composes its parts, and passes them the events of its replica's driver.
 
-state       what is known of it, and why it cannot be read or written
-access      waiting until it may be served
-reader      its committed records, from memory or from the log
-filtered    those of them that match a filter
-projected   some of their columns, or those of a time
-pipeline    what producers send, until it is committed
-changes     who waits for something new
-retention   what is deleted
-compaction  what is compacted
-deduplication  which records are dropped because of their content
-snapshots   what is known of its producers, written beside the log
+state what is known of it, and why it cannot be read or written access waiting until it may be served reader its
+committed records, from memory or from the log filtered records that match a filter projected some of their columns, or
+a time range pipeline publishes, until they are committed changes notification of readers and waiters retention deletion
+of old records compaction compaction of sealed epochs deduplication dropping of records by content snapshots producer
+state, written beside the log
 """
 
 from __future__ import annotations
@@ -24,15 +18,15 @@ from tidelog_broker.base.tallies import PartitionFigures
 from tidelog_broker.core.hot_ring import HotRing, RingEntry
 from tidelog_broker.core.replication.effects import Append, EpochDecided
 from tidelog_broker.partition.access import Access
-from tidelog_broker.partition.changes import Changes
+from tidelog_broker.partition.change_notifier import ChangeNotifier
 from tidelog_broker.partition.compaction import Compaction
 from tidelog_broker.partition.deduplication import Deduplication
-from tidelog_broker.partition.deleting import RecordDeletion
 from tidelog_broker.partition.filtered_reader import FilteredReader, indexed_columns
 from tidelog_broker.partition.pipeline import Pipeline
 from tidelog_broker.partition.producer_snapshots import SnapshotWriter
 from tidelog_broker.partition.projected_reader import ProjectedReader
 from tidelog_broker.partition.reader import PartitionReader
+from tidelog_broker.partition.record_deletion import RecordDeletion
 from tidelog_broker.partition.retention import Retention
 from tidelog_broker.partition.state import RETRY_AFTER_MS, PartitionState
 from tidelog_broker.partition.tools import PartitionTools
@@ -45,13 +39,13 @@ log = logging.getLogger(__name__)
 
 
 class Partition:
-    """See the module. A `driver.Listener`. All methods are for the event loop's thread.
+    """One partition. A `driver.Listener`. All methods are for the event loop's thread.
 
     Args:
-        tools: the node's.
-        record, index: the topic as it is now, and the partition's number in it.
-        driver: of its replica, not started yet.
-        io_key: its I/O worker.
+        tools: the node's resources.
+        record, index: the topic's current record, and the partition's number.
+        driver: its replica's driver, not started yet.
+        io_key: its worker key.
     """
 
     def __init__(
@@ -63,7 +57,7 @@ class Partition:
         self.ring = HotRing(bytes_max=tools.settings.ring_bytes, start_offset=self.log.end_offset)
         self.state = PartitionState(record, index, driver, tools.neighbours)
         self.name = self.state.name
-        self.changes = Changes(tools.loop)
+        self.changes = ChangeNotifier(tools.loop)
         self.access = Access(self.state, self.changes, driver)
         self.reader = PartitionReader(self.state, self.ring, tools.readers, io_key)
         self.filtered = FilteredReader(self.state, self.reader, tools.readers, io_key)
@@ -75,7 +69,7 @@ class Partition:
             driver,
             tools=tools,
             io_key=io_key,
-            replaced=partial(tools.rings.drop_below, self.ring),  # readers get what a pass has left
+            replaced=partial(tools.rings.drop_below, self.ring),  # Readers then get the compacted records.
         )
         self.snapshots = SnapshotWriter(self.state, driver.view, tools.io, io_key)
         self.pipeline = Pipeline(self.state, driver, tools=tools, io_key=io_key, failed=self.failed)
@@ -102,11 +96,11 @@ class Partition:
     # --- news of the driver ----------------------------------------------------------------------------
 
     def appended(self, appends: Sequence[Append], *, seconds: float) -> None:
-        """Batches are durable here: feed the ring, count, let the next group go."""
+        """Feed the ring with durable batches, count them, and start the next group."""
         group, end_offset = self.pipeline.group, appends[-1].end_offset
         self.tools.metrics.append_seconds.observe(seconds)
         if appends[-1].epoch != self.replica.state.chain.active.epoch:
-            pass  # decided meanwhile: the ring begins at its end, and what lies behind that is cut next
+            pass  # Decided meanwhile: the ring begins at the decided end, and later records are truncated next.
         elif group is not None and group.end_offset <= end_offset:
             metrics = self.tools.metrics
             for header, data in zip(group.headers, group.batches, strict=True):
@@ -126,20 +120,20 @@ class Partition:
         if self._sync_timer is None and self.replica.state.active.flush == pb.INTERVAL:
             delay_s = self.state.topic.config.flush_interval_ms / 1000
             self._sync_timer = self.tools.loop.call_later(delay_s, self._sync_now)
-        # Before anything that may carry out effects: a watermark that is told of meanwhile lets the next group go.
+        # Before anything that may carry out effects: a moved watermark starts the next group.
         self.pipeline.written(end_offset)
         if self.pipeline.has_rolled:
             self.pipeline.has_rolled = False
             self.retention.look_soon()
         elif group is None:
             self.retention.follow()
-        if not self.state.is_alone:  # else the watermark has moved with it, which is told next
+        if not self.state.is_alone:  # Otherwise the watermark has moved, too, which the driver reports next.
             self.pipeline.released()
         if self.changes.listeners and self.state.high_watermark > appends[0].base_offset:
-            self.changes.wake()  # the other replicas were faster: it was committed before it was in the log here
+            self.changes.wake()  # The other replicas were faster: it was committed before it was in this log.
 
     def filled(self) -> None:
-        """More of the log is here: readers may have waited for it. It may begin where the owner's log did."""
+        """Wake readers: more of the log is here, which may begin where the owner's log did."""
         self.retention.note_log_start()
         self.changes.wake()
 
@@ -154,7 +148,7 @@ class Partition:
         self.ring.restart(offset)
 
     def owner_ready(self) -> None:
-        """Offsets may be given out."""
+        """Start the pipeline: this node may assign offsets."""
         owner = self.replica.state.owner
         assert owner is not None
         self.snapshots.begin_epoch(owner)
@@ -162,30 +156,30 @@ class Partition:
         self._count_beginning(owner.epoch)
         self.tools.taken_over.add(self.name, owner.epoch, owner.next_offset)
         self.changes.changed()
-        self.changes.wake()  # who waits behind the end can be told of it now
+        self.changes.wake()  # Waiters beyond the end can be refused now.
         self.pipeline.go_on()
 
     def _count_beginning(self, epoch: int) -> None:
         chain, metrics = self.replica.state.chain, self.tools.metrics
         metrics.epochs_begun.inc()
-        # The first epoch of a chain changes no owner, nor does one of this node after another of its own.
+        # Neither a chain's first epoch nor one of this node after its own changes the owner.
         if epoch > chain.genesis.epoch and chain.descriptor(epoch - 1).owner != self.replica.state.node_id:
             metrics.owner_changes.inc()
 
     def owner_confirmed(self, number: int) -> None:
-        """This node still owned the epoch after question `number` was asked."""
+        """Resume requests that waited for confirmation `number` of the ownership."""
         self.access.owner_confirmed(number)
 
     def fenced(self) -> None:
-        """Nothing more is appended to the active epoch here: what is queued waits for the next one."""
+        """Stop appending to the active epoch: queued batches wait for the next one."""
         if self.pipeline.waits_for_all:
             self.replica.candidate.wait_for_all()
         self.changes.wake()
 
     def decided(self, news: EpochDecided) -> None:
-        """An epoch has ended, and with it what was appended behind its end."""
+        """Handle the end of an epoch, and the truncation of what was appended after it."""
         self._tell_of_loss(news)
-        self.retention.note_log_start()  # it may have stood alone until now, and deleted without a note
+        self.retention.note_log_start()  # A single copy may have deleted records without a note.
         cut_offset = self.driver.cut_offset
         if self.ring.end_offset != news.end_offset or (cut_offset is not None and cut_offset < news.end_offset):
             self._restart_ring(news.end_offset)
@@ -210,16 +204,18 @@ class Partition:
     def _tell_of_loss(self, news: EpochDecided) -> None:
         if news.unsafe:
             log.warning(
-                "DATA_LOSS: %s: an operator had epoch %d ended at offset %d without a quorum; what was acknowledged "
-                "behind that is lost",
+                "DATA_LOSS: %s: an operator ended epoch %d at offset %d without a quorum; acknowledged records "
+                "after that offset are lost",
                 self.name,
                 news.epoch,
                 news.end_offset,
             )
-        elif news.short_logs and not self.tools.neighbours.is_alone:  # a node alone has said so of all at its start
+        elif (
+            news.short_logs and not self.tools.neighbours.is_alone
+        ):  # A single node has reported the loss at its start.
             log.warning(
-                "DATA_LOSS: %s: machines with copies of epoch %d went down, and flush=%s: it ends at offset %d, where "
-                "the longest copy does; records acknowledged shortly before may be gone",
+                "DATA_LOSS: %s: machines with copies of epoch %d crashed, and flush=%s; it ends at offset %d, like "
+                "the longest copy; records acknowledged shortly before may be lost",
                 self.name,
                 news.epoch,
                 pb.Flush.Name(self.replica.state.chain.descriptor(news.epoch).flush).lower(),
@@ -227,23 +223,23 @@ class Partition:
             )
 
     def commit_moved(self) -> None:
-        """The high watermark is higher."""
+        """Settle publishes: the high watermark has advanced."""
         self.pipeline.released()
         if self.changes.listeners:
             self.changes.wake()
 
     def records_deleted(self) -> None:
-        """No reader sees records below the log's start any more: those who follow the partition look where they are."""
+        """Wake readers: no reader may see records below the log start any more."""
         self.retention.records_deleted()
         self.changes.changed()
         self.changes.wake()
 
     def acknowledged(self) -> None:
-        """Another replica has said how much it holds."""
+        """Settle publishes that wait for all replicas."""
         self.pipeline.acknowledged()
 
     def halted(self, reason: str) -> None:
-        """The replica takes no further part, in this epoch or for good."""
+        """Refuse publishes: the replica takes no further part, in this epoch or for good."""
         log.error("%s: %s", self.name, reason)
         self.pipeline.flush(self.state.limbo_error())
         self.changes.changed()
@@ -252,18 +248,18 @@ class Partition:
     # --- news of the node ------------------------------------------------------------------------------
 
     def liveness_changed(self) -> None:
-        """Who is alive has changed: perhaps a quorum is gone, or is back."""
+        """Recheck the quorum: the set of live nodes has changed."""
         self.changes.changed()
         self.pipeline.go_on()
 
     def no_space_for_fences(self, error: ProtocolError) -> None:
-        """A journal is full: what waits for a new epoch is refused, and may try again."""
+        """Refuse what waits for a new epoch: the journal's disk is full; clients may retry."""
         if not self.replica.can_append:
             self.pipeline.flush(error)
             self.changes.changed(error)
 
     def reconfigure(self, record: pb.TopicRecord) -> None:
-        """Take a new revision of the topic's configuration."""
+        """Apply a new revision of the topic's configuration."""
         self.state.topic = record
         self.log.segment_bytes = record.config.segment_bytes
         self.log.indexes.switch(indexed_columns(record.config))
@@ -275,7 +271,7 @@ class Partition:
 
     @property
     def figures(self) -> PartitionFigures:
-        """What Prometheus is told. May be called by any thread."""
+        """Figures for the metrics. Thread-safe."""
         state = self.state
         return PartitionFigures(
             state.topic.name,
@@ -308,14 +304,14 @@ class Partition:
     # --- the end ---------------------------------------------------------------------------------------
 
     def refuse(self, error: ProtocolError) -> None:
-        """Serve no more: its topic was deleted."""
+        """Stop serving: the topic was deleted."""
         self.state.refusal = error
         self._end(error)
 
     def failed(self, error: BaseException) -> None:
-        """The disk failed under this partition: the node stops, because a retried sync would lie."""
-        log.critical("%s: the log cannot be written any more: %s", self.name, error)
-        failure = ProtocolError(pb.STORAGE_FAILED, f"{self.name}: the log cannot be written any more: {error}")
+        """Stop serving: the disk has failed. The node stops, because a retried sync would report a false success."""
+        log.critical("%s: writing the log failed, the node stops: %s", self.name, error)
+        failure = ProtocolError(pb.STORAGE_FAILED, f"{self.name}: writing the log failed: {error}")
         self.state.refusal = self.state.refusal or failure
         self._end(failure)
         self.tools.storage_failed(self.name, error)
@@ -329,13 +325,13 @@ class Partition:
         self.changes.wake()
 
     async def remove(self) -> None:
-        """Delete everything of a deleted topic's partition."""
+        """Delete all files: the topic was deleted."""
         self.retention.close()
         await self.compaction.close()
         await self.tools.io.call(self.io_key, self.log.delete)
 
     async def close(self) -> None:
-        """Write the producer snapshot, sync what is not, close the files."""
+        """Write the producer snapshot, sync, and close the files."""
         self._cancel_sync()
         self.retention.close()
         await self.compaction.close()

@@ -1,11 +1,11 @@
-"""The partitions that this node stores: found by topic id and number, opened when they are needed, removed for good.
+"""The partitions that this node stores: lookup by topic id and number, opening on demand, removal.
 
-A partition is stored here if its first epoch names this node, if the journals know it, or from the moment on in which
-another node has something to say about it: then a decision has probably moved it here.
+A partition is stored here if its first epoch names this node, if the journals have it, or once another node sends a
+message about it, because a decision has probably moved it here.
 
-Its log is opened when somebody needs it, see `opening`; until then it is a few numbers, see `closed`. The first few of
-a node are opened at once: that costs nothing, and their first users need not wait. What is opened although nobody asks
-is found by `waking`.
+Its log is opened on demand, see `partition_opener`; until then it is a few numbers, see `closed_partitions`. The first
+few of a node are opened at once, so that their first users need not wait. `background_opener` opens partitions without
+a request.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Final
 
 from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID, PartitionKey, TopicRegistry
-from tidelog_broker.partition.closed import ClosedPartitions
-from tidelog_broker.partition.opening import PartitionOpener, Then
+from tidelog_broker.partition.closed_partitions import ClosedPartitions
 from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.partition_opener import PartitionOpener, Then
 from tidelog_broker.partition.removal import Removal, gone
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.replicas import NewPartition, Replication
@@ -32,18 +32,18 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.process.garbage_collection import LongLived
 
 OPEN_AHEAD: Final = 80
-"""So many partitions of a node are opened as soon as it hears of them."""
+"""How many partitions of a node are opened as soon as it learns of them."""
 
 _WORKER: Final = 0
 
 FOLLOWED_AT_ONCE: Final = 1_024
-"""So many partitions of a topic are looked at in one turn of the event loop: some 4 ms."""
+"""How many partitions of a topic are handled in one turn of the event loop: about 4 ms."""
 AWAKENED_AT_ONCE: Final = 128
-"""So many partitions of one request wait to be opened at a time: each has a task."""
+"""How many partitions of one request wait to be opened at a time: each has a task."""
 
 
 class Partitions:
-    """topic id -> number -> what is stored here of it."""
+    """The partitions of a node: topic id -> number -> partition."""
 
     def __init__(
         self,
@@ -67,22 +67,22 @@ class Partitions:
         self._open_count = 0
         self._long_lived = LongLived()
         self.closed = ClosedPartitions()
-        """Those that are stored here and not open."""
+        """Stored partitions that are not open."""
         self.opening = PartitionOpener(self._open, tasks)
         self._removal = Removal(tools, directory=directory, replication=replication, opening=self.opening)
         self._failed: dict[PartitionKey, ProtocolError] = {}
-        """Why closed ones could not be opened when that was last tried."""
+        """Why closed partitions could not be opened at the last attempt."""
         self._on_disk: dict[bytes, set[int]] = {}
-        """What had a directory when the node started."""
+        """Partitions that had a directory when the node started."""
 
     # --- finding ---------------------------------------------------------------------------------------
 
     def get(self, topic_id: bytes, index: int) -> Partition:
-        """Return a partition that is open; who may be the first to need it waits for `awake` before.
+        """Return an open partition; a caller that may be its first user waits for `awake` before.
 
         Raises:
-            ProtocolError: UNKNOWN_TOPIC or UNKNOWN_PARTITION, NOT_OWNER for one that is not stored here, EPOCH_CHANGING
-                for one that is closed, or what kept it from being opened.
+            ProtocolError: UNKNOWN_TOPIC or UNKNOWN_PARTITION, NOT_OWNER if it is not stored here, EPOCH_CHANGING if
+                it is closed, or the error of the last attempt to open it.
         """
         partition = self._by_topic.get(topic_id, {}).get(index)
         if partition is not None:
@@ -98,19 +98,19 @@ class Partitions:
             raise self._failed[key]
         if key in self.closed:
             raise ProtocolError(pb.EPOCH_CHANGING, f"{record.name}/{index} is being opened; send again")
-        raise ProtocolError(pb.NOT_OWNER, f"{record.name}/{index} is not stored here; ask for metadata again")
+        raise ProtocolError(pb.NOT_OWNER, f"{record.name}/{index} is not stored on this node; request metadata again")
 
     def find(self, key: PartitionKey) -> Partition | None:
         """Return a partition if it is stored here and open."""
         return self._by_topic.get(key[0], {}).get(key[1])
 
     def of_topic(self, topic_id: bytes) -> list[Partition]:
-        """Return what is open here of a topic, in order; nothing if it is unknown."""
+        """Return the open partitions of a topic, in order; empty if it is unknown."""
         stored = self._by_topic.get(topic_id, {})
         return [stored[index] for index in sorted(stored)]
 
     def all(self) -> list[Partition]:
-        """Return every partition that is open."""
+        """Return every open partition."""
         return [partition for stored in self._by_topic.values() for partition in stored.values()]
 
     def stores_all(self, record: pb.TopicRecord) -> bool:
@@ -119,7 +119,7 @@ class Partitions:
         return open_count + self.closed.count(record.topic_id) >= record.config.partitions
 
     async def awake(self, keys: Iterable[PartitionKey]) -> None:
-        """Return when those of these partitions that are stored here are open, or cannot be opened: `get` says why."""
+        """Open those of these partitions that are stored here; errors are raised by `get`."""
         if not self.closed:
             return
         wanted = [key for key in dict.fromkeys(keys) if key in self.closed]
@@ -128,11 +128,11 @@ class Partitions:
             await asyncio.gather(*waiting, return_exceptions=True)
 
     def when_open(self, key: PartitionKey, then: Then) -> None:
-        """Open a closed partition; `then` is called before anybody else finds it, in the order of these calls."""
+        """Open a closed partition; `then` is called before others can find it, in the order of these calls."""
         self.opening.soon(key, then)
 
     def known_epoch(self, key: PartitionKey) -> pb.EpochDescriptor | None:
-        """Return the newest epoch of a closed partition, if anything was ever decided or promised about it here."""
+        """Return the newest epoch of a closed partition, if this node has a decision or promise about it."""
         return self._chains.active(key) if key in self.closed else None
 
     def had(self, key: PartitionKey) -> bool:
@@ -142,7 +142,7 @@ class Partitions:
     # --- following topics ------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """See what there is on the disk, before the first topic is followed.
+        """List the disk, before the first topic is followed.
 
         Raises:
             OSError: the directory cannot be listed.
@@ -153,10 +153,10 @@ class Partitions:
         self._on_disk = dict(found)
 
     async def follow(self, record: pb.TopicRecord) -> None:
-        """Follow a topic's revision: more partitions, another configuration, or its end.
+        """Apply a topic's revision: more partitions, another configuration, or its deletion.
 
         Raises:
-            ProtocolError: DISK_FULL or STORAGE_FAILED when a log cannot be opened that is to be opened at once.
+            ProtocolError: DISK_FULL or STORAGE_FAILED if a log that is opened at once cannot be opened.
         """
         if record.deleted:
             self._drop(record)
@@ -183,7 +183,7 @@ class Partitions:
         return first is None or self._node_id in first.placement
 
     def _is_soon(self, record: pb.TopicRecord, index: int) -> bool:
-        """Whether a partition is likely to be needed soon: of `__offsets` a node on its own uses few, or none."""
+        """Whether a partition is likely to be needed soon; a single node uses few partitions of `__offsets`."""
         first = _first_epoch(record, index)
         return record.topic_id != OFFSETS_TOPIC_ID or first is None or len(first.placement) > 1
 
@@ -196,7 +196,7 @@ class Partitions:
         self.closed.add(key, owner, is_used=is_used)
 
     def _genesis(self, record: pb.TopicRecord, index: int) -> pb.EpochDescriptor:
-        """Return the first epoch of a partition: as founded, or, where a record says nothing, of this node alone."""
+        """Return the first epoch of a partition: as founded, or, without a record, of this node alone."""
         genesis = pb.EpochDescriptor(owner=self._node_id, placement=[self._node_id], ack_quorum=1)
         first = _first_epoch(record, index)
         if first is not None:
@@ -210,19 +210,19 @@ class Partitions:
     # --- opening ---------------------------------------------------------------------------------------
 
     def adopt_soon(self, key: PartitionKey) -> None:
-        """Another node speaks of a partition that is not open here: open it if its topic is known.
+        """Open a partition about which another node has sent a message, if its topic is known.
 
-        What it has said is lost; it will say it again.
+        The message is lost; the other node repeats it.
         """
         record = self._topics.get(key[0])
         if record is not None and not record.deleted and key[1] < record.config.partitions:
             self.opening.soon(key)
 
     async def _open(self, key: PartitionKey) -> Partition:
-        """Open a partition; opening its log recovers it, which takes its time on an I/O worker.
+        """Open a partition; recovering its log takes time on an I/O worker.
 
         Raises:
-            ProtocolError: UNKNOWN_TOPIC when it was deleted meanwhile, DISK_FULL, STORAGE_FAILED.
+            ProtocolError: UNKNOWN_TOPIC if it was deleted meanwhile, DISK_FULL, STORAGE_FAILED.
         """
         there = self.find(key)
         if there is not None:
@@ -269,13 +269,13 @@ class Partitions:
     # --- what a machine that went down leaves to be noted ------------------------------------------------
 
     async def open_unsynced(self) -> None:
-        """Open all that may have lost records with the machine's page cache: each log notes that for itself."""
+        """Open partitions that may have lost unsynced records in a machine crash: each log records that."""
         for key in [key for key in self.closed.used() if not self._is_synced(key)]:
             if key in self.closed:
                 await asyncio.gather(self.opening.opened(key, is_wanted=False), return_exceptions=True)
 
     def noted(self) -> set[str]:
-        """Return the directories of logs that have nothing left to note of it."""
+        """Return the directories of logs that have recorded the crash."""
         names = {one.log.directory.name for one in self.all() if one.driver.view.is_reboot_noted}
         for key in self.closed.used():
             record = self._topics.get(key[0])
@@ -293,7 +293,7 @@ class Partitions:
     # --- removing --------------------------------------------------------------------------------------
 
     async def sweep(self) -> None:
-        """Remove what a crash left of deleted topics, however many there were."""
+        """Remove the remains of deleted topics that a crash has left."""
         await self._removal.sweep({record.topic_id: record for record in self._topics.deleted()})
 
     def _drop(self, record: pb.TopicRecord) -> None:

@@ -1,18 +1,19 @@
-"""A partition's pipeline: the single writer. Drain, verify, assign, append, sync, complete.
+"""A partition's pipeline, its single writer: drain, verify, assign, append, sync, complete.
 
-One group is on its way to the disk at a time. While it is written and synced the next one gathers in the queue, so a
-partition under load makes few large writes and an idle one answers at once; no linger knob is needed. Verification
-happens as batches arrive, in parallel to the write of the group before them; a batch that is refused gets its error and
-its neighbours go on. The replicas' acknowledgements are not waited for before the next group: what has its offsets
-waits in `Waiting`, up to a bound, for the high watermark.
+One group at a time is written. While it is written and synced the next one gathers in the queue, so a partition under
+load makes few large writes and an idle one answers at once; no linger setting is needed. Batches are verified as they
+arrive, in parallel to the previous group's write; a refused batch does not affect its neighbours. The next group does
+not wait for the replicas' acknowledgements: publishes with offsets wait in `PendingAcks`, up to a bound, for the high
+watermark.
 
-Disk space is made sure of before an offset is given out, so a full disk refuses a group cleanly. A write or sync that
-fails after that is final: the outcome of the group is unknown, everything waiting is refused and the node stops.
+Disk space is allocated before offsets are assigned, so a full disk refuses a group cleanly. A failed write or sync is
+final: the outcome of the group is unknown, all waiting publishes are refused and the node stops.
 
-When an epoch ends, what waits for it waits for the decision: before its end it is stored, behind it it is nowhere, and
-that is definite. Batches without offsets wait for the next epoch if this node owns it, too, and are refused if another
-node does: their sender has gone there, and permissions and settings were checked before. A batch that was computed from
-the state of the log is bound to the epoch in which the state was read, and refused in any other (ADR 0123).
+When an epoch ends, its publishes wait for the decision: records before its end are stored, records after it are not,
+and both outcomes are definite. Batches without offsets wait for the next epoch if this node owns it, too; otherwise
+they are refused, because their sender turns to the new owner, and permissions and settings were checked before. A batch
+that was computed from the state of the log is bound to the epoch in which the state was read, and refused in any other
+(ADR 0123).
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from tidelog_broker.core.replication.epoch_writer import Group, Owner
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.replication.producers import StoredBatch
 from tidelog_broker.partition.deduplication import INLINE_BYTES, Deduplication
+from tidelog_broker.partition.pending_acks import PendingAcks, Settle
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
-from tidelog_broker.partition.waiting import Settle, Waiting
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.storage.io.errors import DiskFullError
 from tidelog_broker.storage.segment.layout import padded
@@ -45,12 +46,13 @@ log = logging.getLogger(__name__)
 DISK_FULL_RETRY_MS = 1000
 OVERLOADED_RETRY_MS = 20
 GROUP_BATCHES_MAX: Final = 256
-"""Batches of one group. The next group waits for the next turn of the event loop then: each batch costs the loop some
-20 us until it is answered, however small it is, and small ones come by the thousand in one request."""
+"""Bound on the batches of one group; the next group then waits for the next turn of the event loop. Each batch takes
+the event loop about 20 us, however small, and one request may bring thousands.
+"""
 
 
 class PendingPublish:
-    """A batch on its way through the pipeline. `header` is None until its verification has passed.
+    """A batch in the pipeline. `header` is None until it is verified.
 
     `epoch` is the only epoch in which the batch may be appended; None for a batch that depends on no state of the log.
     """
@@ -73,7 +75,7 @@ class PendingPublish:
         self.settle = settle
         self.acks = acks
         self.tenure = 0
-        """How many epochs of other nodes the pipeline knew when the batch came."""
+        """The pipeline's number of other nodes' epochs when the batch arrived."""
 
     def may_enter(self, epoch: int) -> bool:
         """Whether the batch may be appended in an epoch."""
@@ -84,10 +86,10 @@ class Pipeline:
     """The queue of one partition and the group that is being written.
 
     Args:
-        state: what is known of the partition.
-        driver: what gives out offsets and writes; `written` tells of its end.
-        tools, io_key: the node's, and the partition's I/O worker.
-        failed: called with what the disk did where it failed.
+        state: the partition's state.
+        driver: assigns offsets and writes; it reports completed writes through `written`.
+        tools, io_key: the node's resources, and the partition's worker key.
+        failed: called with the error if the disk fails.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class Pipeline:
         self._group_bytes_max = self._group_bytes = tools.settings.group_bytes
         self._screen: Deduplication | None = None
         self._queue: deque[PendingPublish] = deque()
-        self._waiting = Waiting()
+        self._waiting = PendingAcks()
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._uncommitted_bytes = 0
         self._waiting_for_idle: list[asyncio.Future[None]] = []
@@ -121,19 +123,19 @@ class Pipeline:
         self._tenure = 0
         """How many epochs of other nodes have begun since the start."""
         self.group: Group | None = None
-        """What is being written."""
+        """The group that is being written."""
         self.has_rolled = False
-        """Whether a segment has begun since somebody unset this."""
+        """Whether a segment was rolled since the flag was last cleared."""
         self.queued_bytes = 0
         self.full_since_s: float | None = None
-        """Since when there has been no space for what was to be appended, on the monotonic clock."""
+        """Since when the disk has been full for appends, on the monotonic clock."""
         self.full_at_s = -math.inf
-        """When a publish was last refused for want of space, on the monotonic clock."""
+        """When a publish was last refused because the disk was full, on the monotonic clock."""
         self.full_refusals = 0
-        """Publishes that were refused for lack of space."""
+        """Number of publishes refused because the disk was full."""
 
     def screen_by(self, screen: Deduplication | None) -> None:
-        """Have duplicates dropped from now on, or no more. Groups are short then: a batch is judged behind another."""
+        """Enable or disable deduplication, with which groups are short: a batch is screened after the previous one."""
         self._screen = screen
         self._group_bytes = self._group_bytes_max if screen is None else min(INLINE_BYTES, self._group_bytes_max)
 
@@ -143,7 +145,7 @@ class Pipeline:
         return self._waiting.wants_all
 
     async def idle(self) -> None:
-        """Wait until nothing is queued, being written or waiting for replicas."""
+        """Wait until nothing is queued, being written or awaiting replicas."""
         while self._busy or self._queue or self._waiting:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting_for_idle.append(done)
@@ -165,7 +167,7 @@ class Pipeline:
             name = self._state.name
             pending.settle(
                 ProtocolError(
-                    pb.OVERLOADED, f"{name} has a full queue; send again", retry_after_ms=OVERLOADED_RETRY_MS
+                    pb.OVERLOADED, f"{name}: the publish queue is full; send again", retry_after_ms=OVERLOADED_RETRY_MS
                 ),
                 False,
             )
@@ -177,18 +179,18 @@ class Pipeline:
             self.go_on()
 
     def refuse(self, error: ProtocolError) -> None:
-        """Refuse everything that waits for its turn and everything that comes: the partition is gone or failed."""
+        """Refuse all queued and all future batches: the partition is deleted or failed."""
         self._refusal = error
         self.flush(error)
 
     def flush(self, error: ProtocolError) -> None:
-        """Refuse everything that waits for its turn."""
+        """Refuse all queued batches."""
         while self._queue:
             self._take().settle(error, False)
         self._tell_idle()
 
     def abandon(self, error: ProtocolError) -> None:
-        """Refuse everything for good, also what has offsets: its outcome stays unknown."""
+        """Refuse everything for good, including batches with offsets, whose outcome stays unknown."""
         self._waiting.fail(error)
         self._busy = False
         self.group = None
@@ -205,7 +207,7 @@ class Pipeline:
                 self._tell_idle()
             return
         if self._uncommitted_bytes > self._bytes_max:
-            return  # the replicas do not keep up; `released` goes on
+            return  # The replicas do not keep up; `released` continues.
         unwritable = self._state.unwritable()
         if unwritable is not None:
             self.flush(unwritable)
@@ -239,7 +241,7 @@ class Pipeline:
         )
 
     def _drain(self, owner: Owner) -> list[PendingPublish]:
-        """Take verified batches from the head, up to a group's size; settle refused ones, and those of other epochs."""
+        """Take verified batches from the head, up to a group's size; settle refused ones and those of other epochs."""
         picked: list[PendingPublish] = []
         size_bytes = 0
         while self._queue:
@@ -278,12 +280,12 @@ class Pipeline:
     ) -> None:
         self.has_rolled |= rolled
         if self._refusal is not None:
-            # Deleted or stopped while space was taken: the files may be closed by the time a write came to them.
+            # Deleted or stopped during the allocation: the files may be closed before a write.
             self._turn_down(picked, self._refusal)
         elif error is not None and not isinstance(error, DiskFullError):
             self._fail(picked, error)
         elif owner is not self._state.writer:
-            # The epoch has ended meanwhile: as if nothing had been.
+            # The epoch has ended meanwhile: start over.
             self._put_back(picked)
             self._busy = False
             self.go_on()
@@ -298,12 +300,12 @@ class Pipeline:
             self._append(owner, picked)
 
     def _put_back(self, picked: list[PendingPublish]) -> None:
-        """Put batches back to the head of the queue."""
+        """Put batches back at the head of the queue."""
         self._queue.extendleft(reversed(picked))
         self.queued_bytes += sum(len(pending.data) for pending in picked)
 
     def _screen_built(self, error: ProtocolError | None) -> None:
-        """What duplicates are looked for in is there, or why it is not."""
+        """Continue with the deduplication window, or refuse all queued batches."""
         if self._refusal is not None:
             return
         self._busy = False
@@ -312,7 +314,7 @@ class Pipeline:
         self.go_on()
 
     def roll(self) -> None:
-        """Have the log begin another segment, if nothing is being written or waits to be; else nothing is done."""
+        """Roll the log to a new segment, unless a group is being written or queued."""
         if self._busy or self._queue or self._refusal is not None:
             return
         self._busy = True
@@ -331,14 +333,14 @@ class Pipeline:
         self.go_on()
 
     def _turn_down(self, picked: list[PendingPublish], refusal: ProtocolError) -> None:
-        """Refuse a group that has no offsets yet, and go on."""
+        """Refuse a group without offsets, and continue."""
         for pending in picked:
             pending.settle(refusal, False)
         self._busy = False
         self.go_on()
 
     def _append(self, owner: Owner, picked: list[PendingPublish]) -> None:
-        """Give offsets to a group and let it be written; `owner` may still append."""
+        """Assign offsets to a group and start its write; `owner` may still append."""
         batches = [Batch(pending.header, pending.data) for pending in picked if pending.header is not None]
         assert len(batches) == len(picked), "only verified batches are drained"
         if self._screen is None:
@@ -366,11 +368,11 @@ class Pipeline:
     def _screened(
         self, screen: Deduplication, owner: Owner, picked: list[PendingPublish], batches: list[Batch]
     ) -> Group | None:
-        """Give offsets to what is left of a group without duplicates; None when that has to wait.
+        """Assign offsets to a group without its duplicates; None if that has to wait.
 
-        What is not decided about yet goes back to the head of the queue.
+        Unprocessed batches go back to the head of the queue.
         """
-        if not screen.is_ready_for(owner):  # the topic was altered while space was made, or a batch was prepared
+        if not screen.is_ready_for(owner):  # The topic was altered during the allocation or the preparation of a batch.
             self._put_back(picked)
             self._busy = False
             self.go_on()
@@ -384,8 +386,8 @@ class Pipeline:
         return group
 
     def _fail(self, picked: list[PendingPublish], error: BaseException) -> None:
-        """The disk has failed: what was being written has an unknown outcome, and nothing more is accepted."""
-        failure = ProtocolError(pb.STORAGE_FAILED, f"{self._state.name}: the log cannot be written any more: {error}")
+        """Refuse a group of unknown outcome, and all later batches: the disk has failed."""
+        failure = ProtocolError(pb.STORAGE_FAILED, f"{self._state.name}: writing the log failed: {error}")
         for pending in picked:
             pending.settle(failure, False)
         self._disk_failed(error)
@@ -393,15 +395,15 @@ class Pipeline:
     # --- what becomes of it ----------------------------------------------------------------------------
 
     def written(self, end_offset: int) -> None:
-        """This node's log is durable up to `end_offset`: the next group may go."""
+        """Allow the next group: this node's log is durable up to `end_offset`."""
         if self.group is not None and end_offset >= self.group.end_offset:
             self.group = None
             self._busy = False
 
     def released(self) -> None:
-        """More is held by more replicas: settle what is complete, and go on."""
+        """Settle publishes that enough replicas hold, and continue."""
         if not (self._uncommitted or self._queue or self._waiting_for_idle or self._waiting):
-            return  # a follower
+            return  # A follower.
         high_watermark, owner = self._state.high_watermark, self._state.writer
         while self._uncommitted and self._uncommitted[0][0] <= high_watermark:
             self._uncommitted_bytes -= self._uncommitted.popleft()[1]
@@ -410,7 +412,7 @@ class Pipeline:
         self.go_on()
 
     def acknowledged(self) -> None:
-        """Some replica holds more, which matters to who waits for all of them."""
+        """Settle publishes that wait for all replicas: one of them holds more."""
         if not self._waiting.wants_all:
             return
         owner = self._state.writer
@@ -420,13 +422,13 @@ class Pipeline:
                 self._tell_idle()
 
     def decided(self, end_offset: int, refusal: ProtocolError, *, held_by_all: int, handed_over: bool) -> None:
-        """The epoch has ended at `end_offset`; `refusal` is for what is not stored. See `Waiting.decided`.
+        """Handle the end of the epoch at `end_offset`; `refusal` is for what is not stored. See `PendingAcks.decided`.
 
         `handed_over`: whether another node owns the next epoch.
         """
         self._tenure += handed_over
         self._uncommitted.clear()
         self._uncommitted_bytes = 0
-        self.full_since_s = None  # of the next epoch nothing has been refused yet, should it be owned here
+        self.full_since_s = None  # The next epoch has refused nothing yet.
         self._waiting.decided(end_offset, refusal, held_by_all=held_by_all)
         self.go_on()

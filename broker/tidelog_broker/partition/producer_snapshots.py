@@ -1,4 +1,4 @@
-"""When a partition writes what it knows of its producers beside the log, so that a start need not scan all of it."""
+"""Periodic snapshots of a partition's producer state beside the log, which shorten the scan at a start."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tidelog_broker.storage.partition.snapshots import ProducerSnapshot
 log = logging.getLogger(__name__)
 
 PRODUCER_SNAPSHOT_BATCHES: Final = 4096
-"""How many batches may lie behind the newest producer snapshot: the bound on what a takeover has to scan."""
+"""Bound on the batches after the newest snapshot, which a takeover has to scan."""
 
 
 class SnapshotWriter:
-    """See the module. All methods are for the event loop's thread.
+    """Writes the snapshots of one partition. All methods are for the event loop's thread.
 
     Args:
         state, view: the partition, and its log as its replica sees it.
-        workers, io_key: for writes to its log.
+        workers, io_key: the I/O workers, and the partition's worker key.
     """
 
     def __init__(self, state: PartitionState, view: ReplicaLog, workers: Offload, io_key: int) -> None:
@@ -33,15 +33,16 @@ class SnapshotWriter:
         self._workers = workers
         self._io_key = io_key
         self._batches = 0
-        """Appended since the newest snapshot."""
+        """Batches appended since the newest snapshot."""
         self._first: ProducerSnapshot | None = None
-        """What an owner knows and its log does not tell: to be written as soon as there is a log."""
+        """State of an owner that its log does not contain, to be written as soon as the log exists."""
 
     def begin_epoch(self, owner: Owner) -> None:
-        """An epoch of this node begins.
+        """Begin an epoch of this node.
 
-        What the log here does not tell is written at once: an epoch may end before anything is appended to it, and who
-        has told may be gone by then. It counts at the end of the epoch before.
+        State that the log does not contain, because another node reported it, is written at once: the epoch may end
+        before a batch is appended, and the other node may be gone by then. It is stored as the state at the end of the
+        previous epoch.
         """
         if owner.is_logged or owner.next_offset == 0:
             return
@@ -53,7 +54,7 @@ class SnapshotWriter:
             self._first = snapshot
 
     def appended(self, appends: Sequence[Append]) -> None:
-        """Batches are durable here: write a snapshot if it is time for one."""
+        """Count durable batches, and write a snapshot if it is due."""
         for one in appends:
             self._batches += len(one.batches)
         if self._first is not None:
@@ -63,7 +64,7 @@ class SnapshotWriter:
             self.save()
 
     def save(self) -> None:
-        """Write a snapshot for the log as it stands, in the background; none if nothing was appended since the last."""
+        """Write a snapshot of the current log in the background, unless nothing was appended since the last one."""
         if not self._batches:
             return
         self._batches = 0
@@ -93,5 +94,5 @@ class SnapshotWriter:
 
     def _written(self, error: BaseException | None) -> None:
         if error is not None:
-            # The log itself has everything; a start merely scans more of it.
+            # The log itself has everything; the next start scans more of it.
             log.warning("%s: the producer snapshot was not written: %s", self._state.name, error)

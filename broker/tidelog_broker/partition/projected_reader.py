@@ -1,6 +1,6 @@
-"""Reading some columns, or what is of a time, on any replica: out of memory where a reader is close, else from the log.
+"""Reads of some columns or a time range, on any replica: from memory for readers near the end, else from the log.
 
-Batches are cut on a reader thread: a CRC is made of what is left, and large ones would hold up the event loop.
+Batches are reduced on a reader thread: the result needs a new CRC, which would block the event loop for large batches.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tidelog_proto.batch.projection import Projection
 
 
 class ProjectedReader:
-    """See the module. All methods are for the event loop's thread.
+    """Projected reads of one partition. All methods are for the event loop's thread.
 
     Args:
-        state: what is known of the partition.
-        reader: of all its records.
-        workers, io_key: for cutting batches.
+        state: the partition's state.
+        reader: reads all of its records.
+        workers, io_key: the reader threads, and the partition's worker key.
     """
 
     def __init__(self, state: PartitionState, reader: PartitionReader, workers: Offload, io_key: int) -> None:
@@ -34,9 +34,9 @@ class ProjectedReader:
         self._io_key = io_key
 
     async def read(self, offset: int, bytes_max: int, projection: Projection, *, is_prompt: bool) -> ReadResult:
-        """Read committed records from `offset` on, about `bytes_max` bytes as they are stored.
+        """Read committed records from `offset` on, about `bytes_max` bytes as stored.
 
-        What a client `is_prompt` to take may be slices of the log, as of `PartitionReader.read_to_send`.
+        With `is_prompt` the batches may be slices of the log, as in `PartitionReader.read_to_send`.
 
         Raises:
             ProtocolError: as `PartitionReader.read_log`.
@@ -60,7 +60,7 @@ class ProjectedReader:
             return await self._workers.call(self._io_key, read)
 
     async def of(self, found: ReadResult, projection: Projection) -> ReadResult:
-        """Return what is wanted of batches in memory.
+        """Return the needed parts of batches in memory.
 
         Raises:
             ProtocolError: CORRUPT_BATCH.
@@ -72,7 +72,7 @@ class ProjectedReader:
 
 
 def projection_of(message: pb.Projection) -> Projection:
-    """Return what a reader can do without, as the protocol has it; columns that are not known here do not matter."""
+    """Parse a projection; unknown columns are ignored."""
     return Projection(
         message.columns & COLUMN_FLAGS,
         message.from_us if message.HasField("from_us") else None,

@@ -1,8 +1,8 @@
-"""Reading a partition, on its owner and on every other replica: up to what is known to be committed, no further.
+"""Reads of a partition, on its owner and on other replicas: up to the known high watermark.
 
-A reader that asks past that waits; it is never told that an offset which another node may have committed does not
-exist: `Access.ensure_given_out` has a quorum asked before. What lies below what this copy holds is on another replica,
-or deleted by retention everywhere.
+A reader beyond it waits; it is never told that an offset does not exist which another node may have committed:
+`Access.ensure_given_out` asks a quorum first. Records below this copy's start are on another replica, or deleted by
+retention everywhere.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tidelog_proto.batch.record_batch import RecordBatch, iter_batches
 
 
 class PartitionReader:
-    """See the module. All methods are for the event loop's thread.
+    """Reads of one partition. All methods are for the event loop's thread.
 
     Args:
-        state: what is known of the partition.
+        state: the partition's state.
         ring: its newest batches, in memory.
-        workers, io_key: for reads from its log.
+        workers, io_key: the reader threads, and the partition's worker key.
     """
 
     def __init__(self, state: PartitionState, ring: HotRing, workers: Offload, io_key: int) -> None:
@@ -40,7 +40,7 @@ class PartitionReader:
         self._io_key = io_key
 
     def check_offset(self, offset: int) -> None:
-        """Refuse an offset that is gone, not in this copy, or, where nobody else could know it, was never given out.
+        """Refuse an offset that is deleted, missing in this copy, or, at a single copy, beyond the end.
 
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE with the bounds, NOT_OWNER, EPOCH_CHANGING while it is being fetched.
@@ -53,11 +53,11 @@ class PartitionReader:
             raise self._state.not_here(offset)
 
     def is_deleted(self, offset: int) -> bool:
-        """Whether what lies at an offset is deleted, whatever of it is in memory or in the log still."""
+        """Whether the record at an offset is deleted, even if it is still in memory or in the log."""
         return offset < self._state.log_start
 
     def _is_missing(self, offset: int) -> bool:
-        """Whether a record lies in an epoch that has not come here yet."""
+        """Whether the record at an offset is in an epoch that is still being fetched."""
         backfill = self._replica.backfill
         if not backfill.incomplete:
             return False
@@ -65,7 +65,7 @@ class PartitionReader:
         return not is_here and offset < backfill.whole_from
 
     def read_hot(self, offset: int, bytes_max: int, records_max: int | None = None) -> list[RingEntry] | None:
-        """Return committed batches from memory; None when `offset` lies before the ring."""
+        """Return committed batches from memory; None if `offset` is before the ring."""
         end = self._state.readable_end
         if offset >= end:
             return []
@@ -75,16 +75,15 @@ class PartitionReader:
         return found
 
     async def read_log(self, offset: int, bytes_max: int) -> list[memoryview]:
-        """Read committed batches, at least one, about `bytes_max` bytes; raises what `read_to_send` does."""
+        """Read about `bytes_max` bytes of committed batches, at least one; raises as `read_to_send`."""
         return (await self._read(offset, bytes_max, to_send=False)).batches
 
     async def read_to_send(self, offset: int, bytes_max: int, *, is_prompt: bool) -> FoundBatches:
-        """Read as `read_log` for a client; to one that `is_prompt` go slices of the log, which nobody looks at.
+        """Read as `read_log` for a client; with `is_prompt` batches may be slices of the log, for system calls only.
 
         Raises:
-            ProtocolError: OFFSET_OUT_OF_RANGE when retention was faster, STORAGE_FAILED when the disk fails,
-                LIMBO where the log is damaged, NOT_OWNER where another replica has it, EPOCH_CHANGING while it is
-                being fetched.
+            ProtocolError: OFFSET_OUT_OF_RANGE if retention was faster, STORAGE_FAILED if the disk fails, LIMBO if
+                the log is damaged, NOT_OWNER if another replica has it, EPOCH_CHANGING while it is being fetched.
         """
         return await self._read(offset, bytes_max, to_send=is_prompt)
 
@@ -97,7 +96,7 @@ class PartitionReader:
             return await self._workers.call(self._io_key, read, offset, bytes_max, limit_offset=limit, to_send=to_send)
 
     async def find_by_time(self, timestamp_us: int) -> tuple[int, int] | None:
-        """Return offset and timestamp of the first committed record that is at least that late, or None.
+        """Return offset and timestamp of the first committed record of at least that timestamp, or None.
 
         Raises:
             ProtocolError: as `read_log`.
@@ -110,12 +109,12 @@ class PartitionReader:
         if self._replica.backfill.incomplete and (
             found.batch_offset is None or found.batch_offset <= self._replica.backfill.whole_from
         ):
-            raise self._state.not_here(self._state.log_start)  # an older one may be the first
+            raise self._state.not_here(self._state.log_start)  # An older one may be the first.
         return found.record
 
 
 class _Found(NamedTuple):
-    """The batch at which a look-up by time began, and the record that it found: offset and timestamp."""
+    """The batch at which a lookup by time began, and the offset and timestamp of the found record."""
 
     batch_offset: int | None
     record: tuple[int, int] | None
@@ -130,10 +129,10 @@ def _stamps(batch: RecordBatch) -> Any:
 
 
 def _first_record(log: PartitionLogReader, timestamp_us: int, start_offset: int, limit_offset: int) -> _Found:
-    """Find the first record that is at least that late; for a reader thread, since batches are read and decoded.
+    """Find the first record of at least that timestamp. For a reader thread, because it reads and decodes batches.
 
     Raises:
-        what `PartitionLogReader.read` raises.
+        ProtocolError, StorageError: as `PartitionLogReader.read`.
     """
     first = offset = log.find_by_time(timestamp_us, start_offset)
     while offset is not None and offset < limit_offset:

@@ -1,7 +1,7 @@
-"""Removing the data of deleted topics, in the background and by id: a topic that is made again has nothing to wait for.
+"""Removal of the data of deleted topics, in the background and by topic id, so that recreating a topic need not wait.
 
-Files go first, then what the journals hold: a stop between any two steps leaves something that the next start finds by
-the topic's id, and removes. It looks at what is on the disk and in the journals, not at what was ever deleted.
+Files are removed first, then the journals' entries: after a stop between any two steps the next start finds the rest by
+the topic's id. A start looks at the disk and the journals, not at the list of deleted topics.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tidelog_broker.partition.opening import PartitionOpener
 from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.partition_opener import PartitionOpener
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.replicas import Replication
 from tidelog_broker.storage.partition.partition_dirs import (
@@ -29,13 +29,13 @@ _WORKER: Final = 0
 
 
 class Removal:
-    """See the module. All methods are for the event loop's thread.
+    """Removes deleted topics. All methods are for the event loop's thread.
 
     Args:
-        tools: the node's.
-        directory: where the partitions' directories are.
-        replication: forgets chains and fences.
-        opening: opens nothing more of a topic that is to be removed.
+        tools: the node's resources.
+        directory: the directory of the partitions' directories.
+        replication: removes chains and fences.
+        opening: stops opening partitions of a removed topic.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Removal:
         self._opening = opening
 
     async def remove(self, record: pb.TopicRecord, partitions: Sequence[Partition]) -> None:
-        """Remove a deleted topic's data; `partitions` are those that were open. What a crash leaves `sweep` removes.
+        """Remove a deleted topic's data, including its open `partitions`. `sweep` completes it after a crash.
 
         Raises:
             StorageFailedError, OSError: the disk failed; the rest is removed at the next start.
@@ -59,7 +59,7 @@ class Removal:
         log.info("removed the data of the deleted topic %r", record.name)
 
     async def sweep(self, deleted: Mapping[bytes, pb.TopicRecord]) -> None:
-        """Remove what there is of deleted topics, by id; nothing of them is open.
+        """Remove the remains of deleted topics, by id; none of their partitions is open.
 
         Raises:
             OSError: the disk failed; the rest is removed at the next start.
@@ -76,5 +76,5 @@ class Removal:
 
 
 def gone(record: pb.TopicRecord) -> ProtocolError:
-    """Return the error for what is asked of a topic that was deleted."""
+    """Return the error for requests for a deleted topic."""
     return ProtocolError(pb.UNKNOWN_TOPIC, f"the topic {record.name!r} was deleted", topic_id=record.topic_id)

@@ -1,24 +1,25 @@
-"""Deleting a partition's oldest segments: as an owner what its topic does not keep, elsewhere what the owner deleted.
+"""Deletion of a partition's oldest segments: the owner decides by the topic's settings, other replicas follow.
 
-The owner decides below which offset records are deleted: past the topic's bytes, older than its time (`ages`), or as it
-is asked (`deleting`). When an ack quorum has noted that (`core.replication.deletion`) nobody sees them any more, and
-files may go that hold nothing else. While the topic is held, nothing is decided and no file goes.
+The owner decides below which offset records are deleted: beyond the topic's bytes, older than its time (`record_ages`),
+or on request (`record_deletion`). When an ack quorum has agreed (`core.replication.deletion`) no reader sees them any
+more, and files with only deleted records may be removed. While the topic is on hold, nothing is decided and no file is
+removed.
 
-That takes two steps on two threads. The first one waits for the disk: the names of the log's segments are made durable,
-since what is newer must be there for good before what is older goes; and where a copy is not the only one it is noted
-where the log will begin (`storage.partition.log_start`), or a copy that begins late would look like one that lacks
-something. The second one takes the names away, on the thread that appends, which must not wait for what the first does.
+A deletion takes two steps on two threads. The first one waits for the disk: the names of the log's segments are synced,
+because newer segments must be durable before older ones are removed; and unless this is the only copy the log start is
+stored (`storage.partition.log_start`), because a copy that begins late would otherwise look incomplete. The second one
+removes the names, on the appending thread, which must not wait for the disk.
 
-The note needs hardly any space, but a full disk is when deleting matters most, so its file is made when the second
-segment has begun, or with the next look. A disk that refuses even that is full, not broken: it is said once, and tried
-again with the next look. Rejected: making it whenever an epoch begins, which a takeover would wait for.
+The stored log start needs hardly any space, but deletions matter most on a full disk, so its file is created when the
+second segment has begun, or at the next look. If a full disk refuses even that, it is logged once and retried at the
+next look. Rejected: creating it whenever an epoch begins, which would delay a takeover.
 
-What a copy lacks of the open epoch it can only have from a log that still has it. Without, it can neither follow that
-epoch nor accept its end; where those who have it lose a disk, too few are left who can, and the epoch would never end.
-So nothing of the open epoch goes that a replica of it lacks, however long it has been away. What keeps the log within
-its bound then is that the epoch ends: of one that has ended, nobody needs what lies below the log's start. The next one
-begins with fresh files, so a living copy gets the time to catch up until the log has `PATIENCE` times its bound, unless
-the disk was full since the node started. Where a full disk keeps the epoch from ending as well, the old records go.
+A replica can fetch missing records of the open epoch only from a log that still has them. Without them it can neither
+follow the epoch nor accept its end; if other replicas then lose a disk, too few can, and the epoch would never end. So
+records of the open epoch that a replica lacks are kept, however long it has been away. To stay within its bound the log
+then ends the epoch: of an ended epoch no replica needs records below the log start. The next epoch begins with new
+files, so a live replica gets time to catch up until the log has `PATIENCE` times its bound, unless the disk has been
+full since the node started. If a full disk prevents the end of the epoch as well, the old records are deleted.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from collections.abc import Callable
 from typing import Final
 
 from tidelog_broker.core.topics import DELETING
-from tidelog_broker.partition.ages import RecordAges
-from tidelog_broker.partition.changes import Changes
-from tidelog_broker.partition.deleting import RecordDeletion
+from tidelog_broker.partition.change_notifier import ChangeNotifier
+from tidelog_broker.partition.record_ages import RecordAges
+from tidelog_broker.partition.record_deletion import RecordDeletion
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver import ReplicaDriver
@@ -42,32 +43,32 @@ from tidelog_proto.errors import ProtocolError
 log = logging.getLogger(__name__)
 
 PATIENCE: Final = 2
-"""How many times its bound a log may grow to for copies that are behind."""
+"""Multiple of its bound to which a log may grow for replicas that lag."""
 
 END_AGAIN_S: Final = 1.0
-"""How long an epoch gets to end, for the sake of a copy that is behind, before it is tried again."""
+"""How long to wait for an epoch to end for a lagging replica before trying again."""
 
 ENDS_MAX: Final = 3
-"""How often that is tried where the disk is full, before what the copy lacks is deleted."""
+"""How often that is tried on a full disk before the missing records are deleted."""
 
 
 class Retention:
-    """What keeps one partition within its bound. All methods are for the event loop's thread.
+    """Keeps one partition within its bounds. All methods are for the event loop's thread.
 
     Args:
-        state: of the partition whose log it is.
-        changes: told when older records are gone.
-        driver: told where the log begins; ends an epoch for the sake of a copy that is behind.
-        tools, io_key: the node's, and the partition's I/O worker.
-        deletion: has a quorum note what is asked for.
-        roll: has an owner's log begin another segment between two groups.
-        failed: called with what the disk did when nobody waits for it.
+        state: the partition's state.
+        changes: notified when older records are deleted.
+        driver: informed of the log start; ends an epoch for a lagging replica.
+        tools, io_key: the node's resources, and the partition's worker key.
+        deletion: has a quorum agree on requested deletions.
+        roll: rolls an owner's log to a new segment between two groups.
+        failed: called with the error if the disk fails during background work.
     """
 
     def __init__(
         self,
         state: PartitionState,
-        changes: Changes,
+        changes: ChangeNotifier,
         driver: ReplicaDriver,
         *,
         tools: PartitionTools,
@@ -86,18 +87,18 @@ class Retention:
         self._io_key = io_key
         self._told_of_full_disk = False
         self._has_space = False
-        """Whether there is surely a file for the note, or it is being made."""
+        """Whether the log-start file exists, or is being created."""
         self.ages = RecordAges(state, tools, io_key)
         self._followed_offset = 0
-        """Below this the owner has deleted, and this copy after it."""
+        """The owner has deleted below this, and this copy after it."""
         self._soon = self._soon_after = 0
-        """Below which offset is being deleted while nobody waits for it, and what is to follow."""
+        """The offset below which a background deletion runs, and the one to follow."""
         self._ending = (-1, 0.0, 0)
-        """The epoch that is to end for the sake of a copy that is behind, when that was last tried, and how often."""
+        """The epoch to be ended for a lagging replica, when that was last tried, and how often."""
         self._is_closed = False
 
     def close(self) -> None:
-        """Delete nothing more: the log is about to be closed, or removed."""
+        """Delete nothing more: the log is about to be closed or removed."""
         self._is_closed = True
 
     async def delete_before(self, offset: int, *, epoch: int) -> None:
@@ -105,7 +106,7 @@ class Retention:
 
         Raises:
             ProtocolError: as `RecordDeletion.agree`; EPOCH_CHANGING: the epoch is over, see `StateLog.snapshot`.
-            DiskFullError: no space to note where the log begins; what the note would have said is still there.
+            DiskFullError: no space to store the log start; the files remain.
             StorageFailedError: the disk failed.
         """
         if self._state.epoch != epoch:
@@ -118,12 +119,12 @@ class Retention:
             self._raise_log_start(below)
 
     def records_deleted(self) -> None:
-        """More records are deleted for every reader: files may go that hold nothing else."""
+        """Remove files in the background: more records are deleted for every reader."""
         if self._state.replica.state.owner is not None:
             self._delete_soon(self.removable())
 
     async def look(self) -> None:
-        """Delete what is to go, now, and see that there is a file for the note.
+        """Delete what is due, and ensure that the log-start file exists.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -154,14 +155,14 @@ class Retention:
         self._see_to_space()
 
     def look_soon(self) -> None:
-        """As `look`, when a segment has just begun: the bound holds at any rate, and the next one finds a file."""
+        """Delete in the background when a segment has just begun, so that the bound holds and files are reused."""
         self._see_to_space()
         if self._state.replica.state.owner is not None:
             self._decide(self.due())
             self._delete_soon(self.removable())
 
     def follow(self) -> None:
-        """Delete what the owner has deleted, if it has said so with the last append: the next segment finds a file."""
+        """Delete in the background what the owner reported with the last append, so that files are reused."""
         self._see_to_space()
         replica = self._state.replica
         offset = replica.state.log_start
@@ -170,7 +171,7 @@ class Retention:
             self._delete_soon(self._outdated(offset, 0, offset))
 
     def note_log_start(self) -> None:
-        """Write down what another node has said about where the log begins, or what it deleted while it was alone."""
+        """Store the log start that another node has reported, or up to which a single copy deleted."""
         state = self._state
         start_offset = state.replica.state.log_start
         if start_offset > 0 and not self._is_over and state.log.epochs and not state.is_alone:
@@ -180,7 +181,7 @@ class Retention:
 
     @property
     def _is_over(self) -> bool:
-        """Whether the partition is served no more: its directory may be gone."""
+        """Whether the partition is closed: its directory may be gone."""
         return self._is_closed or self._state.refusal is not None
 
     @property
@@ -188,12 +189,12 @@ class Retention:
         return self._state.topic.config.hold
 
     def _decide(self, below: int) -> None:
-        """Have records deleted below an offset; nothing where they are, where the topic is held, or as no owner."""
+        """Have records deleted below an offset, unless they are, the topic is on hold, or another node is the owner."""
         if below > self._state.replica.state.deleted_below and not self._is_held and not self._is_over:
             self._driver.delete_below(below)
 
     def due(self) -> int:
-        """Return below which offset whole segments are not to be kept, as the topic says; 0 for nothing."""
+        """Return the offset below which whole segments exceed the topic's retention; 0 for none."""
         state, config = self._state, self._state.topic.config
         if config.cleanup not in DELETING:
             return 0
@@ -204,7 +205,7 @@ class Retention:
         return below
 
     async def _roll(self) -> None:
-        """Begin another segment: nothing else would, where nothing is published, and its records would never expire.
+        """Roll to a new segment: without publishes the segment would never be rolled and its records never expire.
 
         Raises:
             DiskFullError, StorageFailedError: as `PartitionLog.roll`.
@@ -215,7 +216,7 @@ class Retention:
             await self._io.call(self._io_key, self._state.log.roll)
 
     def _see_to_space(self) -> None:
-        """Have a file for the note made, once there is something to delete."""
+        """Create the log-start file in the background, once there is something to delete."""
         state = self._state
         if self._has_space or self._is_over or state.is_alone:
             return
@@ -229,14 +230,14 @@ class Retention:
 
     def _saw_to_space(self, error: BaseException | None) -> None:
         if error is not None:
-            self._has_space = False  # the next look tries again
+            self._has_space = False  # The next look tries again.
             if not isinstance(error, DiskFullError) and not self._is_over:
                 self._failed(error)
 
     def removable(self) -> int:
-        """Return below which offset an owner's segments go: those that hold nothing but deleted records.
+        """Return the offset below which an owner's segments hold only deleted records and may be removed.
 
-        Where some replica lacks what is to go, the epoch may have to end.
+        If a replica lacks some of them, the epoch may have to end.
         """
         state, owner = self._state, self._state.replica.state.owner
         deleted, committed = state.replica.state.deleted_below, state.high_watermark
@@ -247,26 +248,26 @@ class Retention:
         if below <= held:
             return below
         is_full = self._disk.spares.has_ended
-        if is_full or self.lacks_for_long(below) or self._is_out_of_patience(held):
+        if is_full or self.lacked_by_down_replica(below) or self._is_out_of_patience(held):
             tried = self.end_epoch()
             if is_full and tried > ENDS_MAX:
                 return below
         return self._outdated(deleted, 0, min(committed, held))
 
     def _is_out_of_patience(self, held: int) -> bool:
-        """Whether what a living replica lacks has been kept for it for long enough."""
+        """Whether records that a live replica lacks have been kept long enough."""
         bytes_max = self._state.topic.config.retention_bytes
         by_bytes = self._outdated(0, PATIENCE * bytes_max, self._state.high_watermark) if bytes_max else 0
         return max(by_bytes, self.ages.long_expired_below) > held
 
-    def lacks_for_long(self, offset: int) -> bool:
-        """Whether a replica lacks what lies below `offset` and is away."""
+    def lacked_by_down_replica(self, offset: int) -> bool:
+        """Whether a replica lacks records below `offset` and is down."""
         replica = self._state.replica
         alive = replica.state.cluster_hints.alive
         return any(each.held_offset < offset and not alive(each.node_id) for each in replica.followers)
 
     def end_epoch(self) -> int:
-        """See that the open epoch ends: nobody lacks anything of the next one. Return how often that was tried."""
+        """Have the open epoch ended: no replica lacks records of the next one. Return the number of attempts."""
         state = self._state
         epoch, now_s = state.epoch, self._loop.time()
         ending, tried_s, tried = self._ending
@@ -275,7 +276,7 @@ class Retention:
         elif now_s < tried_s + END_AGAIN_S:
             return tried
         self._ending = (epoch, now_s, tried + 1)
-        self._loop.call_soon(self._roll_over, epoch)  # this may be called while the replica is at work
+        self._loop.call_soon(self._roll_over, epoch)  # This may be called while the replica handles an input.
         return tried + 1
 
     def _roll_over(self, epoch: int) -> None:
@@ -284,10 +285,10 @@ class Retention:
             self._driver.roll_over(replica.ownership.plan_next())
 
     def _outdated(self, offset: int, bytes_max: int, committed: int) -> int:
-        """Return below which offset segments go, that end there or are past `bytes_max`; 0 for nothing.
+        """Return the offset below which segments end at or below `offset` or exceed `bytes_max`; 0 for none.
 
-        Nothing behind `committed` goes: the epoch may be decided to end there, and the log must be cut to that. Nor
-        does anything behind such an end that is decided already, while the cut is on its way.
+        Nothing after `committed` is deleted: the epoch may be decided to end there, and the log must be truncated to
+        it. Nor is anything after a decided end whose truncation is pending.
         """
         cut_offset = self._driver.cut_offset
         if cut_offset is not None:
@@ -311,7 +312,7 @@ class Retention:
                 raise
 
     def _delete_soon(self, offset: int) -> None:
-        """As `_delete`, without waiting for it. One at a time: what comes meanwhile is begun behind it, all at once."""
+        """Delete in the background. One deletion at a time: later ones are merged and follow it."""
         if self._soon:
             self._soon_after = max(self._soon_after, offset)
         elif offset:
@@ -321,7 +322,7 @@ class Retention:
             )
 
     def _prepare(self, offset: int) -> None:
-        """Wait for the disk in front of a deletion. Runs on a worker of its own."""
+        """Sync before a deletion. Runs on a separate worker."""
         self._state.log.sync_names()
         if not self._state.is_alone:
             self._keep(offset)
@@ -335,9 +336,10 @@ class Retention:
             )
 
     def delete_files_below(self, offset: int) -> None:
-        """Delete, and leave a snapshot of what the deleted records said of producers. Runs on an I/O worker.
+        """Delete segments, after saving the producers' state in a snapshot. Runs on an I/O worker.
 
-        A snapshot is known by the batch in front of it, so a committed one has to stay: else the next look deletes.
+        A snapshot is validated by the batch before it, so a committed batch must remain: otherwise the next look
+        deletes.
         """
         state = self._state
         store, committed = state.log, state.high_watermark
@@ -349,11 +351,14 @@ class Retention:
         if snapshot is not None and self._saved(snapshot, committed):
             snapshot = None
         store.delete_before(offset, lambda: not self._is_held)
-        if snapshot is not None and not self._saved(snapshot, committed):  # there may be space for it now
-            log.warning("%s: producers may be forgotten, there is no space for a snapshot of them", state.name)
+        if snapshot is not None and not self._saved(snapshot, committed):  # Now there may be space for it.
+            log.warning(
+                "%s: no space for a producer snapshot; deduplication of retries may be lost for old producers",
+                state.name,
+            )
 
     def producers_before(self, offset: int, committed: int) -> ProducerSnapshot | None:
-        """Return the producers' state at an offset, to be kept when the records below it go; None where it is unknown.
+        """Return the producers' state at an offset, to be saved before records are deleted; None if it is unknown.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -365,7 +370,9 @@ class Retention:
         except StorageFailedError:
             raise
         except ProtocolError as error:
-            log.warning("%s: the producers cannot be told, some may be forgotten: %s", state.name, error)
+            log.warning(
+                "%s: the producer state cannot be read; deduplication of retries may be lost: %s", state.name, error
+            )
             return None
 
     def _saved(self, snapshot: ProducerSnapshot, committed: int) -> bool:
@@ -383,8 +390,8 @@ class Retention:
             if not self._is_over:
                 self._failed(error)
         elif error is not None:
-            # Until it is, a start takes for missing what retention has deleted, and asks the owner.
-            log.warning("%s: where the log begins was not written down: %s", self._state.name, error)
+            # Until then a start takes deleted records for missing ones, and asks the owner.
+            log.warning("%s: the log start could not be stored: %s", self._state.name, error)
 
     def _looked(self, offset: int, error: BaseException | None) -> None:
         after, self._soon, self._soon_after = self._soon_after, 0, 0
@@ -399,10 +406,10 @@ class Retention:
             self._delete_soon(after)
 
     def _raise_log_start(self, deleted: int) -> None:
-        """Say what has been deleted, and no more: where something is still to be fetched the log begins later."""
+        """Raise the reported log start; it is lower while older records are still being fetched."""
         self._driver.raise_log_start(min(deleted, self._state.log.start_offset))
 
     def _no_space(self, error: DiskFullError) -> None:
         if not self._told_of_full_disk:
             self._told_of_full_disk = True
-            log.warning("%s: nothing old can be deleted, it is tried again: %s", self._state.name, error.message)
+            log.warning("%s: old segments cannot be deleted, retrying later: %s", self._state.name, error.message)

@@ -1,7 +1,7 @@
-"""The scrubber reads the node's logs again and again, slowly: what has rotted is found while it can be mended.
+"""The scrubber slowly rereads the node's logs in a loop, to find rot while other replicas can repair it.
 
-What others hold is set aside and fetched from them. Of the only copy nothing is taken: a line in the log says where it
-is damaged. The open segment is left out: whoever starts the node reads it.
+A damaged epoch that other nodes hold is set aside and fetched from them. A single copy is left unchanged, and the
+damage is logged. The active segment is skipped: a start reads it.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from tidelog_proto.limits import MIB
 log = logging.getLogger(__name__)
 
 FIRST_S: Final = 600.0
-"""How long after its start a node begins: what it does then is more urgent."""
+"""Delay of the first pass after the node's start, whose work is more urgent."""
 
 PAUSE_S: Final = 1.0
-"""How long it waits where a segment cannot be opened."""
+"""Pause after a segment that cannot be opened."""
 
 SLICE_BYTES: Final = MIB
 
 
 class Scrubber:
-    """See the module. All methods are for the event loop's thread.
+    """Scrubs the partitions of a node. All methods are for the event loop's thread.
 
     Args:
-        partitions: what is open on this node.
-        tools: the node's.
-        slice_bytes: about how much is read at a time; then others have their turn.
+        partitions: the open partitions.
+        tools: the node's resources.
+        slice_bytes: about how much is read at a time before other work may run.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Scrubber:
         self._slice_bytes = slice_bytes
 
     async def run(self) -> None:
-        """Read all logs at the pace that is configured, for as long as the node runs."""
+        """Read all logs at the configured rate, as long as the node runs."""
         settings = self._tools.settings
         if not settings.scrub_bytes_per_s:
             return
@@ -56,7 +56,7 @@ class Scrubber:
             await asyncio.sleep(max(0.0, began_s + settings.scrub_interval_s - self._tools.loop.time()))
 
     async def run_once(self) -> int:
-        """Read all logs once; return how many segments are damaged."""
+        """Read all logs once; return the number of damaged segments."""
         damaged = 0
         for partition in list(self._partitions()):
             for part in parts_of(partition.log):
@@ -74,11 +74,13 @@ class Scrubber:
             try:
                 one = await self._slice(partition, part, one)
                 if one.damage:
-                    one = await self._slice(partition, part, Scrubbed(at, 0, is_done=False))  # memory may err, too
+                    one = await self._slice(
+                        partition, part, Scrubbed(at, 0, is_done=False)
+                    )  # Read again, because memory errors happen, too.
             except (OSError, WorkersFullError) as error:
                 if not isinstance(error, FileNotFoundError):
-                    log.warning("%s: %s is not read again this time: %s", partition.name, part.path, error)
-                    await asyncio.sleep(PAUSE_S)  # too many open files, perhaps
+                    log.warning("%s: skipping the scrub of %s: %s", partition.name, part.path, error)
+                    await asyncio.sleep(PAUSE_S)  # Perhaps too many open files.
                 return False
             await asyncio.sleep(one.size_bytes / (self._tools.settings.scrub_bytes_per_s or MIB))
         if not one.damage or not is_held(partition.log, part):
@@ -87,13 +89,13 @@ class Scrubber:
         mending = partition.driver.damaged(part.epoch, one.damage)
         is_open = part.epoch == partition.replica.state.active.epoch
         if mending == "fetched":
-            what = "it is fetched from another node, if one has it"
+            what = "fetching it from another node, if one has it"
         elif mending == "once ended":
-            what = "its epoch is open and is to end once enough nodes keep up: then they are asked for it"
+            what = "its open epoch ends once enough replicas keep up, then it is fetched from them"
         elif is_open:
-            what = "its epoch is open: once that has ended, other nodes are asked for it"
+            what = "its epoch is open; it is fetched from other nodes after the epoch has ended"
         else:
-            what = "no other node is to have it; see tidelog log verify"
+            what = "no other node stores it; run: tidelog log verify"
         log.error("%s: %s; %s", partition.name, one.damage, what)
         return True
 

@@ -1,6 +1,6 @@
-"""What this node knows of one of its partitions: what may be read here, and whether it may be written.
+"""The state of one partition on this node: which offsets may be read, and whether it may be written.
 
-Nothing here waits or changes anything, but for `refusal`, `topic` and what is kept because every publish asks for it.
+Nothing here waits, and only `refusal`, `topic` and caches change.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tidelog_proto.names import INTERNAL_PREFIX
 
 RETRY_AFTER_MS = 20
 FETCHED_AFTER_MS = 500
-"""How soon to ask again for what is being fetched from another node."""
+"""When to retry for records that are being fetched from another node."""
 
 
 class PartitionState:
-    """See the module. All methods are for the event loop's thread.
+    """The state of one partition. All methods are for the event loop's thread.
 
     Args:
-        record, index: the topic as it is now, and the partition's number in it.
-        driver: of its replica here.
+        record, index: the topic's current record, and the partition's number.
+        driver: its replica's driver.
         neighbours: the other nodes.
     """
 
@@ -37,9 +37,9 @@ class PartitionState:
         self.index = index
         self.name = f"{record.name}/{index}"
         self.is_internal = record.name.startswith(INTERNAL_PREFIX)
-        """Whether clients may not write here."""
+        """Whether it belongs to an internal topic, which clients may not write."""
         self.refusal: ProtocolError | None = None
-        """Why it serves nothing any more: deleted or failed."""
+        """Why it does not serve requests any more: deleted or failed."""
         self.log: PartitionLog = driver.view.store
         self.replica = driver.replica
         self._known = driver.replica.state
@@ -61,12 +61,12 @@ class PartitionState:
 
     @property
     def owner_id(self) -> str:
-        """The node that owns the active epoch, as far as is known here."""
+        """The owner of the active epoch, as known here."""
         return self._known.active.owner
 
     @property
     def route(self) -> Route:
-        """The active epoch, for who looks for its owner. Kept: METADATA asks for every partition at once."""
+        """The active epoch's route. Cached, because METADATA needs it for every partition."""
         active = self._known.active
         if active is not self._routed:
             self._routed, self._route = active, route_of(active)
@@ -74,25 +74,25 @@ class PartitionState:
 
     @property
     def is_member(self) -> bool:
-        """Whether the active epoch has a copy here."""
+        """Whether this node is a replica of the active epoch."""
         return self._known.is_member
 
     @property
     def is_alone(self) -> bool:
         """Whether this node holds the only copy."""
         active = self._known.active
-        if active is not self._looked_at:  # asked with every publish, and looking through a message takes its time
+        if active is not self._looked_at:  # Every publish asks, and reading a message takes time.
             self._looked_at, self._is_alone = active, list(active.placement) == [self._node_id]
         return self._is_alone
 
     @property
     def writer(self) -> Owner | None:
-        """The owner's state, while offsets may be given out."""
+        """The owner's state, while offsets may be assigned."""
         return self._known.owner if self.replica.can_append else None
 
     @property
     def is_moving(self) -> bool:
-        """Whether the owner here is giving the partition to another placement."""
+        """Whether this node, the owner, is moving the partition to another placement."""
         return self.replica.moving
 
     @property
@@ -101,56 +101,56 @@ class PartitionState:
         return self._driver.view.synced(self.epoch)
 
     def is_changing(self, epoch: int) -> bool:
-        """Whether `epoch` is over here, or about to be."""
+        """Whether `epoch` is over, or about to end."""
         return self.epoch != epoch or self._known.promised or self.replica.retiring
 
     # --- offsets ---------------------------------------------------------------------------------------
 
     @property
     def high_watermark(self) -> int:
-        """The end of what is committed, as far as is known here; of a lone copy in LIMBO, the end of what is good."""
+        """The end of the committed records, as known here; of a single copy in LIMBO, the end of the valid ones."""
         if self._known.halted is not None and self.is_alone:
             return self.log.end_offset
         return self._known.high_watermark
 
     @property
     def cut_offset(self) -> int | None:
-        """Where the log is about to be cut; None while it is not."""
+        """Where the log is about to be truncated; None if it is not."""
         return self._driver.cut_offset
 
     @property
     def readable_end(self) -> int:
-        """The end of what is committed and in the log here, and is going to stay there."""
+        """The end of the records that are committed, in this log, and not about to be truncated."""
         end, cut_offset = min(self.high_watermark, self.log.end_offset), self._driver.cut_offset
         return end if cut_offset is None else min(end, cut_offset)
 
     @property
     def log_start(self) -> int:
-        """The first offset that is not deleted, here or on a node that this one is still fetching from."""
+        """The first offset that is not deleted, on this node or on a node that it is fetching from."""
         whole_alone = self.is_alone and self.is_whole
         return max(self.log.start_offset if whole_alone else self._known.log_start, self._known.deleted_below)
 
     @property
     def is_whole(self) -> bool:
-        """Whether no older epoch has still to be fetched from another node."""
+        """Whether no older epoch has to be fetched from another node."""
         return not self.replica.backfill.incomplete
 
     def lies_beyond(self, offset: int, record_epoch: int | None = None) -> bool:
-        """Whether this node gives out the offsets, and no reader can be at `offset`.
+        """Whether this node assigns the offsets, and no reader can be at `offset`.
 
-        The one in front of it was not given out yet; or it was cut, where it is known to have been in `record_epoch`.
+        The record before it was not appended yet; or it was truncated, if it was in `record_epoch`.
 
-        A quorum has ended all that came before the epoch, and nobody else appends to it: what is committed lies below.
-        Only for as long as there is no later epoch, which `Access.confirm_owner` makes sure of.
+        A quorum has ended all earlier epochs, and no other node appends to this one: committed records are below. Valid
+        only while there is no later epoch, which `Access.confirm_owner` checks.
         """
         writer = self.writer
         return writer is not None and (offset > writer.next_offset or self.was_cut(offset, record_epoch))
 
     def was_cut(self, offset: int, record_epoch: int | None) -> bool:
-        """Whether the record in front of `offset`, which was in an epoch, is in it no more, as far as is known here.
+        """Whether the record before `offset` was in `record_epoch` and was truncated, as known here.
 
-        So it is where the epoch ended without all of it: an operator, or the loss of more copies than a quorum can
-        bear, had it end earlier, and other records may have its offset now. None: the epoch is not known.
+        An epoch ends early if an operator ends it, or if more copies are lost than a quorum can bear; other records may
+        have its offsets now. None: the epoch is not known.
         """
         chain, active = self._known.chain, self._known.active
         if record_epoch is None or record_epoch == active.epoch or record_epoch < chain.genesis.epoch:
@@ -161,7 +161,7 @@ class PartitionState:
 
     @property
     def summary(self) -> str:
-        """`active`, `sealed` (nobody owns it now, or not used since the start), `no quorum`, `limbo` or `failed`."""
+        """`active`, `sealed` (without a live owner, or unused since the start), `no quorum`, `limbo` or `failed`."""
         if self.refusal is not None:
             return "failed"
         if self._known.halted is not None:
@@ -174,7 +174,7 @@ class PartitionState:
         return "active" if self._neighbours.alive(active.owner) else "sealed"
 
     def unwritable(self) -> ProtocolError | None:
-        """Why nothing can be written here and waiting makes no sense; None while it does, or can be."""
+        """Return why nothing can be written here and waiting is pointless; None if it can, or soon will be."""
         if self.refusal is not None:
             return self.refusal
         replica = self.replica
@@ -187,7 +187,7 @@ class PartitionState:
             if replica.state.is_member and not self._neighbours.alive(active.owner):
                 return self.quorum_lost() or ProtocolError(
                     pb.EPOCH_CHANGING,
-                    f"{self.name}: {active.owner} is away, and nobody has taken over yet",
+                    f"{self.name}: its owner {active.owner} is down, and no replica has taken over yet",
                     retry_after_ms=RETRY_AFTER_MS,
                 )
             return self.not_owner()
@@ -197,11 +197,11 @@ class PartitionState:
 
     @property
     def lacks_quorum(self) -> bool:
-        """Whether there is a copy here, and too few of the others for records to be taken."""
+        """Whether this node has a copy, but too few other replicas live to accept records."""
         return self._known.is_member and self.quorum_lost() is not None
 
     def quorum_lost(self) -> ProtocolError | None:
-        """Why no quorum can be had, None while one can. Kept until somebody comes or goes: every publish asks."""
+        """Return why there is no quorum, None if there is one. Cached until a node comes or goes, for publishes."""
         active, known = self._known.active, self._quorum_known
         if known is None or known[0] is not active:
             known = self._quorum_known = (active, self._count_living(active))
@@ -215,13 +215,13 @@ class PartitionState:
             return None
         return ProtocolError(
             pb.QUORUM_LOST,
-            f"{self.name}: {living} of {len(active.placement)} replicas are there, {active.ack_quorum} are needed; "
+            f"{self.name}: {living} of {len(active.placement)} replicas are alive, {active.ack_quorum} are needed; "
             f"start {' or '.join(map(repr, away))} again",
             retry_after_ms=10 * RETRY_AFTER_MS,
         )
 
     def forget_quorum(self) -> None:
-        """Count anew who is there: it has changed, and replicas are about to act on it."""
+        """Recount the live replicas, because the set of live nodes has changed."""
         self._quorum_known = None
 
     def not_owner(self) -> ProtocolError:
@@ -229,13 +229,13 @@ class PartitionState:
         active = self._known.active
         return ProtocolError(
             pb.NOT_OWNER,
-            f"{self.name} is owned by {active.owner or 'nobody yet'} in epoch {active.epoch}",
+            f"{self.name} is owned by {active.owner or 'no node yet'} in epoch {active.epoch}",
             retry_after_ms=RETRY_AFTER_MS,
             epoch=active.epoch,
         )
 
     def outdated(self, epoch: int | None) -> ProtocolError:
-        """Return the error for a batch that was computed from the state of an epoch that has ended."""
+        """Return the error for a batch that was computed from the state of an ended epoch."""
         return ProtocolError(
             pb.EPOCH_CHANGING,
             f"{self.name}: the request was computed from the state of epoch {epoch}, which has ended; it is not "
@@ -244,7 +244,7 @@ class PartitionState:
         )
 
     def interrupted(self) -> ProtocolError:
-        """Return the error for a batch that was pending here while another node owned the partition."""
+        """Return the error for a batch that was pending while another node owned the partition."""
         return ProtocolError(
             pb.EPOCH_CHANGING,
             f"{self.name}: another node has owned the partition since the batch was received; the batch is not "
@@ -255,15 +255,15 @@ class PartitionState:
     def limbo_error(self) -> ProtocolError:
         """Return the error of a halted replica."""
         return ProtocolError(
-            pb.LIMBO, f"{self.name} takes no records here: {self._known.halted}; see `tidelog log verify`"
+            pb.LIMBO, f"{self.name} takes no records on this node: {self._known.halted}; run: tidelog log verify"
         )
 
     def out_of_range(self, offset: int, record_epoch: int | None = None) -> ProtocolError:
-        """Return the error for an offset that is gone, was never given out, or was cut, with the bounds."""
+        """Return the error, with the bounds, for an offset that is deleted, beyond the end, or truncated."""
         what = f"offset {offset} is not in {self.log_start}..{self.high_watermark}"
         if self.was_cut(offset, record_epoch):
             what = (
-                f"offset {offset} was reached in epoch {record_epoch}, which ended before it: the log was cut there, "
+                f"offset {offset} is after the end of its epoch {record_epoch}: the log was truncated there, "
                 "and other records may have these offsets now"
             )
         return ProtocolError(
@@ -275,14 +275,14 @@ class PartitionState:
 
     @contextmanager
     def reading(self, offset: int) -> Iterator[None]:
-        """Say, of what fails inside, why nothing can be read from `offset` on.
+        """Convert errors of a read inside the block into those that tell the client where `offset` can be read.
 
-        What is committed and not deleted is out of nobody's range: this copy was cut or set aside under the read, as it
-        is made anew, and whoever believed that it is gone would go on somewhere else.
+        A committed, undeleted offset is never out of range: this copy was truncated or set aside during the read,
+        because it is being replaced, and a client that took the records for deleted would skip them.
 
         Raises:
-            ProtocolError: what it was; NOT_OWNER or EPOCH_CHANGING where this copy lacks the records; the refusal of a
-                partition that is deleted, under which its log was closed.
+            ProtocolError: the original error; NOT_OWNER or EPOCH_CHANGING if this copy lacks the records; the
+                refusal of a deleted partition, whose log was closed during the read.
         """
         try:
             yield
@@ -296,13 +296,13 @@ class PartitionState:
             raise
 
     def not_here(self, offset: int) -> ProtocolError:
-        """Return the error for a committed record that this copy lacks: the owner has it, or is fetching it itself."""
+        """Return the error for a committed record that this copy lacks: the owner has it, or is itself fetching it."""
         missing = self.replica.backfill.missing()
         if missing is None or self._known.active.owner != self._node_id:
             return self.not_owner()
-        what = f"{self.name}: offset {offset} is not here yet, {missing.records:,} older records are missing"
+        what = f"{self.name}: offset {offset} is missing on this node, with {missing.records:,} older records"
         if missing.is_unavailable:
-            where = f"no node that stored epoch {missing.epoch} since has it or answers; start the one that has it"
+            where = f"no node that stored epoch {missing.epoch} has it or answers; start the one that has it"
         else:
             where = f"epoch {missing.epoch} is being fetched from {missing.source or 'another node'}"
         return ProtocolError(pb.EPOCH_CHANGING, f"{what}: {where}", retry_after_ms=FETCHED_AFTER_MS)

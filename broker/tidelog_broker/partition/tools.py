@@ -1,4 +1,4 @@
-"""What every partition of a node works with; the simulated world brings its own."""
+"""The node's resources that every partition uses; the simulation provides its own."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.cluster.route_watch import RouteNews
 from tidelog_broker.core.hot_ring import RingBudget
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
-from tidelog_broker.partition.pass_watch import LastMove
+from tidelog_broker.partition.compaction_progress import ProgressClock
 from tidelog_broker.replication.driver_ports import Neighbours
-from tidelog_broker.replication.takeover_log import TakenOver
+from tidelog_broker.replication.takeover_log import TakeoverLog
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.wire.budget import Budget
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionTools:
-    """See the module."""
+    """Shared resources."""
 
     settings: NodeSettings
     loop: asyncio.AbstractEventLoop
     disk: Disk
-    """What the logs share."""
+    """Resources shared by the logs."""
     io: Offload
-    """For writes, one after the other."""
+    """For writes, in order per partition."""
     readers: Offload
-    """For reads that nobody's write waits for."""
+    """For reads that no write waits for."""
     notes: Offload
-    """For small files beside the logs, and for what a deletion waits for."""
+    """For small files beside the logs, and for syncs before a deletion."""
     compactor: Offload
-    """For passes of compaction, one at a time."""
-    passes: LastMove
-    """When any of them last moved."""
+    """For compaction passes, one at a time."""
+    passes: ProgressClock
+    """The progress of all compaction passes."""
     clock: SteadyClock
-    """Tells how old records are."""
+    """Measures the age of records."""
     contents: Budget
-    """The memory for contents among which duplicates are looked for."""
+    """The memory budget of deduplication windows."""
     producers: ProducerBudget
-    """Counts whose newest batches are known."""
+    """Counts the producers whose newest batches are kept."""
     rings: RingBudget
-    """The memory for newest batches."""
+    """The memory budget of the rings of newest batches."""
     metrics: NodeMetrics
     neighbours: Neighbours
     """The other nodes."""
-    taken_over: TakenOver
-    """Told of each epoch that begins here."""
+    taken_over: TakeoverLog
+    """Collects the epochs that begin on this node, for the log."""
     route_news: RouteNews
-    """Told of each epoch that has ended."""
+    """Informed of each epoch that has ended."""
     storage_failed: Callable[[str, BaseException], None]
-    """Called with where a write or sync failed: the node stops serving this disk."""
+    """Called with the place and error of a failed write or sync: the node then stops."""

@@ -1,1 +1,1 @@
-"""Where partitions should be: moving them by plan, and what their owners advise by themselves."""
+"""Placement of partitions: planned moves, and an owner's own reasons to move a partition."""

@@ -1,13 +1,13 @@
-"""Copies that moves of this node have asked for and that are not whole yet, as far as their nodes tell.
+"""Progress of the new copies that this node's moves have requested.
 
-A move is over in a round, its new copies may need hours for the history. Until they have it, that history lies on
-fewer nodes than wanted, and the nodes that fetch share one pace among all that they fetch. So a mover begins only so
-many moves ahead of that, and asks those nodes in between how far they are. Nobody is waited for in vain: not a node
-that is away, nor one that no longer has to hold the copy, nor a copy that does not grow any more (its source is gone,
-its disk is full, its node does not answer).
+A move takes one round, but its new copies may need hours to fetch the history. Until then that history is on fewer
+nodes than wanted, and each fetching node shares one rate among all of its copies. So a mover keeps only a bounded
+number of moves with incomplete copies, and polls their nodes. It does not wait for a node that is down, for a copy that
+is not needed any more, or for one that makes no progress (its source is gone, its disk is full, its node does not
+answer).
 
-Rejected: that a replica tells its owner with each acknowledgement what it lacks. It is asked for seldom, and the owner
-of the epoch that a move has begun is often another node than the one that has begun it.
+Rejected: reporting missing history with each acknowledgement. It is needed rarely, and the owner of the epoch that a
+move has begun is often another node than the mover.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from tidelog_proto.errors import ProtocolError
 log = logging.getLogger(__name__)
 
 MOVES_MAX: Final = 8
-"""Moves whose new copies are not whole, of those that are asked for and again of those that are advised."""
+"""Bound on moves with incomplete copies, for requested and again for advised moves."""
 STALLED_MS: Final = 60_000
-"""A copy that has not grown for so long is not waited for."""
+"""A copy without progress is not waited for after this."""
 ANSWER_S: Final = 1.0
 
 Told = Mapping[PartitionKey, pb.PartitionInfo]
-"""What a node tells of its own copies."""
+"""A node's report on its own copies."""
 
 _NOT_OPEN: Final = frozenset({"away", "no owner"})
-"""States by which a node tells that it has not taken up a partition yet."""
+"""States of a partition that the reporting node has not opened yet."""
 
 
 async def ask(cluster: Cluster, node_id: str, keys: Collection[PartitionKey]) -> Told:
-    """Ask a node for its copies of some partitions; nothing if it does not answer in time."""
+    """Ask a node for its copies of some partitions; empty if it does not answer in time."""
     wanted = [pb.PartitionName(topic_id=topic_id, partition=index) for topic_id, index in keys]
     asked = pb.Envelope(cluster_status=pb.ClusterStatus(partitions=wanted))
     try:
@@ -51,7 +51,7 @@ async def ask(cluster: Cluster, node_id: str, keys: Collection[PartitionKey]) ->
 
 @dataclass(slots=True)
 class _Copy:
-    """A copy that is being made: what it lacked at best, in records, and since when."""
+    """A copy being filled: the fewest missing records so far, and since when."""
 
     since_ms: int
     records: int | None = None
@@ -59,7 +59,7 @@ class _Copy:
 
 @dataclass(slots=True)
 class _Move:
-    """A move that has been begun: the epoch that it makes, and its new copies by node."""
+    """A begun move: the epoch that it creates, and its new copies by node."""
 
     epoch: int
     advised: bool
@@ -67,12 +67,12 @@ class _Move:
 
 
 class NewCopies:
-    """See the module.
+    """Tracks the new copies of moves.
 
     Args:
-        ask: what a node tells of its own copies of some partitions.
-        alive: whether a node is there.
-        now_ms: a clock that never goes back.
+        ask: requests a node's report on its copies of some partitions.
+        alive: whether a node is alive.
+        now_ms: a monotonic clock.
     """
 
     def __init__(
@@ -88,16 +88,16 @@ class NewCopies:
         self._moves: dict[PartitionKey, _Move] = {}
 
     def has_room(self, key: PartitionKey, *, advised: bool) -> bool:
-        """Whether a move that makes copies may begin, or be tried again; what is advised waits for nothing else."""
+        """Whether a move with new copies may begin or be retried; advised and requested moves count separately."""
         return key in self._moves or sum(move.advised == advised for move in self._moves.values()) < MOVES_MAX
 
     def begun(self, key: PartitionKey, epoch: int, nodes: Collection[str], *, advised: bool) -> None:
-        """A move is on its way to an epoch in which `nodes` hold new copies."""
+        """Record a begun move to an epoch in which `nodes` hold new copies."""
         now_ms = self._now_ms()
         self._moves[key] = _Move(epoch, advised, {node: _Copy(now_ms) for node in nodes})
 
     async def look(self) -> None:
-        """Ask how far the copies are, and forget those that are whole or not to be waited for."""
+        """Poll the copies, and drop those that are complete or not to be waited for."""
         by_node: dict[str, list[PartitionKey]] = {}
         for key, move in self._moves.items():
             for node in move.copies:
@@ -113,7 +113,7 @@ class NewCopies:
                 del self._moves[key]
 
     def _is_awaited(self, key: PartitionKey, epoch: int, node: str, copy: _Copy, info: pb.PartitionInfo | None) -> bool:
-        """Take what a node tells of a copy; return whether it is still to be waited for."""
+        """Update a copy from its node's report; return whether it is still to be waited for."""
         now_ms = self._now_ms()
         if info is not None and info.epoch >= epoch:
             if node not in info.placement:
@@ -126,6 +126,9 @@ class NewCopies:
         if now_ms - copy.since_ms < STALLED_MS:
             return True
         log.warning(
-            "partition %d of %s is not getting whole on %s; others move all the same", key[1], key[0].hex(), node
+            "partition %d of %s makes no progress on %s; continuing to move other partitions",
+            key[1],
+            key[0].hex(),
+            node,
         )
         return False

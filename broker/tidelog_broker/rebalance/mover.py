@@ -1,11 +1,11 @@
-"""Moving partitions by plan: away from nodes that are drained or removed, and to where placement wants them.
+"""Planned moves of partitions: off nodes that are drained or removed, and to where placement wants them.
 
-A partition that lacks copies gets them as soon as there are nodes for all, and one that only nodes hold that merely
-store copies gets one where it may be owned. `ownership_advice`, `temporary_owner` and `preferred_owner` know what else
-should not stay as it is. Each owner moves what it owns: it ends the open epoch and names the next one's nodes in one
-round, which costs its writers some milliseconds; new copies then fetch the history. A few partitions move at a time,
-and no more than a few ahead of the history (see `copy_progress`). Each is tried a few times only: a move that does not
-come about (a node that does not answer) must not fence the same epoch for ever.
+A partition that lacks copies gets them as soon as there are nodes for all, and one that is stored only on nodes that
+may not own it gets a copy on a node that may. `ownership_advice`, `temporary_owner` and `preferred_owner` give further
+reasons to move. Each owner moves what it owns: it ends the open epoch and names the next one's nodes in one round,
+which delays its writers by some milliseconds; new copies then fetch the history. A few partitions move at a time, and
+only a few ahead of the history (see `copy_progress`). Each move is tried a few times only: one that does not succeed (a
+node does not answer) must not fence the same epoch forever.
 """
 
 from __future__ import annotations
@@ -30,29 +30,31 @@ from tidelog_proto import broker_pb2 as pb
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 16
-"""Moves under way at an owner, and begun in a period: some thirty a second, each some milliseconds for its writers."""
+"""Concurrent moves of an owner, and moves begun per period: some thirty a second, each some milliseconds for its
+writers.
+"""
 PERIOD_S: Final = 0.5
 AGAIN_S: Final = 2.0
 TRIES: Final = 3
 REBALANCE_MS: Final = 10_000
-"""A rebalancing looks around for so long at least: who was just started can own only once it has answered."""
+"""The shortest duration of a rebalancing: a node that was just started can own partitions only once it has answered."""
 
 
 _Move = tuple[Owned, Plan, Advice | None]
 
 
 class Mover:
-    """Sees to it that what this node owns goes where it should be.
+    """Moves the partitions that this node owns.
 
     Args:
-        begin_lone: begins an epoch of each only copy here that is to have others, and has no owner since the start.
-        owned: what this node owns at the moment.
-        roll_over: ends an epoch by plan; does nothing where that is too late.
-        cluster: for where placement wants a partition.
-        nodes: for who is draining.
-        advisers: know what is to move although nobody has asked for it, the most urgent first.
-        copies: keeps count of those that moves have asked for and that are not whole.
-        now_ms: the clock by which replicas were heard.
+        begin_lone: begins an epoch of each single copy here that is to get others, and is unowned since the start.
+        owned: returns the partitions that this node owns.
+        roll_over: ends an epoch by plan; does nothing if that is too late.
+        cluster: computes placements.
+        nodes: the registered nodes.
+        advisers: give reasons to move without a request, the most urgent first.
+        copies: tracks the incomplete copies of moves.
+        now_ms: the replicas' clock.
     """
 
     def __init__(
@@ -78,13 +80,13 @@ class Mover:
         self._rebalancing = False
         self._rebalance_until_ms = 0
         self._tries: dict[PartitionKey, tuple[int, int]] = {}
-        """The newest epoch that was to be ended, and how often that was tried."""
+        """The newest epoch to be ended, and the number of attempts."""
         self._holds_back = False
-        """Whether more would move if the copies of earlier moves were whole."""
+        """Whether more would move if the copies of earlier moves were complete."""
         self._woken = asyncio.Event()
 
     def rebalance(self) -> int:
-        """Begin to move everything that this node owns to where placement wants it; return how much that is."""
+        """Begin to move all partitions that this node owns to where placement wants them; return their number."""
         moves = len(self.wanted(everything=True))
         self._rebalancing = True
         self._rebalance_until_ms = self._now_ms() + REBALANCE_MS
@@ -98,9 +100,9 @@ class Mover:
         self._woken.set()
 
     def wanted(self, *, everything: bool) -> list[tuple[Owned, Plan]]:
-        """Return what should move, and where to: off leaving nodes, for missing copies; or all that is out of place.
+        """Return the moves to be done: off leaving nodes and for missing copies; with `everything`, all.
 
-        A node that stores nothing by its role leaves what it stored when it had another one.
+        A node without the role to store gives up the copies that it stored under an earlier role.
         """
         leaving = {
             record.node_id
@@ -119,10 +121,10 @@ class Mover:
         return found
 
     def _with_able_owner(self, owned: Owned, plan: Plan) -> Plan | None:
-        """Return a plan that names no replica that cannot own at once, while another can; None if nothing is left.
+        """Return a plan whose owner can own at once, if any replica can; None if nothing is left to move.
 
-        Who lives according to gossip may have a damaged copy. Named as the owner, it would be replaced in a takeover,
-        and by whoever takes over named again.
+        A node that gossip reports alive may have a damaged copy. As the planned owner it would be replaced by a
+        takeover, and the new owner would plan the same move again.
         """
         active, behind = owned.active, owned.behind(self._now_ms())
         if plan.owner not in behind:
@@ -134,7 +136,7 @@ class Mover:
         return replace(plan, owner=heir.owner) if heir is not None and heir.owner in plan.placement else plan
 
     async def run(self) -> None:
-        """Move what is to be moved, for as long as the node runs."""
+        """Move partitions as long as the node runs."""
         while True:
             await self._copies.look()
             self._begin_lone()
@@ -143,16 +145,18 @@ class Mover:
             if not moved and not is_waiting:
                 self._rebalancing = self._rebalancing and self._holds_back
                 self._woken.clear()
-                with contextlib.suppress(TimeoutError):  # what this node has come to own meanwhile may have to go, too
+                with contextlib.suppress(
+                    TimeoutError
+                ):  # Partitions that this node has come to own meanwhile may have to move, too.
                     async with asyncio.timeout(AGAIN_S):
                         await self._woken.wait()
             await asyncio.sleep(PERIOD_S)
 
     def step(self) -> int:
-        """Begin some moves, by turns one that is advised and one that is asked for: neither waits for all of the other.
+        """Begin some moves, alternating between advised and requested ones, so that neither waits for all of the other.
 
-        Both may concern the same partition, which moves once. Those whose logs are still being synced ahead count, too:
-        the disks would get to the last of many too late. Returns how many are under way.
+        Both may concern the same partition, which moves once. Moves whose logs are still being synced ahead count, too,
+        because the disks would be late for the last of many. Returns the number of moves in progress.
         """
         asked = ((owned, plan, None) for owned, plan in self.wanted(everything=self._rebalancing))
         moved = {owned.key for owned in self._owned() if owned.is_moving}
@@ -181,7 +185,7 @@ class Mover:
                 yield owned, plan, advice
 
     def _move(self, owned: Owned, plan: Plan) -> bool:
-        """Move a partition, unless that was tried often enough or its writers would have to wait."""
+        """Move a partition, unless it was tried too often or its writers would have to wait."""
         if not self._is_able(owned, plan):
             return False
         epoch, tries = self._tries.get(owned.key, (-1, 0))
@@ -196,9 +200,9 @@ class Mover:
         return True
 
     def _is_able(self, owned: Owned, plan: Plan) -> bool:
-        """Whether replicas that keep up are enough to end the epoch, and enough that live to write to the next.
+        """Whether replicas that keep up suffice to end the epoch, and live ones to write to the next.
 
-        A damaged copy has no vote, and one that is in doubt must first have what it lacks.
+        A damaged copy has no vote, and one in doubt must first be completed.
         """
         now_ms = self._now_ms()
         behind = owned.behind(now_ms)

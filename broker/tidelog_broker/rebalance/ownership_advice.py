@@ -1,15 +1,15 @@
-"""When an owner replaces a replica of its partition, or hands the partition over, although no node has died.
+"""Replacing a replica, or handing a partition over, although no node has died.
 
-    a replica lags      for longer than a bound, or it is away and a publish waits for all: a spare node takes its place
-    this disk is full   for a while: another replica owns the partition, this one stores what it can
+    a replica lags      longer than a bound, or it is down and a publish waits for all: a spare node replaces it
+    this disk is full   for some time: another replica becomes the owner, this one stores what it can
 
-Failover is as long as the shortest log of a quorum, and a lagging replica makes it one replica shorter. What lags is a
-matter of time and not of bytes: a burst is caught up with, a broken disk is not. Without a spare everything stays: a
-slow copy is better than none, and a publish that asks for all copies times out.
+Failover needs a quorum of complete logs, and a lagging replica leaves one less. Lag is measured in time, not in bytes:
+a burst is caught up with, a broken disk is not. Without a spare node nothing changes: a slow copy is better than none,
+and a publish that asks for all copies times out.
 
-Each remedy costs a copy of the log, or an epoch, and may turn out to be none: the spare may be as slow, the next disk
-as full. So the same partition is left alone for a minute after one, then for two, up to an hour; and a node that lagged
-is nobody's spare for a while.
+Each remedy costs a copy of the log, or an epoch, and may not help: the spare may be as slow, the next disk as full. So
+the same partition is left alone for a minute after one, then for two, up to an hour; and a node that lagged is not used
+as a spare for a while.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 FULL_S: Final = 5.0
-"""A disk that has been full for so long stays full: retention has had its turn."""
+"""When a disk counts as permanently full: retention has had the time to delete."""
 AGAIN_S: Final = 60.0
 AGAIN_S_MAX: Final = 3600.0
 NO_SPARE_S: Final = 600.0
-"""So long a node that lagged is not taken for a spare."""
+"""How long a node that lagged is not used as a spare."""
 
 
 class Owned(NamedTuple):
@@ -41,7 +41,7 @@ class Owned(NamedTuple):
         active: its epoch.
         followers: its other replicas.
         waits_for_all: whether a publish waits for every replica.
-        full_since_s: since when there has been no space to append to it, on the monotonic clock; None: there is.
+        full_since_s: since when the disk has been full for appends, on the monotonic clock; None if it is not.
         is_moving: whether the end of its epoch is planned already.
     """
 
@@ -55,41 +55,41 @@ class Owned(NamedTuple):
     def behind(self, now_ms: int) -> set[str]:
         """Return the other replicas that could not own the partition at once; see `Follower.keeps_up`.
 
-        A copy that is in doubt or damaged is among them: it acknowledges nothing.
+        A copy that is in doubt or damaged is among them, because it acknowledges nothing.
         """
         return {follower.node_id for follower in self.followers if not follower.keeps_up(now_ms)}
 
     def can_end(self, now_ms: int, *, without: Collection[str] = ()) -> bool:
-        """Whether replicas that keep up, `without` some, are enough to decide the epoch's end: writers wait for it."""
+        """Whether replicas that keep up, `without` some, suffice to decide the epoch's end, for which writers wait."""
         unable = self.behind(now_ms).union(without)
         return len(self.active.placement) - len(unable) >= self.active.ack_quorum
 
 
 class Adviser(Protocol):
-    """Knows of a reason why a partition should move."""
+    """A reason to move partitions."""
 
     @property
     def again_s(self) -> float:
-        """For how long a partition is left alone after the first move for this reason."""
+        """How long a partition is left alone after the first move for this reason."""
         ...
 
     def plan(self, owned: Owned) -> Plan | None:
-        """Return the epoch that would be better than this one, if there is one. Asked also about what is left alone."""
+        """Return a better epoch for a partition, if there is one. Also called for partitions that are left alone."""
         ...
 
 
 @dataclass(slots=True)
 class _Left:
-    """A partition that is left alone until a time, and for how long it will be after the next move."""
+    """A partition that is left alone until a time, and for how long after the next move."""
 
     until_s: float
     next_s: float
 
 
 class Advice:
-    """What an adviser plans, but for partitions that are left alone: after each move for twice as long.
+    """An adviser's plans with exponential back-off per partition: after each move it waits twice as long.
 
-    Which is forgotten when nothing was moved for `AGAIN_S_MAX` longer than that.
+    The back-off is reset if nothing was moved for `AGAIN_S_MAX` longer than that.
     """
 
     def __init__(self, adviser: Adviser) -> None:
@@ -97,13 +97,13 @@ class Advice:
         self._left: dict[PartitionKey, _Left] = {}
 
     def plan(self, owned: Owned, now_s: float) -> Plan | None:
-        """Return the epoch that would be better than this one; None when there is none, or it has to wait."""
+        """Return a better epoch for a partition; None without one, or if it has to wait."""
         plan = self._adviser.plan(owned)
         left = self._left.get(owned.key)
         return plan if left is None or now_s >= left.until_s else None
 
     def taken(self, key: PartitionKey, now_s: float) -> None:
-        """The plan for a partition is being carried out: leave it alone for a while, or for longer than last time."""
+        """Record a move for a partition: leave it alone for a while, or for longer than last time."""
         self._left = {left: until for left, until in self._left.items() if now_s < until.until_s + AGAIN_S_MAX}
         first_s, before = self._adviser.again_s, self._left.get(key)
         wait_s = before.next_s if before is not None else first_s
@@ -111,13 +111,13 @@ class Advice:
 
 
 class EpochTimes:
-    """For how long something has been seen to hold of partitions, each in one epoch."""
+    """How long a condition has held for partitions, each in one epoch."""
 
     def __init__(self) -> None:
         self._since: dict[PartitionKey, tuple[int, float]] = {}
 
     def held_s(self, owned: Owned, now_s: float) -> float:
-        """Return for how long it has held by now, where it does: 0 when it is seen for the first time."""
+        """Return how long the condition has held, given that it holds: 0 at the first call."""
         epoch, since_s = self._since.get(owned.key, (-1, now_s))
         if epoch != owned.active.epoch:
             since_s = now_s
@@ -125,21 +125,21 @@ class EpochTimes:
         return now_s - since_s
 
     def broken(self, key: PartitionKey) -> None:
-        """It does not hold of a partition."""
+        """Record that the condition does not hold for a partition."""
         self._since.pop(key, None)
 
     def clear(self) -> None:
-        """It holds of none."""
+        """Record that the condition holds for no partition."""
         self._since.clear()
 
 
 class OwnershipAdvice:
-    """See the module.
+    """Advice about lagging replicas and full disks.
 
     Args:
-        cluster: who lives, and where a copy can go.
-        lag_ms: the bound.
-        now_ms: the clock by which replicas were heard.
+        cluster: liveness of the nodes, and placement of copies.
+        lag_ms: the bound on lag.
+        now_ms: the replicas' clock.
         clock_s: the monotonic clock.
     """
 
@@ -163,7 +163,7 @@ class OwnershipAdvice:
         return AGAIN_S
 
     def plan(self, owned: Owned) -> Plan | None:
-        """Return the epoch that would be better than this one; None when this one is fine, or nothing can be done."""
+        """Return a better epoch for a partition; None if this one is fine, or there is no remedy."""
         is_full = owned.full_since_s is not None and self._clock_s() - owned.full_since_s >= FULL_S
         return (self._another_owner(owned) if is_full else None) or self._without_laggard(owned)
 
@@ -178,7 +178,9 @@ class OwnershipAdvice:
             if follower.lag_ms(now_ms) >= self._lag_ms or (owned.waits_for_all and not alive(follower.node_id))
         ]
         if not laggards or not owned.can_end(now_ms, without=laggards):
-            return None  # with a quorum of laggards nothing could be decided: the load is too much, or the owner slow
+            return (
+                None  # With a quorum of laggards nothing could be decided: the load is too high, or the owner is slow.
+            )
         now_s = self._clock_s()
         self._lagged_s |= dict.fromkeys(laggards, now_s)
         self._lagged_s = {node: at_s for node, at_s in self._lagged_s.items() if now_s - at_s < NO_SPARE_S}

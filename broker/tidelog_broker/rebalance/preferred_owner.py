@@ -1,13 +1,12 @@
-"""Ownership goes back to the nodes that placement prefers, once the cluster has been calm for a while.
+"""Returns ownership to the nodes that placement prefers, once the cluster has been stable for a while.
 
-Whoever takes over owns what it took, and keeps it: to give it back at once would be a second interruption, and on a
-node that comes and goes one after the other. So after a restart of every node, one by one, the last of them would own
-nothing for ever. When nothing has changed for some time (nobody came, went or was even suspected, and the epoch itself
-is that old), an owner hands a partition to the first of its replicas in placement's order, if that keeps up. No copy
-moves: that is for `cluster rebalance`.
+A node that takes over keeps the ownership: returning it at once would be a second interruption, and for an unstable
+node one after the other. So after a rolling restart the last node would own nothing forever. When nothing has changed
+for some time (no node came, went or was even suspected, and the epoch itself is that old), an owner hands a partition
+to the first of its replicas in placement's order, if that keeps up. No copy moves: that is for `cluster rebalance`.
 
-A partition that comes back here may have a reason for it that is seen only over there, such as a full disk. So each
-time it takes twice as long until it is handed over again.
+A partition that comes back may have a reason that only the other node sees, such as a full disk. So each time it takes
+twice as long until it is handed over again.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from tidelog_broker.rebalance.ownership_advice import EpochTimes, Owned
 
 
 class PreferredOwner:
-    """See the module.
+    """Advice about ownership that placement prefers elsewhere.
 
     Args:
-        cluster: what has changed, and whom placement prefers.
-        calm_ms: how long nothing must have; 0: ownership is never given back.
-        now_ms: the clock by which replicas were heard.
+        cluster: its version of changes, and placement's preferred owner.
+        calm_ms: the required time without changes; 0: ownership is never returned.
+        now_ms: the replicas' clock.
         clock_s: the monotonic clock.
     """
 
@@ -47,15 +46,15 @@ class PreferredOwner:
         self._here = EpochTimes()
         """Epochs that were here since the last change, as far as they have been seen."""
         self._preferred: dict[PartitionKey, int] = {}
-        """Epochs that are owned by whom placement prefers: to find that out means to look at every node."""
+        """Epochs owned by the preferred node; cached, because the computation examines every node."""
 
     @property
     def again_s(self) -> float:
-        """See `Adviser`. Should a partition come back, it stays for longer than the calm that an epoch needs anyway."""
+        """See `Adviser`. A partition that comes back stays longer than the stable time that an epoch needs anyway."""
         return 2 * self._calm_s
 
     def plan(self, owned: Owned) -> Plan | None:
-        """Return the epoch by which a partition goes to the owner that placement prefers; None to leave it."""
+        """Return the epoch by which a partition goes to the preferred owner; None to leave it."""
         if self._cluster.version != self._version:
             self._version = self._cluster.version
             self._here.clear()

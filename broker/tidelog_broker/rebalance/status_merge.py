@@ -1,9 +1,9 @@
-"""What several nodes tell of the same partitions, put together.
+"""Merging the reports of several nodes about the same partitions.
 
-Each node knows its own copies. Of a partition the newest epoch counts, and in it the owner's word; whether a copy has
-all of the history, or is in doubt or damaged, only its own node can say: an owner sees that it does not answer, not
-why. Rejected: that replicas tell their owner how much they lack. It would be one more thing to keep right between
-nodes, for a question that an operator asks now and then.
+Each node knows its own copies. For a partition the newest epoch counts, and in it the owner's report; whether a copy
+has all of the history, or is in doubt or damaged, only its own node can tell: an owner sees that it does not answer,
+not why. Rejected: replicas that report missing history to their owner, which would be more state to keep consistent
+between nodes for a question that an operator asks rarely.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Final, NamedTuple
 from tidelog_proto import broker_pb2 as pb
 
 _NOT_WHOLE: Final = frozenset({"limbo", "failed", "away", "no owner"})
-"""States of a copy that is damaged, or not there."""
+"""States of a copy that is damaged or missing."""
 
 _UNTOLD: Final = frozenset({"idle", "away", "no owner"})
-"""States by which a node says that it has no offsets to tell: its log is not open, or it has none."""
+"""States without offsets: the node's log is not open, or it has none."""
 
 
 class _Lacks(NamedTuple):
-    """What a node says that its copy lacks of sealed epochs, and what is wrong with it beside that."""
+    """The reported missing history of a copy in sealed epochs, and its other faults."""
 
     epochs: int
     records: int
@@ -34,7 +34,7 @@ class _Lacks(NamedTuple):
 
 
 def told_topics(told: Iterable[pb.ClusterStatusReply]) -> dict[bytes, dict[str, pb.TopicInfo]]:
-    """Return, by topic id, which node tells what. Every reply is of one node about itself."""
+    """Return, by topic id, each node's report. Every reply is a node's report about itself."""
     found: dict[bytes, dict[str, pb.TopicInfo]] = {}
     for reply in told:
         for topic in reply.topics if reply.nodes else ():
@@ -43,7 +43,7 @@ def told_topics(told: Iterable[pb.ClusterStatusReply]) -> dict[bytes, dict[str, 
 
 
 def merge_topic(node_id: str, own: pb.TopicInfo, told: Mapping[str, pb.TopicInfo]) -> None:
-    """Make of what `node_id` tells of a topic's partitions what is best known of them."""
+    """Update `node_id`'s report on a topic's partitions with the best known state."""
     for partition in own.partitions:
         infos = _about(partition.partition, told)
         lacks = {teller: _Lacks.of(info) for teller, info in infos.items()} | {node_id: _Lacks.of(partition)}
@@ -58,17 +58,17 @@ def merge_topic(node_id: str, own: pb.TopicInfo, told: Mapping[str, pb.TopicInfo
 
 
 def removal_fault(node_id: str, told: Mapping[str, pb.ClusterStatusReply]) -> str:
-    """Return why removing a node now could lose records, for an operator; empty when it cannot.
+    """Return why removing a node now could lose records, for the operator; empty if it could not.
 
-    History follows a partition to its new nodes long after its open epoch has moved. Until a majority of those have
-    all of it, and nobody who answers is still fetching, the node may hold the only copy of something. A copy that is in
-    doubt or damaged does not count. Where the node has to leave one of the open epoch's copies behind, those that count
-    have all that is committed, as the owner knows. Of a replica that does not answer nothing is known: it does not
-    count, and does not hold the removal up.
+    History follows a partition to its new nodes long after its open epoch has moved. Until a majority of those have all
+    of it, and no node that answers is still fetching, the removed node may hold the only copy of something. A copy that
+    is in doubt or damaged does not count. If the node is in the placement of the open epoch, only copies with all
+    committed records, as the owner knows, count. Nothing is known of a replica that does not answer: it does not count,
+    and does not delay the removal.
 
     Args:
-        node_id: the node that is to be removed.
-        told: the status of each node that has answered, by itself.
+        node_id: the node to be removed.
+        told: the status of each node that has answered, by node.
     """
     for topics in told_topics(told.values()).values():
         for partition in next(iter(topics.values())).partitions:
@@ -81,25 +81,25 @@ def removal_fault(node_id: str, told: Mapping[str, pb.ClusterStatusReply]) -> st
                 if info.missing_epochs:
                     return (
                         f"{node!r} still fetches {info.missing_records:,} older records of {name}, and {node_id!r} may "
-                        "be the only one to have them; wait until `tidelog cluster status --internal` shows none"
+                        "have the only copy; wait until `tidelog cluster status --internal` shows none"
                     )
             if not others:
-                return f"{node_id!r} has the only copy of {name}; let another node have one first"
+                return f"{node_id!r} has the only copy of {name}; add another replica first"
             held = {replica.node_id: replica.held_offset for replica in best.replicas}
-            if node_id in best.placement:  # it may have acknowledged what another of them lacks of the open epoch
+            if node_id in best.placement:  # It may have acknowledged records of the open epoch that another copy lacks.
                 known = {node: info for node, info in known.items() if held.get(node, -1) >= best.high_watermark}
             awaited = [_awaited(node, known.get(node)) for node in others]
             whole = awaited.count("")
             if whole < min(len(others), len(best.placement) // 2 + 1):
                 return (
-                    f"{name}: only {whole} of {len(others)} other copies are known to be whole, and {node_id!r} may "
-                    f"have what they lack; wait for {', '.join(filter(None, awaited))}"
+                    f"{name}: only {whole} of {len(others)} other copies are known to be complete, and {node_id!r} may "
+                    f"have the missing records; wait for {', '.join(filter(None, awaited))}"
                 )
     return ""
 
 
 def _awaited(node_id: str, info: pb.PartitionInfo | None) -> str:
-    """Return a node whose copy cannot be counted on, and why if it says so; empty for one whose copy is whole."""
+    """Return a node whose copy does not count, with the reason if it is known; empty if the copy is complete."""
     if info is None:
         return repr(node_id)
     fault = info.copy_fault or (info.state if info.state in _NOT_WHOLE else "")
@@ -107,7 +107,7 @@ def _awaited(node_id: str, info: pb.PartitionInfo | None) -> str:
 
 
 def _about(partition: int, told: Mapping[str, pb.TopicInfo]) -> dict[str, pb.PartitionInfo]:
-    """Return who tells what of a partition; each tells of some, in order."""
+    """Return the reports on a partition by node; each topic's partitions are in order."""
     found: dict[str, pb.PartitionInfo] = {}
     for teller, topic in told.items():
         at = bisect_left(topic.partitions, partition, key=_number_of)
@@ -121,9 +121,9 @@ def _number_of(info: pb.PartitionInfo) -> int:
 
 
 def _best(infos: Mapping[str, pb.PartitionInfo]) -> str:
-    """Return who knows a partition best: its newest epoch, as its owner if that has told, or else one of its nodes.
+    """Return the node with the best report: of the newest epoch, from its owner if possible, else from a replica.
 
-    Where the owner's log is not open, a node whose log is knows more.
+    If the owner's log is not open, a node with an open log knows more.
     """
 
     def worth(teller: str) -> tuple[int, bool, bool, bool]:

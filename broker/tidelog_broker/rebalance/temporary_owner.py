@@ -1,13 +1,12 @@
-"""Temporary ownership: a node that merely stores copies owns a partition while no other replica can.
+"""Temporary ownership: a node that may only store copies owns a partition while no other replica can.
 
-By its role it owns nothing, but writes that nobody takes help no one: where no living replica may own, one that only
-stores copies takes over, or is handed what a stopping node owns. It gives the partition up as soon as a replica
-that may own keeps up, and does not wait for the long calm of `preferred_owner`: its publishers are where they should
-not be.
+By its role such a node owns nothing, but a partition without an owner takes no writes: if no live replica may own it, a
+node that only stores copies takes over, or gets what a stopping node owns. It gives the partition up as soon as a
+replica that may own it keeps up, without the long stable time of `preferred_owner`.
 
-It waits a little, and each time that the partition is back much longer: a replica that comes and goes must not take its
-publishers along, and it may have handed over for a reason that is seen only there, such as a full disk. No copy moves;
-where none of the replicas may own, `mover` makes a copy on a node that may.
+It waits a little, and much longer each time the partition comes back: an unstable replica must not drag its publishers
+along, and it may have handed over for a reason that only it sees, such as a full disk. No copy moves; if none of the
+replicas may own it, `mover` creates a copy on a node that may.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.rebalance.ownership_advice import EpochTimes, Owned
 
 STEADY_S: Final = 10.0
-"""So long a replica that may own has to keep up with this node before it does."""
+"""How long a replica that may own has to keep up before it does."""
 AGAIN_S: Final = 300.0
 
 
 class TemporaryOwner:
-    """See the module.
+    """Advice about partitions that this node owns temporarily.
 
     Args:
-        cluster: who may own, and who is there.
-        now_ms: the clock by which replicas were heard.
+        cluster: roles and liveness of the nodes.
+        now_ms: the replicas' clock.
         clock_s: the monotonic clock.
     """
 
@@ -44,11 +43,11 @@ class TemporaryOwner:
 
     @property
     def again_s(self) -> float:
-        """See `Adviser`. Should a partition be back, it stays for longer."""
+        """See `Adviser`. A partition that comes back stays longer."""
         return AGAIN_S
 
     def plan(self, owned: Owned) -> Plan | None:
-        """Return the epoch by which a partition goes to a replica that may own it; None while this node must."""
+        """Return the epoch by which a partition goes to a replica that may own it; None while there is none."""
         plan = self._cluster.relief(owned.key, owned.active, behind=owned.behind(self._now_ms()))
         if plan is None:
             self._could_go.broken(owned.key)

@@ -1,1 +1,1 @@
-"""The shell around `core.replication`: it carries out what replicas want, and keeps their logs and journals."""
+"""The I/O shell around `core.replication`: carries out the replicas' effects, and keeps their logs and journals."""

@@ -1,10 +1,10 @@
 """Anti-entropy: nodes compare chains of epochs, so that a node that missed a decision learns it.
 
-A decision is told to the nodes of the epoch that ends and of the one that begins, once. The news can get lost, and
-worst of all on its way to the node that the decision makes the owner, because then nobody speaks of the new epoch at
-all. So every replica that is not the owner tells the owner how long its chain is: soon after an epoch has begun, then
-less and less often, and for ever now and then. Whose chain is shorter asks for the rest. A replica outside the
-placement asks all nodes that it has a link to: it may be the one that is named.
+A decision is sent once to the nodes of the epoch that ends and of the one that begins. The message can get lost, and
+worst of all on its way to the new owner, because then no node sends messages of the new epoch. So every replica that is
+not the owner sends the owner the length of its chain: soon after an epoch has begun, then at doubling intervals, and at
+the longest interval forever. The node with the shorter chain requests the rest. A replica outside the placement asks
+all linked nodes, because it may be the named owner.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from tidelog_broker.replication.replicas import Replication
 
 PERIOD_S: Final = 0.1
 LOOKS_MAX: Final = 500
-"""How many replicas are looked at in a period: all of many thousand each time would take a tenth of a core."""
+"""How many replicas are examined per period: examining all of many thousand each time would take a tenth of a core."""
 
 EVERY: Final = 256
-"""Looks after which every replica speaks again, however old its epoch is."""
+"""The longest interval between a replica's messages, in looks."""
 
 
 class AntiEntropy:
-    """Runs as long as the node does.
+    """Compares chains as long as the node runs.
 
     Args:
         node_id: this node.
         replication: its replicas.
-        cluster: to send, and to know who is linked.
+        cluster: sends messages to linked nodes.
     """
 
     def __init__(self, node_id: str, replication: Replication, cluster: Cluster) -> None:
@@ -41,20 +41,20 @@ class AntiEntropy:
         self._replication = replication
         self._cluster = cluster
         self._ages: dict[PartitionKey, tuple[int, int]] = {}
-        """Of each replica its epoch, and how often it was looked at in that."""
+        """Per replica its epoch, and the number of looks in that epoch."""
         self._seen: dict[PartitionKey, tuple[int, int]] = {}
-        """The same as of this round."""
+        """The same for the current round."""
         self._left: list[ReplicaDriver] = []
-        """Who has not been looked at in this round."""
+        """The replicas still to be examined in this round."""
 
     async def run(self) -> None:
-        """Compare, again and again."""
+        """Compare chains periodically."""
         while True:
             await asyncio.sleep(PERIOD_S)
             self.step()
 
     def step(self) -> None:
-        """Let a period go by."""
+        """Examine the replicas of one period."""
         if not self._left:
             self._left = self._replication.all()
             self._ages, self._seen = self._seen, {}
@@ -65,7 +65,7 @@ class AntiEntropy:
             epoch, age = self._ages.get(driver.key, (-1, 0))
             age = age + 1 if epoch == active.epoch else 1
             self._seen[driver.key] = (active.epoch, age)
-            # At 1, 2, 4, 8, … looks, and then at a time of its own in each stretch of EVERY.
+            # At looks 1, 2, 4, 8, …, and then once per EVERY looks at an offset of the replica's own.
             if age & (age - 1) == 0 or age % EVERY == hash(driver.key) % EVERY:
                 self._tell(replica)
 

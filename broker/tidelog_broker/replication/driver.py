@@ -1,12 +1,12 @@
-"""Carries out what one partition's replica wants: sends, reads, and writes one after the other.
+"""The driver of one partition's replica: carries out its effects, with one write at a time.
 
-Theory of operation. After every input `pump` takes the replica's effects. Messages leave at once, before the node's own
-write, so that the replicas write at the same time. Writes form one queue: each is begun when the one before it is done,
-and `Replica.wrote` tells of each in order. Appends that continue each other, queued while a write was on its way, are
-written as one and synced once. Journal entries of all partitions meet in `Chains`, which merges them.
+After every input `pump` takes the replica's effects. Messages are sent at once, before the node's own write, so that
+the replicas write at the same time. Writes form one queue: each begins when the previous one is done, and
+`Replica.wrote` reports each in order. Consecutive appends that were queued during a write are written as one and synced
+once. Journal entries of all partitions are merged by `Chains`.
 
-A write that needs no sync, is small and finds its space taken already, is done on the event loop itself while that is
-quick (see `inline_writes`); everything else goes to the I/O worker of the partition.
+A write that needs no sync, is small and fits the allocated space runs on the event loop itself while that is fast (see
+`inline_writes`); everything else runs on the partition's I/O worker.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.replica import Repair, Replica
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.replication import log_writer
+from tidelog_broker.replication.background_syncs import BackgroundSyncs
 from tidelog_broker.replication.driver_ports import Listener, Tools
 from tidelog_broker.replication.inline_writes import sleeps
-from tidelog_broker.replication.replica_log import ReplicaLog, Stretch
-from tidelog_broker.replication.syncing_ahead import SyncingAhead
+from tidelog_broker.replication.replica_log import BatchRange, ReplicaLog
 from tidelog_broker.storage.io.errors import DamagedError, StorageError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import MIB
@@ -60,28 +60,28 @@ from tidelog_proto.limits import MIB
 log = logging.getLogger(__name__)
 
 QUEUED_BYTES_MAX: Final = 32 * MIB
-"""Past this, appends of the owner are passed over; what is missed is pulled later, at this node's pace."""
+"""Beyond this, appends of the owner are dropped and pulled later, at this node's pace."""
 
 
 class _Queued(NamedTuple):
-    """Something for the disk; `size_bytes` of it came from other nodes."""
+    """A queued write; `size_bytes` of it came from other nodes."""
 
     effect: Write | RebuildProducers
     size_bytes: int
     has_space: bool
-    """Whether there is surely space for it: an owner makes sure of that before it gives out offsets."""
+    """Whether its space is allocated: an owner allocates before it assigns offsets."""
 
 
 class ReplicaDriver:
-    """See the module. Nothing is carried out before `start`.
+    """The driver of one replica. Nothing is carried out before `start`.
 
     Args:
         key, name: the partition.
-        io_key: its I/O worker.
-        replica, view: its core, and what that sees of the log.
-        tools: the node's.
+        io_key: its worker key.
+        replica, view: the core's replica, and its view of the log.
+        tools: the node's resources.
         schedule: called when the replica's deadline may have changed.
-        schedule_later: the same after what comes by the thousand, and moves no deadline that is near.
+        schedule_later: the same for frequent inputs that do not change a near deadline.
     """
 
     def __init__(
@@ -101,14 +101,14 @@ class ReplicaDriver:
         self.replica = replica
         self.view = view
         self.scheduled_ms: int | None = None
-        """When it will be ticked."""
+        """When the next tick is scheduled."""
         self.is_touched = False
-        """Whether its deadline is to be looked at."""
+        """Whether its deadline is to be examined."""
         self.written_ms = 0
-        """When something was last written to its log here."""
+        """When its log was last written."""
         self.stopped = False
         self.queued_bytes = 0
-        """Of batches from other nodes that are not written yet."""
+        """Size of the batches from other nodes that are not written yet."""
         self._io_key = io_key
         self._tools = tools
         self._schedule = schedule
@@ -116,44 +116,44 @@ class ReplicaDriver:
         self._listener: Listener | None = None
         self._queue: deque[_Queued] = deque()
         self._cuts: deque[int] = deque()
-        """Of the cuts in the queue, in its order."""
+        """Offsets of the truncations in the queue, in order."""
         self._writing = False
         self._pumping = False
         self._may_be_due = False
-        """Whether the deadline may be earlier for what is being carried out."""
+        """Whether the effects being carried out may move the deadline to an earlier time."""
         self._decisions_queued = 0
         self._in_doubt = bool(view.doubt)
-        self._ahead = SyncingAhead(tools.ahead, io_key, view, done=self._synced_ahead, failed=self._fail)
+        self._ahead = BackgroundSyncs(tools.ahead, io_key, view, done=self._synced_ahead, failed=self._fail)
 
     @property
     def cut_offset(self) -> int | None:
-        """Where the log is about to be cut; None when it is not. What lies behind that may have been decided otherwise.
+        """Where the log is about to be truncated; None if it is not. Later records may have been decided otherwise.
 
-        The watermark moves when a decision is known, the cut is done when the disk gets to it.
+        The watermark moves when a decision is known; the truncation happens later, when the write queue gets to it.
         """
         return min(self._cuts, default=None)
 
     @property
     def is_learning(self) -> bool:
-        """Whether a decision is known that the journal does not have yet: after a crash this node may not know it."""
+        """Whether a known decision is not in the journal yet: after a crash this node may not know it."""
         return self._decisions_queued > 0
 
     # --- inputs ----------------------------------------------------------------------------------------
 
     def start(self, listener: Listener) -> None:
-        """Begin to carry out effects, and to tell of news."""
+        """Begin to carry out effects, and to notify the listener."""
         self._listener = listener
-        self.tick()  # whoever is missing now is not going to be missed later
+        self.tick()  # Nodes that are already down would cause no later notification.
 
     def stop(self) -> None:
-        """Begin no more writes; what is on its way to the disk gets there, and nobody is told."""
+        """Begin no more writes; pending writes complete without notification."""
         self.stopped = True
         self._ahead.stop()
         self._queue.clear()
         self._count(-self.queued_bytes)
 
     def receive(self, sender: str, message: PeerMessage, batches: Sequence[Batch]) -> None:
-        """Hand a message of another node to the replica."""
+        """Pass a message of another node to the replica."""
         kind = type(message)
         if self.stopped or (kind is pb.AppendBatch and self.queued_bytes > QUEUED_BYTES_MAX):
             return
@@ -166,27 +166,27 @@ class ReplicaDriver:
             self._carry_on(soon=kind is not pb.AppendBatch, may_be_due=may_be_due)
 
     def tick(self) -> None:
-        """Let time pass for the replica."""
+        """Let the replica act on the current time."""
         if not self.stopped:
             self.replica.tick(self._tools.now_ms())
             self.pump()
 
     def liveness_changed(self) -> None:
-        """Let the replica look again at who is alive."""
+        """Let the replica check again which nodes are alive."""
         if not self.stopped:
             self.replica.liveness_changed(self._tools.now_ms())
             self.pump()
 
     def want_owner(self) -> None:
-        """Somebody wants to write here."""
+        """Request ownership: a client wants to write."""
         if not self.stopped:
             self.replica.want_owner(self._tools.now_ms())
             self.pump()
 
     def assign(self, batches: Sequence[Batch]) -> Group:
-        """Give offsets to verified batches, for which the log has space: they are sent and written by `go`.
+        """Assign offsets to verified batches, whose space is allocated; `go` sends and writes them.
 
-        That must follow, and no other group before this one is written.
+        The caller must call `go` next, and assign no other group before this one is written.
         """
         return self.replica.assign(batches, now_us=self._tools.wall_us(), now_ms=self._tools.now_ms())
 
@@ -197,20 +197,21 @@ class ReplicaDriver:
             self.pump()
 
     def confirm(self) -> int:
-        """Ask whether this node still owns the epoch; `Listener.owner_confirmed` tells. Only while it may append.
+        """Ask whether this node still owns the epoch, and return the number of the question; only while it may append.
 
-        The question leaves with the `pump` that must follow: its number is the caller's before the answer is.
+        `Listener.owner_confirmed` has the answer. The caller must call `pump` next, which sends the question: it needs
+        the number before the answer arrives.
         """
         return self.replica.ownership.confirm()
 
     def raise_log_start(self, offset: int) -> None:
-        """Retention has deleted what lies below `offset`."""
+        """Report that retention has deleted the records below `offset`."""
         if not self.stopped:
             self.replica.raise_log_start(offset, self._tools.now_ms())
             self.pump()
 
     def damaged(self, epoch: int, reason: str) -> Repair:
-        """An epoch of the log has rotted; return what is done about it."""
+        """Report that an epoch of the log has rotted; return how it is repaired."""
         if self.stopped:
             return "none"
         repair = self.replica.damaged(epoch, reason, self._tools.now_ms())
@@ -218,13 +219,13 @@ class ReplicaDriver:
         return repair
 
     def compacted(self) -> None:
-        """Compaction has put new versions of epochs in place."""
+        """Report that compaction has replaced epochs by new versions."""
         if not self.stopped:
             self.replica.backfill.go_on(self._tools.now_ms())
             self.pump()
 
     def delete_below(self, offset: int) -> None:
-        """Have records below a committed offset deleted, as the owner; `Listener.records_deleted` tells of it."""
+        """As the owner, have records below a committed offset deleted; `Listener.records_deleted` reports it."""
         if not self.stopped:
             self.replica.delete_below(offset, self._tools.now_ms())
             self.pump()
@@ -232,31 +233,31 @@ class ReplicaDriver:
     # --- effects ---------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Carry out what the replica wants, until it wants nothing more for now."""
+        """Carry out the replica's effects until there are none."""
         self._carry_on(soon=True)
 
     def go(self) -> None:
-        """Carry out what `assign` has ordered."""
+        """Carry out the effects of `assign`."""
         self._carry_on(soon=False)
 
     def _carry_on(self, *, soon: bool, writes: bool = True, may_be_due: bool = True) -> None:
-        """As `pump`.
+        """Carry out effects, see `pump`.
 
         Args:
-            soon: False: what the replica was told moves no deadline that is near.
-            writes: whether one may be begun.
-            may_be_due: False: it moves no deadline to an earlier time at all.
+            soon: False if the input does not change a near deadline.
+            writes: whether a write may begin.
+            may_be_due: False if the input moves no deadline to an earlier time.
         """
         listener = self._listener
         self._may_be_due |= may_be_due
         if self._pumping or listener is None or self.stopped:
-            return  # where effects are being carried out already, these are, too
+            return  # An outer call is carrying out effects and handles these, too.
         self._pumping = True
         replica, send = self.replica, self._tools.neighbours.send
         try:
             while True:
                 for effect in replica.take_effects() if replica.state.effects else ():
-                    if isinstance(effect, Append):  # the most frequent by far, then what is sent
+                    if isinstance(effect, Append):  # The most frequent effect by far, then Send.
                         self._enqueue(effect)
                     elif isinstance(effect, Send):
                         send(effect.to, effect.message, effect.batches)
@@ -279,7 +280,7 @@ class ReplicaDriver:
             case CommitMoved():
                 listener.commit_moved()
             case Append() | Send():
-                raise AssertionError("`_carry_on` does it")
+                raise AssertionError("handled by `_carry_on`")
             case ReadLog():
                 self._read(effect)
             case SyncAhead():
@@ -302,13 +303,13 @@ class ReplicaDriver:
     def _read(self, effect: ReadLog) -> None:
         was_open = effect.epoch == self.replica.state.active.epoch
 
-        def done(found: Stretch | None, error: BaseException | None) -> None:
+        def done(found: BatchRange | None, error: BaseException | None) -> None:
             if self.stopped:
                 return
             if found is None:
                 log.warning("%s: epoch %d cannot be read for another node: %s", self.name, effect.epoch, error)
                 nothing = Position(effect.from_offset, 0)
-                found = Stretch((), nothing, nothing)
+                found = BatchRange((), nothing, nothing)
             if was_open and isinstance(error, DamagedError):
                 self.replica.damaged(effect.epoch, error.message, self._tools.now_ms())
             self.replica.read(effect, found.batches, found.base, found.end, self._tools.now_ms())
@@ -342,7 +343,7 @@ class ReplicaDriver:
         self._queue.append(_Queued(effect, size_bytes, has_space))
 
     def _is_own(self, effect: Append) -> bool:
-        """Whether an append is of an epoch that this node owns, or owned before it was started again."""
+        """Whether an append is of an epoch that this node owns, or owned before its restart."""
         active = self.replica.state.chain.active
         descriptor = active if active.epoch == effect.epoch else self.replica.state.chain.descriptor(effect.epoch)
         return descriptor.owner == self.replica.state.node_id
@@ -352,7 +353,7 @@ class ReplicaDriver:
         self._tools.peers_budget.take(size_bytes)
 
     def _write_next(self) -> None:
-        """Begin the next write; writes that are done at once are followed by the one after them."""
+        """Begin the next write; writes that complete at once are followed by the next one."""
         while self._queue and not self._writing and not self.stopped:
             self._writing = True
             effect = self._queue[0].effect
@@ -371,7 +372,7 @@ class ReplicaDriver:
                     self._perform(effect)
 
     def _merged(self) -> list[Append]:
-        """Return the first append and those behind it that continue it, up to a group's size."""
+        """Return the first append and those after it that continue it, up to a group's size."""
         group: list[Append] = []
         size_bytes = 0
         for queued in self._queue:
@@ -388,7 +389,7 @@ class ReplicaDriver:
         return group
 
     def _append(self, group: list[Append]) -> None:
-        """Write appends here and now if that is quick, else on the worker."""
+        """Write appends on the event loop if that is fast, else on the worker."""
         started = time.perf_counter()
         synced = self.view.synced(group[0].epoch)
         inline_writes = self._tools.inline_writes
@@ -422,10 +423,10 @@ class ReplicaDriver:
         assert self._listener is not None
         ended = time.perf_counter()
         is_owner = self.replica.state.owner is not None
-        may_be_due = is_owner or self._in_doubt or not ok  # a follower has all it wanted
+        may_be_due = is_owner or self._in_doubt or not ok  # A follower has everything that it requested.
         self._tell(len(group), ok=ok)
-        if not is_owner:  # the owner waits for the acknowledgement, nobody for the rest
-            self._carry_on(soon=not ok, writes=False, may_be_due=may_be_due)  # the next append is told of after this
+        if not is_owner:  # The owner waits for the acknowledgement; nothing waits for the rest.
+            self._carry_on(soon=not ok, writes=False, may_be_due=may_be_due)  # The next append is reported after this.
         if ok:
             self._listener.appended(group, seconds=ended - started)
         self._carry_on(soon=not ok, may_be_due=may_be_due)
@@ -442,7 +443,7 @@ class ReplicaDriver:
         self._tools.io.start(self._io_key, partial(log_writer.perform, self.view, effect), done)
 
     def _written(self, *, ok: bool) -> None:
-        """Tell the replica of a write that is done."""
+        """Report a completed write to the replica."""
         self._writing = False
         if self.stopped:
             return
@@ -465,7 +466,7 @@ class ReplicaDriver:
             self._look_at_doubt()
 
     def _look_at_doubt(self) -> None:
-        """A copy that lacked something is whole again once the core has no doubt about it."""
+        """End the doubt of a copy that lacked records once the core has ended it."""
         if not self.replica.state.doubt and not self._writing:
             self._in_doubt = False
             self._writing = True
@@ -488,7 +489,7 @@ class ReplicaDriver:
             if self.stopped:
                 return
             if found is None:
-                self._fail(error or AssertionError("nothing came of a rebuild"))
+                self._fail(error or AssertionError("a rebuild returned nothing"))
                 return
             self._queue.popleft()
             table, last_us, later = found
@@ -503,7 +504,7 @@ class ReplicaDriver:
         self._tools.io.start(self._io_key, rebuild, done)
 
     def _fail(self, error: BaseException) -> None:
-        """The disk has failed, or the code: either way nothing more is written, and the node stops."""
+        """Stop after a failure of the disk or the code: nothing more is written, and the node stops."""
         if self.stopped:
             return
         self.stop()

@@ -1,6 +1,6 @@
-"""What a replica's driver works with, and whom it tells: the node around it, as far as it is needed.
+"""Interfaces of a replica's driver: the node's resources that it uses, and the listener that it notifies.
 
-The simulated world brings its own of these, so that the driver itself is the one that is shipped.
+The simulation implements them, so that it runs the real driver.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from tidelog_broker.wire.budget import Budget
 
 
 class Neighbours(ClusterHints, Protocol):
-    """The other nodes: what is known of them, and the way to them."""
+    """The other nodes: their liveness, and sending to them."""
 
     @property
     def is_alone(self) -> bool:
-        """Whether there are none."""
+        """Whether this node is the only one."""
         ...
 
     @property
     def send(self) -> Sending:
-        """The way to the others; replaced when this node gets one."""
+        """Sends to other nodes; replaced when this node joins a cluster."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What every driver of a node works with."""
+    """The node's resources that every driver uses."""
 
     io: Offload
     readers: Offload
@@ -46,45 +46,45 @@ class Tools:
     neighbours: Neighbours
     inline_writes: InlineWrites
     peers_budget: Budget
-    """Where received batches are counted until they are written."""
+    """Counts received batches until they are written."""
     now_ms: Callable[[], int]
     """The monotonic clock."""
     wall_us: Callable[[], int]
-    """What records are stamped with; it may be wrong, and jump."""
+    """The wall clock for append timestamps; it may be wrong, and jump."""
     group_bytes: int
     writes: Tally = field(default_factory=Tally)
-    """How many writes of logs and journals have become durable."""
+    """The number of durable writes of logs and journals."""
 
 
 class Listener(Protocol):
-    """The partition, as its driver sees it: told of news, on the event loop. Must not raise."""
+    """The partition, as notified by its driver, on the event loop. Its methods must not raise."""
 
     def appended(self, appends: Sequence[Append], *, seconds: float) -> None:
-        """Batches are durable here, as far as their epoch asks for it."""
+        """Batches are durable here, as far as their epoch requires."""
 
     def filled(self) -> None:
-        """An older epoch that was not whole here is in the log."""
+        """A formerly incomplete older epoch is in the log."""
 
     def owner_ready(self) -> None:
-        """Offsets may be given out."""
+        """This node may assign offsets."""
 
     def owner_confirmed(self, number: int) -> None:
         """This node still owned the epoch after question `number` was asked."""
 
     def fenced(self) -> None:
-        """Nothing more is appended to the active epoch here."""
+        """No more is appended to the active epoch here."""
 
     def decided(self, news: EpochDecided) -> None:
         """An epoch has ended."""
 
     def commit_moved(self) -> None:
-        """The high watermark is higher."""
+        """The high watermark has advanced."""
 
     def records_deleted(self) -> None:
-        """No reader sees records below `ReplicaState.deleted_below` any more."""
+        """No reader may see records below `ReplicaState.deleted_below` any more."""
 
     def acknowledged(self) -> None:
-        """Another replica has said how much it holds, whether or not that moves the high watermark."""
+        """Another replica has reported how much it holds, whether or not that moves the high watermark."""
 
     def halted(self, reason: str) -> None:
         """The replica takes no further part."""

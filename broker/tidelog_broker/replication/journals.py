@@ -1,8 +1,8 @@
-"""What the journals hold of every partition: the chain of its epochs, and what was promised and accepted in the newest.
+"""The journalled state of every partition: its chain of epochs, and the ballots of the newest one.
 
-The genesis of a chain stands in `__meta`, in its topic's record, and gets into the journal together with the first
-decision, which would mean nothing without it. Until then the stored fence of the first epoch carries it, and wins: what
-was promised was promised about that.
+The genesis of a chain is in its topic's record in `__meta`, and is journalled together with the first decision, which
+would be useless without it. Until then the stored fence of the first epoch carries it, and takes precedence, because
+the promises concern that genesis.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ EntryT = TypeVar("EntryT")
 
 FENCES_WORKER: Final = 0
 CHAINS_WORKER: Final = 1
-"""All appends to one journal go through one worker."""
+"""All appends to one journal use one worker."""
 
 
 class Chains:
-    """The chains and fences of a node, loaded at its start; and the only writer of both journals.
+    """The chains and fences of a node, loaded at its start; the only writer of both journals.
 
     Args:
         meta, fences: the open journals.
         offload: the journals' workers.
-        failed: told of a journal that failed; the node must stop.
-        full: told when a journal has no space.
+        failed: called if a journal fails; the node must stop.
+        full: called if a journal has no space.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Chains:
         self.load(meta.load())
 
     def load(self, entries: Sequence[pb.ChainEntry]) -> None:
-        """Take the chains from the metadata journal's entries, in their order.
+        """Load the chains from the metadata journal's entries, in order.
 
         Raises:
             DamagedError: an entry does not continue its chain.
@@ -71,7 +71,9 @@ class Chains:
                     self._journalled.add(key)
                 case "decision":
                     if key not in self._loaded:
-                        raise DamagedError(f"the metadata journal decides about partition {key[1]} without a genesis")
+                        raise DamagedError(
+                            f"the metadata journal has a decision about partition {key[1]} without a genesis"
+                        )
                     try:
                         self._loaded[key].extend(entry.decision)
                     except ChainError as error:
@@ -80,16 +82,18 @@ class Chains:
                     self._loaded.pop(key, None)
                     self._journalled.discard(key)
                 case _:
-                    raise DamagedError("the metadata journal has an entry of a kind that this version does not know")
+                    raise DamagedError(
+                        "the metadata journal has an entry of an unknown kind; use the newer build that wrote it"
+                    )
 
     def knows(self, topic_id: bytes, partition: int) -> bool:
-        """Whether anything about a partition is kept here."""
+        """Whether a partition has a chain here."""
         return (topic_id, partition) in self._loaded
 
     def active(self, key: PartitionKey) -> pb.EpochDescriptor | None:
-        """Return the newest epoch that is kept here of a partition whose chain nobody has asked for; None without one.
+        """Return the newest stored epoch of a partition without an open replica; None without one.
 
-        Of a partition without a decision that is the first one, if something was promised about that.
+        Without a decision this is the first epoch, if this node has made a promise for it.
         """
         chain = self._loaded.get(key)
         if chain is not None:
@@ -98,11 +102,11 @@ class Chains:
         return fence.descriptor if fence is not None and fence.HasField("descriptor") else None
 
     def topics(self) -> set[bytes]:
-        """Return the ids of the topics of which anything is kept here."""
+        """Return the ids of the topics that have a chain or fence here."""
         return {key[0] for key in self._loaded} | {key[0] for key in self._fences}
 
     def chain(self, key: PartitionKey, genesis: pb.EpochDescriptor) -> EpochChain:
-        """Return a partition's chain, which is its replica's from now on; a new one begins with `genesis`."""
+        """Return a partition's chain, which its replica then owns; a new one begins with `genesis`."""
         chain = self._loaded.get(key)
         if chain is None:
             fence = self._fences.get((*key, genesis.epoch))
@@ -111,13 +115,13 @@ class Chains:
         return chain
 
     def fence(self, key: PartitionKey, epoch: int) -> pb.FenceEntry | None:
-        """Return what was stored, when the node started, of the fence of an epoch."""
+        """Return the fence of an epoch as stored when the node started."""
         return self._fences.get((*key, epoch))
 
     # --- writing ---------------------------------------------------------------------------------------
 
     def write_chain(self, key: PartitionKey, entries: Sequence[pb.ChainEntry], done: Callable[[], None]) -> None:
-        """Append decisions about a partition to its journal; `done` is called when they are durable."""
+        """Append decisions about a partition to the journal; `done` is called when they are durable."""
         if key not in self._journalled:
             self._journalled.add(key)
             genesis = pb.ChainEntry(topic_id=key[0], partition=key[1], genesis=self._loaded[key].genesis)
@@ -125,11 +129,11 @@ class Chains:
         self._chain_writes.submit(entries, done)
 
     def write_fences(self, entries: Sequence[pb.FenceEntry], done: Callable[[], None]) -> None:
-        """Append fences to their journal; `done` is called when they are durable."""
+        """Append fences to the journal; `done` is called when they are durable."""
         self._fence_writes.submit(entries, done)
 
     async def forget(self, topic_id: bytes, partitions: int) -> None:
-        """Forget the chains of a deleted topic, durably, and then its fences."""
+        """Durably forget the chains of a deleted topic, then its fences."""
         keys = [(topic_id, index) for index in range(partitions)]
         gone = [key for key in keys if key in self._journalled]
         dropped = [
@@ -141,7 +145,7 @@ class Chains:
             chain = self._loaded.pop(key, None)
             self._journalled.discard(key)
             if chain is not None:
-                # A promise, or the step into an epoch, may have been on its way when the replica was stopped.
+                # A promise, or the change to an epoch, may have been pending when the replica was stopped.
                 dropped += [
                     pb.FenceEntry(topic_id=topic_id, partition=key[1], epoch=epoch, dropped=True)
                     for epoch in (chain.active.epoch, chain.active.epoch - 1)
@@ -156,7 +160,7 @@ class Chains:
             await _written(self._fence_writes, dropped)
 
     async def close(self) -> None:
-        """Write no more, and wait for what is on its way to the disk."""
+        """Refuse writes, and wait for pending ones."""
         await self._chain_writes.close()
         await self._fence_writes.close()
 

@@ -1,7 +1,7 @@
-"""What a replica orders to be written, carried out on the partition's I/O worker (or, while that is quick, the loop).
+"""Carries out a replica's log writes, on the partition's I/O worker (or, while that is fast, on the event loop).
 
-Every write is durable when its function returns, as far as its epoch asks for it. `False` means that there was no
-space and nothing was written. Whatever else goes wrong is raised, and final: the node stops.
+Every write is durable when its function returns, as far as its epoch requires. `False` means that there was no space
+and nothing was written. Any other failure is raised, and final: the node stops.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidelog_broker.core.replication.effects import (
 )
 from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.io.errors import DiskFullError, DivergedError, NotHeldError, StorageError
-from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot
 from tidelog_broker.storage.segment.layout import padded
 from tidelog_proto.batch.header import unpack_header
@@ -30,13 +30,13 @@ from tidelog_proto.errors import ProtocolError
 log = logging.getLogger(__name__)
 
 Step = Truncate | SyncLog | AppendFill | FinishFill | SetAside | DropCopy | KeepProducers
-"""A write that is no append: each is carried out by itself."""
+"""A write other than an append; each is carried out separately."""
 
 LogWrite = Append | Step
 
 
 def has_room(view: ReplicaLog, first: Append, size_bytes: int) -> bool:
-    """Whether an append needs no space, segment or epoch to be made first; `size_bytes` with padding."""
+    """Whether an append fits the allocated space of the current segment and epoch; `size_bytes` includes padding."""
     active = view.store.active
     return (
         active is not None
@@ -47,7 +47,7 @@ def has_room(view: ReplicaLog, first: Append, size_bytes: int) -> bool:
 
 
 def padded_bytes(group: Sequence[Append]) -> int:
-    """Return the space that appends take in a segment."""
+    """Return the size of appends in a segment, with padding."""
     size_bytes = 0
     for one in group:
         for batch in one.batches:
@@ -56,9 +56,9 @@ def padded_bytes(group: Sequence[Append]) -> int:
 
 
 def append(view: ReplicaLog, group: Sequence[Append], *, synced: bool) -> bool:
-    """Write appends that continue each other as one, and sync once; False when they find no space.
+    """Write consecutive appends as one, and sync once; return False if there is no space.
 
-    An append that does not continue the log is one whose predecessor found no space.
+    An append that does not continue the log follows one that found no space.
 
     Raises:
         StorageError: the disk failed.
@@ -78,7 +78,7 @@ def append(view: ReplicaLog, group: Sequence[Append], *, synced: bool) -> bool:
         if not active.has_room(needed_bytes):
             store.ensure_space(needed_bytes)
     except DiskFullError as error:
-        log.warning("%s: no space for what the owner sends: %s", store.directory.name, error)
+        log.warning("%s: no space for the owner's batches: %s", store.directory.name, error)
         return False
     store.append(batches)
     if synced:
@@ -87,7 +87,7 @@ def append(view: ReplicaLog, group: Sequence[Append], *, synced: bool) -> bool:
 
 
 def append_in_place(view: ReplicaLog, group: Sequence[Append]) -> None:
-    """Write appends for which `has_room` has just been true, without a sync.
+    """Write appends for which `has_room` has just returned True, without a sync.
 
     Raises:
         StorageError: the disk failed.
@@ -96,7 +96,7 @@ def append_in_place(view: ReplicaLog, group: Sequence[Append]) -> None:
 
 
 def perform(view: ReplicaLog, effect: Step) -> bool:
-    """Do what is no append.
+    """Carry out a write other than an append.
 
     Raises:
         StorageError: the disk failed.
@@ -114,7 +114,7 @@ def perform(view: ReplicaLog, effect: Step) -> bool:
             _finish_fill(view, effect)
         case DropCopy():
             log.info(
-                "%s: the copy of epoch %d is fetched anew: it has been compacted", store.directory.name, effect.epoch
+                "%s: fetching the copy of epoch %d again, because it was compacted", store.directory.name, effect.epoch
             )
             store.copies.begin_anew(effect.epoch, effect.end_offset)
         case KeepProducers():
@@ -129,7 +129,7 @@ def perform(view: ReplicaLog, effect: Step) -> bool:
             ):
                 store.copies.set_aside(effect.epoch, effect.reason)
             if unreadable is not None:
-                view.go_on_filling()
+                view.resume_fills()
     return True
 
 
@@ -138,7 +138,7 @@ def _keep_producers(view: ReplicaLog, effect: KeepProducers) -> bool:
         if not view.producers.knows_at(effect.for_epoch):
             snapshot = ProducerSnapshot(effect.epoch, effect.offset, effect.digest, effect.payload)
             if effect.epoch != effect.for_epoch and not view.producers.counts(snapshot):
-                return False  # the log here has not come so far yet
+                return False  # The log has not got so far yet.
             view.store.save_producer_snapshot(
                 effect.epoch, effect.offset, effect.digest, effect.payload, committed=effect.offset
             )
@@ -162,13 +162,17 @@ def _fill(view: ReplicaLog, effect: AppendFill) -> bool:
     except DiskFullError:
         return False
     except NotHeldError as error:
-        # What was to be gone on with is gone: the core looks again at what is there.
+        # The copy to be resumed is gone: the core looks again.
         log.warning("%s: %s", store.directory.name, error)
         return False
     if position.offset == effect.epoch_end_offset and position.digest != effect.epoch_end_digest:
-        return False  # a whole copy of another version has left the log meanwhile: the core looks again
+        return False  # A complete copy of another version has left the log meanwhile: the core looks again.
     if not _continues(position, effect):
-        log.info("%s: what is here of epoch %d is of another version", store.directory.name, effect.epoch)
+        log.info(
+            "%s: the partial copy of epoch %d is of another version, fetching it again",
+            store.directory.name,
+            effect.epoch,
+        )
         store.copies.abandon_fill(effect.epoch)
         return False
     try:
@@ -177,18 +181,18 @@ def _fill(view: ReplicaLog, effect: AppendFill) -> bool:
     except DiskFullError:
         return False
     except (DivergedError, NotHeldError) as error:
-        # The core sees that by itself, and orders the copy set aside; or retention has just ended the fill.
+        # The core detects that and has the copy set aside; or retention has just ended the fill.
         log.warning("%s: %s", store.directory.name, error)
     except StorageError:
         raise
     except ProtocolError as error:
-        log.warning("%s: what came of epoch %d is refused: %s", store.directory.name, effect.epoch, error)
+        log.warning("%s: received batches of epoch %d are refused: %s", store.directory.name, effect.epoch, error)
         return False
     return True
 
 
 def _continues(position: LogPosition, effect: AppendFill) -> bool:
-    """Whether a copy that reaches further than the core knew, as a former run has left it, holds what has come."""
+    """Whether a copy that a former run left, and that is longer than the core knew, contains the received batches."""
     if position.offset <= effect.base_offset:
         return True
     ends = [(header.end_offset, header.digest) for header in map(unpack_header, effect.batches)]
@@ -201,7 +205,7 @@ def _finish_fill(view: ReplicaLog, effect: FinishFill) -> None:
             view.store.copies.finish_fill(effect.epoch, effect.decided)
     except NotHeldError as error:
         log.warning("%s: %s", view.store.directory.name, error)
-    except DivergedError as error:  # the core looks at what is there, and fetches it again
+    except DivergedError as error:  # The core looks again, and fetches it again.
         log.warning("%s: %s", view.store.directory.name, error)
         view.store.copies.abandon_fill(effect.epoch)
-    view.go_on_filling()
+    view.resume_fills()

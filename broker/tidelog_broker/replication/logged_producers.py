@@ -1,11 +1,11 @@
-"""What the headers of a partition's log say of its producers, and the snapshots that say what they do not any more.
+"""The producers' state as told by the headers of a partition's log, and by snapshots of it.
 
-Retention and compaction take headers away, and a log that leaves in front of a hole does: before that, what they say is
-kept in a snapshot beside the log (`storage.partition.snapshots`). A snapshot counts by what the log holds around it.
+Retention and compaction remove headers, and so does a log that leaves before a gap: their information is saved before
+in a snapshot beside the log (`storage.partition.snapshots`). A snapshot is validated by the log around it.
 
-A log that begins behind offset 0 tells of all producers only with such a snapshot. A copy that began late, as retention
-had deleted what lies in front, never had those headers, and one that was fetched compacted never had the epoch's: what
-they tell is known from an offset on (`ProducerTable.known_from`), and others are asked for the rest.
+A log that begins after offset 0 has the state of all producers only with such a snapshot. A copy that began late, after
+retention, never had the earlier headers, and a copy that was fetched compacted never had the epoch's: their state is
+known from an offset on (`ProducerTable.known_from`), and other nodes are asked for the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class _Known(NamedTuple):
-    """The producers' state at an offset, the last header in front of that if it is here, and the headers behind it."""
+    """The producers' state at an offset, the header before it if it is here, and the headers after it."""
 
     table: ProducerTable
     last: BatchHeader | None
@@ -36,12 +36,12 @@ class _Known(NamedTuple):
 
 
 class LoggedProducers:
-    """See the module. All methods are for the partition's I/O worker, or a reader where they keep nothing.
+    """The producers' state of one log. For the partition's I/O worker, or a reader for methods that save nothing.
 
     Args:
         store: the log.
         chain: the partition's chain, which grows while this is used.
-        log_start: returns where retention has cut.
+        log_start: returns the log start of retention.
     """
 
     def __init__(self, store: PartitionLog, chain: EpochChain, log_start: Callable[[], int]) -> None:
@@ -51,41 +51,41 @@ class LoggedProducers:
         store.before_leaving = self._keep_what_leaves
 
     def at(self, offset: int, *, log_start: int) -> tuple[ProducerTable | None, int]:
-        """Rebuild what the log says of producers at `offset`, and the append timestamp there.
+        """Rebuild the producers' state at `offset`, and the append timestamp there.
 
         Returns:
-            None for the table when the log here does not reach there without a hole, from a snapshot or from
-            `log_start`, below which retention has deleted. One that says less than all has a `known_from`.
+            None for the table if the log does not reach `offset` without a gap, from a snapshot or from
+            `log_start`, below which retention has deleted. An incomplete table has a `known_from`.
         """
         if offset == 0:
             return ProducerTable(), 0
         try:
             table, _ = self._scan(offset, log_start)
-            # A log that begins behind a hole has no batch in front of it to tell the time: the snapshot does.
+            # A log that begins after a gap has no batch before it to tell the time: the snapshot does.
             return table, max(self._last_append_us(offset), table.last_append_timestamp_us) if table is not None else 0
         except ProtocolError as error:
-            log.warning("%s: the producers cannot be told: %s", self.store.directory.name, error)
+            log.warning("%s: the producer state cannot be read: %s", self.store.directory.name, error)
             return None, 0
 
     def _last_append_us(self, offset: int) -> int:
-        """Return when the last batch in front of an offset was appended; of a derived one, a moment later."""
+        """Return the append time of the last batch before an offset; for a derived one, slightly later."""
         while offset > self.store.start_offset:
             last = next(self.store.reader.scan_headers(offset - 1), None)
             if last is None or last.append_timestamp_us:
                 return last.append_timestamp_us if last is not None else 0
-            offset = last.base_offset  # compaction has left no record of it
+            offset = last.base_offset  # A batch emptied by compaction.
         return 0
 
     def keep(self, below: int, *, committed: int, log_start: int) -> ProducerSnapshot | None:
-        """Return a snapshot to be saved before retention deletes what lies below an offset: it knows what that says.
+        """Return a snapshot to be saved before retention deletes the records below an offset.
 
-        Snapshots count by what the log holds in front of them, so the newest one would be lost with that. Runs on the
-        I/O worker.
+        A snapshot is validated by the batch before it, so the newest one would be lost with that batch. Runs on the I/O
+        worker.
 
-        One of no producers at all is kept, too: without it nobody could tell later that there were none.
+        An empty state is saved, too: otherwise a later start could not know that there were no producers.
 
         Returns:
-            None when one counts that lies behind and knows as much, or the log here cannot tell.
+            None if a valid later snapshot knows as much, or the state is unknown.
 
         Raises:
             StorageError: the disk failed, or something is damaged.
@@ -106,23 +106,22 @@ class LoggedProducers:
         if beginning is not None and beginning[1] == offset:
             return ProducerSnapshot(
                 *beginning, table.snapshot()
-            )  # all goes that is committed: what follows tells of it
+            )  # All committed records are deleted: the next segment's header validates it.
         if last is None:
             return None
         return ProducerSnapshot(last.epoch, last.end_offset, last.digest, table.snapshot())
 
     def _beginning(self, below: int) -> tuple[int, int, int] | None:
-        """Return epoch, offset and digest where the log begins once what lies below an offset has gone."""
+        """Return epoch, offset and digest of the log's start after the records below an offset are deleted."""
         segments = [segment for held in self.store.epochs for segment in held.segments]
         first = next((one for one in segments if one.end_offset > below), segments[-1]) if segments else None
         return (first.header.epoch, first.base_offset, first.header.start_digest) if first is not None else None
 
     def _keep_what_leaves(self) -> None:
-        """Save what the log says of producers before it leaves for an epoch that begins behind a hole.
+        """Save the producers' state before the log leaves for an epoch that begins after a gap.
 
-        What leaves comes in again when the hole is filled, unless retention has deleted that far meanwhile: then
-        nothing else would say what producers had sent into it. The snapshot counts where the next epoch begins. Runs
-        on the I/O worker.
+        The epochs return when the gap is filled, unless retention has deleted that far meanwhile: then nothing else
+        would have the state. The snapshot is valid where the next epoch begins. Runs on the I/O worker.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -141,17 +140,21 @@ class LoggedProducers:
                 )
         except StorageFailedError:
             raise
-        except ProtocolError as error:  # no space, or damaged: another node may know
-            log.warning("%s: what was sent before the hole may be forgotten: %s", store.directory.name, error)
+        except ProtocolError as error:  # No space, or damaged: another node may know it.
+            log.warning(
+                "%s: no producer snapshot before a gap; deduplication of retries may be lost: %s",
+                store.directory.name,
+                error,
+            )
 
     def at_end(self, epoch: int, *, committed: int, log_start: int) -> ProducerSnapshot | None:
-        """Return a snapshot to be saved before a sealed epoch is compacted: it knows what its batches say of producers.
+        """Return a snapshot to be saved before a sealed epoch is compacted.
 
         Runs on the I/O worker.
 
         Returns:
-            None when one counts that lies there or behind and knows as much; and where the log here does not tell, as
-            it came compacted from another node: before this one owns the partition it asks others, see `at`.
+            None if a valid snapshot there or later knows as much; or if the log does not tell the state, because
+            the epoch was fetched compacted: before this node owns the partition it asks others, see `at`.
 
         Raises:
             StorageError: the disk failed, or something is damaged.
@@ -171,7 +174,7 @@ class LoggedProducers:
         return ProducerSnapshot(epoch, end_offset, decision.end_digest, table.snapshot())
 
     def knows_at(self, epoch: int) -> bool:
-        """Whether a snapshot counts that lies at a decided epoch's end or behind it, and knows all.
+        """Whether a valid, complete snapshot exists at or after a decided epoch's end.
 
         Raises:
             StorageError: the disk failed, or something is damaged.
@@ -179,7 +182,7 @@ class LoggedProducers:
         return self.later(self._chain.decision(epoch).end_offset) is not None
 
     def counts(self, snapshot: ProducerSnapshot) -> bool:
-        """Whether a snapshot is of this log, see `_behind`.
+        """Whether a snapshot is valid for this log, see `_behind`.
 
         Raises:
             StorageError: the disk failed, or something is damaged.
@@ -187,7 +190,7 @@ class LoggedProducers:
         return self._behind(snapshot) is not None
 
     def later(self, offset: int) -> LaterSnapshot | None:
-        """Return the earliest snapshot that counts, knows all and lies at an offset or behind it; None without one.
+        """Return the earliest valid, complete snapshot at or after an offset; None without one.
 
         Raises:
             StorageError: the disk failed, or something is damaged.
@@ -198,9 +201,9 @@ class LoggedProducers:
         return LaterSnapshot(*found) if found is not None else None
 
     def unknown_epoch(self) -> int | None:
-        """The newest epoch of which neither headers nor a snapshot say what producers sent into it, or in front of it.
+        """Return the newest epoch before whose end neither headers nor a snapshot tell the complete producers' state.
 
-        Compaction left it so, or the log here begins with it, or behind it, and never had what lies in front.
+        It was compacted, or the log begins with it or after it, and never had the records before.
 
         Raises:
             StorageError: the disk failed, or something is damaged.
@@ -211,12 +214,12 @@ class LoggedProducers:
             if held is not None and held.end_digest in {each.terms.end_digest for each in compactions}:
                 return None if self.knows_at(epoch) else epoch
         if not store.epochs or not 0 < store.start_offset <= self._log_start():
-            return None  # it has a front, or waits for one
+            return None  # It has its beginning, or waits for it.
         epoch = min(store.epochs[0].epoch, chain.active.epoch - 1)
         return epoch if epoch >= chain.genesis.epoch and self.later(store.start_offset) is None else None
 
     def _scan(self, offset: int, log_start: int) -> tuple[ProducerTable | None, BatchHeader | None]:
-        """Return the table, and the header of the last batch below `offset` if one was seen."""
+        """Return the table, and the header of the last scanned batch below `offset`."""
         store = self.store
         known = self._snapshot_at_most(offset)
         if known is None:
@@ -228,9 +231,9 @@ class LoggedProducers:
         for header in headers:
             if header.end_offset > offset:
                 break
-            if header.flags & Flags.DERIVED:  # it says nothing of producers, and has a time that is rounded up
+            if header.flags & Flags.DERIVED:  # A derived batch has no producers, and its time is rounded up.
                 last_append_us = table.last_append_timestamp_us
-                table = ProducerTable(known_from=header.end_offset)  # what was known may be out of date
+                table = ProducerTable(known_from=header.end_offset)  # The state known so far may be outdated.
                 table.last_append_timestamp_us = last_append_us
             else:
                 table.apply(header)
@@ -238,7 +241,7 @@ class LoggedProducers:
         return (table, last) if at == offset else (None, None)
 
     def _snapshot_at_most(self, offset: int) -> _Known | None:
-        """Return the newest of the snapshots that count and know most, and what is behind it; see `_behind`."""
+        """Return the newest of the valid snapshots that know most, and the headers after it; see `_behind`."""
         best: _Known | None = None
         for snapshot in self.store.reader.load_producer_snapshots():
             if snapshot.offset <= offset and (behind := self._behind(snapshot)) is not None:
@@ -250,13 +253,13 @@ class LoggedProducers:
         return best
 
     def _behind(self, snapshot: ProducerSnapshot) -> tuple[BatchHeader | None, Iterator[BatchHeader]] | None:
-        """Return the last header that a snapshot covers and those behind it, if it counts.
+        """Return the last header that a snapshot covers and those after it, if it is valid.
 
         A snapshot can be ahead of a log whose unsynced tail was lost, and the log can have grown past its offset with
-        other records since: it counts only if the batch that ends there carries its epoch and digest. One that was
-        made at an epoch's start, from what a peer told, has the digest 0, and the epoch begins there. Where retention
-        has deleted that batch, the segment behind it tells the same digest. At the end that was decided for an epoch it
-        counts however compaction has changed that epoch since, and whether the log reaches there or begins there.
+        other records since: it is valid only if the batch that ends there has its epoch and digest. A snapshot made at
+        an epoch's start, from a peer's report, has the digest 0, and the epoch begins there. If retention has deleted
+        that batch, the next segment has the same digest. At the decided end of an epoch it is valid however compaction
+        has changed the epoch, and whether the log reaches there or begins there.
         """
         store, held = self.store, self.store.log_of(snapshot.epoch)
         if self._is_decided_end(snapshot):
@@ -272,7 +275,7 @@ class LoggedProducers:
         return last, headers
 
     def _is_decided_end(self, snapshot: ProducerSnapshot) -> bool:
-        """Whether a snapshot lies at the decided end of an epoch, and the log here holds what follows."""
+        """Whether a snapshot is at the decided end of an epoch, and the log holds what follows."""
         chain, store = self._chain, self.store
         if not chain.genesis.epoch <= snapshot.epoch < chain.active.epoch:
             return False

@@ -1,8 +1,8 @@
-"""A partition's log as its replica sees it: what it holds, and what lies damaged.
+"""A partition's log as seen by its replica, with repair at open.
 
-Opening heals what others can give back: a damaged sealed epoch is set aside, to be filled again, and the open epoch is
-cut in front of its damage and stays in doubt until the owner's log has been caught up with. A copy that nobody else
-has is left as it is: its partition stays in LIMBO and can be read up to the damage.
+Opening repairs what other nodes can restore: a damaged sealed epoch is set aside, to be filled again, and the open
+epoch is truncated at its damage and stays in doubt until it has caught up with the owner's log. A single copy is left
+unchanged: its partition stays in LIMBO and can be read up to the damage.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidelog_proto.errors import ProtocolError
 log = logging.getLogger(__name__)
 
 
-class Stretch(NamedTuple):
+class BatchRange(NamedTuple):
     """Whole batches of one epoch between two positions."""
 
     batches: Sequence[memoryview]
@@ -35,14 +35,14 @@ class Stretch(NamedTuple):
 
 
 class ReplicaLog:
-    """What the core asks of a log, see `core.replication.ports.LogView`; used by the event loop. Made by `open`.
+    """The core's view of a log, see `core.replication.ports.LogView`; used on the event loop. Created by `open`.
 
     Args:
         store: the log.
         chain: the partition's chain, which grows while this is used.
         node_id: this node.
-        log_start: where retention has cut, as it was kept.
-        rebooted: whether the machine went down since the log was last open.
+        log_start: the stored log start of retention.
+        rebooted: whether the machine crashed since the log was last open.
     """
 
     def __init__(
@@ -53,29 +53,29 @@ class ReplicaLog:
         self._node_id = node_id
         self._log_start = log_start
         self.producers = LoggedProducers(store, chain, lambda: self._log_start)
-        """What it says of producers."""
+        """The producers' state in the log."""
         self._limbo: str | None = None
         self._synced: tuple[int, bool] | None = None
         self._rebooted = rebooted
         self._short = False
         self._without_producers: int | None = None
         self.is_reboot_noted = True
-        """Whether nothing is left to be written down of the machine's going down."""
+        """Whether the machine crash is recorded durably, if there was one."""
 
     @classmethod
     def open(
         cls, store: PartitionLog, chain: EpochChain, *, node_id: str, log_start: int, rebooted: bool = False
     ) -> ReplicaLog:
-        """Heal what can be healed; runs on the partition's I/O worker.
+        """Open the view and repair the log; runs on the partition's I/O worker.
 
         Raises:
             StorageError: the disk failed.
         """
         view = cls(store, chain, node_id=node_id, log_start=log_start, rebooted=rebooted)
         view._heal()
-        view._begin_again()
+        view._recreate_lost_epoch()
         view._note_reboot()
-        view.go_on_filling()
+        view.resume_fills()
         view._look_for_producers()
         return view
 
@@ -84,13 +84,13 @@ class ReplicaLog:
             self._without_producers = self.producers.unknown_epoch()
         except StorageFailedError:
             raise
-        except ProtocolError as error:  # damaged: it is told of elsewhere, and who owns it asks others
-            log.warning("%s: the producers cannot be told: %s", self.store.directory.name, error)
+        except ProtocolError as error:  # Damage is reported elsewhere, and a new owner asks other nodes.
+            log.warning("%s: the producer state cannot be read: %s", self.store.directory.name, error)
 
     # --- the chain, as this log needs it ---------------------------------------------------------------
 
     def synced(self, epoch: int) -> bool:
-        """Whether an append to an epoch counts only once it is synced."""
+        """Whether an append to an epoch counts only after a sync."""
         known = self._synced
         if known is None or known[0] != epoch:
             known = self._synced = (epoch, self._chain.descriptor(epoch).flush in {pb.ALWAYS, pb.FLUSH_UNSPECIFIED})
@@ -114,24 +114,24 @@ class ReplicaLog:
                 store.copies.set_aside(held.epoch, held.damage.reason)
         if store.repair.repairable_end(active) is not None and self._others_hold(active):
             try:
-                store.repair.cut_to_good(active)
+                store.repair.truncate_to_valid_prefix(active)
             except DiskFullError as error:
-                log.warning("%s; free some space and start this node again", error.message)
+                log.warning("%s; free disk space and restart this node", error.message)
         still = store.unreadable_epoch is not None or any(held.damage is not None for held in store.epochs)
         if still and not self.repairing:
             self._limbo = store.limbo
 
-    def _begin_again(self) -> None:
-        """Where the open epoch's directory is missing, begin an empty copy that lacks all that it once held."""
+    def _recreate_lost_epoch(self) -> None:
+        """If the open epoch's directory is missing, begin an empty copy that is marked as lacking records."""
         store, active = self.store, self._chain.active
         lost = store.repair.lost_epoch(active.epoch)
         if self._limbo is not None or lost is None or lost < active.epoch or self._node_id not in active.placement:
             return
-        reason = f"{store.directory} has lost epoch {lost}: what this node has acknowledged of it is missing"
+        reason = f"{store.directory} has lost epoch {lost}, with records that this node has acknowledged"
         log.warning("%s", reason)
         if lost == active.epoch and store.limbo is None and self._others_hold(lost):
             try:
-                store.repair.make_again(lost)
+                store.repair.recreate_directory(lost)
                 store.start_epoch(lost, active.start_offset, is_lacking=True)
             except DiskFullError as error:
                 reason = f"{reason}, and {error.message}"
@@ -140,37 +140,37 @@ class ReplicaLog:
         self._limbo = reason
 
     def _note_reboot(self) -> None:
-        """Remember, past this start, that the machine went down under an epoch that is not synced."""
+        """Record durably that the machine crashed during an unsynced epoch."""
         active = self._chain.active.epoch
         if not self.synced(active):
             if self._rebooted:
                 try:
-                    self.store.repair.note_short(active)
-                except DiskFullError as error:  # retention may make space, if the node starts
-                    log.warning("%s; the next start is told again", error.message)
+                    self.store.repair.mark_short(active)
+                except DiskFullError as error:  # Retention may free space once the node has started.
+                    log.warning("%s; it is recorded again at the next start", error.message)
                     self.is_reboot_noted = False
-            self._short = self._rebooted or self.store.repair.is_short(active)
+            self._short = self._rebooted or self.store.repair.is_marked_short(active)
 
-    def go_on_filling(self) -> None:
-        """Take up the copies that lie beside the log; those that are whole, and only waited for others, come in.
+    def resume_fills(self) -> None:
+        """Resume the copies beside the log; complete ones that only waited for others are added to it.
 
-        While an epoch cannot be opened, they wait for what is decided about it.
+        While an epoch cannot be opened, they wait until it is repaired.
         """
         if self.store.unreadable_epoch is not None:
             return
         copies = self.store.copies
         for epoch in copies.fill_epochs:
-            is_beside = epoch in copies.fill_epochs  # the one before may have brought it in
+            is_beside = epoch in copies.fill_epochs  # The previous one may have brought it in.
             if is_beside and copies.fill_position(epoch) is None and epoch < self._chain.active.epoch:
-                self._go_on_filling(epoch, self._chain.decision(epoch))
+                self._resume_fill(epoch, self._chain.decision(epoch))
 
-    def _go_on_filling(self, epoch: int, decision: pb.EpochDecision) -> None:
+    def _resume_fill(self, epoch: int, decision: pb.EpochDecision) -> None:
         start_offset, end_offset = self._chain.descriptor(epoch).start_offset, decision.end_offset
         digests = self.decided_digests(epoch)
         if start_offset < end_offset <= self._log_start or end_offset < self._log_start:
             self.store.copies.abandon_fill(epoch)
             return
-        # Where it begins late, the digest in front of it is not known here.
+        # If it begins late, the digest before it is unknown here.
         known = 0 if start_offset >= self._log_start else None
         try:
             position = self.store.copies.begin_fill(
@@ -186,32 +186,32 @@ class ReplicaLog:
             return
         newest = (end_offset, digests[-1])
         if self.epoch_end(epoch) is None and position.offset == end_offset:
-            self.store.copies.finish_fill(epoch)  # any version is better than none
+            self.store.copies.finish_fill(epoch)  # Any version is better than none.
         elif self.epoch_end(epoch) == newest or (position.offset == end_offset and position != newest):
             self.store.copies.abandon_fill(epoch)
         elif position == newest:
             self.store.copies.finish_fill(epoch, self._chain.compactions[epoch][-1].at)
 
     def decided_digests(self, epoch: int) -> list[int]:
-        """With which digests a whole copy of a decided epoch may end, the newest version's last."""
+        """Return the valid end digests of a complete copy of a decided epoch, the newest version's last."""
         compactions = self._chain.compactions.get(epoch, ())
         return [self._chain.decision(epoch).end_digest, *(each.terms.end_digest for each in compactions)]
 
     @property
     def doubt(self) -> Doubt:
-        """Why the open epoch's copy may lack what it acknowledged."""
+        """Why the open epoch's copy may lack acknowledged records; empty if it does not."""
         if self.repairing:
             return "damaged"
         return "short" if self._short else ""
 
     @property
     def repairing(self) -> bool:
-        """Whether the open epoch was cut in front of damage and lacks what it once held."""
+        """Whether the open epoch was truncated at damage and lacks records."""
         newest = self.store.active
         return newest is not None and newest.is_repairing
 
     def end_doubt(self) -> None:
-        """What the open epoch lacked is here, or its end is decided; runs on the I/O worker.
+        """End the doubt: the open epoch is complete, or its end is decided. Runs on the I/O worker.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -219,31 +219,31 @@ class ReplicaLog:
         if self.repairing and self.store.active is not None:
             self.store.repair.finish_repair(self.store.active.epoch)
         if self._short:
-            self.store.repair.forget_short()
+            self.store.repair.clear_short()
             self._short = False
 
     # --- for the core ----------------------------------------------------------------------------------
 
     def limbo(self) -> str | None:
-        """Why the log is damaged for good; None when it is not."""
+        """Why the log is permanently damaged; None if it is not."""
         return self._limbo
 
     def newest_epoch(self) -> int | None:
-        """The newest epoch with anything in the log."""
+        """The newest epoch in the log."""
         return self.store.active.epoch if self.store.active is not None else None
 
     def epoch_end(self, epoch: int) -> tuple[int, int] | None:
-        """End offset and digest of the copy of an epoch; None when there is none."""
+        """End offset and digest of the copy of an epoch; None without one."""
         held = self.store.log_of(epoch)
         return (held.end_offset, held.end_digest) if held is not None else None
 
     def copy_start(self, epoch: int) -> int | None:
-        """Where the copy of an epoch begins; None when there is none."""
+        """Start offset of the copy of an epoch; None without one."""
         held = self.store.log_of(epoch)
         return held.start_offset if held is not None else None
 
     def digest_at(self, epoch: int, offset: int) -> int | None:
-        """The running digest at a batch boundary; None when that is none, or not here."""
+        """The running digest at a batch boundary; None if it is not one, or not here."""
         try:
             return self.store.reader.digest_at(epoch, offset)
         except ProtocolError as error:
@@ -251,7 +251,7 @@ class ReplicaLog:
             return None
 
     def batch_start(self, epoch: int, offset: int) -> int | None:
-        """Where the batch begins that holds an offset; None when none does here."""
+        """The base offset of the batch that holds an offset; None without one."""
         try:
             return self.store.reader.batch_start(epoch, offset)
         except ProtocolError as error:
@@ -259,29 +259,29 @@ class ReplicaLog:
             return None
 
     def fill_position(self, epoch: int) -> tuple[int, int] | None:
-        """How far a partial copy of a sealed epoch reaches; None without one."""
+        """The end of a partial copy of a sealed epoch; None without one."""
         return self.store.copies.fill_position(epoch) or self.epoch_end(epoch)
 
     def position_beside(self, epoch: int) -> tuple[int, int] | None:
-        """How far another version reaches that is filled beside the log's; None without one."""
+        """The end of another version that is being filled beside the log's; None without one."""
         return self.store.copies.fill_position(epoch)
 
     def log_start(self) -> int:
-        """Retention has deleted what lies before this offset; what nobody else ever had is gone by retention, too."""
+        """The log start of retention; for records that no other node ever stored, the start of this log."""
         epochs = range(self._chain.genesis.epoch, self._chain.active.epoch + 1)
         alone = not any(self._others_hold(epoch) for epoch in epochs)
         return max(self._log_start, self.store.start_offset) if alone else self._log_start
 
     def raise_log_start(self, offset: int) -> None:
-        """Retention has deleted more: what lies below is not waited for. May be called while a worker reads it."""
+        """Raise the log start: retention has deleted more. May be called while a worker reads it."""
         self._log_start = max(self._log_start, offset)
 
     def epoch_without_producers(self) -> int | None:
-        """The newest epoch by whose end the log here did not tell all of producers when it was opened; None: it did."""
+        """The newest epoch whose producers' state was incomplete at its end when the log was opened, or None."""
         return self._without_producers
 
     def sync_ahead(self, epoch: int, slack_bytes: int) -> None:
-        """Have the disk take what the newest epoch holds, beside its I/O worker; see `EpochReader.sync_ahead`.
+        """Sync the newest epoch ahead, concurrently with its I/O worker; see `EpochReader.sync_ahead`.
 
         Raises:
             StorageFailedError: a sync failed.
@@ -292,17 +292,18 @@ class ReplicaLog:
 
     # --- reading, on a worker --------------------------------------------------------------------------
 
-    def read_epoch(self, effect: ReadLog) -> Stretch:
-        """Read whole batches of an epoch for another node; nothing when they are not here.
+    def read_epoch(self, effect: ReadLog) -> BatchRange:
+        """Read whole batches of an epoch for another node; none if they are not here.
 
-        Those of an epoch that has ended may be slices of the log, which nobody looks at: they are decided, never cut,
-        and who gets rotten ones asks somebody else. Of the open epoch its owner is the only source, so it looks.
+        Batches of an ended epoch may be slices of the log, for system calls only: they are decided, never truncated,
+        and a receiver of rotten ones asks another node. The owner is the only source of the open epoch, so its batches
+        are checked.
 
         Raises:
-            DamagedError: what comes first has rotted.
+            DamagedError: the first batch has rotted.
             ProtocolError: as `EpochReader.read`.
         """
-        nothing = Stretch((), Position(effect.from_offset, 0), Position(effect.from_offset, 0))
+        nothing = BatchRange((), Position(effect.from_offset, 0), Position(effect.from_offset, 0))
         held = self.store.log_of(effect.epoch)
         if held is None or not held.start_offset <= effect.from_offset < held.end_offset:
             return nothing
@@ -320,10 +321,10 @@ class ReplicaLog:
         end = held.reader.digest_at(end_offset)
         if end is None:
             return nothing
-        return Stretch(batches, Position(effect.from_offset, base), Position(end_offset, end))
+        return BatchRange(batches, Position(effect.from_offset, base), Position(end_offset, end))
 
     def _sound(self, batches: Sequence[memoryview]) -> int:
-        """Return how many batches come before the first whose body has rotted.
+        """Return how many batches precede the first with a rotten body.
 
         Raises:
             DamagedError: none does.

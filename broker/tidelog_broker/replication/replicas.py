@@ -1,11 +1,11 @@
-"""All replicas of this node: made when a topic's partitions are opened, ticked when they are due, fed by other nodes.
+"""The replicas of a node: created when partitions are opened, ticked when due, and given other nodes' messages.
 
-One heap holds when each replica wants to be ticked and one timer of the event loop waits for the first of them. A
-deadline that has moved earlier is pushed again; one that has moved later is found out when it comes up. After an append
-or an acknowledgement nothing is due for a heartbeat's time. So a replica that is busy with those, and is not ticked
-within that time anyway, has its deadline looked at every few milliseconds, together with others: to look at one with
-every record cost as much as to store the record. A follower that is sent what continues its log has no reason to: that
-moves no deadline to an earlier time (`Replica.receive`).
+A heap holds when each replica is due, and one timer of the event loop waits for the first. A deadline that has moved
+earlier is pushed again; one that has moved later is detected when it comes up. After an append or an acknowledgement
+nothing is due for a heartbeat interval. So the deadline of a replica with such inputs, if it has no tick within that
+interval anyway, is examined every few milliseconds, together with others: examining it for every record would cost as
+much as storing the record. A follower that receives the continuation of its log is not examined, because no deadline
+moves earlier (`Replica.receive`).
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from tidelog_proto import broker_pb2 as pb
 
 LOOK_MS: Final = 5
 PORTION: Final = 16
-"""So many replicas act on news, or on time, before the event loop sees to messages again."""
+"""How many replicas act on changes, or on time, before the event loop handles messages again."""
 RECENTLY_MS: Final = 10_000
-"""Somebody may be waiting for a partition that was written to so shortly ago."""
+"""A partition written within this time probably has waiting clients."""
 FIRST: Final = frozenset({META_TOPIC_ID, OFFSETS_TOPIC_ID})
-"""Topics whose partitions hear of news before all others: without them nobody creates, joins or commits."""
+"""Topics whose partitions are handled first: creating topics, joining and committing depend on them."""
 
 
 def clock_ms(loop: asyncio.AbstractEventLoop) -> Callable[[], int]:
-    """Return the clock that replicas live by: the event loop's, in whole milliseconds; it never goes back."""
+    """Return the replicas' clock: the event loop's, in whole milliseconds; it never goes back."""
     time_s = loop.time
     return lambda: int(time_s() * 1000)
 
 
 class NewPartition(NamedTuple):
-    """A partition as its topic's record names it: key, name for people, and its first epoch."""
+    """A partition in its topic's record: key, name for messages, and its first epoch."""
 
     key: PartitionKey
     name: str
@@ -53,13 +53,13 @@ class NewPartition(NamedTuple):
 
 
 class Replication:
-    """See the module. All methods are for the event loop's thread.
+    """The replicas of a node. All methods are for the event loop's thread.
 
     Args:
         node_id, incarnation: this node.
-        tools: what the drivers work with.
-        rebooted: whether the machine went down under this node since it last ran, unless it had stopped in order.
-        timing: of the core.
+        tools: the drivers' resources.
+        rebooted: whether the machine crashed since the node last ran.
+        timing: the core's timing.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Replication:
         self._timer_ms = 0
         self._touched: list[ReplicaDriver] = []
         self._unaware: deque[ReplicaDriver] = deque()
-        """Those that have not heard yet that who is alive has changed."""
+        """Replicas that have not been notified yet of a changed set of live nodes."""
         self._look_timer: asyncio.TimerHandle | None = None
         self._ringing = False
         self._closed = False
@@ -95,10 +95,10 @@ class Replication:
     # --- partitions ------------------------------------------------------------------------------------
 
     async def open(self, new: NewPartition, store: PartitionLog, io_key: int) -> ReplicaDriver:
-        """Make the replica of a partition whose log is open; it does nothing before `ReplicaDriver.start`.
+        """Create the replica of a partition whose log is open; it does nothing before `ReplicaDriver.start`.
 
         Raises:
-            StorageError: the disk failed while the log was healed.
+            StorageError: the disk failed during repair of the log.
         """
         key = new.key
         chain = self.chains.chain(key, new.genesis)
@@ -134,7 +134,7 @@ class Replication:
         return driver
 
     def get(self, key: PartitionKey) -> ReplicaDriver | None:
-        """Return what drives a partition's replica, None for a partition that is not known here."""
+        """Return a partition's driver, None if the partition is not known here."""
         return self._drivers.get(key)
 
     def all(self) -> list[ReplicaDriver]:
@@ -146,24 +146,24 @@ class Replication:
         return [driver.replica.ownership for driver in self._drivers.values() if driver.replica.followers]
 
     def drop(self, topic_id: bytes) -> None:
-        """Stop the replicas of a deleted topic at once; whoever asks for them is told that it is gone."""
+        """Stop the replicas of a deleted topic at once; later messages are answered with the deletion."""
         self._deleted.add(topic_id)
         for key in [key for key in self._drivers if key[0] == topic_id]:
             self._drivers.pop(key).stop()
 
     async def forget(self, topic_id: bytes, partitions: int) -> None:
-        """Forget what the journals hold of a deleted topic, whose replicas have been dropped."""
+        """Remove the journal entries of a deleted topic, whose replicas have been dropped."""
         self._deleted.add(topic_id)
         await self.chains.forget(topic_id, partitions)
 
     # --- the other nodes -------------------------------------------------------------------------------
 
     def take_part(self, adopt: Callable[[PartitionKey], None]) -> None:
-        """Take messages of other nodes from now on; `adopt` is told whose replica is not here, and may become known."""
+        """Accept messages of other nodes; `adopt` is called with partitions that have no replica here."""
         self._adopt = adopt
 
     def receive(self, peer_id: str, message: LinkMessage, batches: Sequence[Batch]) -> None:
-        """Take a one-way message of another node. One that nobody here can take is lost: it will come again."""
+        """Handle a one-way message of another node. A message without a recipient is dropped; the sender repeats it."""
         if self._adopt is None:
             return
         key = (message.topic_id, message.partition)
@@ -177,12 +177,12 @@ class Replication:
             self._tools.neighbours.send((peer_id,), gone, ())
 
     def liveness_changed(self) -> None:
-        """Who is alive has changed: the replicas hear of it in portions, those of the broker's own topics first.
+        """Notify the replicas, in portions, that the set of live nodes has changed.
 
-        Then come those that were written to recently: somebody is waiting for these, and for few of those that have
-        been quiet. All nodes of a partition have seen the same writes, so they hear of it in about the same order. When
-        a node with hundreds of partitions dies, the takeovers that have begun go on between those that begin; else all
-        of them would be done as late as the last one.
+        Internal topics come first, then partitions written recently, which probably have waiting clients. All nodes of
+        a partition have seen the same writes, so they use about the same order. When a node with hundreds of partitions
+        dies, portions let begun takeovers proceed while others begin; otherwise all would finish as late as the last
+        one.
         """
         waits = bool(self._unaware)
         since_ms = self._tools.now_ms() - RECENTLY_MS
@@ -199,7 +199,7 @@ class Replication:
             self._loop.call_soon(self._make_aware)
 
     def statuses(self) -> list[pb.EpochStatus]:
-        """Return how long every chain is here, as questions to another node."""
+        """Return the length of every chain here, as requests to another node."""
         return [driver.replica.state.chain_status() for driver in self._drivers.values()]
 
     # --- time ------------------------------------------------------------------------------------------
@@ -208,7 +208,8 @@ class Replication:
         deadline_ms = driver.replica.deadline_ms
         if deadline_ms is None or (driver.scheduled_ms is not None and driver.scheduled_ms <= deadline_ms):
             return
-        # Whatever is overdue waits a moment: a core that asked for the past again would have the loop to itself.
+        # A deadline in the past waits a moment: otherwise a core that requests it repeatedly would block the event
+        # loop.
         deadline_ms = max(deadline_ms, self._tools.now_ms() + 1)
         driver.scheduled_ms = deadline_ms
         heapq.heappush(self._due, (deadline_ms, next(self._numbers), driver))
@@ -219,7 +220,7 @@ class Replication:
         assert not driver.is_touched
         driver.is_touched = True
         if driver.scheduled_ms is not None and driver.scheduled_ms <= self._tools.now_ms() + self._timing.heartbeat_ms:
-            return  # nothing is due before that
+            return  # Nothing is due before that.
         self._touched.append(driver)
         if self._look_timer is None and not self._closed:
             self._look_timer = self._loop.call_later(LOOK_MS / 1000, self._look)
@@ -247,7 +248,7 @@ class Replication:
         due: list[ReplicaDriver] = []
         while self._due and self._due[0][0] <= now_ms and len(due) < PORTION:
             at_ms, _, driver = heapq.heappop(self._due)
-            if driver.scheduled_ms == at_ms:  # else it is scheduled for an earlier time, or was
+            if driver.scheduled_ms == at_ms:  # Otherwise it is, or was, scheduled for an earlier time.
                 driver.scheduled_ms = None
                 driver.is_touched = False
                 due.append(driver)
@@ -258,7 +259,7 @@ class Replication:
         self._arm()
 
     async def close(self) -> None:
-        """Stop everything; return when nothing of it is on its way to the journals."""
+        """Stop all replicas; return when no journal write is pending."""
         self._closed = True
         self._arm()
         if self._look_timer is not None:
@@ -269,7 +270,7 @@ class Replication:
 
 
 def _as_status(digest: pb.ChainDigest) -> pb.EpochStatus:
-    """Return what a digest asks: which of two nodes knows more of a chain."""
+    """Convert a digest to the request for the longer of two chains."""
     return pb.EpochStatus(
         topic_id=digest.topic_id, partition=digest.partition, epoch=digest.epoch, previous_hash=digest.previous_hash
     )

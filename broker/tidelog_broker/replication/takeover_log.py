@@ -1,7 +1,7 @@
-"""The log lines about partitions that a node has come to own: one line for many.
+"""Log lines about partitions that a node has come to own, merged into one line for many.
 
-A node that takes over from a dead one comes to own hundreds of partitions within a second, and a line for each would
-push everything else out of sight. So the first is waited behind for a moment, and all of that moment are one line.
+A node that takes over from a dead one comes to own hundreds of partitions within a second; a line for each would flood
+the log. So lines are collected for a moment after the first.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ class _Begun(NamedTuple):
     at_s: float
 
 
-class TakenOver:
-    """Collects, for the event loop's thread; a partition is counted as often as it begins an epoch here."""
+class TakeoverLog:
+    """Collects epochs that begin on this node. For the event loop's thread."""
 
     def __init__(self) -> None:
         self._begun: list[_Begun] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, name: str, epoch: int, offset: int) -> None:
-        """A partition begins an epoch that this node owns."""
+        """Add an epoch of a partition that begins on this node."""
         loop = asyncio.get_running_loop()
         self._begun.append(_Begun(name, epoch, offset, loop.time()))
         if self._timer is None:
             self._timer = loop.call_later(MOMENT_S, self.tell)
 
     def tell(self) -> None:
-        """Say what has gathered."""
+        """Log the collected epochs."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

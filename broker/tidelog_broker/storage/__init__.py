@@ -1,1 +1,1 @@
-"""The files of a node: the only code that touches data files. Blocking; called on I/O worker threads."""
+"""The files of a node: the only code that accesses data files. Blocking; called on I/O worker threads."""

@@ -81,7 +81,7 @@ async def test_follower_goes_on_after_the_workers_had_no_room_for_it(
     async def full_once(key: int, work: Callable[..., Any], *args: Any, **named: Any) -> Any:
         if work is save_meta_snapshot and not refused:
             refused.append(work)
-            raise WorkersFullError("65536 pieces of work wait for a thread of 'io'")
+            raise WorkersFullError("65536 tasks are queued for a thread of 'io'")
         return await usual(key, work, *args, **named)
 
     monkeypatch.setattr(workers, "call", full_once)
@@ -90,4 +90,4 @@ async def test_follower_goes_on_after_the_workers_had_no_room_for_it(
     await founded.until(lambda: bool(refused), "nothing is written down")
     await peer.create("two")
     await founded.until(lambda: topics_of(founded, "b") == ["one", "two"], "b follows no more")
-    assert "pieces of work wait" in caplog.text
+    assert "tasks are queued" in caplog.text

@@ -186,7 +186,7 @@ async def test_a_port_in_use_is_an_error_and_leaves_the_directory_usable(stand: 
 
 
 async def test_a_directory_is_used_by_one_node_at_a_time(stand: Stand, node: Node) -> None:
-    with pytest.raises(NodeDirLockedError, match="in use by the process"):
+    with pytest.raises(NodeDirLockedError, match="in use by process"):
         open_node_dir(stand.path)
     await stand.stop()
     open_node_dir(stand.path).close()

@@ -27,7 +27,7 @@ async def asked(stand: ClusterStand, name: str, offset: int) -> pb.FetchResult:
     return (await peer.reply(peer.post_fetch(TOPIC_ID, offset))).envelope.fetch_reply.results[0]
 
 
-async def test_past_the_end_the_owner_says_so_and_others_wait(stand: ClusterStand) -> None:
+async def test_offset_beyond_the_end_is_refused_by_the_owner_and_awaited_elsewhere(stand: ClusterStand) -> None:
     await stand.start()
     await stand.publish(b"a")
     await stand.publish(b"b")
@@ -40,7 +40,7 @@ async def test_past_the_end_the_owner_says_so_and_others_wait(stand: ClusterStan
         assert (error.log_start_offset, error.high_watermark) == ((0, 2) if name == owner else (0, 0))
 
 
-async def test_what_is_given_out_and_not_committed_yet_is_waited_for(stand: ClusterStand) -> None:
+async def test_uncommitted_offset_is_awaited(stand: ClusterStand) -> None:
     await stand.start()
     owner = await stand.holding(b"a", b"b")
     assert stand.partition(owner).state.high_watermark == 1
@@ -48,7 +48,7 @@ async def test_what_is_given_out_and_not_committed_yet_is_waited_for(stand: Clus
     assert (await asked(stand, owner, 3)).error.code == pb.OFFSET_OUT_OF_RANGE
 
 
-async def test_an_owner_that_was_succeeded_and_does_not_know_it_calls_nothing_out_of_range(
+async def test_deposed_owner_reports_no_offset_out_of_range(
     stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(access, "CONFIRM_TIMEOUT_S", 0.1)
@@ -65,7 +65,7 @@ async def test_an_owner_that_was_succeeded_and_does_not_know_it_calls_nothing_ou
     assert (await asked(stand, new, 3)).error.code == pb.OFFSET_OUT_OF_RANGE
 
 
-async def test_a_subscription_from_behind_the_end_is_ended_once_there_is_an_owner(stand: ClusterStand) -> None:
+async def test_subscription_beyond_the_end_is_ended_once_there_is_an_owner(stand: ClusterStand) -> None:
     await stand.start()
     await stand.publish(b"a")
     await stand.agree(b"a")
@@ -90,7 +90,7 @@ async def begun(peer: Peer, number: int, offset: int, record_epoch: int) -> pb.E
     return result.error
 
 
-async def test_who_has_read_what_was_cut_is_told_so(stand: ClusterStand) -> None:
+async def test_reader_of_truncated_records_gets_out_of_range(stand: ClusterStand) -> None:
     await stand.start()
     await stand.publish(b"a")
     await stand.agree(b"a")
@@ -110,13 +110,13 @@ async def test_who_has_read_what_was_cut_is_told_so(stand: ClusterStand) -> None
     for offset, record_epoch in [(2, first_epoch), (1, epoch + 1)]:
         error = await begun(peer, 9, offset, record_epoch)
         assert (error.code, error.log_start_offset, error.high_watermark) == (pb.OFFSET_OUT_OF_RANGE, 0, 3)
-        assert f"was reached in epoch {record_epoch}, which ended before it" in error.message
+        assert f"is after the end of its epoch {record_epoch}" in error.message
     follower = await stand.peer(next(name for name in stand.nodes if name != owner))
     assert (await begun(follower, 1, 2, first_epoch)).code == pb.NOT_OWNER, "the owner knows"
     assert not (await begun(follower, 2, 1, first_epoch)).code
 
 
-async def test_an_owner_is_confirmed_by_the_others_and_only_by_them(
+async def test_ownership_is_confirmed_only_by_other_replicas(
     stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stand.start()
@@ -138,7 +138,7 @@ async def test_an_owner_is_confirmed_by_the_others_and_only_by_them(
     assert not partition.access._confirmations
 
 
-async def test_waiting_for_an_epoch_of_its_own_ends_when_another_node_gets_it(stand: ClusterStand) -> None:
+async def test_waiting_for_ownership_ends_when_another_node_takes_over(stand: ClusterStand) -> None:
     await stand.start()
     owner = await stand.owner()
     partition = stand.partition(owner)

@@ -19,7 +19,7 @@ from tidelog_broker.partition.compacted_versions import CompactedVersions
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.storage.partition.compaction_pass import CompactionPass, Made, Terms
-from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.partition_reader import PartitionLogReader
 from tidelog_proto.batch.record_batch import columns_of, encode_batch
 from tidelog_proto.errors import ProtocolError
@@ -31,7 +31,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterStand]:
         yield stand
 
 
-async def test_behind_an_epoch_that_differs_nothing_is_put_in_place(
+async def test_no_epoch_is_replaced_after_one_that_differs(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another version of a library, say: the copy keeps the value, so it has to keep the tombstone, too."""
@@ -66,7 +66,7 @@ async def test_behind_an_epoch_that_differs_nothing_is_put_in_place(
         await asyncio.sleep(0.02)
 
 
-async def test_a_copy_that_came_compacted_brings_along_what_producers_had_sent(cluster: ClusterStand) -> None:
+async def test_fetched_compacted_copy_has_the_producer_state(cluster: ClusterStand) -> None:
     def numbered(sequence: int) -> bytes:
         columns = columns_of([b"v%d" % sequence], keys=[b"k"])
         return encode_batch(columns, now_us=1, producer_id=7, base_sequence=sequence).to_bytes()
@@ -88,7 +88,7 @@ async def test_a_copy_that_came_compacted_brings_along_what_producers_had_sent(c
     assert len(table) > 0
 
 
-async def test_nothing_is_put_in_place_before_the_journal_has_the_decision(
+async def test_no_epoch_is_replaced_before_the_decision_is_journalled(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a crash the epoch would be the open one, with bytes that its owner never appended."""
@@ -108,7 +108,7 @@ async def test_nothing_is_put_in_place_before_the_journal_has_the_decision(
     await alike(cluster)
 
 
-async def test_copy_makes_no_pass_while_its_log_is_being_cut(
+async def test_no_pass_runs_while_the_log_is_being_truncated(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records beyond the cut are not committed: a pass over them would drop the newest committed record of a key."""
@@ -139,7 +139,7 @@ async def outdated_copy(stand: ClusterStand, monkeypatch: pytest.MonkeyPatch) ->
     return copy, copy.compaction.versions
 
 
-async def test_copy_is_not_replaced_while_others_are_asked_what_producers_sent(
+async def test_copy_is_not_replaced_while_producer_state_is_requested(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compacted_versions, "WHOLE_S", 0.05)
@@ -182,7 +182,7 @@ async def test_copy_below_the_log_start_is_left_to_retention(
         assert copy.compaction.is_behind is is_behind
 
 
-async def test_version_that_was_made_for_another_decision_is_made_again(
+async def test_version_for_another_decision_is_compacted_again(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy, versions = await outdated_copy(cluster, monkeypatch)
@@ -205,7 +205,7 @@ async def test_pass_needs_the_whole_log_from_its_first_epoch_or_the_floor_to_the
     assert versions.can_pass(Terms(end, 0, 1), [first])
 
 
-async def test_behind_a_pass_memory_gives_nothing_that_the_log_has_not(cluster: ClusterStand) -> None:
+async def test_ring_is_dropped_below_a_replaced_epoch(cluster: ClusterStand) -> None:
     owner = cluster.partition(await cluster.owner())
     await publish(cluster, (b"a", b"1"))
     await publish(cluster, (b"a", b"2"))
@@ -219,7 +219,7 @@ async def test_behind_a_pass_memory_gives_nothing_that_the_log_has_not(cluster: 
     assert owner.reader.read_hot(2, 1 << 20)
 
 
-async def test_what_is_outdated_beside_newer_epochs_is_not_read(
+async def test_outdated_epoch_is_not_read_beside_newer_versions(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = others(await cluster.owner())[0]
@@ -240,7 +240,7 @@ async def test_what_is_outdated_beside_newer_epochs_is_not_read(
     copy.reader.check_offset(2)
 
 
-async def test_an_owner_whose_copies_differ_comes_together_with_the_others_in_the_next_round(
+async def test_owner_with_differing_copies_converges_in_the_next_round(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a takeover by a node with another version of a library, which has got the same one by then."""

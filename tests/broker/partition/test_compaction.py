@@ -32,7 +32,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterStand]:
         yield stand
 
 
-async def test_every_copy_keeps_the_latest_of_each_key(cluster: ClusterStand) -> None:
+async def test_every_copy_keeps_the_newest_record_of_each_key(cluster: ClusterStand) -> None:
     for number in range(6):
         await publish(cluster, (b"a", b"a%d" % number), (b"b", b"b%d" % number), (b"c%d" % number, b""))
     await publish(cluster, (b"b", None))
@@ -50,7 +50,7 @@ async def test_every_copy_keeps_the_latest_of_each_key(cluster: ClusterStand) ->
     assert latest(cluster, "c")[b"a"] == b"new"
 
 
-async def test_tombstones_go_with_a_later_pass_than_the_first_that_sees_them(cluster: ClusterStand) -> None:
+async def test_tombstones_are_removed_by_a_later_pass(cluster: ClusterStand) -> None:
     await configure(cluster, tombstone_retention_ms=1)
     await publish(cluster, (b"a", b"1"), (b"b", b"2"))
     await publish(cluster, (b"a", None))
@@ -159,7 +159,7 @@ async def test_epoch_is_compacted_when_its_last_record_is_as_old_as_the_lag(
     assert compaction.horizon_of([(10, 3_000_000), (20, 5_000_001)]) == 20
 
 
-async def test_a_pass_is_dropped_when_another_node_has_owned_the_partition_meanwhile(
+async def test_pass_is_discarded_after_a_change_of_ownership(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That node has compacted more and dropped a tombstone, without which the value of this pass would be back."""
@@ -197,7 +197,7 @@ async def test_a_pass_is_dropped_when_another_node_has_owned_the_partition_meanw
     assert all(latest(cluster, name) == {b"b": b"4"} for name in NODES)
 
 
-async def test_a_node_that_was_away_comes_to_the_same_bytes(cluster: ClusterStand) -> None:
+async def test_node_that_was_down_converges_to_the_same_bytes(cluster: ClusterStand) -> None:
     await publish(cluster, *((b"k%d" % (number % 5), b"v" * 100) for number in range(200)))
     away = others(await cluster.owner())[0]
     await cluster.crash(away)
@@ -210,7 +210,7 @@ async def test_a_node_that_was_away_comes_to_the_same_bytes(cluster: ClusterStan
     assert len(all_records(cluster.partition(away).log)) == 5
 
 
-async def test_a_restart_finds_what_was_compacted(cluster: ClusterStand) -> None:
+async def test_compacted_versions_survive_a_restart(cluster: ClusterStand) -> None:
     for number in range(50):
         await publish(cluster, (b"k", b"%d" % number))
     await compact(cluster)
@@ -223,7 +223,7 @@ async def test_a_restart_finds_what_was_compacted(cluster: ClusterStand) -> None
     assert latest(cluster, "a") == {b"k": b"49"}
 
 
-async def test_a_takeover_knows_what_producers_sent_before_it_was_compacted(cluster: ClusterStand) -> None:
+async def test_takeover_knows_the_producer_state_of_compacted_epochs(cluster: ClusterStand) -> None:
     def numbered(sequence: int) -> bytes:
         columns = columns_of([b"v%d" % sequence], keys=[b"k"])
         return encode_batch(columns, now_us=1, producer_id=7, base_sequence=sequence).to_bytes()
@@ -238,7 +238,7 @@ async def test_a_takeover_knows_what_producers_sent_before_it_was_compacted(clus
     assert await send(cluster, numbered(4)) == 4
 
 
-async def test_an_epoch_that_fits_no_batch_is_left_and_keeps_the_tombstones_behind_it(
+async def test_epoch_that_fits_no_batch_is_unchanged_and_keeps_later_tombstones(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await configure(cluster, tombstone_retention_ms=1)
@@ -271,7 +271,7 @@ async def test_an_epoch_that_fits_no_batch_is_left_and_keeps_the_tombstones_behi
     )
 
 
-async def test_who_may_compact(cluster: ClusterStand) -> None:
+async def test_requested_compaction_checks_settings_and_ownership(cluster: ClusterStand) -> None:
     await publish(cluster, (b"a", b"1"))
     owner = await cluster.owner()
     with pytest.raises(ProtocolError) as caught:
@@ -281,7 +281,7 @@ async def test_who_may_compact(cluster: ClusterStand) -> None:
     with pytest.raises(ProtocolError, match="on hold"):
         await compact(cluster)
     await configure(cluster, hold=False, cleanup=pb.DELETE)
-    with pytest.raises(ProtocolError, match="not to be compacted"):
+    with pytest.raises(ProtocolError, match="not compacted by its settings"):
         await compact(cluster)
 
 
@@ -296,7 +296,9 @@ async def asked(stand: ClusterStand, node_id: str) -> pb.Error:
     return result.error
 
 
-async def test_copies_that_do_not_answer_are_named_soon(cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unresponsive_copies_are_named_in_the_error(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody has noticed yet that they are away, so the end of the epoch is proposed, and not decided."""
     monkeypatch.setattr(compaction_module, "DECIDE_S", 0.2)
     monkeypatch.setattr(compaction_handler, "OWNER_TIMEOUT_S", 0.1)
@@ -312,7 +314,7 @@ async def test_copies_that_do_not_answer_are_named_soon(cluster: ClusterStand, m
     assert f"the copies on {', '.join(map(repr, sorted(deaf)))} did not answer" in error.message
 
 
-async def test_an_owner_that_cannot_write_yet_says_whom_it_waits_for(
+async def test_owner_that_cannot_write_yet_names_the_awaited_copies(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction_handler, "OWNER_TIMEOUT_S", 0.1)
@@ -328,7 +330,7 @@ async def test_an_owner_that_cannot_write_yet_says_whom_it_waits_for(
     assert "cannot write yet, the copies on" in error.message
 
 
-async def test_a_pass_that_hangs_is_told_and_left_and_goes_on_when_it_can(
+async def test_hanging_pass_times_out_and_continues_later(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction_module, "STILL_S", 0.3)
@@ -347,7 +349,7 @@ async def test_a_pass_that_hangs_is_told_and_left_and_goes_on_when_it_can(
             async with asyncio.timeout(5):
                 error = await asked(cluster, owner)
             assert error.code == pb.TIMED_OUT
-            assert "nothing of the pass has moved for" in error.message
+            assert "the compaction has made no progress for" in error.message
             assert "this node's disk" in error.message
     finally:
         go_on.set()
@@ -355,9 +357,7 @@ async def test_a_pass_that_hangs_is_told_and_left_and_goes_on_when_it_can(
     assert (await asked(cluster, owner)).code == 0
 
 
-async def test_a_pass_that_is_slow_and_moves_is_waited_for(
-    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slow_pass_with_progress_is_awaited(cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction_module, "STILL_S", 0.3)
     monkeypatch.setattr(compaction_module, "LOOK_S", 0.05)
     await publish(cluster, *((b"k%d" % number, b"v" * 1000) for number in range(20)))

@@ -22,7 +22,7 @@ COUNT = 40
 @pytest.fixture
 async def log(node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> PartitionLog:
     """A log of 40 records in batches of 1 to 4, read in short steps."""
-    monkeypatch.setattr(content_history, "STRETCH_RECORDS", 7)
+    monkeypatch.setattr(content_history, "RANGE_RECORDS", 7)
     monkeypatch.setattr(content_history, "READ_BYTES", 600)
     topic = await peer.create()
     at = 0
@@ -51,27 +51,27 @@ def window_of(log: PartitionLog, *, log_start: int = 0, records_max: int = 100, 
     return f"{there[0]}-{there[-1]} in {steps}" if len(there) else f"nothing in {steps}"
 
 
-async def test_all_of_it(log: PartitionLog) -> None:
+async def test_whole_log_is_read(log: PartitionLog) -> None:
     assert window_of(log).startswith("0-39 in")
 
 
 @pytest.mark.parametrize("records_max", [1, 3, 17])
-async def test_so_many_and_no_more_is_read(log: PartitionLog, records_max: int) -> None:
+async def test_at_most_records_max_are_read(log: PartitionLog, records_max: int) -> None:
     told = window_of(log, records_max=records_max)
     assert told.startswith(f"{COUNT - records_max}-39 in")
     assert int(told.split()[-1]) < int(window_of(log).split()[-1])
 
 
-async def test_not_below_the_start(log: PartitionLog) -> None:
+async def test_records_below_the_log_start_are_not_read(log: PartitionLog) -> None:
     assert window_of(log, log_start=13).startswith("13-39 in")
     assert window_of(log, log_start=COUNT) == "nothing in 0"
 
 
-async def test_it_stops_at_what_is_too_old(log: PartitionLog) -> None:
+async def test_reading_stops_at_expired_records(log: PartitionLog) -> None:
     assert int(window_of(log, oldest_us=2**62).split()[-1]) < int(window_of(log).split()[-1])
 
 
-async def test_a_log_that_is_too_short_is_told(log: PartitionLog) -> None:
+async def test_truncated_log_is_an_error(log: PartitionLog) -> None:
     history = ContentHistory(log, HASHER, log_start=0, end=COUNT + 5, records_max=9, oldest_us=None)
     assert not history.is_whole
 

@@ -44,7 +44,7 @@ async def one(peer: Peer, topic: pb.TopicInfo, data: bytes) -> pb.PublishResult:
     return result
 
 
-async def test_what_the_window_has_is_dropped_and_told(peer: Peer) -> None:
+async def test_duplicates_in_the_window_are_dropped_and_reported(peer: Peer) -> None:
     topic = await peer.create(deduplicate_records=100)
     first = await one(peer, topic, batch(b"a", b"b", b"a"))
     assert (first.base_offset, first.duplicates, first.dropped) == (0, 1, b"\x04")
@@ -57,7 +57,7 @@ async def test_what_the_window_has_is_dropped_and_told(peer: Peer) -> None:
     assert await values_of(peer, topic) == [b"a", b"b", b"c", b"d", b"e"]
 
 
-async def test_a_topic_that_wants_none_of_it_keeps_everything(node: Node, peer: Peer) -> None:
+async def test_topic_without_deduplication_keeps_everything(node: Node, peer: Peer) -> None:
     topic = await peer.create()
     for _ in range(2):
         assert (await one(peer, topic, batch(b"a", b"a"))).duplicates == 0
@@ -65,7 +65,7 @@ async def test_a_topic_that_wants_none_of_it_keeps_everything(node: Node, peer: 
     assert of(node, topic).deduplication.window_records is None
 
 
-async def test_content_is_key_value_tag_and_headers_and_not_the_time(peer: Peer) -> None:
+async def test_content_excludes_the_timestamp(peer: Peer) -> None:
     topic = await peer.create(deduplicate_records=100)
 
     def record(
@@ -100,7 +100,7 @@ async def test_content_is_key_value_tag_and_headers_and_not_the_time(peer: Peer)
     assert (await one(peer, topic, batch(b"a"))).duplicates == 1  # without columns for what it does not have
 
 
-async def test_numbers_of_dropped_records_are_used_up_and_a_retry_is_told_the_same(stand: Stand) -> None:
+async def test_sequences_of_dropped_records_are_used_and_retries_get_the_same_answer(stand: Stand) -> None:
     node = await stand.start()
     peer = await stand.peer()
     topic = await peer.create(deduplicate_records=100)
@@ -133,7 +133,7 @@ async def test_numbers_of_dropped_records_are_used_up_and_a_retry_is_told_the_sa
     assert await values_of(peer, topic) == [b"a", b"b", b"c", b"d"]
 
 
-async def test_another_batch_of_the_numbers_of_one_of_which_records_were_dropped_is_refused(stand: Stand) -> None:
+async def test_different_batch_with_a_used_sequence_is_refused(stand: Stand) -> None:
     await stand.start()
     peer = await stand.peer()
     topic = await peer.create(deduplicate_records=100)
@@ -149,7 +149,7 @@ async def test_another_batch_of_the_numbers_of_one_of_which_records_were_dropped
     assert await values_of(peer, topic) == [b"a", b"b"]
 
 
-async def test_what_is_refused_leaves_nothing_in_the_window(peer: Peer) -> None:
+async def test_refused_batch_does_not_change_the_window(peer: Peer) -> None:
     topic = await peer.create(deduplicate_records=100)
     (refused,) = await peer.publish(topic.topic_id, batch(b"a", producer_id=1, sequence=7))
     assert refused.error.code == pb.UNKNOWN_PRODUCER
@@ -157,15 +157,15 @@ async def test_what_is_refused_leaves_nothing_in_the_window(peer: Peer) -> None:
     assert (stored.duplicates, stored.base_offset) == (0, 0)
 
 
-async def test_only_a_node_sets_a_span(peer: Peer) -> None:
+async def test_client_cannot_set_a_span(peer: Peer) -> None:
     topic = await peer.create(deduplicate_records=100)
     header = RecordBatch.parse(batch(b"a")).header._replace(sequence_span=2)
     (refused,) = await peer.publish(topic.topic_id, header.pack() + batch(b"a")[128:])
     assert refused.error.code == pb.UNSUPPORTED_BATCH
 
 
-async def test_the_window_is_the_same_after_a_restart(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(content_history, "STRETCH_RECORDS", 7)
+async def test_window_is_rebuilt_after_a_restart(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content_history, "RANGE_RECORDS", 7)
     monkeypatch.setattr(content_history, "READ_BYTES", 600)
     drawn = random.Random(1)
     node = await stand.start()
@@ -189,7 +189,7 @@ async def test_the_window_is_the_same_after_a_restart(stand: Stand, monkeypatch:
     assert of(node, topic).deduplication.window_records == 20
 
 
-async def test_settings_may_change_and_the_window_is_read_anew(node: Node, peer: Peer) -> None:
+async def test_changed_settings_rebuild_the_window(node: Node, peer: Peer) -> None:
     topic = await peer.create("t")
     await one(peer, topic, batch(b"a", b"b", b"c"))
 
@@ -293,7 +293,7 @@ async def test_window_that_is_filled_when_its_topic_is_deleted_gives_its_memory_
     await settled(lambda: node.broker.contents.in_flight_bytes == 0, "the memory of the window is not given back")
 
 
-async def test_time_bounds_the_window(node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_window_is_bounded_by_time(node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = await peer.create(deduplicate_s=10)
     await one(peer, topic, batch(b"a"))
     assert (await one(peer, topic, batch(b"a"))).duplicates == 1
@@ -305,7 +305,7 @@ async def test_time_bounds_the_window(node: Node, peer: Peer, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-async def test_long_batches_of_any_codec(node: Node, peer: Peer, codec: Codec) -> None:
+async def test_long_batches_of_any_codec_are_screened(node: Node, peer: Peer, codec: Codec) -> None:
     topic = await peer.create(f"t-{codec.name.lower()}", deduplicate_records=50_000, flush=pb.NEVER)
     drawn = random.Random(2)
     values = [drawn.randbytes(drawn.choice([5, 60, 300])) for _ in range(9_000)]
@@ -326,7 +326,7 @@ async def test_batches_of_too_many_records_are_refused(peer: Peer) -> None:
     assert (await one(peer, topic, most)).duplicates == 65_535
 
 
-async def test_without_memory_nothing_is_taken(stand: Stand) -> None:
+async def test_publishes_are_refused_without_memory_for_the_window(stand: Stand) -> None:
     node = await stand.start(deduplication_bytes=1024 * 1024)
     peer = await stand.peer()
     topics = [await peer.create(f"t{number}", deduplicate_records=20_000) for number in range(8)]
@@ -343,7 +343,7 @@ async def test_without_memory_nothing_is_taken(stand: Stand) -> None:
     assert node.broker.contents.in_flight_bytes <= 1024 * 1024
 
 
-async def test_changes_meet_batches_on_their_way(node: Node, peer: Peer) -> None:
+async def test_changed_settings_during_screening_are_applied(node: Node, peer: Peer) -> None:
     topic = await peer.create("t", deduplicate_records=50_000, flush=pb.NEVER)
     drawn = random.Random(3)
     short = [[drawn.randbytes(20) for _ in range(5)] for _ in range(4)]
@@ -365,7 +365,7 @@ async def test_changes_meet_batches_on_their_way(node: Node, peer: Peer) -> None
     assert node.broker.contents.in_flight_bytes == 0
 
 
-async def test_a_window_that_has_rotted_is_told_of(stand: Stand) -> None:
+async def test_damaged_records_of_the_window_are_reported(stand: Stand) -> None:
     await stand.start()
     peer = await stand.peer()
     topic = await peer.create("t", deduplicate_records=100)
@@ -383,7 +383,7 @@ async def test_a_window_that_has_rotted_is_told_of(stand: Stand) -> None:
     assert refused.error.definite
 
 
-async def test_deleted_records_may_be_published_anew(peer: Peer) -> None:
+async def test_deleted_records_may_be_published_again(peer: Peer) -> None:
     topic = await peer.create(deduplicate_records=100)
     await one(peer, topic, batch(b"a", b"b"))
     entry = pb.DeleteRecordsEntry(topic_id=topic.topic_id, partition=0, offset=1)
@@ -391,7 +391,7 @@ async def test_deleted_records_may_be_published_anew(peer: Peer) -> None:
     assert (await one(peer, topic, batch(b"a", b"b"))).duplicates == 1
 
 
-async def test_a_duplicate_waits_for_what_it_duplicates(founded: Founded) -> None:
+async def test_duplicate_waits_for_the_commit_of_its_original(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")

@@ -11,7 +11,7 @@ from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, standing
 from tests.broker.stand import settled
 from tests.broker.storage.keyed import keyed, records_of
 
-from tidelog_broker.partition.filtered_reader import indexed_columns, wanted_of
+from tidelog_broker.partition.filtered_reader import indexed_columns, parse_record_filter
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.storage.partition.matching import Wanted
 from tidelog_proto import broker_pb2 as pb
@@ -32,7 +32,7 @@ async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
 
 @pytest.mark.parametrize("ring_bytes", [0, 1 << 20])
 @pytest.mark.parametrize("indexed", [True, False])
-async def test_every_replica_finds_what_is_committed_and_nothing_more(
+async def test_every_replica_returns_only_committed_matches(
     stand: ClusterStand, ring_bytes: int, indexed: bool
 ) -> None:
     await stand.start(ring_bytes=ring_bytes)
@@ -71,16 +71,16 @@ async def test_every_replica_finds_what_is_committed_and_nothing_more(
         stand.disks[name].heal()
 
 
-def test_what_a_filter_asks_for() -> None:
-    assert wanted_of(pb.RecordFilter()) is None
-    assert wanted_of(pb.RecordFilter(key=b"")) == Wanted(b"", None)
-    assert wanted_of(pb.RecordFilter(key=b"k", tag="t")) == Wanted(b"k", "t")
+def test_filter_is_parsed_and_validated() -> None:
+    assert parse_record_filter(pb.RecordFilter()) is None
+    assert parse_record_filter(pb.RecordFilter(key=b"")) == Wanted(b"", None)
+    assert parse_record_filter(pb.RecordFilter(key=b"k", tag="t")) == Wanted(b"k", "t")
     with pytest.raises(ProtocolError) as caught:
-        wanted_of(pb.RecordFilter(tag="ä" * 2049))
+        parse_record_filter(pb.RecordFilter(tag="ä" * 2049))
     assert caught.value.code == pb.INVALID_REQUEST
 
 
-def test_the_columns_of_a_topic_that_have_an_index() -> None:
+def test_indexed_columns_of_a_topic() -> None:
     assert indexed_columns(pb.TopicConfig()) == frozenset()
     assert indexed_columns(pb.TopicConfig(index_key=True)) == {"key"}
     assert indexed_columns(pb.TopicConfig(index_key=True, index_tag=True)) == {"key", "tag"}

@@ -29,7 +29,7 @@ async def publish_until_refused(peer: Peer, topic_id: bytes) -> tuple[int, pb.Er
 
 
 @pytest.mark.parametrize("used", [False, True])
-async def test_a_full_disk_refuses_cleanly_and_goes_on_when_there_is_space(
+async def test_full_disk_refuses_publishes_until_there_is_space(
     stand: Stand, node: Node, peer: Peer, used: bool
 ) -> None:
     """Both where a segment grows and where the first one is to be made."""
@@ -52,7 +52,7 @@ async def test_a_full_disk_refuses_cleanly_and_goes_on_when_there_is_space(
     assert (await (await stand.peer()).read_all(topic.topic_id))[-1] == b"again"
 
 
-async def test_a_disk_full_at_the_take_over_is_answered_and_tried_again(stand: Stand) -> None:
+async def test_full_disk_at_a_takeover_is_reported_and_retried(stand: Stand) -> None:
     await stand.start()
     topic = await (await stand.peer()).create()
     await stand.restart()
@@ -74,7 +74,7 @@ async def test_a_disk_full_at_the_take_over_is_answered_and_tried_again(stand: S
 
 
 @pytest.mark.parametrize("operation", ["sync", "write"])
-async def test_a_disk_that_fails_stops_the_node_and_acknowledges_nothing_more(
+async def test_disk_failure_stops_the_node_without_acknowledgement(
     stand: Stand, node: Node, peer: Peer, operation: str
 ) -> None:
     topic = await peer.create()
@@ -112,9 +112,7 @@ async def test_a_failing_timed_sync_stops_the_node(stand: Stand, node: Node, pee
     assert '"stopped_cleanly": false' in record
 
 
-async def test_a_sync_that_fails_at_the_stop_is_told_and_everything_is_closed(
-    stand: Stand, node: Node, peer: Peer
-) -> None:
+async def test_failed_sync_at_the_stop_is_reported_and_files_are_closed(stand: Stand, node: Node, peer: Peer) -> None:
     topic = await peer.create(flush=pb.NEVER)
     other = await peer.create("other", flush=pb.NEVER)
     for one in (topic, other):
@@ -126,7 +124,7 @@ async def test_a_sync_that_fails_at_the_stop_is_told_and_everything_is_closed(
     assert await (await stand.peer()).read_all(other.topic_id) == [b"x"]
 
 
-async def test_interval_syncs_follow_the_appends(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_interval_sync_follows_appends(stand: Stand, node: Node, peer: Peer) -> None:
     topic = await peer.create(flush=pb.INTERVAL, flush_interval_ms=1)
     await peer.publish(topic.topic_id, batch(b"a"))
     log = node.broker.partitions.get(topic.topic_id, 0).log
@@ -135,7 +133,7 @@ async def test_interval_syncs_follow_the_appends(stand: Stand, node: Node, peer:
     await settled(lambda: log.synced_offset == 2, "the next append was never synced")
 
 
-async def test_retention_deletes_old_segments_and_readers_are_told(stand: Stand) -> None:
+async def test_retention_deletes_old_segments_and_readers_get_out_of_range(stand: Stand) -> None:
     node = await stand.start(retention_interval_ms=10, ring_bytes=0)
     peer = await stand.peer()
     topic = await peer.create(segment_bytes=64 * KIB, retention_bytes=64 * KIB)
@@ -152,7 +150,7 @@ async def test_retention_deletes_old_segments_and_readers_are_told(stand: Stand)
     assert not partition.changes.listeners
 
 
-async def test_a_damaged_partition_is_read_up_to_its_damage_and_takes_nothing(
+async def test_damaged_partition_is_readable_up_to_its_damage_and_refuses_publishes(
     stand: Stand, node: Node, peer: Peer
 ) -> None:
     """The damage lies before the newest sync mark: it was on the disk once, so it is not cut but kept apart."""
@@ -182,7 +180,7 @@ async def test_a_damaged_partition_is_read_up_to_its_damage_and_takes_nothing(
     assert stand.node.life.health.state == "running"
 
 
-async def test_a_ring_that_begins_anew_gives_its_memory_back_to_all(node: Node, peer: Peer) -> None:
+async def test_restarted_ring_releases_its_memory(node: Node, peer: Peer) -> None:
     topic = await peer.create()
     partition = node.broker.partitions.get(topic.topic_id, 0)
     before = node.broker.rings.size_bytes
@@ -195,7 +193,7 @@ async def test_a_ring_that_begins_anew_gives_its_memory_back_to_all(node: Node, 
 
 
 @pytest.mark.parametrize(("flush", "loss"), [(pb.INTERVAL, True), (pb.ALWAYS, False)])
-async def test_every_node_says_what_a_power_cut_of_all_may_have_taken(
+async def test_every_node_logs_possible_data_loss_after_power_loss_of_all(
     founded: Founded, caplog: pytest.LogCaptureFixture, flush: pb.Flush, loss: bool
 ) -> None:
     await founded.found()
@@ -217,7 +215,7 @@ async def test_every_node_says_what_a_power_cut_of_all_may_have_taken(
     assert all("ends at offset 1" in text for text in told)
 
 
-async def test_a_planned_end_says_that_all_hold_a_batch_only_where_they_do(tmp_path: Path) -> None:
+async def test_planned_end_reports_held_by_all_only_if_true(tmp_path: Path) -> None:
     """As when an owner leaves a dead replica behind: it never says what it holds."""
     async with standing(tmp_path) as stand:
         await stand.start()
@@ -243,7 +241,7 @@ async def test_a_planned_end_says_that_all_hold_a_batch_only_where_they_do(tmp_p
         assert (again.base_offset, again.duplicate) == (1, True)
 
 
-async def test_partitions_share_the_room_for_producers_of_their_node(node: Node, peer: Peer) -> None:
+async def test_partitions_share_the_producer_budget_of_their_node(node: Node, peer: Peer) -> None:
     topic_id = (await peer.create(partitions=2)).topic_id
     first = node.broker.partitions.get(topic_id, 0)
     for partition, producers in ((0, 5), (1, 3 * PRODUCERS_MIN)):

@@ -32,7 +32,7 @@ async def test_partitions_are_found_by_id_and_number(node: Node, peer: Peer) -> 
     assert len(node.broker.partitions.all()) == 3, "__meta is among them; nobody has asked for __offsets yet"
 
 
-async def test_following_adds_partitions_and_keeps_those_there_are(node: Node, peer: Peer) -> None:
+async def test_following_adds_partitions_and_keeps_existing_ones(node: Node, peer: Peer) -> None:
     topic = await peer.create()
     (first,) = node.broker.partitions.of_topic(topic.topic_id)
     record = revised(node, "t", partitions=3)
@@ -59,7 +59,7 @@ async def test_following_a_deletion_refuses_at_once_and_removes_later(stand: Sta
     await settled(lambda: not partition.log.directory.exists(), "the files stay")
 
 
-async def test_sweeping_removes_what_a_crash_left_and_may_be_repeated(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_sweep_removes_remains_of_a_crash_and_is_idempotent(stand: Stand, node: Node, peer: Peer) -> None:
     topic = await peer.create(partitions=2)
     await peer.publish(topic.topic_id, batch(b"x"), partition=1)
     directory = node.broker.partitions.get(topic.topic_id, 1).log.directory

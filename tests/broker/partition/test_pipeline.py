@@ -63,7 +63,7 @@ def syncs(stand: Stand) -> int:
     return sum(1 for operation, path in stand.disk.log if operation == "sync" and path.name.endswith(".seg"))
 
 
-async def test_what_gathers_during_a_sync_shares_the_next_one(stand: Stand, partition: Partition) -> None:
+async def test_batches_queued_during_a_sync_share_the_next_one(stand: Stand, partition: Partition) -> None:
     stand.disk.hold("sync")
     outcomes = [submit(partition)[1]]
     await stand.disk.held_up()
@@ -94,7 +94,7 @@ async def test_a_group_is_bounded_in_bytes(stand: Stand) -> None:
     assert [outcome.offset for outcome in outcomes] == list(range(7))
 
 
-async def test_an_unverified_head_holds_the_queue_and_a_refused_one_leaves_it(partition: Partition) -> None:
+async def test_unverified_head_blocks_the_queue_and_refused_one_is_removed(partition: Partition) -> None:
     first, first_outcome = submit(partition, verified=False)
     second, second_outcome = submit(partition, verified=False)
     _, third_outcome = submit(partition)
@@ -111,7 +111,7 @@ async def test_an_unverified_head_holds_the_queue_and_a_refused_one_leaves_it(pa
     assert partition.pipeline.queued_bytes == 0
 
 
-async def test_a_batch_that_is_bound_to_another_epoch_is_refused_alone(stand: Stand, partition: Partition) -> None:
+async def test_batch_bound_to_another_epoch_is_refused_alone(stand: Stand, partition: Partition) -> None:
     epoch = partition.state.epoch
     stand.disk.hold("sync")
     outcomes = [submit(partition)[1]]
@@ -140,9 +140,7 @@ async def test_a_bound_batch_is_refused_in_the_next_epoch_of_the_same_owner(stan
 
 
 @pytest.mark.parametrize("operation", ["sync", "allocate"])
-async def test_a_batch_that_is_pending_while_another_node_owns_the_partition_is_refused(
-    tmp_path: Path, operation: str
-) -> None:
+async def test_batch_pending_during_another_ownership_is_refused(tmp_path: Path, operation: str) -> None:
     """It waits in the queue, or for space; its sender has been elsewhere since, and has lost a permission perhaps."""
     async with standing(tmp_path) as cluster:
         await cluster.start()
@@ -170,7 +168,7 @@ async def test_a_batch_that_is_pending_while_another_node_owns_the_partition_is_
         await cluster.agree(b"kept", b"meanwhile")
 
 
-async def test_only_refused_batches_leave_the_pipeline_idle(partition: Partition) -> None:
+async def test_pipeline_is_idle_after_only_refused_batches(partition: Partition) -> None:
     pending, outcome = submit(partition, verified=False)
     pending.refusal = ProtocolError(pb.CORRUPT_BATCH, "damaged")
     partition.pipeline.go_on()
@@ -179,7 +177,7 @@ async def test_only_refused_batches_leave_the_pipeline_idle(partition: Partition
     assert outcome.code == pb.CORRUPT_BATCH
 
 
-async def test_refusing_answers_what_waits_and_what_comes(stand: Stand, partition: Partition) -> None:
+async def test_refuse_answers_queued_and_later_batches(stand: Stand, partition: Partition) -> None:
     stand.disk.hold("sync")
     _, writing = submit(partition)
     await stand.disk.held_up()
@@ -195,9 +193,7 @@ async def test_refusing_answers_what_waits_and_what_comes(stand: Stand, partitio
     assert writing.offset == 1
 
 
-async def test_a_group_whose_space_was_being_taken_when_it_was_refused_is_not_written(
-    stand: Stand, partition: Partition
-) -> None:
+async def test_group_refused_during_its_allocation_is_not_written(stand: Stand, partition: Partition) -> None:
     stand.disk.hold("allocate")
     _, outcome = submit(partition, batch(b"x" * 500_000))
     await stand.disk.held_up()
@@ -209,7 +205,7 @@ async def test_a_group_whose_space_was_being_taken_when_it_was_refused_is_not_wr
     assert partition.log.end_offset == 1
 
 
-async def test_duplicates_alone_write_nothing(stand: Stand, partition: Partition) -> None:
+async def test_group_of_duplicates_writes_nothing(stand: Stand, partition: Partition) -> None:
     data = batch(b"x", producer_id=3)
     submit(partition, data)
     await partition.pipeline.idle()
@@ -268,7 +264,7 @@ async def test_idle_waits_for_a_partition_that_is_being_opened(stand: Stand) -> 
 
 
 @pytest.mark.parametrize(("flush", "inline"), [(pb.NEVER, True), (pb.ALWAYS, False)])
-async def test_the_loop_writes_by_itself_what_needs_no_sync_while_that_is_quick(
+async def test_event_loop_writes_unsynced_groups_while_fast(
     stand: Stand, node: Node, peer: Peer, flush: pb.Flush, inline: bool
 ) -> None:
     topic = await peer.create(flush=flush)
@@ -288,7 +284,7 @@ async def test_the_loop_writes_by_itself_what_needs_no_sync_while_that_is_quick(
     assert [writer == here for writer in writers] == [inline, False]
 
 
-async def test_the_log_is_asked_for_space_once_before_the_loop_writes_by_itself(
+async def test_space_is_checked_once_before_an_inline_write(
     node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = await peer.create(flush=pb.NEVER)
@@ -306,7 +302,7 @@ async def test_the_log_is_asked_for_space_once_before_the_loop_writes_by_itself(
     assert len(asked) == 1
 
 
-async def test_a_full_disk_of_an_epoch_that_is_over_is_forgotten(partition: Partition) -> None:
+async def test_full_disk_state_is_cleared_when_the_epoch_ends(partition: Partition) -> None:
     """Another node owned the partition meanwhile; when it comes back here, there may be space again."""
     partition.pipeline.full_since_s = 1.0
     partition.pipeline.decided(
@@ -315,7 +311,7 @@ async def test_a_full_disk_of_an_epoch_that_is_over_is_forgotten(partition: Part
     assert partition.pipeline.full_since_s is None
 
 
-async def test_what_waits_goes_on_behind_a_segment_whose_beginning_deletes_records(stand: Stand) -> None:
+async def test_queue_continues_after_a_roll_that_triggers_retention(stand: Stand) -> None:
     node = await stand.start(group_bytes=10 * KIB)
     topic = await (await stand.peer()).create(retention_bytes=128 * KIB, segment_bytes=64 * KIB)
     partition = node.broker.partitions.get(topic.topic_id, 0)
@@ -329,9 +325,7 @@ async def test_what_waits_goes_on_behind_a_segment_whose_beginning_deletes_recor
     assert partition.replica.state.deleted_below > 0
 
 
-async def test_thousands_of_small_batches_are_written_a_bounded_group_at_a_time(
-    stand: Stand, partition: Partition
-) -> None:
+async def test_thousands_of_small_batches_are_written_in_bounded_groups(stand: Stand, partition: Partition) -> None:
     stand.disk.hold("sync")
     outcomes = [submit(partition)[1]]
     await stand.disk.held_up()
@@ -343,7 +337,7 @@ async def test_thousands_of_small_batches_are_written_a_bounded_group_at_a_time(
     assert syncs(stand) == before + 3
 
 
-async def test_a_full_queue_refuses_what_comes_and_takes_it_once_there_is_room(stand: Stand) -> None:
+async def test_full_queue_refuses_batches_until_there_is_room(stand: Stand) -> None:
     node = await stand.start(partition_in_flight_bytes=10 * KIB)
     topic = await (await stand.peer()).create()
     partition = node.broker.partitions.get(topic.topic_id, 0)
@@ -363,7 +357,7 @@ async def test_a_full_queue_refuses_what_comes_and_takes_it_once_there_is_room(s
     assert fourth.offset == 2
 
 
-async def test_refusals_of_a_full_disk_are_noted(stand: Stand, partition: Partition) -> None:
+async def test_refusals_of_a_full_disk_are_counted(stand: Stand, partition: Partition) -> None:
     assert (partition.pipeline.full_at_s, partition.pipeline.full_refusals) == (-math.inf, 0)
     stand.disk.fill_up()
     for count in (1, 2):
@@ -375,7 +369,7 @@ async def test_refusals_of_a_full_disk_are_noted(stand: Stand, partition: Partit
     stand.disk.heal()
 
 
-async def test_what_replicas_have_not_stored_is_bounded(tmp_path: Path) -> None:
+async def test_uncommitted_bytes_are_bounded(tmp_path: Path) -> None:
     async with standing(tmp_path) as cluster:
         await cluster.start(partition_in_flight_bytes=100 * KIB)
         first = await cluster.owner()

@@ -45,7 +45,7 @@ def told(store: PartitionLog) -> ProducerTable:
     return table
 
 
-async def test_what_others_have_told_is_kept_although_the_epoch_gets_no_records(tmp_path: Path) -> None:
+async def test_reported_producer_state_is_saved_even_without_records(tmp_path: Path) -> None:
     store = open_log(FaultyDisk(), tmp_path)
     end = write_epoch(store, 0, b"a", b"b")
     async with writing(tmp_path, store, end) as writer:
@@ -57,7 +57,7 @@ async def test_what_others_have_told_is_kept_although_the_epoch_gets_no_records(
     assert len(table) == 1
 
 
-async def test_what_the_log_tells_by_itself_is_not_written_at_each_epoch(tmp_path: Path) -> None:
+async def test_state_contained_in_the_log_is_not_saved_at_each_epoch(tmp_path: Path) -> None:
     store = open_log(FaultyDisk(), tmp_path)
     end = write_epoch(store, 0, b"a", b"b")
     async with writing(tmp_path, store, end) as writer:
@@ -65,7 +65,7 @@ async def test_what_the_log_tells_by_itself_is_not_written_at_each_epoch(tmp_pat
     assert list(store.reader.load_producer_snapshots()) == []
 
 
-async def test_without_a_log_it_is_kept_as_soon_as_there_is_one(tmp_path: Path) -> None:
+async def test_snapshot_is_saved_as_soon_as_the_log_exists(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other, store = open_log(FaultyDisk(), tmp_path / "other"), open_log(FaultyDisk(), tmp_path)
     end = write_epoch(other, 0, b"a", b"b")

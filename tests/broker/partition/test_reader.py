@@ -19,7 +19,7 @@ async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
 
 
 @pytest.mark.parametrize("ring_bytes", [0, 1 << 20])
-async def test_what_is_not_committed_is_not_read_anywhere(stand: ClusterStand, ring_bytes: int) -> None:
+async def test_uncommitted_records_are_not_readable_on_any_replica(stand: ClusterStand, ring_bytes: int) -> None:
     await stand.start(ring_bytes=ring_bytes)
     owner = await stand.holding(b"a", b"b")
     assert await stand.read(owner) == [b"a"]
@@ -28,7 +28,7 @@ async def test_what_is_not_committed_is_not_read_anywhere(stand: ClusterStand, r
     await stand.agree(b"a", b"b")
 
 
-async def test_a_copy_that_is_cut_while_it_is_read_denies_nothing(
+async def test_truncation_during_a_read_is_not_out_of_range(
     stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stand.start(ring_bytes=0)

@@ -37,7 +37,7 @@ async def publish(stand: ClusterStand, owner: str, sequence: int) -> None:
     assert not result.HasField("error"), result
 
 
-async def test_a_full_disk_has_the_note_written_over_in_its_place(cluster: ClusterStand) -> None:
+async def test_full_disk_overwrites_the_stored_log_start(cluster: ClusterStand) -> None:
     owner = await cluster.owner()
     disk, partition = cluster.disks[owner], cluster.partition(owner)
     await publish(cluster, owner, 0)
@@ -54,7 +54,7 @@ async def test_a_full_disk_has_the_note_written_over_in_its_place(cluster: Clust
     assert cluster.nodes[owner].life.health.state == "running"
 
 
-async def test_the_file_for_the_note_is_made_where_the_second_segment_comes_with_an_epoch(
+async def test_log_start_file_is_created_when_an_epoch_begins_the_second_segment(
     cluster: ClusterStand,
 ) -> None:
     first = await cluster.owner()
@@ -68,7 +68,7 @@ async def test_the_file_for_the_note_is_made_where_the_second_segment_comes_with
     assert load_log_start(cluster.disks[second], log.directory) == 0
 
 
-async def test_a_disk_too_full_for_the_note_deletes_nothing_and_tries_again(
+async def test_full_disk_for_the_log_start_file_deletes_nothing_and_retries(
     cluster: ClusterStand, caplog: pytest.LogCaptureFixture
 ) -> None:
     owner = await cluster.owner()
@@ -77,12 +77,12 @@ async def test_a_disk_too_full_for_the_note_deletes_nothing_and_tries_again(
     disk.fail = lambda operation, path: full if NAME in path.name and operation in {"create", "write"} else None
     for sequence in range(20):
         await publish(cluster, owner, sequence)
-    await settled(lambda: "nothing old can be deleted" in caplog.text, "nothing was said of it")
+    await settled(lambda: "old segments cannot be deleted" in caplog.text, "nothing was said of it")
     assert partition.log.start_offset == 0
     assert (cluster.nodes[owner].life.health.state, cluster.nodes[owner].life.exit_code) == ("running", 0)
     disk.heal()
     await settled(lambda: partition.log.start_offset > 0, "it was not tried again")
-    assert caplog.text.count("nothing old can be deleted") <= 2, "once for the look and once for the roll at most"
+    assert caplog.text.count("old segments cannot be deleted") <= 2, "once for the look and once for the roll at most"
 
 
 def fall_behind(stand: ClusterStand, owner: str, late: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ async def publish_past_bound(stand: ClusterStand, owner: str) -> None:
     assert stand.partition(owner).log.size_bytes > BOUND_BYTES
 
 
-async def test_what_a_living_copy_lacks_is_left_to_it_up_to_twice_the_bound(
+async def test_records_that_a_live_replica_lacks_are_kept_up_to_twice_the_bound(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = await cluster.owner()
@@ -126,7 +126,7 @@ async def test_what_a_living_copy_lacks_is_left_to_it_up_to_twice_the_bound(
     assert partition.log.size_bytes <= PATIENCE * BOUND_BYTES + SEGMENT_BYTES
 
 
-async def test_the_epoch_ends_before_that_goes_which_a_copy_lacks_that_is_away(cluster: ClusterStand) -> None:
+async def test_epoch_ends_before_deleting_records_that_a_down_replica_lacks(cluster: ClusterStand) -> None:
     owner = await cluster.owner()
     away = others(owner)[0]
     partition = cluster.partition(owner)
@@ -144,9 +144,7 @@ async def test_the_epoch_ends_before_that_goes_which_a_copy_lacks_that_is_away(c
     assert partition.replica.state.active.epoch > epoch
 
 
-async def test_a_copy_in_the_push_window_is_waited_for_as_well(
-    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_replica_in_the_push_window_is_waited_for(cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = await cluster.owner()
     partition = cluster.partition(owner)
     with monkeypatch.context() as deaf:
@@ -156,7 +154,7 @@ async def test_a_copy_in_the_push_window_is_waited_for_as_well(
     await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "nobody lacks anything, and it is kept")
 
 
-async def test_a_producer_is_known_after_all_that_it_wrote_is_deleted(cluster: ClusterStand) -> None:
+async def test_producer_is_known_after_all_of_its_records_are_deleted(cluster: ClusterStand) -> None:
     owner = await cluster.owner()
     once = batch(b"once", producer_id=8, sequence=0)
     await (await cluster.peer(owner)).publish(TOPIC_ID, once)
@@ -172,7 +170,7 @@ async def test_a_producer_is_known_after_all_that_it_wrote_is_deleted(cluster: C
     assert (retried.duplicate, retried.base_offset) == (True, 0)
 
 
-async def test_what_is_not_committed_stays_whoever_holds_it(cluster: ClusterStand) -> None:
+async def test_uncommitted_records_are_not_deleted(cluster: ClusterStand) -> None:
     partition = cluster.partition(await cluster.owner())
     for sequence in range(6):
         await publish(cluster, partition.replica.state.node_id, sequence)
@@ -181,7 +179,9 @@ async def test_what_is_not_committed_stays_whoever_holds_it(cluster: ClusterStan
     assert partition.log.outdated(below=0, bytes_max=1, committed=6) == 4
 
 
-async def test_a_disk_that_was_full_waits_for_no_copy(cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_disk_does_not_wait_for_lagging_replicas(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     owner = await cluster.owner()
     partition = cluster.partition(owner)
     fall_behind(cluster, owner, others(owner)[0], monkeypatch)
@@ -200,7 +200,7 @@ async def begun_late(stand: ClusterStand) -> Partition:
     return partition
 
 
-async def test_what_a_log_lacks_is_not_said_to_be_deleted(
+async def test_missing_history_is_not_reported_as_deleted(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A deletion is told of when an epoch has begun behind a hole meanwhile: the log begins there, for now."""
@@ -212,7 +212,7 @@ async def test_what_a_log_lacks_is_not_said_to_be_deleted(
     assert told == [deleted]
 
 
-async def test_nothing_behind_a_cut_that_is_on_its_way_is_deleted(
+async def test_nothing_after_a_pending_truncation_is_deleted(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log start of a later epoch is heard of before the log is cut to the end of this one."""
@@ -237,18 +237,18 @@ async def test_bound_deletes_nothing_while_older_history_is_being_fetched(cluste
     partition.replica.backfill.incomplete.clear()
 
 
-async def test_epoch_ends_for_a_replica_that_is_away_only_where_it_lacks_what_is_to_go(cluster: ClusterStand) -> None:
+async def test_epoch_ends_for_a_down_replica_only_if_it_lacks_records_to_delete(cluster: ClusterStand) -> None:
     owner = await cluster.owner()
     partition = cluster.partition(owner)
     for sequence in range(6):
         await publish(cluster, owner, sequence)
     await settled(lambda: all(each.held_offset == 6 for each in partition.replica.followers), "a copy lags")
     await cluster.stop(others(owner)[0])
-    assert not partition.retention.lacks_for_long(6)
-    assert partition.retention.lacks_for_long(7)
+    assert not partition.retention.lacked_by_down_replica(6)
+    assert partition.retention.lacked_by_down_replica(7)
 
 
-async def test_full_disk_has_the_epoch_end_before_what_a_copy_lacks_goes(
+async def test_full_disk_ends_the_epoch_before_deleting_missing_records(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = await cluster.owner()
@@ -285,7 +285,7 @@ async def test_deletion_below_an_uncommitted_offset_deletes_nothing(cluster: Clu
 
 
 @pytest.mark.parametrize("why", ["hold", "damage"])
-async def test_deletion_that_was_begun_deletes_nothing_of_a_log_that_is_held_or_damaged_by_then(
+async def test_begun_deletion_stops_on_a_hold_or_damage(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     partition = await begun_late(cluster)
@@ -302,9 +302,7 @@ async def test_deletion_that_was_begun_deletes_nothing_of_a_log_that_is_held_or_
     assert (looked, partition.log.start_offset) == ([], log_start)
 
 
-async def test_hold_that_comes_during_a_deletion_keeps_what_is_not_deleted_yet(
-    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_hold_during_a_deletion_keeps_the_rest(cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> None:
     partition = await begun_late(cluster)
     log, retention = partition.log, partition.retention
     usual, log_starts, end = retention.producers_before, list[int](), partition.state.high_watermark
@@ -321,7 +319,7 @@ async def test_hold_that_comes_during_a_deletion_keeps_what_is_not_deleted_yet(
     assert [log.start_offset] == log_starts
 
 
-async def test_a_note_that_comes_late_takes_nothing_back(cluster: ClusterStand) -> None:
+async def test_late_log_start_does_not_regress(cluster: ClusterStand) -> None:
     partition = await begun_late(cluster)
     fs, directory = partition.tools.disk.fs, partition.log.directory
     further = partition.log.end_offset
@@ -331,7 +329,7 @@ async def test_a_note_that_comes_late_takes_nothing_back(cluster: ClusterStand) 
     assert load_log_start(fs, directory) == further
 
 
-async def test_a_disk_that_fails_at_a_note_for_which_nobody_waits_stops_the_node(cluster: ClusterStand) -> None:
+async def test_disk_failure_in_background_log_start_stops_the_node(cluster: ClusterStand) -> None:
     partition = await begun_late(cluster)
     owner = await cluster.owner()
     broken = OSError(errno.EIO, "broken")
@@ -342,7 +340,7 @@ async def test_a_disk_that_fails_at_a_note_for_which_nobody_waits_stops_the_node
     assert cluster.nodes[owner].life.exit_code == 74
 
 
-async def test_a_disk_that_fails_stops_the_node(cluster: ClusterStand) -> None:
+async def test_disk_failure_stops_the_node(cluster: ClusterStand) -> None:
     owner = await cluster.owner()
     await publish(cluster, owner, 0)
     broken = OSError(errno.EIO, "broken")
@@ -355,7 +353,7 @@ async def test_a_disk_that_fails_stops_the_node(cluster: ClusterStand) -> None:
     assert cluster.nodes[owner].life.exit_code == 74
 
 
-async def test_a_copy_that_is_the_only_one_needs_no_note(stand: Stand) -> None:
+async def test_single_copy_stores_no_log_start(stand: Stand) -> None:
     node = await stand.start(retention_interval_ms=10, ring_bytes=0)
     peer = await stand.peer()
     topic = await peer.create(segment_bytes=64 * KIB, retention_bytes=64 * KIB)
@@ -367,7 +365,7 @@ async def test_a_copy_that_is_the_only_one_needs_no_note(stand: Stand) -> None:
     await settled(lambda: partition.state.log_start > 0, "nothing was deleted")
 
 
-async def test_a_copy_deletes_what_its_owner_has_deleted_without_waiting_for_the_next_look(tmp_path: Path) -> None:
+async def test_replica_follows_the_owners_deletion_at_once(tmp_path: Path) -> None:
     async with standing(tmp_path) as stand:
         await stand.start(retention_bytes=BOUND_BYTES, retention_interval_ms=3_600_000)
         owner = await stand.owner()
@@ -393,7 +391,7 @@ async def held_note(stand: ClusterStand, operation: str) -> tuple[FaultyDisk, Pa
     return disk, partition
 
 
-async def test_publishes_wait_neither_for_the_note_nor_for_names_in_front_of_a_deletion(cluster: ClusterStand) -> None:
+async def test_publishes_do_not_wait_for_syncs_before_a_deletion(cluster: ClusterStand) -> None:
     disk, partition = await held_note(cluster, "sync")
     assert partition.log.start_offset == 0, "something was deleted before it was noted"
     assert partition.tools.notes.pending <= 4, "every segment that begins asks for a note of its own"
@@ -404,7 +402,7 @@ async def test_publishes_wait_neither_for_the_note_nor_for_names_in_front_of_a_d
     await settled(lambda: load_log_start(disk, directory) == partition.log.start_offset, "that is not written down")
 
 
-async def test_a_topic_that_is_deleted_while_its_note_is_written_takes_nothing_else_along(
+async def test_topic_deleted_during_a_log_start_write_affects_no_other(
     cluster: ClusterStand,
 ) -> None:
     disk, partition = await held_note(cluster, "write")

@@ -76,7 +76,7 @@ async def sealed(cluster: ClusterStand) -> None:
     await settled(lambda: all(len(all_records(cluster.partition(name).log)) == 2 for name in NODES), "they differ")
 
 
-async def test_what_has_rotted_is_fetched_from_another_node(cluster: ClusterStand) -> None:
+async def test_rotten_segment_is_fetched_from_another_node(cluster: ClusterStand) -> None:
     await sealed(cluster)
     node = others(await cluster.owner())[0]
     partition = cluster.partition(node)
@@ -94,7 +94,7 @@ async def test_what_has_rotted_is_fetched_from_another_node(cluster: ClusterStan
     await alike(cluster)
 
 
-async def test_an_owner_whose_history_has_rotted_gets_it_back(cluster: ClusterStand) -> None:
+async def test_owner_with_rotten_history_fetches_it(cluster: ClusterStand) -> None:
     await sealed(cluster)
     owner = await cluster.owner()
     partition = cluster.partition(owner)
@@ -111,7 +111,7 @@ async def full_segment(cluster: ClusterStand) -> None:
         await publish(cluster, (key, b"precious" + os.urandom(70_000)))
 
 
-async def test_an_owner_ends_its_epoch_when_that_has_rotted(keeping: ClusterStand) -> None:
+async def test_owner_ends_its_epoch_if_it_has_rotted(keeping: ClusterStand) -> None:
     await full_segment(keeping)
     owner = await keeping.owner()
     partition = keeping.partition(owner)
@@ -123,7 +123,7 @@ async def test_an_owner_ends_its_epoch_when_that_has_rotted(keeping: ClusterStan
     assert read_all(partition.log) == before
 
 
-async def test_who_lags_makes_its_owner_find_what_has_rotted(keeping: ClusterStand) -> None:
+async def test_lagging_replica_makes_the_owner_find_rot(keeping: ClusterStand) -> None:
     owner = await keeping.owner()
     partition, behind = keeping.partition(owner), others(owner)[0]
     keeping.isolate(behind)
@@ -136,7 +136,7 @@ async def test_who_lags_makes_its_owner_find_what_has_rotted(keeping: ClusterSta
     await settled(lambda: is_back(partition, path), "the owner does not mend its own copy")
 
 
-async def test_what_has_rotted_on_all_nodes_stays_readable_where_it_is_sound(cluster: ClusterStand) -> None:
+async def test_rot_on_all_nodes_leaves_valid_parts_readable(cluster: ClusterStand) -> None:
     await sealed(cluster)
     for name in NODES:
         flip(cluster.partition(name))
@@ -148,7 +148,7 @@ async def test_what_has_rotted_on_all_nodes_stays_readable_where_it_is_sound(clu
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM, errno.EACCES])
-async def test_a_node_that_cannot_look_says_nothing_of_what_is_there(
+async def test_unreadable_segment_is_not_reported_as_damage(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     await sealed(cluster)
@@ -165,7 +165,7 @@ async def test_a_node_that_cannot_look_says_nothing_of_what_is_there(
     assert len(all_records(cluster.partition(node).log)) == 2
 
 
-async def test_a_segment_that_goes_meanwhile_is_no_damage(cluster: ClusterStand) -> None:
+async def test_segment_deleted_meanwhile_is_not_damage(cluster: ClusterStand) -> None:
     await sealed(cluster)
     node = others(await cluster.owner())[0]
     partition = cluster.partition(node)
@@ -175,16 +175,14 @@ async def test_a_segment_that_goes_meanwhile_is_no_damage(cluster: ClusterStand)
         assert await scrubber_of(cluster, node).run_once() == 0
 
 
-async def test_pass_goes_on_after_the_workers_had_no_room_for_a_segment(
-    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pass_continues_after_full_workers(cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> None:
     await sealed(cluster)
     monkeypatch.setattr(scrubber, "PAUSE_S", 0)
     name = await cluster.owner()
     readers = cluster.nodes[name].broker.threads.readers
 
     async def full(*_: object, **__: object) -> None:
-        raise WorkersFullError("65536 pieces of work wait for a thread of 'read'")
+        raise WorkersFullError("65536 tasks are queued for a thread of the workers 'read'")
 
     monkeypatch.setattr(readers, "call", full)
     assert await scrubber_of(cluster, name).run_once() == 0

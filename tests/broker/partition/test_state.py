@@ -18,7 +18,7 @@ async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
         yield made
 
 
-async def test_an_owner_writes_and_the_others_send_on_to_it(stand: ClusterStand) -> None:
+async def test_owner_accepts_writes_and_others_name_it(stand: ClusterStand) -> None:
     await stand.start()
     owner = await stand.owner()
     await stand.publish(b"a")
@@ -35,7 +35,7 @@ async def test_an_owner_writes_and_the_others_send_on_to_it(stand: ClusterStand)
             assert (error.code, error.epoch) == (pb.NOT_OWNER, state.epoch)
 
 
-async def test_without_a_quorum_it_says_which_nodes_to_start(stand: ClusterStand) -> None:
+async def test_quorum_lost_error_names_the_nodes_to_start(stand: ClusterStand) -> None:
     await stand.start()
     owner = await stand.owner()
     await stand.publish(b"a")
@@ -50,7 +50,7 @@ async def test_without_a_quorum_it_says_which_nodes_to_start(stand: ClusterStand
     assert error.message.endswith(f"start {away[0]!r} or {away[1]!r} again")
 
 
-async def test_the_route_is_kept_until_the_epoch_changes(stand: ClusterStand) -> None:
+async def test_route_is_cached_until_the_epoch_changes(stand: ClusterStand) -> None:
     await stand.start()
     owner = await stand.owner()
     await stand.publish(b"a")

@@ -54,7 +54,7 @@ class Trial:
             return self.copies.has_room(KEY, advised=False)
 
 
-async def test_a_move_counts_until_all_its_new_copies_are_whole() -> None:
+async def test_move_counts_until_all_new_copies_are_complete() -> None:
     trial = Trial()
     trial.copies.begun(KEY, 5, {"c", "d"}, advised=False)
     assert await trial.is_awaited()
@@ -79,14 +79,14 @@ async def test_a_move_counts_until_all_its_new_copies_are_whole() -> None:
         {"fault": "limbo"},
     ],
 )
-async def test_a_copy_is_not_whole(told: dict[str, int]) -> None:
+async def test_copy_is_incomplete(told: dict[str, int]) -> None:
     trial = Trial()
     trial.copies.begun(KEY, 5, {"c"}, advised=False)
     trial.tell("c", **told)  # type: ignore[arg-type]
     assert await trial.is_awaited()
 
 
-async def test_a_copy_that_is_not_wanted_any_more_or_whose_node_is_away_is_not_waited_for() -> None:
+async def test_unneeded_copy_or_copy_on_a_down_node_is_not_waited_for() -> None:
     trial = Trial()
     trial.copies.begun(KEY, 5, {"c"}, advised=False)
     trial.tell("c", epoch=6, placement="ab", state="away")
@@ -98,7 +98,7 @@ async def test_a_copy_that_is_not_wanted_any_more_or_whose_node_is_away_is_not_w
     assert trial.asked == []
 
 
-async def test_a_copy_is_waited_for_as_long_as_it_grows() -> None:
+async def test_copy_is_waited_for_while_it_makes_progress() -> None:
     trial = Trial()
     trial.copies.begun(KEY, 5, {"c"}, advised=False)
     for missing in (900, 800, 700):
@@ -113,7 +113,7 @@ async def test_a_copy_is_waited_for_as_long_as_it_grows() -> None:
     assert not await trial.is_awaited(), "to begin anew again and again is no progress"
 
 
-async def test_who_says_nothing_is_not_waited_for_for_ever() -> None:
+async def test_silent_node_is_waited_for_only_a_while() -> None:
     trial = Trial()
     trial.copies.begun(KEY, 5, {"c"}, advised=False)
     trial.now_ms = STALLED_MS - 1
@@ -122,7 +122,7 @@ async def test_who_says_nothing_is_not_waited_for_for_ever() -> None:
     assert not await trial.is_awaited()
 
 
-def test_there_is_room_for_so_many_and_for_a_move_that_is_tried_again() -> None:
+def test_moves_are_bounded_but_retries_allowed() -> None:
     copies = Trial().copies
     keys = [(b"t" * 16, index) for index in range(MOVES_MAX)]
     for key in keys:
@@ -134,7 +134,7 @@ def test_there_is_room_for_so_many_and_for_a_move_that_is_tried_again() -> None:
     assert copies.has_room(keys[0], advised=False)
 
 
-async def test_a_node_is_asked_for_some_partitions_and_tells_of_its_own_copies(founded: Founded) -> None:
+async def test_node_reports_its_copies_of_requested_partitions(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")

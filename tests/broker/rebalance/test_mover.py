@@ -135,13 +135,13 @@ async def run(world: World, steps: int) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_nothing_moves_by_itself() -> None:
+async def test_nothing_moves_without_a_reason() -> None:
     world = World()
     await run(world, 5)
     assert world.moved == []
 
 
-async def test_a_drained_node_loses_everything_that_is_owned_here() -> None:
+async def test_drained_node_loses_all_copies_of_owned_partitions() -> None:
     world = World()
     world.drain("b")
     await run(world, 20)
@@ -149,7 +149,7 @@ async def test_a_drained_node_loses_everything_that_is_owned_here() -> None:
     assert all(sorted(active.placement) == ["a", "c"] for active in world.active.values())
 
 
-def test_those_that_are_synced_ahead_count_and_are_not_moved_again() -> None:
+def test_moves_being_synced_ahead_count_and_are_not_repeated() -> None:
     world = World()
     world.drain("b")
     keys = list(world.active)
@@ -162,14 +162,14 @@ def test_those_that_are_synced_ahead_count_and_are_not_moved_again() -> None:
     assert world.moved == keys[3:4]
 
 
-async def test_few_move_at_a_time() -> None:
+async def test_concurrent_moves_are_bounded() -> None:
     world = World()
     world.drain("b")
     assert world.mover.step() == AT_ONCE
     assert len(world.moved) == AT_ONCE
 
 
-async def test_no_more_move_than_a_few_ahead_of_their_history(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_moves_with_incomplete_copies_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copy_progress, "MOVES_MAX", 3)
     world = World()
     world.lacks = dict.fromkeys(world.active, 1000)
@@ -187,7 +187,7 @@ async def test_no_more_move_than_a_few_ahead_of_their_history(monkeypatch: pytes
     assert sorted(world.moved) == sorted(world.active)
 
 
-async def test_what_is_advised_does_not_wait_for_the_history_of_what_is_asked_for(
+async def test_advised_moves_do_not_wait_for_requested_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(copy_progress, "MOVES_MAX", 2)
@@ -203,7 +203,7 @@ async def test_what_is_advised_does_not_wait_for_the_history_of_what_is_asked_fo
     assert len(world.moved) == 4, "and for no more than as many of its own"
 
 
-async def test_ownership_does_not_wait_for_history(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_moves_of_ownership_do_not_wait_for_history(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copy_progress, "MOVES_MAX", 1)
     world = World()
     world.lacks = dict.fromkeys(world.active, 1000)
@@ -216,7 +216,7 @@ async def test_ownership_does_not_wait_for_history(monkeypatch: pytest.MonkeyPat
     assert set(world.moved) >= where.keys() - news
 
 
-async def test_a_rebalancing_that_waits_for_history_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rebalancing_continues_after_waiting_for_history(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copy_progress, "MOVES_MAX", 1)
     world = World(names="abcd")
     world.lacks = dict.fromkeys(world.active, 1000)
@@ -231,7 +231,7 @@ async def test_a_rebalancing_that_waits_for_history_goes_on(monkeypatch: pytest.
     assert len(world.moved) == moves
 
 
-async def test_what_is_asked_for_is_not_kept_waiting_by_what_is_advised() -> None:
+async def test_requested_moves_do_not_wait_for_advised_ones() -> None:
     """With hundreds of partitions behind one slow node a drain would have to wait for all of them."""
     world = World(names="abcd", works=False)
     for active in list(world.active.values())[:8]:
@@ -244,7 +244,7 @@ async def test_what_is_asked_for_is_not_kept_waiting_by_what_is_advised() -> Non
     assert world.moved == [(TOPIC, 0), (TOPIC, 8), (TOPIC, 1), (TOPIC, 9)]
 
 
-async def test_what_is_advised_and_asked_for_moves_once() -> None:
+async def test_move_that_is_advised_and_requested_happens_once() -> None:
     world = World(names="abcd", works=False)
     world.active = {key: active for key, active in world.active.items() if key[1] < 2}
     for active in world.active.values():
@@ -255,7 +255,7 @@ async def test_what_is_advised_and_asked_for_moves_once() -> None:
     assert sorted(world.moved) == sorted(world.active)
 
 
-async def test_tries_are_counted_for_one_epoch_of_a_partition_at_a_time() -> None:
+async def test_attempts_are_counted_per_epoch() -> None:
     world = World(works=False)
     world.drain("b")
     held: set[int] = set()
@@ -270,7 +270,7 @@ async def test_tries_are_counted_for_one_epoch_of_a_partition_at_a_time() -> Non
     assert len(held) == 1, "it keeps nothing of earlier epochs"
 
 
-async def test_a_move_that_does_not_come_about_is_given_up() -> None:
+async def test_unsuccessful_move_is_given_up() -> None:
     world = World(works=False)
     world.drain("b")
     for _ in range(10 * TRIES):
@@ -278,7 +278,7 @@ async def test_a_move_that_does_not_come_about_is_given_up() -> None:
     assert len(world.moved) == TRIES * PARTITIONS
 
 
-async def test_rebalancing_goes_on_until_all_is_in_its_place_and_then_ends() -> None:
+async def test_rebalancing_ends_when_all_partitions_are_placed() -> None:
     world = World()
     before = dict(world.active)
     moves = world.mover.rebalance()
@@ -292,7 +292,7 @@ async def test_rebalancing_goes_on_until_all_is_in_its_place_and_then_ends() -> 
     assert len(world.moved) == moves
 
 
-async def test_a_rebalancing_waits_a_while_for_what_is_not_ready_yet() -> None:
+async def test_rebalancing_waits_for_starting_nodes() -> None:
     world = World()
     before = dict(world.active)
     world.mover.rebalance()
@@ -303,7 +303,7 @@ async def test_a_rebalancing_waits_a_while_for_what_is_not_ready_yet() -> None:
     assert len(world.moved) == 2 * done > 0
 
 
-async def test_a_rebalancing_names_no_owner_that_does_not_keep_up() -> None:
+async def test_rebalancing_chooses_owners_that_keep_up() -> None:
     world = World()
     homes = {owned.key: plan.owner for owned, plan in world.mover.wanted(everything=True)}
     assert "b" in homes.values()
@@ -315,7 +315,7 @@ async def test_a_rebalancing_names_no_owner_that_does_not_keep_up() -> None:
     assert all(set(plan.placement) != {"a", "b"} for plan in found.values()), "nothing else changes there"
 
 
-async def test_nothing_moves_where_its_writers_would_wait_for_a_copy_that_is_not_whole() -> None:
+async def test_no_move_if_writers_would_wait_for_an_incomplete_copy() -> None:
     """A copy in doubt or damaged acknowledges nothing, and its node lives."""
     world = World(names="abcd")
     for active in world.active.values():
@@ -348,7 +348,7 @@ def three_copies() -> World:
     return world
 
 
-async def test_what_a_drained_node_cannot_give_away_is_left_as_it_is() -> None:
+async def test_unmovable_partitions_of_a_drained_node_stay() -> None:
     """Three copies of three nodes: ownership alone would go to and fro with each takeover."""
     world = three_copies()
     world.drain("c")
@@ -356,7 +356,7 @@ async def test_what_a_drained_node_cannot_give_away_is_left_as_it_is() -> None:
     assert world.mover.wanted(everything=False) == []
 
 
-async def test_a_drained_owner_gives_ownership_away_although_its_copies_can_go_nowhere() -> None:
+async def test_drained_owner_hands_over_ownership_even_if_copies_cannot_move() -> None:
     world = three_copies()
     world.drain("a")
     found = [plan for _, plan in world.mover.wanted(everything=False)]
@@ -365,7 +365,7 @@ async def test_a_drained_owner_gives_ownership_away_although_its_copies_can_go_n
     assert {frozenset(plan.placement) for plan in found} == {frozenset("abc")}
 
 
-async def test_a_drained_owner_gives_its_partitions_to_a_replica_that_keeps_up() -> None:
+async def test_drained_owner_hands_over_to_a_replica_that_keeps_up() -> None:
     world = World(names="abc")
     for active in world.active.values():
         active.placement[:] = ["a", "b", "c"]
@@ -375,7 +375,7 @@ async def test_a_drained_owner_gives_its_partitions_to_a_replica_that_keeps_up()
     assert {plan.owner for _, plan in world.mover.wanted(everything=False)} == {"c"}
 
 
-async def test_a_partition_gets_the_copies_that_it_lacks_as_soon_as_there_are_nodes_for_all() -> None:
+async def test_missing_copies_are_created_when_there_are_nodes_for_all() -> None:
     world = World()
     key = (TOPIC, 0)
     world.active[key] = pb.EpochDescriptor(owner="a", placement=["a"], ack_quorum=1, flush=pb.ALWAYS)
@@ -389,7 +389,7 @@ async def test_a_partition_gets_the_copies_that_it_lacks_as_soon_as_there_are_no
     assert len(world.active[key].placement) == 2
 
 
-async def test_a_lagging_replica_is_replaced_and_its_partition_then_left_alone() -> None:
+async def test_lagging_replica_is_replaced_and_its_partition_left_alone() -> None:
     world = World()
     for key in list(world.active)[1:]:
         world.active[key].owner = "c"

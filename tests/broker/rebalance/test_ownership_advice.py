@@ -52,7 +52,7 @@ class Trial:
         return set(self.active.placement) - set(plan.placement) if plan is not None else set()
 
 
-def test_a_replica_that_lags_for_long_is_replaced_by_the_spare_node_and_nothing_else_moves() -> None:
+def test_lagging_replica_is_replaced_by_the_spare_node_only() -> None:
     trial = Trial()
     trial.lag("b")
     trial.now_s += LAG_MS / 1000 - 1
@@ -63,7 +63,7 @@ def test_a_replica_that_lags_for_long_is_replaced_by_the_spare_node_and_nothing_
     assert trial.plan() is None, "it has caught up"
 
 
-def test_without_a_spare_that_lives_a_lagging_copy_stays() -> None:
+def test_lagging_copy_stays_without_a_live_spare() -> None:
     trial = Trial()
     trial.lag("b")
     trial.now_s += 100
@@ -71,14 +71,14 @@ def test_without_a_spare_that_lives_a_lagging_copy_stays() -> None:
     assert trial.plan() is None
 
 
-def test_where_too_few_keep_up_nothing_could_be_decided() -> None:
+def test_no_replacement_if_too_few_replicas_keep_up() -> None:
     trial = Trial()
     trial.lag("b", "c")
     trial.now_s += 100
     assert trial.plan() is None
 
 
-def test_nor_where_the_others_are_in_doubt() -> None:
+def test_no_replacement_if_the_others_are_in_doubt() -> None:
     trial = Trial()
     trial.lag("b")
     trial.now_s += 100
@@ -88,7 +88,7 @@ def test_nor_where_the_others_are_in_doubt() -> None:
     assert trial.replaced() == {"b"}
 
 
-def test_a_replica_that_is_away_is_replaced_at_once_where_a_publish_waits_for_all() -> None:
+def test_down_replica_is_replaced_at_once_if_a_publish_waits_for_all() -> None:
     trial = Trial()
     trial.world.die("c")
     assert trial.replaced() == set()
@@ -97,7 +97,7 @@ def test_a_replica_that_is_away_is_replaced_at_once_where_a_publish_waits_for_al
     assert trial.replaced(waits_for_all=True) == set()
 
 
-def test_a_partition_is_left_alone_after_a_remedy_for_longer_and_longer() -> None:
+def test_back_off_after_a_remedy_doubles() -> None:
     trial = Trial()
     trial.lag("b")
     trial.now_s += 100
@@ -113,7 +113,7 @@ def test_a_partition_is_left_alone_after_a_remedy_for_longer_and_longer() -> Non
     assert waits_s[-1] == AGAIN_S_MAX
 
 
-def test_after_a_long_time_without_trouble_the_next_remedy_counts_as_the_first() -> None:
+def test_back_off_is_reset_after_a_long_time() -> None:
     trial = Trial()
     trial.lag("b")
     trial.now_s += 100
@@ -125,7 +125,7 @@ def test_after_a_long_time_without_trouble_the_next_remedy_counts_as_the_first()
     assert trial.plan() is not None
 
 
-def test_a_node_that_lagged_is_no_spare_for_a_while() -> None:
+def test_lagging_node_is_not_used_as_a_spare_for_a_while() -> None:
     trial = Trial()
     trial.lag("b")
     trial.now_s += 100
@@ -139,7 +139,7 @@ def test_a_node_that_lagged_is_no_spare_for_a_while() -> None:
     assert other.replaced() == {"c"}
 
 
-def test_an_owner_whose_disk_stays_full_hands_over_and_stores_on() -> None:
+def test_owner_with_a_full_disk_hands_over_and_stays_a_replica() -> None:
     trial = Trial()
     assert trial.plan(full_since_s=trial.now_s - FULL_S + 1) is None
     plan = trial.plan(full_since_s=trial.now_s - FULL_S)
@@ -155,7 +155,7 @@ def test_an_owner_whose_disk_stays_full_hands_over_and_stores_on() -> None:
     assert trial.plan(full_since_s=0.0) == another
 
 
-def test_an_owner_with_a_full_disk_and_no_replica_that_lives_stays() -> None:
+def test_owner_with_a_full_disk_stays_without_live_replicas() -> None:
     trial = Trial("a", "b", quorum=1)
     trial.world.die("b")
     assert trial.plan(full_since_s=0.0) is None

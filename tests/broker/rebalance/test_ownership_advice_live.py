@@ -62,7 +62,7 @@ async def done(peer: Peer, change: pb.ClusterChange) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_the_copies_of_a_removed_node_are_made_again_when_there_is_a_node_for_them(three: Founded) -> None:
+async def test_copies_of_a_removed_node_are_recreated_when_a_node_joins(three: Founded) -> None:
     peer = await three.peer("a")
     key = await used(three, peer)
     await three.stop("c")
@@ -82,9 +82,7 @@ async def test_the_copies_of_a_removed_node_are_made_again_when_there_is_a_node_
     assert await (await three.peer("d")).read_all(key[0]) == [b"first", b"between"]
 
 
-async def test_a_node_that_joins_gets_what_is_new_and_nothing_else_moves(
-    three: Founded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_joining_node_gets_only_new_partitions(three: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: Counter[Mover] = Counter()
     step = Mover.step
 
@@ -122,7 +120,7 @@ async def test_a_node_that_joins_gets_what_is_new_and_nothing_else_moves(
     await three.until(lambda: any("d" in placement(three, key, "a") for key in keys), "nothing was to be moved at all")
 
 
-async def test_a_publish_that_asks_for_all_copies_gets_them_from_a_spare_node(three: Founded) -> None:
+async def test_publish_with_acks_all_succeeds_with_a_spare_node(three: Founded) -> None:
     await three.join("d")
     await three.settled()
     peer = await three.peer("a")
@@ -141,9 +139,7 @@ async def test_a_publish_that_asks_for_all_copies_gets_them_from_a_spare_node(th
     assert not result.HasField("error"), result
 
 
-async def test_a_replica_that_lags_gives_its_place_to_a_spare_node(
-    three: Founded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lagging_replica_is_replaced_by_a_spare_node(three: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
     await three.join("d")
     await three.settled()
     peer = await three.peer("a")
@@ -167,7 +163,7 @@ async def test_a_replica_that_lags_gives_its_place_to_a_spare_node(
     assert (await three.publish(peer, key[0], b"third")).base_offset == 2
 
 
-async def test_an_owner_whose_disk_is_full_hands_over(three: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_owner_with_a_full_disk_hands_over(three: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ownership_advice, "FULL_S", 0.0)
     peer = await three.peer("a")
     key = await used(three, peer)
@@ -186,7 +182,7 @@ async def test_an_owner_whose_disk_is_full_hands_over(three: Founded, monkeypatc
     assert (await three.publish(peer, key[0], b"stored")).base_offset == 1
 
 
-async def test_an_owner_that_is_halted_is_replaced_while_its_node_runs(three: Founded) -> None:
+async def test_halted_owner_is_replaced_while_its_node_runs(three: Founded) -> None:
     peer = await three.peer("a")
     key = await used(three, peer)
     for copy in await three.copies(key, end_offset=1):

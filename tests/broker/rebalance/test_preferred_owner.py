@@ -39,7 +39,7 @@ class Trial:
         return found
 
 
-def test_after_a_calm_time_partitions_go_to_whom_placement_prefers() -> None:
+def test_partitions_return_to_the_preferred_owner_after_a_stable_time() -> None:
     trial = Trial()
     assert trial.homes() == {}
     trial.now_s += CALM_MS / 1000
@@ -49,7 +49,7 @@ def test_after_a_calm_time_partitions_go_to_whom_placement_prefers() -> None:
 
 
 @pytest.mark.parametrize("what", ["dead", "cut off", "leaving"])
-def test_whatever_happens_around_begins_the_calm_anew(what: str) -> None:
+def test_any_cluster_change_restarts_the_stable_time(what: str) -> None:
     trial = Trial()
     assert trial.homes() == {}
     trial.now_s += CALM_MS / 1000
@@ -66,7 +66,7 @@ def test_whatever_happens_around_begins_the_calm_anew(what: str) -> None:
     assert set(trial.homes().values()) == {"c"}, "who is away gets nothing"
 
 
-def test_what_has_only_just_come_here_stays_for_a_while_however_calm_it_is() -> None:
+def test_newly_owned_partition_stays_for_a_while() -> None:
     """A remedy or a takeover that gossip knows nothing of has a reason; it is not undone at once."""
     trial = Trial()
     assert trial.homes() == {}
@@ -80,7 +80,7 @@ def test_what_has_only_just_come_here_stays_for_a_while_however_calm_it_is() -> 
     assert trial.homes(epoch=1) == homes
 
 
-def test_what_comes_back_stays_for_longer_and_longer() -> None:
+def test_returned_partition_stays_longer_each_time() -> None:
     trial = Trial()
     trial.homes()
     trial.now_s += CALM_MS / 1000
@@ -97,7 +97,7 @@ def test_what_comes_back_stays_for_longer_and_longer() -> None:
 
 
 @pytest.mark.parametrize("how", ["behind", "silent", "lagging"])
-def test_who_does_not_keep_up_gets_nothing(how: str) -> None:
+def test_lagging_preferred_owner_gets_nothing(how: str) -> None:
     trial = Trial()
     assert trial.homes() == {}
     slow = trial.followers[0]
@@ -109,14 +109,14 @@ def test_who_does_not_keep_up_gets_nothing(how: str) -> None:
     assert set(trial.homes().values()) == {"b", "c"}
 
 
-def test_it_can_be_left_to_the_operator() -> None:
+def test_zero_calm_time_disables_it() -> None:
     trial = Trial(calm_ms=0)
     assert trial.homes() == {}
     trial.now_s += 10 * CALM_MS
     assert trial.homes() == {}
 
 
-async def test_what_a_restarted_node_owned_comes_back_to_it(founded: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_restarted_node_regains_its_partitions(founded: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mover, "AGAIN_S", 0.05)
     monkeypatch.setattr(mover, "PERIOD_S", 0.05)
     founded.settings["calm_ms"] = 500

@@ -37,7 +37,7 @@ def fault(*replies: pb.ClusterStatusReply, node: str = "a") -> str:
     return removal_fault(node, {reply.nodes[0].node.node_id: reply for reply in replies})
 
 
-def test_the_owners_word_counts_and_each_copys_own_about_what_it_lacks() -> None:
+def test_owners_report_counts_with_each_copys_own_missing_history() -> None:
     own = told("a", epoch=2, placement="ab", hw=1).topics[0]
     others = [told("c", hw=5, missing=7), told("b", hw=6), told("d", epoch=1, hw=9, missing=2)]
     merge_topic("a", own, told_topics(others)[own.topic_id])
@@ -53,7 +53,7 @@ def test_the_owners_word_counts_and_each_copys_own_about_what_it_lacks() -> None
     assert own.partitions[0].high_watermark == 6, "the owner knows better than this node's own copy"
 
 
-def test_who_has_the_log_open_is_believed_before_an_owner_who_has_not() -> None:
+def test_report_of_an_open_log_precedes_an_owner_with_a_closed_one() -> None:
     own = told("b", state="idle").topics[0]
     merge_topic("b", own, told_topics([told("c", hw=5), told("x", state="away")])[own.topic_id])
     assert (own.partitions[0].high_watermark, own.partitions[0].state) == (5, "active")
@@ -62,7 +62,7 @@ def test_who_has_the_log_open_is_believed_before_an_owner_who_has_not() -> None:
     assert own.partitions[0].epoch == 3, "a newer epoch counts, open or not"
 
 
-def test_a_copy_that_is_in_doubt_says_so_itself_and_not_its_owner() -> None:
+def test_doubt_of_a_copy_is_reported_by_its_own_node() -> None:
     own = told("a").topics[0]
     merge_topic(
         "a", own, told_topics([told("b"), told("c", missing=7, copy="damaged"), told("d", copy="short")])[b"t" * 16]
@@ -74,30 +74,30 @@ def test_a_copy_that_is_in_doubt_says_so_itself_and_not_its_owner() -> None:
     ]
 
 
-def test_without_the_owner_whoever_stores_it_is_believed_before_who_does_not() -> None:
+def test_report_of_a_replica_precedes_others_without_the_owner() -> None:
     own = told("a", hw=1).topics[0]
     merge_topic("a", own, told_topics([told("c", hw=5)])[own.topic_id])
     assert own.partitions[0].high_watermark == 5
 
 
-def test_a_node_may_go_when_all_copies_elsewhere_are_whole() -> None:
+def test_node_may_be_removed_when_all_other_copies_are_complete() -> None:
     assert fault(told("b"), told("c"), told("d"), told("a", state="away")) == ""
 
 
-def test_a_node_stays_while_history_is_on_its_way_to_another() -> None:
+def test_removal_is_refused_while_another_node_fetches_history() -> None:
     message = fault(told("b"), told("c"), told("d", missing=1000))
     assert "'d' still fetches 1,000 older records of t/0" in message
     assert "'a'" in message
 
 
-def test_one_that_does_not_answer_holds_nobody_up_and_too_few_that_do_hold_all_up() -> None:
+def test_silent_node_does_not_delay_removal_but_too_few_answers_do() -> None:
     assert fault(told("b"), told("c")) == ""
     message = fault(told("b"))
     assert "only 1 of 3" in message
     assert "'c', 'd'" in message
 
 
-def test_copies_of_which_nothing_is_known_do_not_count() -> None:
+def test_copies_without_a_report_do_not_count() -> None:
     for unknown in (told("c", epoch=2), told("c", state="away"), told("c", state="limbo")):
         assert "only 1 of 3" in fault(told("b"), unknown)
 
@@ -112,12 +112,12 @@ def test_copies_in_doubt_do_not_count(copy: str) -> None:
     assert "only 0 of 1" in fault(told("b", placement="ab", copy=copy), told("a", placement="ab"))
 
 
-def test_a_copy_that_has_nowhere_to_go_leaves_with_its_node() -> None:
+def test_copy_without_another_node_does_not_delay_removal() -> None:
     assert fault(told("b", placement="ab"), told("a", placement="ab")) == ""
     assert "only 0 of 1" in fault(told("a", placement="ab"))
 
 
-def test_what_only_the_node_and_the_owner_have_holds_it_up_where_its_copy_goes_nowhere() -> None:
+def test_records_only_on_the_node_and_the_owner_delay_removal() -> None:
     owner = told("b", placement="abc", hw=5)
     replicas = owner.topics[0].partitions[0].replicas
     held = {"a": 5, "b": 5, "c": 4}
@@ -132,5 +132,5 @@ def test_what_only_the_node_and_the_owner_have_holds_it_up_where_its_copy_goes_n
     assert "only 0 of 2" in fault(*others), "the owner has not told"
 
 
-def test_the_only_copy_does_not_go() -> None:
+def test_only_copy_is_not_removed() -> None:
     assert "only copy of t/0" in fault(told("b", placement="a"), told("a", placement="a"))

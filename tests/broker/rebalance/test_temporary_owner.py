@@ -53,7 +53,7 @@ class Trial:
         return plan.owner if plan is not None else None
 
 
-def test_who_only_stores_copies_gives_up_what_it_owns_once_another_one_keeps_up() -> None:
+def test_storing_node_hands_over_once_an_able_replica_keeps_up() -> None:
     trial = Trial(STORES)
     trial.followers[0].answered = False
     for _ in range(3):
@@ -67,7 +67,7 @@ def test_who_only_stores_copies_gives_up_what_it_owns_once_another_one_keeps_up(
     assert trial.plan() == "b"
 
 
-def test_who_may_own_keeps_what_it_owns() -> None:
+def test_node_that_may_own_keeps_its_partitions() -> None:
     trial = Trial(BOTH)
     assert trial.plan() is None
     trial.now_s += 1000
@@ -75,7 +75,7 @@ def test_who_may_own_keeps_what_it_owns() -> None:
 
 
 @pytest.mark.parametrize("what", ["dead", "leaving", "drained", "stores too"])
-def test_a_partition_stays_while_nobody_else_may_own_it(what: str) -> None:
+def test_partition_stays_without_another_able_replica(what: str) -> None:
     trial = Trial(STORES)
     if what == "dead":
         trial.world.die("b")
@@ -90,7 +90,7 @@ def test_a_partition_stays_while_nobody_else_may_own_it(what: str) -> None:
     assert trial.plan() is None
 
 
-def test_a_replica_that_comes_and_goes_does_not_take_the_partition_along_each_time() -> None:
+def test_unstable_replica_does_not_get_the_partition_each_time() -> None:
     trial = Trial(STORES)
     waits_s = []
     for epoch in range(8):
@@ -103,7 +103,7 @@ def test_a_replica_that_comes_and_goes_does_not_take_the_partition_along_each_ti
     assert waits_s[-1] == AGAIN_S_MAX
 
 
-def test_it_must_keep_up_all_the_time() -> None:
+def test_replica_must_keep_up_continuously() -> None:
     trial = Trial(STORES)
     for _ in range(5):
         trial.followers[0].answered = not trial.followers[0].answered
@@ -112,7 +112,7 @@ def test_it_must_keep_up_all_the_time() -> None:
     assert not trial.followers[0].answered
 
 
-def test_what_only_storing_nodes_hold_gets_a_copy_where_it_may_be_owned() -> None:
+def test_partition_on_storing_nodes_only_gets_a_copy_on_an_able_node() -> None:
     world = World()
     assert world.mover.wanted(everything=False) == []
     set_roles(world, "a", STORES)
@@ -124,7 +124,7 @@ def test_what_only_storing_nodes_hold_gets_a_copy_where_it_may_be_owned() -> Non
     assert world.mover.wanted(everything=False) == []
 
 
-def test_what_a_node_stored_leaves_it_when_it_stores_nothing_any_more() -> None:
+def test_node_that_loses_the_storing_role_gives_up_its_copies() -> None:
     world = World()
     set_roles(world, "b", ROUTES)
     wanted = world.mover.wanted(everything=False)
@@ -163,9 +163,7 @@ async def told_owners(peer: Peer, name: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("copies", "placed"), [(1, [{"b"}]), (2, [{"a", "b"}, {"b", "d"}]), (0, [{"a", "b", "d"}])])
-async def test_new_partitions_are_owned_by_who_may_and_every_node_takes_records_for_them(
-    mixed: Founded, copies: int, placed: list[set[str]]
-) -> None:
+async def test_new_partitions_are_owned_by_able_nodes(mixed: Founded, copies: int, placed: list[set[str]]) -> None:
     peers = {name: await mixed.peer(name) for name in NAMES}
     topic = await peers["c"].create(partitions=8, replication_factor=copies)
     assert topic.config.replication_factor == (copies or 3)
@@ -187,7 +185,7 @@ async def test_new_partitions_are_owned_by_who_may_and_every_node_takes_records_
         await mixed.until(lambda key=key: mixed.owner(key, "c") == "b", "it should not own this")  # type: ignore[misc]
 
 
-async def test_who_only_stores_copies_stands_in_while_nobody_else_can(mixed: Founded) -> None:
+async def test_storing_node_owns_temporarily_if_no_other_can(mixed: Founded) -> None:
     """The only node that may own stops and comes back; a topic that is made meanwhile goes to it, too."""
     front = await mixed.peer("c")
     topic = await front.create(partitions=4, replication_factor=3)
@@ -219,7 +217,7 @@ async def test_who_only_stores_copies_stands_in_while_nobody_else_can(mixed: Fou
     assert await peer.read_all(made.topic_id) == [b"meanwhile", b"after"]
 
 
-async def test_a_partition_is_written_to_although_the_only_replica_that_may_own_it_is_halted(mixed: Founded) -> None:
+async def test_partition_is_writable_while_its_only_able_replica_is_halted(mixed: Founded) -> None:
     """Its node lives, so that gossip and roles speak for it; but a role must not make a partition unwritable."""
     front = await mixed.peer("c")
     topic = await front.create(replication_factor=3)
@@ -244,7 +242,7 @@ async def restart(cluster: Founded, name: str, roles: list[str]) -> None:
     await cluster.settled()
 
 
-async def test_what_a_node_stored_goes_elsewhere_when_it_is_started_as_one_that_stores_nothing(mixed: Founded) -> None:
+async def test_node_restarted_without_the_storing_role_loses_its_copies(mixed: Founded) -> None:
     front = await mixed.peer("c")
     solo, trio = [await front.create(name, replication_factor=copies) for name, copies in (("solo", 1), ("trio", 3))]
     for topic in (solo, trio):

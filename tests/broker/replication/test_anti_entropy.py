@@ -52,14 +52,14 @@ def steps(world: World, count: int, comparing: AntiEntropy | None = None) -> Ant
     return comparing
 
 
-def test_a_follower_tells_the_owner_soon_and_then_less_and_less() -> None:
+def test_follower_reports_its_chain_at_doubling_intervals() -> None:
     world = World()
     steps(world, 16)
     assert set(world.sent) == {"b"}
     assert 5 <= len(world.sent) <= 6, "at 1, 2, 4, 8, 16"
 
 
-def test_a_new_epoch_is_told_at_once() -> None:
+def test_new_epoch_is_reported_at_once() -> None:
     world = World()
     comparing = steps(world, 20)
     world.sent.clear()
@@ -68,7 +68,7 @@ def test_a_new_epoch_is_told_at_once() -> None:
     assert world.sent == ["c"]
 
 
-def test_it_never_ends() -> None:
+def test_reports_never_end() -> None:
     world = World()
     comparing = steps(world, 600)
     world.sent.clear()
@@ -76,20 +76,20 @@ def test_it_never_ends() -> None:
     assert world.sent
 
 
-def test_an_owner_has_other_ways_and_an_outsider_asks_everybody() -> None:
+def test_owner_does_not_report_and_outsider_asks_all_linked_nodes() -> None:
     assert not (owner := World(role="owner"), steps(owner, 10))[0].sent
     outsider = World(role="outsider")
     steps(outsider, 1)
     assert sorted(outsider.sent) == ["b", "d"]
 
 
-def test_an_epoch_without_an_owner_is_told_to_all_its_nodes_but_this_one() -> None:
+def test_ownerless_epoch_is_reported_to_all_other_replicas() -> None:
     world = World(active=pb.EpochDescriptor(epoch=0, owner="", placement=["a", "b", "c"]))
     steps(world, 1)
     assert world.sent == ["b", "c"]
 
 
-def test_of_many_replicas_some_are_looked_at_in_each_period_and_all_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_are_examined_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(anti_entropy, "LOOKS_MAX", 2)
     worlds = [World(key=(b"t" * 16, number)) for number in range(5)]
     monkeypatch.setattr(worlds[0], "all", lambda: list(worlds))

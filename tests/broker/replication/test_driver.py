@@ -27,7 +27,7 @@ async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
 
 
 @pytest.mark.parametrize("flush", [pb.ALWAYS, pb.INTERVAL, pb.NEVER])
-async def test_what_is_published_is_on_every_node(stand: ClusterStand, flush: pb.Flush) -> None:
+async def test_published_records_are_on_every_replica(stand: ClusterStand, flush: pb.Flush) -> None:
     await stand.start(flush=flush)
     results = await stand.publish(b"a", b"b", b"c")
     assert [(one.base_offset, one.HasField("error")) for one in results] == [(0, False), (1, False), (2, False)]
@@ -47,7 +47,7 @@ async def test_one_replica_may_be_down_and_catches_up(stand: ClusterStand) -> No
 
 
 @pytest.mark.parametrize("end", ["stop", "crash"])
-async def test_an_owner_that_ends_is_replaced_and_what_was_acknowledged_stays(stand: ClusterStand, end: str) -> None:
+async def test_acknowledged_records_survive_a_takeover(stand: ClusterStand, end: str) -> None:
     await stand.start()
     first = await stand.owner()
     peer = await stand.peer(first)
@@ -66,7 +66,7 @@ async def test_an_owner_that_ends_is_replaced_and_what_was_acknowledged_stays(st
     await stand.agree(*(b"%d" % number for number in range(6)))
 
 
-async def test_a_tail_without_a_quorum_is_cut_and_its_publisher_is_told(stand: ClusterStand) -> None:
+async def test_tail_without_a_quorum_is_truncated_and_its_publish_refused(stand: ClusterStand) -> None:
     """The owner is cut off with a record that nobody else has: the others go on without it."""
     await stand.start()
     first = await stand.owner()
@@ -85,7 +85,7 @@ async def test_a_tail_without_a_quorum_is_cut_and_its_publisher_is_told(stand: C
     await stand.agree(b"kept", b"after")
 
 
-async def test_a_tail_that_is_to_be_cut_is_served_to_nobody(stand: ClusterStand) -> None:
+async def test_tail_to_be_truncated_is_not_readable(stand: ClusterStand) -> None:
     """It hears of two epochs at once, the second committed past its old tail: the watermark is ahead of the disk."""
     await stand.start()
     first = await stand.owner()
@@ -127,7 +127,7 @@ async def test_an_owner_without_a_quorum_refuses_and_serves_readers(stand: Clust
     await stand.agree(b"a", b"b")
 
 
-async def test_who_is_not_the_owner_says_so(stand: ClusterStand) -> None:
+async def test_non_owner_answers_not_owner(stand: ClusterStand) -> None:
     await stand.start()
     owner = await stand.owner()
     await stand.publish(b"a")
@@ -139,7 +139,7 @@ async def test_who_is_not_the_owner_says_so(stand: ClusterStand) -> None:
 
 
 @pytest.mark.parametrize("acks", [pb.ONE, pb.QUORUM, pb.ALL])
-async def test_acknowledgements_are_as_asked(stand: ClusterStand, acks: pb.Acks) -> None:
+async def test_publish_waits_for_the_requested_acks(stand: ClusterStand, acks: pb.Acks) -> None:
     """With one follower that does not write, two copies of three are there; with two such, one is."""
     await stand.start()
     owner = await stand.owner()
@@ -169,9 +169,7 @@ def bound_windows(stand: ClusterStand, owner: str, window_bytes: int, monkeypatc
     stand.partition(owner).replica.ownership.bound_window(window_bytes)
 
 
-async def test_push_windows_are_shared_out_again_and_again(
-    stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_push_windows_are_rebalanced_periodically(stand: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> None:
     await stand.start()
     owner = await stand.owner()
     ownership = stand.partition(owner).replica.ownership
@@ -182,7 +180,7 @@ async def test_push_windows_are_shared_out_again_and_again(
         await settled(lambda bound=bound_bytes: ownership._pushes.window_bytes == bound, "nobody shares them out")  # type: ignore[misc]
 
 
-async def test_a_slow_follower_costs_the_owner_a_bounded_window_and_catches_up(
+async def test_slow_follower_uses_a_bounded_window_and_catches_up(
     stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stand.start()
@@ -202,7 +200,7 @@ async def test_a_slow_follower_costs_the_owner_a_bounded_window_and_catches_up(
     assert stand.nodes[slow].broker.replication.get(KEY).queued_bytes == 0  # type: ignore[union-attr]  # it is there
 
 
-async def test_a_follower_without_space_takes_it_up_again_when_there_is_some(stand: ClusterStand) -> None:
+async def test_follower_with_a_full_disk_resumes_when_there_is_space(stand: ClusterStand) -> None:
     await stand.start()
     owner = await stand.owner()
     full = others(owner)[0]
@@ -217,7 +215,7 @@ async def test_a_follower_without_space_takes_it_up_again_when_there_is_some(sta
     await stand.agree(b"first", *values)
 
 
-async def test_a_follower_whose_disk_fails_stops_and_the_others_go_on(stand: ClusterStand) -> None:
+async def test_follower_with_a_failed_disk_stops_and_others_continue(stand: ClusterStand) -> None:
     await stand.start()
     owner = await stand.owner()
     broken = others(owner)[0]
@@ -252,7 +250,7 @@ async def test_an_end_is_decided_only_when_a_quorum_has_synced_the_log_through_i
     await stand.agree(b"a", b"b", b"c")
 
 
-async def test_a_node_that_cannot_sync_its_log_at_the_end_of_an_epoch_stops_and_the_others_go_on(
+async def test_node_with_a_failed_final_sync_stops_and_others_continue(
     stand: ClusterStand,
 ) -> None:
     await stand.start(flush=pb.NEVER)
@@ -269,7 +267,7 @@ async def test_a_node_that_cannot_sync_its_log_at_the_end_of_an_epoch_stops_and_
     assert await stand.read(owner) == [b"a", b"b"]
 
 
-async def test_all_nodes_restarted_have_everything_and_go_on(stand: ClusterStand) -> None:
+async def test_all_nodes_restarted_keep_all_records(stand: ClusterStand) -> None:
     await stand.start()
     values = [b"%d" % number for number in range(10)]
     await stand.publish(*values)
@@ -301,7 +299,7 @@ async def test_a_planned_move_brings_the_history_to_a_new_node(stand: ClusterSta
     await stand.publish(b"last", to=await stand.owner(but=owner))
 
 
-async def test_a_replica_whose_missing_records_are_deleted_follows_again_and_may_own(
+async def test_replica_follows_again_after_its_missing_records_are_deleted(
     stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stand.start(retention_bytes=192 * KIB, retention_interval_ms=10, ring_bytes=0)
@@ -348,7 +346,7 @@ async def test_a_replica_whose_missing_records_are_deleted_follows_again_and_may
     assert (retried.duplicate, retried.base_offset) == (True, 20)
 
 
-async def test_retention_deletes_nothing_that_may_be_cut(stand: ClusterStand) -> None:
+async def test_retention_deletes_nothing_that_may_be_truncated(stand: ClusterStand) -> None:
     """Cut off and not aware of it, the owner writes far more than is to be kept, and none of it is committed."""
     await stand.start(retention_bytes=64 * KIB, ring_bytes=0)
     first = await stand.owner()
@@ -370,7 +368,7 @@ def read_from(log: PartitionLog, offset: int) -> list[bytes]:
     return [one for one in read_all(log) if unpack_header(one).base_offset >= offset]
 
 
-async def test_a_zombie_does_not_tell_the_latest_offset(stand: ClusterStand) -> None:
+async def test_deposed_owner_does_not_return_the_latest_offset(stand: ClusterStand) -> None:
     """It is cut off and does not know: what it has committed it may serve, where the log ends it does not know."""
     await stand.start()
     first = await stand.owner()
@@ -393,7 +391,7 @@ async def test_a_zombie_does_not_tell_the_latest_offset(stand: ClusterStand) -> 
     assert moved.error.code == pb.NOT_OWNER
 
 
-async def test_long_polls_end_with_the_epoch_and_subscriptions_go_on(stand: ClusterStand) -> None:
+async def test_long_polls_end_with_the_epoch_and_subscriptions_continue(stand: ClusterStand) -> None:
     await stand.start()
     first = await stand.owner()
     await stand.publish(b"a")
@@ -452,7 +450,7 @@ async def test_publishes_under_failures_are_stored_once_and_in_order(stand: Clus
     await stand.agree(*(b"%d" % number for number in range(60)))
 
 
-async def test_a_subscriber_gets_what_the_other_replicas_committed_before_the_owner_had_written_it(
+async def test_subscriber_gets_records_committed_before_the_owners_own_write(
     stand: ClusterStand,
 ) -> None:
     await stand.start()

@@ -22,9 +22,7 @@ async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
         yield made
 
 
-async def test_a_follower_acknowledges_before_it_sees_to_anything_else(
-    stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_follower_acknowledges_before_other_work(stand: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> None:
     await stand.start()
     await stand.publish(b"a")
     await stand.agree(b"a")
@@ -71,7 +69,7 @@ async def test_a_follower_feeds_its_ring_in_the_order_of_the_log(stand: ClusterS
             pass
 
 
-async def test_a_follower_looks_at_its_deadline_only_where_an_append_may_have_moved_it(stand: ClusterStand) -> None:
+async def test_follower_checks_its_deadline_only_if_an_append_may_move_it(stand: ClusterStand) -> None:
     await stand.start()
     await stand.publish(b"a")
     await stand.agree(b"a")

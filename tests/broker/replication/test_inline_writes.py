@@ -21,13 +21,13 @@ from tidelog_broker.replication.inline_writes import (
 )
 
 
-def test_only_groups_up_to_a_size() -> None:
+def test_large_groups_go_to_workers() -> None:
     policy = InlineWrites()
     assert policy.allows(INLINE_BYTES_MAX, 0.0)
     assert not policy.allows(INLINE_BYTES_MAX + 1, 0.0)
 
 
-def test_a_slow_write_pauses_them_and_then_one_more_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_write_pauses_inline_writes_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "sleeps", lambda: 7)
     policy = InlineWrites()
     policy.took(1, SLOW_S, 10.0, sleeps_before=6)
@@ -39,7 +39,7 @@ def test_a_slow_write_pauses_them_and_then_one_more_is_tried(monkeypatch: pytest
     assert verdicts == [False, False, True]
 
 
-def test_large_writes_into_slow_memory_are_left_to_workers_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_writes_into_slow_memory_go_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "sleeps", lambda: 7)
     policy, now_s = InlineWrites(), 10.0
     for _ in range(60):
@@ -57,7 +57,7 @@ def test_large_writes_into_slow_memory_are_left_to_workers_and_tried_again(monke
     assert policy.allows(LARGE_BYTES, now_s), "a slow one may have lost the processor"
 
 
-def test_waiting_counts_and_working_does_not() -> None:
+def test_sleeps_counts_waits_only() -> None:
     before = sleeps()
     time.sleep(0.001)
     assert sleeps() != before
@@ -69,7 +69,7 @@ def test_waiting_counts_and_working_does_not() -> None:
     assert unchanged > 90, "even if another thread takes the interpreter now and then"
 
 
-def test_where_the_system_does_not_tell_everything_may_have_been_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sleeps_always_changes_without_per_thread_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "_THREAD", None)
     before = sleeps()
     time.sleep(0.001)

@@ -14,7 +14,7 @@ def chains_of(node: Node) -> Chains:
     return node.broker.replication.chains
 
 
-def test_a_metadata_journal_that_contradicts_itself_is_damage() -> None:
+def test_inconsistent_metadata_journal_is_damage() -> None:
     chains = Chains.__new__(Chains)
     chains._loaded, chains._journalled = {}, set()
     with pytest.raises(DamagedError, match="without a genesis"):
@@ -49,7 +49,7 @@ def meta_entries(node: Node) -> list[pb.ChainEntry]:
     return list(journal.load())
 
 
-async def test_forgetting_leaves_neither_chain_nor_fences(stand: Stand) -> None:
+async def test_forget_removes_chain_and_fences(stand: Stand) -> None:
     await stand.start()
     peer = await stand.peer()
     topic = await peer.create(partitions=2)

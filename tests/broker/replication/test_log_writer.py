@@ -35,7 +35,7 @@ def syncs(disk: FaultyDisk) -> int:
     return sum(1 for operation, path in disk.log if operation == "sync" and path.suffix == ".seg")
 
 
-def test_appends_that_continue_each_other_are_one_write_and_one_sync(tmp_path: Path) -> None:
+def test_consecutive_appends_are_one_write_and_one_sync(tmp_path: Path) -> None:
     disk, view = fresh(tmp_path)
     first = group(0, 0, b"a", b"b")
     assert log_writer.append(view, [first], synced=True)
@@ -53,7 +53,7 @@ def _digest_after(append: Append) -> int:
     return unpack_header(append.batches[-1]).digest
 
 
-def test_an_append_without_a_sync_is_in_the_log_and_not_synced(tmp_path: Path) -> None:
+def test_append_without_sync_is_not_synced(tmp_path: Path) -> None:
     disk, view = fresh(tmp_path)
     assert log_writer.append(view, [group(0, 0, b"a")], synced=False)
     disk.log.clear()
@@ -62,14 +62,14 @@ def test_an_append_without_a_sync_is_in_the_log_and_not_synced(tmp_path: Path) -
     assert view.store.end_offset == 2
 
 
-def test_what_does_not_continue_the_log_is_passed_over(tmp_path: Path) -> None:
+def test_discontinuous_append_is_skipped(tmp_path: Path) -> None:
     _, view = fresh(tmp_path)
     assert not log_writer.append(view, [group(1, 5, b"b")], synced=True)
     assert view.store.end_offset == 0
     assert not view.store.epochs
 
 
-def test_a_full_disk_writes_nothing_and_is_no_failure(tmp_path: Path) -> None:
+def test_full_disk_writes_nothing_and_is_not_a_failure(tmp_path: Path) -> None:
     disk, view = fresh(tmp_path)
     disk.fill_up()
     assert not log_writer.append(view, [group(0, 0, b"a")], synced=True)
@@ -83,7 +83,7 @@ def test_a_full_disk_writes_nothing_and_is_no_failure(tmp_path: Path) -> None:
     assert view.store.end_offset == 2
 
 
-def test_room_is_there_only_for_what_continues_the_open_segment(tmp_path: Path) -> None:
+def test_has_room_only_for_a_continuation_of_the_active_segment(tmp_path: Path) -> None:
     _, view = fresh(tmp_path)
     first = group(0, 0, b"a")
     assert not log_writer.has_room(view, first, 128)
@@ -95,14 +95,14 @@ def test_room_is_there_only_for_what_continues_the_open_segment(tmp_path: Path) 
     assert not log_writer.has_room(view, after, 1 << 30)
 
 
-def test_a_tail_is_cut(tmp_path: Path) -> None:
+def test_tail_is_truncated(tmp_path: Path) -> None:
     _, view = fresh(tmp_path)
     write_epoch(view.store, 0, b"a", b"b", b"c")
     assert log_writer.perform(view, Truncate(0, 1))
     assert view.store.end_offset == 1
 
 
-def test_what_was_appended_without_a_sync_is_synced_when_the_epoch_is_to_end(tmp_path: Path) -> None:
+def test_unsynced_appends_are_synced_when_the_epoch_ends(tmp_path: Path) -> None:
     disk, view = fresh(tmp_path)
     assert log_writer.perform(view, SyncLog(0)), "an epoch without records has no log"
     assert log_writer.append(view, [group(0, 0, b"a", b"b")], synced=False)
@@ -114,7 +114,7 @@ def test_what_was_appended_without_a_sync_is_synced_when_the_epoch_is_to_end(tmp
     assert syncs(disk) == 1, "once is enough"
 
 
-def test_the_rolled_segments_that_nobody_has_synced_are_synced_with_the_end(tmp_path: Path) -> None:
+def test_unsynced_rolled_segments_are_synced_when_the_epoch_ends(tmp_path: Path) -> None:
     disk, view = fresh(tmp_path)
     for offset in range(3):
         assert log_writer.append(view, [group(offset, view.store.end_digest, b"x" * 40_000)], synced=False)
@@ -124,7 +124,7 @@ def test_the_rolled_segments_that_nobody_has_synced_are_synced_with_the_end(tmp_
     assert [operation for operation, _ in disk.log] == [*newest_gets_its_name, *["sync"] * 3]
 
 
-def test_a_log_that_cannot_be_synced_is_a_failure(tmp_path: Path) -> None:
+def test_failed_sync_is_a_failure(tmp_path: Path) -> None:
     disk, view = fresh(tmp_path)
     assert log_writer.append(view, [group(0, 0, b"a")], synced=False)
     disk.break_at("sync")
@@ -132,7 +132,7 @@ def test_a_log_that_cannot_be_synced_is_a_failure(tmp_path: Path) -> None:
         log_writer.perform(view, SyncLog(0))
 
 
-def test_a_sealed_epoch_is_filled_beside_the_log_and_comes_in_whole(tmp_path: Path) -> None:
+def test_sealed_epoch_is_filled_beside_the_log_and_added_when_complete(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     source = open_log(FaultyDisk(), tmp_path / "source")
     end = write_epoch(source, 0, b"a", b"b", b"c")
@@ -156,9 +156,7 @@ def test_a_sealed_epoch_is_filled_beside_the_log_and_comes_in_whole(tmp_path: Pa
 
 
 @pytest.mark.parametrize("whose", [b"a", b"x"])
-def test_a_copy_that_reaches_further_than_was_known_is_gone_on_with_only_if_it_is_the_same(
-    tmp_path: Path, whose: bytes
-) -> None:
+def test_longer_copy_than_known_is_resumed_only_if_identical(tmp_path: Path, whose: bytes) -> None:
     """As a start finds one: of another version it may end between other batches, or between the same ones."""
     (tmp_path / "source").mkdir()
     (tmp_path / "copy").mkdir()
@@ -177,7 +175,7 @@ def test_a_copy_that_reaches_further_than_was_known_is_gone_on_with_only_if_it_i
     assert read_all(view.store) == read_all(source)
 
 
-def test_a_copy_that_is_not_whole_is_fetched_again_and_ends_no_node(tmp_path: Path) -> None:
+def test_incomplete_copy_is_fetched_again(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "copy").mkdir()
     source = open_log(FaultyDisk(), tmp_path / "source")
@@ -189,7 +187,7 @@ def test_a_copy_that_is_not_whole_is_fetched_again_and_ends_no_node(tmp_path: Pa
     assert view.fill_position(0) is None
 
 
-def test_a_copy_begins_where_retention_has_left_off_and_leaves_what_lies_before(tmp_path: Path) -> None:
+def test_copy_begins_at_the_log_start(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "copy").mkdir()
     source = open_log(FaultyDisk(), tmp_path / "source")
@@ -219,7 +217,7 @@ def test_a_copy_begins_where_retention_has_left_off_and_leaves_what_lies_before(
     assert view.store.copies.fill_epochs == (), "retention has deleted what the older epoch holds"
 
 
-def test_what_is_wrong_is_set_aside_and_what_is_not_here_needs_nothing(tmp_path: Path) -> None:
+def test_set_aside_ignores_missing_epochs(tmp_path: Path) -> None:
     _, view = fresh(tmp_path)
     write_epoch(view.store, 0, b"a")
     assert log_writer.perform(view, SetAside(5, "not here"))
@@ -227,7 +225,7 @@ def test_what_is_wrong_is_set_aside_and_what_is_not_here_needs_nothing(tmp_path:
     assert view.epoch_end(0) is None
 
 
-def test_a_whole_older_version_beside_the_log_is_not_filled_over(tmp_path: Path) -> None:
+def test_complete_older_version_is_not_overwritten(tmp_path: Path) -> None:
     """It has left the log since the newest one was asked for; others may make theirs of it."""
     disk = FaultyDisk()
     store = open_log(disk, tmp_path)
@@ -244,7 +242,7 @@ def test_a_whole_older_version_beside_the_log_is_not_filled_over(tmp_path: Path)
     assert view.fill_position(0) == first
 
 
-def test_producers_of_a_later_place_are_kept_if_the_log_is_the_same_there(tmp_path: Path) -> None:
+def test_producer_state_of_a_later_offset_is_saved_if_the_log_agrees(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "copy").mkdir()
     source, copy = open_log(FaultyDisk(), tmp_path / "source"), open_log(FaultyDisk(), tmp_path / "copy")

@@ -24,7 +24,7 @@ def of_one_at(header: BatchHeader) -> bytes:
     return table.snapshot()
 
 
-def test_producers_are_known_only_where_the_log_reaches_without_a_hole(tmp_path: Path) -> None:
+def test_producer_state_is_known_only_without_a_gap(tmp_path: Path) -> None:
     disk = FaultyDisk()
     reopened(disk, tmp_path)
     chain = chain_of(decided(disk, tmp_path))
@@ -40,7 +40,7 @@ def test_producers_are_known_only_where_the_log_reaches_without_a_hole(tmp_path:
     assert view.producers.at(6, log_start=3)[0] is not None, "its front is gone for good"
 
 
-def test_a_snapshot_of_an_epochs_start_stands_for_what_is_missing_before(tmp_path: Path) -> None:
+def test_snapshot_of_an_epochs_start_replaces_missing_history(tmp_path: Path) -> None:
     disk = FaultyDisk()
     reopened(disk, tmp_path)
     chain = chain_of(decided(disk, tmp_path))
@@ -53,7 +53,7 @@ def test_a_snapshot_of_an_epochs_start_stands_for_what_is_missing_before(tmp_pat
     assert view.producers.at(6, log_start=0)[0] is not None
 
 
-def test_a_snapshot_that_is_ahead_of_the_log_hides_no_older_one(tmp_path: Path) -> None:
+def test_snapshot_ahead_of_the_log_is_skipped(tmp_path: Path) -> None:
     disk = FaultyDisk()
     reopened(disk, tmp_path)
     chain = chain_of(decided(disk, tmp_path))
@@ -68,7 +68,7 @@ def test_a_snapshot_that_is_ahead_of_the_log_hides_no_older_one(tmp_path: Path) 
     assert len(table) == 1
 
 
-def test_what_is_deleted_says_first_what_it_knows_of_producers(tmp_path: Path) -> None:
+def test_producer_state_is_saved_before_a_deletion(tmp_path: Path) -> None:
     disk = FaultyDisk()
     reopened(disk, tmp_path)
     chain = chain_of(decided(disk, tmp_path))
@@ -87,7 +87,7 @@ def test_what_is_deleted_says_first_what_it_knows_of_producers(tmp_path: Path) -
     assert len(table) == 1, "who wrote only what is deleted is forgotten"
 
 
-def test_what_leaves_in_front_of_a_hole_says_first_what_it_knows_of_producers(tmp_path: Path) -> None:
+def test_producer_state_is_saved_before_epochs_leave_the_log(tmp_path: Path) -> None:
     disk = FaultyDisk()
     reopened(disk, tmp_path)
     store = open_log(disk, tmp_path)
@@ -104,7 +104,7 @@ def test_what_leaves_in_front_of_a_hole_says_first_what_it_knows_of_producers(tm
     assert view.producers.at(9, log_start=0) == (None, 0)
 
 
-def test_a_log_that_begins_behind_a_hole_knows_how_late_it_was_there(tmp_path: Path) -> None:
+def test_log_after_a_gap_knows_the_last_append_time(tmp_path: Path) -> None:
     disk = FaultyDisk()
     reopened(disk, tmp_path)
     chain = chain_of(decided(disk, tmp_path))
@@ -122,7 +122,7 @@ def test_a_log_that_begins_behind_a_hole_knows_how_late_it_was_there(tmp_path: P
     assert known_us == timestamp_us, "who is asked about producers, or owns the next epoch, must not go back in time"
 
 
-def test_a_copy_that_began_late_tells_of_producers_only_from_there(tmp_path: Path) -> None:
+def test_late_copy_knows_producers_only_from_its_start(tmp_path: Path) -> None:
     """What was sent in front of it others may know; what came since is kept all the same."""
     disk = FaultyDisk()
     reopened(disk, tmp_path)
@@ -152,7 +152,7 @@ def test_a_copy_that_began_late_tells_of_producers_only_from_there(tmp_path: Pat
     assert view_of(store, chain, log_start=3).epoch_without_producers() is None
 
 
-def test_that_there_are_no_producers_is_kept_too(tmp_path: Path) -> None:
+def test_empty_producer_state_is_saved(tmp_path: Path) -> None:
     disk = FaultyDisk()
     reopened(disk, tmp_path)
     store = open_log(disk, tmp_path)
@@ -166,7 +166,7 @@ def test_that_there_are_no_producers_is_kept_too(tmp_path: Path) -> None:
     assert (table.known_from, len(table)) == (0, 0), "a copy that began late would not know that"
 
 
-def test_what_was_told_at_the_end_of_an_epoch_counts_wherever_the_log_goes_on_from_there(tmp_path: Path) -> None:
+def test_snapshot_at_a_decided_end_is_valid_for_any_continuation(tmp_path: Path) -> None:
     """An owner keeps so what others have told; its log may lack the epoch, or the epoch may have no records."""
     disk = FaultyDisk()
     reopened(disk, tmp_path)

@@ -24,7 +24,7 @@ class Window:
     ("busy", "idle", "each_bytes"),
     [(0, 0, WINDOW_BYTES_MAX), (1, 500, WINDOW_BYTES_MAX), (16, 16, 16 * MIB), (1000, 0, WINDOW_BYTES_MIN)],
 )
-def test_few_that_keep_something_may_keep_much(busy: int, idle: int, each_bytes: int) -> None:
+def test_few_busy_partitions_get_large_windows(busy: int, idle: int, each_bytes: int) -> None:
     windows = [Window(1)] * busy + [Window(0)] * idle
     assert share_out(cast(list[Ownership], windows), 256 * MIB) == each_bytes
     assert {window.bound_bytes for window in windows} <= {each_bytes}, "also who keeps nothing yet"

@@ -28,7 +28,7 @@ from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_proto import broker_pb2 as pb
 
 
-def test_it_tells_what_is_held(tmp_path: Path) -> None:
+def test_view_describes_the_log(tmp_path: Path) -> None:
     disk = FaultyDisk()
     reopened(disk, tmp_path)
     view = view_of(open_log(disk, tmp_path), chain_of(decided(disk, tmp_path)))
@@ -41,7 +41,7 @@ def test_it_tells_what_is_held(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("placement", "expected"), [(ALONE, 3), (THREE, 0)])
-def test_a_late_start_is_retention_only_where_nobody_else_could_have_the_rest(
+def test_late_start_counts_as_retention_only_for_a_single_copy(
     tmp_path: Path, placement: tuple[str, ...], expected: int
 ) -> None:
     disk = FaultyDisk()
@@ -53,7 +53,7 @@ def test_a_late_start_is_retention_only_where_nobody_else_could_have_the_rest(
     assert view_of(store, chain, log_start=3).log_start() == 3
 
 
-def test_an_unreadable_sealed_epoch_is_set_aside_where_others_have_it(tmp_path: Path) -> None:
+def test_unreadable_sealed_epoch_is_set_aside_if_others_store_it(tmp_path: Path) -> None:
     disk = FaultyDisk()
     reopened(disk, tmp_path)
     end = decided(disk, tmp_path)
@@ -67,7 +67,7 @@ def test_an_unreadable_sealed_epoch_is_set_aside_where_others_have_it(tmp_path: 
     assert not view.repairing
 
 
-def test_a_damaged_lone_copy_is_left_as_it_is(tmp_path: Path) -> None:
+def test_damaged_single_copy_is_unchanged(tmp_path: Path) -> None:
     disk = FaultyDisk()
     reopened(disk, tmp_path, broken=(1, b"four"))
     view = view_of(open_log(disk, tmp_path), chain_of((3, 0), placement=ALONE))
@@ -76,7 +76,7 @@ def test_a_damaged_lone_copy_is_left_as_it_is(tmp_path: Path) -> None:
     assert view.epoch_end(1) is not None
 
 
-def test_the_damaged_open_epoch_is_cut_and_in_doubt_where_others_have_it(tmp_path: Path) -> None:
+def test_damaged_open_epoch_is_truncated_and_in_doubt_if_others_store_it(tmp_path: Path) -> None:
     disk = FaultyDisk()
     reopened(disk, tmp_path)
     end = decided(disk, tmp_path)
@@ -109,7 +109,7 @@ def test_on_a_full_disk_the_damaged_open_epoch_is_limbo_until_a_start_with_space
     assert (view.limbo(), view.doubt, (view.epoch_end(1) or (0, 0))[0]) == (None, "damaged", 4)
 
 
-def test_on_a_full_disk_a_reboot_is_doubt_now_and_left_to_be_noted_by_a_later_start(tmp_path: Path) -> None:
+def test_reboot_on_a_full_disk_is_recorded_by_a_later_start(tmp_path: Path) -> None:
     disk = FaultyDisk()
     reopened(disk, tmp_path)
     chain = chain_of(decided(disk, tmp_path), flush=pb.NEVER)
@@ -125,7 +125,7 @@ def test_on_a_full_disk_a_reboot_is_doubt_now_and_left_to_be_noted_by_a_later_st
 
 
 @pytest.mark.parametrize("lost", ["epoch-00000001", ""])
-def test_a_lost_directory_is_a_copy_in_doubt_that_begins_again_where_others_have_it(tmp_path: Path, lost: str) -> None:
+def test_lost_directory_is_recreated_in_doubt_if_others_store_it(tmp_path: Path, lost: str) -> None:
     disk = FaultyDisk()
     reopened(disk, tmp_path)
     chain = chain_of(decided(disk, tmp_path))
@@ -144,7 +144,7 @@ def test_a_lost_directory_is_a_copy_in_doubt_that_begins_again_where_others_have
 
 
 @pytest.mark.parametrize("how", ["alone", "disk full", "newer than the chain"])
-def test_a_lost_directory_is_limbo_where_it_cannot_be_made_good(tmp_path: Path, how: str) -> None:
+def test_lost_directory_of_a_single_copy_is_limbo(tmp_path: Path, how: str) -> None:
     disk = FaultyDisk()
     reopened(disk, tmp_path)
     end = decided(disk, tmp_path)
@@ -162,9 +162,7 @@ def test_a_lost_directory_is_limbo_where_it_cannot_be_made_good(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("placement", [("b", "c"), THREE])
-def test_a_lost_directory_of_a_former_epoch_is_fetched_like_any_other(
-    tmp_path: Path, placement: tuple[str, ...]
-) -> None:
+def test_lost_directory_of_an_earlier_epoch_is_fetched(tmp_path: Path, placement: tuple[str, ...]) -> None:
     """Decided, or of a partition whose open epoch is others': nothing that this node says depends on it."""
     disk = FaultyDisk()
     reopened(disk, tmp_path)
@@ -180,9 +178,7 @@ def test_a_lost_directory_of_a_former_epoch_is_fetched_like_any_other(
     ("flush", "rebooted", "doubt"),
     [(pb.ALWAYS, True, ""), (pb.NEVER, True, "short"), (pb.INTERVAL, True, "short"), (pb.NEVER, False, "")],
 )
-def test_a_reboot_throws_doubt_on_what_was_not_synced(
-    tmp_path: Path, flush: pb.Flush, rebooted: bool, doubt: str
-) -> None:
+def test_reboot_puts_an_unsynced_epoch_in_doubt(tmp_path: Path, flush: pb.Flush, rebooted: bool, doubt: str) -> None:
     disk = FaultyDisk()
     store = open_log(disk, tmp_path)
     write_epoch(store, 0, b"one")
@@ -191,7 +187,7 @@ def test_a_reboot_throws_doubt_on_what_was_not_synced(
     assert view.doubt == doubt
 
 
-def test_a_second_start_after_a_reboot_does_not_trust_what_the_first_one_did_not(tmp_path: Path) -> None:
+def test_doubt_persists_over_a_second_start(tmp_path: Path) -> None:
     disk, chain = FaultyDisk(), chain_of(flush=pb.NEVER)
     store = open_log(disk, tmp_path)
     write_epoch(store, 0, b"one")
@@ -219,7 +215,7 @@ def test_other_nodes_are_read_whole_batches_between_two_positions(tmp_path: Path
         assert not view.read_epoch(absent).batches
 
 
-def test_of_the_open_epoch_nothing_is_read_for_others_that_has_rotted(tmp_path: Path) -> None:
+def test_rotten_batches_of_the_open_epoch_are_not_sent(tmp_path: Path) -> None:
     disk = FaultyDisk()
     view = view_of(open_log(disk, tmp_path), chain_of())
     for number, body in enumerate((b"one", b"two", b"three")):
@@ -245,7 +241,7 @@ def test_only_the_newest_epoch_is_synced_ahead(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("beside", ["newest", "part of it", "older"])
-def test_a_start_takes_up_another_version_that_lies_beside_the_log(tmp_path: Path, beside: str) -> None:
+def test_start_resumes_another_version_beside_the_log(tmp_path: Path, beside: str) -> None:
     disk = FaultyDisk()
     reopened(disk, tmp_path)
     first = decided(disk, tmp_path)
@@ -286,7 +282,7 @@ def test_a_compacted_epoch_that_cannot_be_opened_is_set_aside_under_its_own_name
     assert view.fill_position(0) is not None, "the older one waits"
 
 
-def test_a_full_disk_leaves_copies_that_cannot_be_gone_on_with_for_later(tmp_path: Path) -> None:
+def test_full_disk_postpones_copies_that_cannot_be_resumed(tmp_path: Path) -> None:
     disk = FaultyDisk()
     reopened(disk, tmp_path)
     first = decided(disk, tmp_path)

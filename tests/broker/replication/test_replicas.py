@@ -47,7 +47,7 @@ async def test_every_incarnation_opens_an_epoch_when_the_partition_is_first_used
     assert await (await stand.peer()).read_all(topic_id) == [b"0", b"1", b"2", b"3"]
 
 
-async def test_a_partition_nobody_uses_keeps_its_epoch(stand: Stand) -> None:
+async def test_unused_partition_keeps_its_epoch(stand: Stand) -> None:
     await stand.start()
     topic_id = await topic_with(stand, b"a")
     for _ in range(3):
@@ -97,7 +97,7 @@ def die_at(stand: Stand, node: Node, step: int, when: str) -> list[int]:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("used", [True, False])
 @pytest.mark.parametrize("step", [1, 2, 3, 4])
-async def test_a_crash_at_every_step_of_a_take_over_is_repaired(stand: Stand, used: bool, step: int, when: str) -> None:
+async def test_crash_at_every_step_of_a_takeover_is_recovered(stand: Stand, used: bool, step: int, when: str) -> None:
     """It takes four journal appends: promise, accept, decision, the step into the next epoch."""
     await stand.start()
     topic_id = await topic_with(stand, *([b"a"] if used else []))
@@ -165,7 +165,7 @@ def copy_epochs(source: Path, target: Path) -> None:
         shutil.copytree(path, target / path.name)
 
 
-async def test_a_snapshot_ahead_of_a_shortened_log_counts_for_nothing(stand: Stand, tmp_path: Path) -> None:
+async def test_snapshot_ahead_of_a_truncated_log_is_ignored(stand: Stand, tmp_path: Path) -> None:
     """As after a power cut: the snapshot was synced, the log's tail was not. Then the log grows past it again."""
     node = await stand.start()
     peer = await stand.peer()
@@ -195,7 +195,7 @@ async def test_a_snapshot_ahead_of_a_shortened_log_counts_for_nothing(stand: Sta
 
 
 @pytest.mark.parametrize("end", ["stop", "crash"])
-async def test_append_timestamps_never_go_back_not_even_over_a_restart(
+async def test_append_timestamps_never_decrease_over_a_restart(
     stand: Stand, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     await stand.start()
@@ -209,9 +209,7 @@ async def test_append_timestamps_never_go_back_not_even_over_a_restart(
     assert second.append_timestamp_us >= first.append_timestamp_us
 
 
-async def test_a_publish_has_its_replicas_deadline_looked_at_a_moment_later(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_deadline_is_checked_shortly_after_a_publish(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     node = await stand.start()
     topic_id = await topic_with(stand, b"a")
     driver = node.broker.replication.get((topic_id, 0))
@@ -231,7 +229,7 @@ async def test_a_publish_has_its_replicas_deadline_looked_at_a_moment_later(
     assert at_once == [driver]
 
 
-async def test_news_of_neighbours_reach_replicas_in_portions_and_those_of_own_topics_first(
+async def test_liveness_changes_reach_replicas_in_portions_internal_topics_first(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await stand.start()

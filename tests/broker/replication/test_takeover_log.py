@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from tidelog_broker.replication import takeover_log
-from tidelog_broker.replication.takeover_log import NAMED_MAX, TakenOver
+from tidelog_broker.replication.takeover_log import NAMED_MAX, TakeoverLog
 
 
 @pytest.fixture
@@ -15,8 +15,8 @@ def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-async def test_a_few_are_told_one_by_one(said: pytest.LogCaptureFixture) -> None:
-    news = TakenOver()
+async def test_few_epochs_are_logged_separately(said: pytest.LogCaptureFixture) -> None:
+    news = TakeoverLog()
     for index in range(NAMED_MAX):
         news.add(f"t/{index}", 3, 70 + index)
     assert said.messages == []
@@ -26,8 +26,8 @@ async def test_a_few_are_told_one_by_one(said: pytest.LogCaptureFixture) -> None
     assert len(said.messages) == NAMED_MAX
 
 
-async def test_many_are_told_in_one_line(said: pytest.LogCaptureFixture) -> None:
-    news = TakenOver()
+async def test_many_epochs_are_logged_in_one_line(said: pytest.LogCaptureFixture) -> None:
+    news = TakeoverLog()
     for index in range(350):
         news.add(f"t/{index}", 3, 0)
     news.tell()
@@ -36,11 +36,9 @@ async def test_many_are_told_in_one_line(said: pytest.LogCaptureFixture) -> None
     assert line.endswith("s: t/0, t/1, t/2, t/3, t/4, ...")
 
 
-async def test_it_tells_by_itself_after_a_moment(
-    said: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_log_is_written_after_a_delay(said: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover_log, "MOMENT_S", 0.0)
-    news = TakenOver()
+    news = TakeoverLog()
     told = asyncio.Event()
     monkeypatch.setattr(takeover_log.log, "info", lambda *_: told.set())
     news.add("t/0", 1, 0)

@@ -236,7 +236,7 @@ async def test_without_a_quorum_who_asks_is_soon_told_what_is_missing(three: Fou
         async with asyncio.timeout(forwarding.FORWARD_TIMEOUT_S / 2):
             error = (await peer.ask(**question)).envelope.error
         assert (error.code, error.retriable, error.definite) == (pb.QUORUM_LOST, True, True)
-        assert "1 of 3 replicas are there, 2 are needed; start 'b' or 'c' again" in error.message.replace(
+        assert "1 of 3 replicas are alive, 2 are needed; start 'b' or 'c' again" in error.message.replace(
             "'c' or 'b'", "'b' or 'c'"
         )
     assert await peer.read_all(topic.topic_id) == [b"one"]

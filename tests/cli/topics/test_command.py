@@ -65,7 +65,7 @@ def test_a_topic_is_compacted(cli: Cli, node: str, topic: str) -> None:
     for arguments, message in [
         (("nowhere",), "nowhere"),
         (("table", "--partition", 2), "partitions 0 to 1"),
-        ((topic,), "is not to be compacted"),
+        ((topic,), "is not compacted by its settings"),
         (("held",), "is on hold"),
     ]:
         refused = cli("topic", "compact", *arguments)

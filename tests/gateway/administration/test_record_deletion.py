@@ -115,7 +115,7 @@ async def test_an_offset_behind_the_end_comes_with_the_bounds_and_is_not_gone(
 
 
 async def test_a_topic_on_hold(api: httpx.AsyncClient, log: FakeLog) -> None:
-    log.fault = ForbiddenError("t is on hold: nothing of it is deleted until that is ended")
+    log.fault = ForbiddenError("t is on hold; end the hold first: tidelog topic alter --no-hold")
     response = await api.delete(RECORDS, params={"before_offset": 10})
     problem(response, 403, "forbidden")
     assert "on hold" in response.json()["detail"]

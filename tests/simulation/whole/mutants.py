@@ -23,7 +23,7 @@ from tidelog_broker.core.placement.placement import majority
 from tidelog_broker.node.admitting import Admitting
 from tidelog_broker.partition.partitions import Partitions
 from tidelog_broker.server.handlers import cluster
-from tidelog_broker.storage.epoch.presence import forget_directory
+from tidelog_broker.storage.epoch.existence_markers import remove_directory_marker
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.node import journal
 from tidelog_broker.storage.node.journal import Journal
@@ -168,7 +168,7 @@ def opened_from_nothing() -> Replacements:
         fs, directory = self.tools.disk.fs, self._directory / partition_dir_name(record.name, record.topic_id, index)
         if fs.exists(directory):
             remove_partition_dir(fs, directory)
-            forget_directory(fs, directory)
+            remove_directory_marker(fs, directory)
         return opened(self, record, index)
 
     return [(Partitions, "_open_log", open_log)]

@@ -42,7 +42,7 @@ from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.metadata import controller, state_log
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_broker.node import membership, node
-from tidelog_broker.partition import changes, partitions, pipeline, waking
+from tidelog_broker.partition import background_opener, change_notifier, partitions, pipeline
 from tidelog_broker.rebalance.ownership_advice import OwnershipAdvice
 from tidelog_broker.rebalance.preferred_owner import PreferredOwner
 from tidelog_broker.rebalance.temporary_owner import TemporaryOwner
@@ -136,7 +136,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
             (journal, "RESERVE_BYTES", JOURNAL_RESERVE_BYTES),
             (typed_journal, "COMPACT_AFTER_BYTES", COMPACT_AFTER_BYTES),
             (partitions, "OPEN_AHEAD", 0 if world.sleeps else partitions.OPEN_AHEAD),
-            (waking, "SHARE", SLEEPY_SHARE if world.sleeps else waking.SHARE),
+            (background_opener, "SHARE", SLEEPY_SHARE if world.sleeps else background_opener.SHARE),
             (secrets, "randbits", random.getrandbits),
             (secrets, "token_bytes", random.randbytes),
             (secrets, "token_hex", lambda count: random.randbytes(count).hex()),
@@ -145,7 +145,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
             *_watching(world),
         ):
             stack.enter_context(patch.object(target, name, value))
-        stack.enter_context(patch.object(changes, "set", Ordered, create=True))
+        stack.enter_context(patch.object(change_notifier, "set", Ordered, create=True))
         yield
 
 

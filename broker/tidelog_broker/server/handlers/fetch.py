@@ -20,7 +20,7 @@ from typing import Final
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.request_costs import look_up_weight
 from tidelog_broker.metadata.meta_freshness import denial
-from tidelog_broker.partition.filtered_reader import wanted_of
+from tidelog_broker.partition.filtered_reader import parse_record_filter
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.projected_reader import projection_of
 from tidelog_broker.server.access import check_entries, check_entry
@@ -219,7 +219,7 @@ async def _read(
     partition: Partition, offset: int, bytes_max: int, entry: pb.FetchEntry, *, is_prompt: bool
 ) -> ReadResult:
     """Read what there is now, and is wanted, and say where to go on."""
-    wanted = wanted_of(entry.filter) if entry.HasField("filter") else None
+    wanted = parse_record_filter(entry.filter) if entry.HasField("filter") else None
     projection = projection_of(entry.projection) if entry.HasField("projection") else None
     if wanted is not None:
         found = await partition.filtered.read(offset, bytes_max, wanted)

@@ -21,7 +21,7 @@ from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.security.tickets import ticket_refused
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.metadata.meta_freshness import denial
-from tidelog_broker.partition.filtered_reader import wanted_of
+from tidelog_broker.partition.filtered_reader import parse_record_filter
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.server.access import check_entries, check_entry, check_topic_id, why_over
 from tidelog_broker.server.handlers.fetch import end_of
@@ -397,7 +397,7 @@ async def subscribe(broker: Broker, request: Request) -> None:
             partition.reader.check_offset(entry.offset)
             record_epoch = entry.record_epoch if entry.HasField("record_epoch") else None
             await partition.access.ensure_given_out(entry.offset, record_epoch)
-            wanted = wanted_of(entry.filter) if entry.HasField("filter") else None
+            wanted = parse_record_filter(entry.filter) if entry.HasField("filter") else None
             # It may have changed meanwhile; from here on the session's changes find the pump.
             check_entry(broker, "subscribe", request, pb.OP_CONSUME, entry.topic_id)
             pump.follow((entry.topic_id, entry.partition), partition, entry.offset, wanted, record_epoch)

@@ -1,6 +1,6 @@
 """The unsafe recovery of CLUSTER_CHANGE: a partition whose quorum is gone for good goes on with what is left.
 
-An operator says so, and names the node whose copy counts; see `partition.unsafe_end`. Whatever is decided so is
+An operator says so, and names the node whose copy counts; see `partition.unsafe_recovery`. Whatever is decided so is
 answered as unsafe, and every node that learns it logs DATA_LOSS.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.partition.unsafe_end import TIMEOUT_S, UnsafeEnd
+from tidelog_broker.partition.unsafe_recovery import TIMEOUT_S, UnsafeRecovery
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -45,7 +45,7 @@ async def _recover(broker: Broker, asked: pb.UnsafeRecovery) -> pb.ClusterChange
     await broker.partitions.awake([(record.topic_id, asked.partition)])
     partition = broker.partitions.find((record.topic_id, asked.partition))
     if partition is not None:
-        return await UnsafeEnd(partition, broker.cluster.alive).run()
+        return await UnsafeRecovery(partition, broker.cluster.alive).run()
     if asked.partition >= record.config.partitions:
         raise ProtocolError(
             pb.UNKNOWN_PARTITION, f"{asked.topic} has no partition {asked.partition}; it has {record.config.partitions}"

@@ -1,20 +1,20 @@
-"""Syncs that a log still owes: of names in its directory, and of segments that were rolled.
+"""Deferred syncs of a log: of its directory entries and of rolled segments.
 
-One idea for both: what is owed is done once, in the background or by whoever needs it first. What failed is never tried
-again: the error is kept, and everybody who asks meets it.
+A deferred sync runs once, in the background or on the first thread that needs it. A failed sync is never retried: the
+error is kept and raised to every caller after that.
 
-Names. A segment begins under a name of its own kind (`layout.BEGUN_SUFFIX`). It gets the name of a segment when its
-header is on the disk, and the directory is synced behind that: in the background, because the disk may be busy for a
-tenth of a second with what the kernel writes back, and an append must not wait for that. Each deletion owes a sync of
-the directory, too. Never more than one such change is owed: whoever makes the next one does the last one first, so that
-a crash never leaves a hole behind an older segment that came back. So does a sync before it reports anything as
-durable. So the file of a deleted segment is used again only after its old name is gone durably.
+Directory entries. A segment is created under a temporary name (`layout.BEGUN_SUFFIX`) and renamed when its header is
+durable; the directory is synced after the rename. This happens in the background, because the disk may be busy for 100
+ms with writeback and an append must not wait for that. Each deletion of a segment defers a sync of the directory, too.
+At most one such change is pending: the next one first completes the previous one, so that a crash cannot bring back an
+older segment with a gap after it. `sync` completes the pending change before it reports anything as durable. A deleted
+segment's file is therefore reused only after the removal of its old name is durable.
 
-Rolled segments. A log that is synced now and then has it done in the background when a segment is rolled, so that the
-next sync is a short one. A log that nobody ever syncs (flush=never) leaves its pages to the kernel, which writes them
-when it likes: what retention deletes before that never goes to the disk. Only when as many are owed as may be is the
-oldest one synced in the background. Syncing every segment cost a node under full load more than storing the records
-did, and the disk all of its bandwidth.
+Rolled segments. If the log is synced from time to time, a rolled segment is synced in the background so that the next
+sync is short. With `flush=never` the kernel writes pages back at its own pace, so segments that retention deletes early
+never reach the disk. Only when the number of unsynced segments reaches the limit is the oldest one synced, in the
+background. Syncing every segment would take more CPU time under full load than storing the records, and all of the
+disk's bandwidth.
 """
 
 from __future__ import annotations
@@ -29,31 +29,33 @@ from typing import Final, NamedTuple
 from tidelog_broker.storage.segment.disk import Disk, OpenSegment
 
 UNSYNCED_SEGMENTS_MAX: Final = 4
-"""What the end of an epoch may have to sync besides the newest segment; past this an append waits for the oldest."""
+"""Bound on the rolled segments that the end of an epoch has to sync besides the newest; beyond it an append syncs the
+oldest.
+"""
 
 
 class DeferredSync:
-    """One sync that is owed. Used by any thread.
+    """One sync that runs at most once. Thread-safe.
 
     Args:
-        sync: does it; raises OSError.
-        failed: told of the error, on the thread that met it.
+        sync: runs the sync; raises OSError.
+        failed: called with the error, on the thread on which the sync failed.
     """
 
     def __init__(self, sync: Callable[[], None], failed: Callable[[OSError], None]) -> None:
         self._sync = sync
         self._failed = failed
         self._lock = threading.Lock()
-        """Held while it is done: for as long as the disk takes."""
+        """Held while the sync runs."""
         self._error: OSError | None = None
         self.is_done = False
-        """Whether nothing is owed any more."""
+        """Whether the sync is complete or was cancelled."""
 
     def finish(self) -> None:
-        """Return when it is done.
+        """Run the sync unless it is complete, and return when it is.
 
         Raises:
-            OSError: it failed, now or before.
+            OSError: the sync failed, now or before.
         """
         if self.is_done and self._error is None:
             return
@@ -69,18 +71,18 @@ class DeferredSync:
                     raise
                 self.is_done = True
 
-    def finish_ahead(self) -> None:
-        """As `finish`, in the background: the error waits for the log's next step, which fails with it."""
+    def finish_in_background(self) -> None:
+        """Run the sync in the background; an error is raised by the log's next operation."""
         with contextlib.suppress(OSError):
             self.finish()
 
-    def give_up(self) -> None:
-        """Owe it no more: no other thread does it from here on."""
+    def cancel(self) -> None:
+        """Cancel the sync: no other thread runs it after this returns."""
         with self._lock:
             self.is_done = True
 
-    def try_give_up(self) -> bool:
-        """As `give_up`, without waiting; False while it is being done, or when it has failed."""
+    def try_cancel(self) -> bool:
+        """Cancel the sync without waiting; return False while it runs or if it has failed."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -93,43 +95,43 @@ class DeferredSync:
 
 
 class _Rolled(NamedTuple):
-    """A rolled segment, which stays leased for as long as its sync is owed."""
+    """A rolled segment, leased until its sync is complete."""
 
     opened: OpenSegment
     sync: DeferredSync
 
 
 class DeferredSyncs:
-    """What one log owes. `sync_names` is for any thread, the rest for the log's appending one.
+    """The deferred syncs of one log. `sync_names` may be called by any thread, the rest by the appending thread.
 
     Attributes:
-        error: why something failed, in the background or not.
+        error: the first error of a sync, in the background or not.
     """
 
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
         self._directory = directory
         self._names: DeferredSync | None = None
-        """The newest change of names; what went before it is done."""
+        """The newest change of directory entries; all earlier ones are durable."""
         self._rolled: list[_Rolled] = []
         """Oldest first."""
         self._is_synced_at_times = False
         self.error: OSError | None = None
 
     def __bool__(self) -> bool:
-        """Whether something is owed."""
+        """Whether a sync is pending."""
         return bool(self._rolled) or (self._names is not None and not self._names.is_done)
 
     @property
     def segment_count(self) -> int:
-        """How many rolled segments are owed a sync."""
+        """The number of rolled segments that await a sync."""
         return len(self._rolled)
 
     def sync(self) -> None:
-        """Do all that is owed.
+        """Run all pending syncs.
 
         Raises:
-            OSError: something failed, now or before.
+            OSError: a sync failed, now or before.
         """
         self._is_synced_at_times = True
         if self._names is not None:
@@ -137,29 +139,29 @@ class DeferredSyncs:
         while self._rolled:
             self._sync_oldest()
 
-    def give_up(self) -> None:
-        """Owe nothing any more: no other thread touches the directory or a segment's file from here on."""
+    def cancel(self) -> None:
+        """Cancel all pending syncs: no other thread uses the directory or a segment's file after this returns."""
         if self._names is not None:
-            self._names.give_up()
+            self._names.cancel()
         for opened, sync in self._rolled:
-            sync.give_up()
+            sync.cancel()
             self._disk.open_segments.release(opened)
         self._rolled.clear()
 
     # ------------------------------------------------------------------------------------ names
 
-    def owe_names(self, first: Callable[[], None] | None = None) -> None:
-        """Owe a sync of the directory, and what is to be done before it; `sync_names` came right before this."""
+    def defer_names_sync(self, first: Callable[[], None] | None = None) -> None:
+        """Defer a sync of the directory, preceded by `first`. The caller has just called `sync_names`."""
         assert self._names is None or self._names.is_done, "the last change of names is not durable yet"
         owed = self._names = DeferredSync(partial(self._sync_directory, first), self._note)
         if self._disk.namer is not None:
-            self._disk.namer.offer(owed.finish_ahead)
+            self._disk.namer.offer(owed.finish_in_background)
 
     def sync_names(self) -> None:
-        """Return when every change of names so far is durable.
+        """Return when every change of directory entries so far is durable.
 
         Raises:
-            OSError: something failed, now or before.
+            OSError: a sync failed, now or before.
         """
         if self._names is not None:
             self._names.finish()
@@ -167,7 +169,7 @@ class DeferredSyncs:
     # ------------------------------------------------------------------------------------ rolled segments
 
     def make_room(self) -> None:
-        """Make sure that one more segment may be owed.
+        """Sync the oldest rolled segments until one more may be deferred.
 
         Raises:
             OSError: a sync failed, now or before.
@@ -175,20 +177,20 @@ class DeferredSyncs:
         while len(self._rolled) >= UNSYNCED_SEGMENTS_MAX:
             self._sync_oldest()
 
-    def owe_segment(self, opened: OpenSegment, size_bytes: int) -> None:
-        """Owe one more, all of whose `size_bytes` are written, and take its lease."""
+    def defer_segment_sync(self, opened: OpenSegment, size_bytes: int) -> None:
+        """Defer the sync of a segment, all of whose `size_bytes` are written, and take over its lease."""
         newest = _Rolled(opened, DeferredSync(partial(opened.datasync, size_bytes), self._note))
         self._rolled.append(newest)
         if self._disk.syncer is None:
             return
         if self._is_synced_at_times:
-            self._disk.syncer.offer(newest.sync.finish_ahead)
+            self._disk.syncer.offer(newest.sync.finish_in_background)
         elif len(self._rolled) == UNSYNCED_SEGMENTS_MAX:
-            self._disk.syncer.offer(self._rolled[0].sync.finish_ahead)
+            self._disk.syncer.offer(self._rolled[0].sync.finish_in_background)
 
-    def forget_all_but(self, count: int) -> None:
-        """Owe nothing for the oldest segments, which are being deleted, as far as nobody is syncing them."""
-        while len(self._rolled) > count and self._rolled[0].sync.try_give_up():
+    def cancel_all_but(self, count: int) -> None:
+        """Cancel the syncs of all but the newest `count` segments, which are being deleted, except a running one."""
+        while len(self._rolled) > count and self._rolled[0].sync.try_cancel():
             self._disk.open_segments.release(self._rolled.pop(0).opened)
 
     # ------------------------------------------------------------------------------------ inside

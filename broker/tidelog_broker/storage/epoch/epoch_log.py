@@ -1,11 +1,11 @@
-"""The log of one epoch of one partition: segments in a directory, appended to by one thread, read by any.
+"""The log of one epoch of one partition: segments in a directory, written by one thread, read by any.
 
-The order of a publish is `ensure_space`, stamp (by the caller), `append`, `sync`. Space is found before an offset is
-given out, so a full disk refuses a group with nothing changed. When a sync happens is the caller's choice (always, at
-intervals, never); the log remembers how far the last one reached and writes it down with the next group.
+A publish calls `ensure_space`, stamps the batches, then calls `append` and `sync`. Space is allocated before an offset
+is assigned, so a full disk refuses a group with nothing changed. The caller decides when to sync (always, at intervals,
+never); the log records the last synced offset with the next group.
 
-A failed write or sync ends the log's life as a writer: the kernel may have dropped the pages and would call the next
-sync a success.
+After a failed write or sync the log takes no more writes: the kernel may have dropped the pages, and the next sync
+would report success.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidelog_broker.storage.epoch.deferred_syncs import DeferredSyncs
 from tidelog_broker.storage.epoch.epoch_dir import make_epoch_dir
 from tidelog_broker.storage.epoch.epoch_reader import EpochReader, HeldSegments, Segment
 from tidelog_broker.storage.epoch.recovery import Damage, recover_epoch, remove_segment, reopen_last
-from tidelog_broker.storage.epoch.repair import has_note, remove_note, write_note
+from tidelog_broker.storage.epoch.repair_markers import has_marker, remove_marker, write_marker
 from tidelog_broker.storage.epoch.truncation import cut_files, keep_files, kept_part
 from tidelog_broker.storage.io.errors import (
     DivergedError,
@@ -43,7 +43,7 @@ State = Literal["active", "sealed", "limbo", "failed"]
 
 
 class AppendedGroup(NamedTuple):
-    """Where a group went."""
+    """Position and length of an appended group."""
 
     base_offset: int
     end_offset: int
@@ -51,7 +51,7 @@ class AppendedGroup(NamedTuple):
 
 
 class EpochLog:
-    """See the module. Made by `create` or `open`; never share one between two appending threads."""
+    """The log of one epoch. Created by `create` or `open`; one thread at a time may append."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class EpochLog:
         self._disk = disk
         self._held = HeldSegments((*sealed, active) if active else tuple(sealed), end)
         self.reader = EpochReader(disk, self._held)
-        """Reads what is here, on any thread."""
+        """Reads the log, on any thread."""
         self.directory = directory
         self.segment_bytes = segment_bytes
         self._active = active
@@ -74,7 +74,7 @@ class EpochLog:
         self._spare = Spare(disk.fs, disk.spares, directory)
         self._failure = ""
         self.is_repairing = False
-        """Whether it lacks what it once held, see `repair`: in LIMBO, but it takes what is missing."""
+        """Whether records are missing, see `repair_markers`: in LIMBO, the log takes appends of the missing part."""
         first = self._held.segments[0].header
         self.topic_id, self.partition, self.epoch = first.topic_id, first.partition, first.epoch
         self.synced_offset = self._held.end.offset
@@ -95,13 +95,14 @@ class EpochLog:
         is_lacking: bool = False,
         before_named: Callable[[], None] | None = None,
     ) -> EpochLog:
-        """Begin an epoch in a new directory, which is there durably and complete, or not at all; see `make_epoch_dir`.
+        """Create an epoch in a new directory, atomically and durably; see `make_epoch_dir`.
 
-        `start_digest` is the running digest in front of `start_offset`: not 0 in a copy that lacks the epoch's front.
+        `start_digest` is the running digest before `start_offset`: not 0 in a copy that lacks the beginning of the
+        epoch.
 
         Raises:
-            DiskFullError: there is no space for it; nothing has changed.
-            StorageFailedError: the disk failed; the directory may be there.
+            DiskFullError: no space; nothing has changed.
+            StorageFailedError: the disk failed; the directory may exist.
         """
         start = SegmentStart(topic_id, partition, epoch, start_offset, start_digest, start_offset)
         make_epoch_dir(
@@ -117,11 +118,11 @@ class EpochLog:
 
     @classmethod
     def open(cls, disk: Disk, directory: Path, *, segment_bytes: int, sealed_end_offset: int | None = None) -> EpochLog:
-        """Recover an epoch; see `recovery`. With `sealed_end_offset` it takes no appends and must end there.
+        """Recover an epoch; see `recovery`. With `sealed_end_offset` the epoch takes no appends and must end there.
 
         Raises:
-            DamagedError: not even a first segment can be told.
-            StorageFailedError: the disk does not read or write.
+            DamagedError: no segment has a valid header.
+            StorageFailedError: the disk cannot be read or written.
         """
         return cls._recovered(disk, directory, segment_bytes=segment_bytes, sealed_end_offset=sealed_end_offset)
 
@@ -142,14 +143,14 @@ class EpochLog:
         log = cls(disk, directory, sealed=recovered.sealed, active=active, segment_bytes=segment_bytes)
         log._held.damage = recovered.damage
         if log.damage is None:
-            log._heed_note(decided=sealed_end_offset is not None)
+            log._resume_repair(decided=sealed_end_offset is not None)
         return log
 
     # ------------------------------------------------------------------------------------ what it is
 
     @property
     def state(self) -> State:
-        """Whether it takes appends, and if not, why."""
+        """The log's state: whether it takes appends, and if not, why."""
         if self._failure:
             return "failed"
         if self.damage is not None:
@@ -158,7 +159,7 @@ class EpochLog:
 
     @property
     def damage(self) -> Damage | None:
-        """Why the log is in LIMBO, None when it is not."""
+        """Why the log is in LIMBO, None if it is not."""
         return self._held.damage
 
     @property
@@ -168,7 +169,7 @@ class EpochLog:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last appended record; in LIMBO, behind the last readable one."""
+        """The offset after the last appended record; in LIMBO, after the last readable one."""
         return self._held.end.offset
 
     @property
@@ -188,23 +189,23 @@ class EpochLog:
 
     @property
     def oldest_end_offset(self) -> int:
-        """The end of the oldest segment."""
+        """The end offset of the oldest segment."""
         return self._held.segments[0].end_offset
 
     @property
     def size_bytes(self) -> int:
-        """What the segments hold, without space that is only taken ahead."""
+        """The size of the segments' contents, without preallocated space."""
         return sum(segment.size_bytes for segment in self._held.segments)
 
     @property
     def segment_count(self) -> int:
-        """How many segments there are."""
+        """The number of segments."""
         return len(self._held.segments)
 
     # ------------------------------------------------------------------------------------ appending
 
     def has_room(self, needed_bytes: int) -> bool:
-        """Whether `ensure_space` for this much would find the space there already; does not touch the disk."""
+        """Whether `ensure_space` would succeed for this many bytes without touching the disk."""
         active = self._active
         if active is None or self._failure or self._held.damage is not None:
             return False
@@ -214,15 +215,15 @@ class EpochLog:
         return active.has_space(needed)
 
     def ensure_space(self, needed_bytes: int) -> None:
-        """Make sure of the space for a group, rolling to a new segment if need be.
+        """Allocate space for a group, rolling to a new segment if needed.
 
         Args:
             needed_bytes: the sum of `padded(length)` of the group's batches.
 
         Raises:
-            DiskFullError: no space; nothing has changed and the log goes on.
+            DiskFullError: no space; nothing has changed and the log stays usable.
             LimboError: the log is damaged.
-            StorageFailedError: the log is failed or sealed.
+            StorageFailedError: the log has failed or is sealed.
         """
         active = self._writable()
         needed = MARK_BYTES + needed_bytes
@@ -239,16 +240,16 @@ class EpochLog:
                 if self._give_up_spare():
                     return self.ensure_space(needed_bytes)
                 raise space_or_failure(f"no space for {needed} bytes in {self.directory}", error) from error
-            raise self._fail("taking space", error) from error
+            raise self._fail("allocating space", error) from error
         except StorageFailedError as error:
             self._failure = self._failure or error.message
             raise
 
     def roll(self) -> bool:
-        """Begin another segment where the newest has batches; return whether that was so. For who is not appending.
+        """Roll to a new segment if the newest has batches; return whether it did. Not during an append.
 
         Raises:
-            DiskFullError: no space; nothing has changed and the log goes on.
+            DiskFullError: no space; nothing has changed and the log stays usable.
             LimboError, StorageFailedError: as `ensure_space`.
         """
         active = self._writable()
@@ -260,14 +261,14 @@ class EpochLog:
             if is_shortage(error):
                 self._disk.spares.end()
                 raise space_or_failure(f"no space for another segment in {self.directory}", error) from error
-            raise self._fail("taking space", error) from error
+            raise self._fail("allocating space", error) from error
         except StorageFailedError as error:
             self._failure = self._failure or error.message
             raise
         return True
 
     def append(self, batches: Sequence[Buffer]) -> AppendedGroup:
-        """Write a group of stamped batches, for which `ensure_space` was called, behind the end. Does not sync.
+        """Append a group of stamped batches, for which `ensure_space` was called. Does not sync.
 
         Raises:
             StorageFailedError: the write failed, now or before; any part of the group may be on the disk.
@@ -283,10 +284,10 @@ class EpochLog:
         return AppendedGroup(before.offset, active.end.offset, active.end.position - before.position)
 
     def sync(self) -> int:
-        """Make everything appended so far durable and return the end offset of that.
+        """Make all appended batches durable and return their end offset.
 
         Raises:
-            StorageFailedError: the sync failed, now or before. It is never tried again.
+            StorageFailedError: the sync failed, now or before. It is never retried.
         """
         active = self._writable()
         target = self._held.end.offset
@@ -301,7 +302,7 @@ class EpochLog:
         return target
 
     def seal(self) -> None:
-        """End the epoch here: sync, write the index, take no more appends.
+        """Seal the epoch at its end: sync, write the index, take no more appends.
 
         Raises:
             StorageFailedError: as `sync`.
@@ -318,7 +319,7 @@ class EpochLog:
         self._give_up_spare()
 
     def close(self, *, sync: bool = True) -> None:
-        """Sync, leave a mark that says so, and close the files. A log that takes no appends is only closed.
+        """Sync, write a sync mark, and close the files. A log that takes no appends is only closed.
 
         Raises:
             StorageFailedError: the last sync failed; the files are closed nevertheless.
@@ -331,7 +332,7 @@ class EpochLog:
                 self._leave_mark()
         finally:
             self._give_up_spare()
-            self._deferred.give_up()
+            self._deferred.cancel()
             if self._active is not None:
                 self._active.release()
                 self._active = None
@@ -340,13 +341,13 @@ class EpochLog:
             self._failure = self._failure or "it is closed"
 
     def truncate(self, end_offset: int) -> None:
-        """End the log at a batch boundary and go on from there; durable at return. Ends LIMBO, sealing and repairing.
+        """Truncate the log at a batch boundary, durably, and make it appendable again. Ends LIMBO, sealing and repair.
 
-        A log that is opened again after a crash in the middle has all of the tail, a part of it, or none; one that was
-        damaged behind `end_offset` may then be cut there and out of LIMBO.
+        After a crash during truncation the log has all of the tail, a part of it, or none. A log that was damaged after
+        `end_offset` may then be truncated there to leave LIMBO.
 
         Raises:
-            DivergedError: no batch held here ends there; nothing has changed.
+            DivergedError: no batch of this log ends there; nothing has changed.
             StorageFailedError: the disk failed, now or before.
         """
         if self._failure:
@@ -355,21 +356,21 @@ class EpochLog:
             self.sync()
         digest = self.reader.digest_at(end_offset)
         if digest is None:
-            raise DivergedError(f"{self.directory}: no batch ends at offset {end_offset}, where the epoch is to end")
+            raise DivergedError(f"{self.directory}: no batch ends at offset {end_offset}, the epoch's decided end")
         try:
             self._deferred.sync_names()
             if end_offset != self.end_offset or (self._held.damage is not None and not self.is_repairing):
                 self._cut(end_offset, digest)
-            remove_note(self._disk.fs, self.directory)
+            remove_marker(self._disk.fs, self.directory)
         except OSError as error:
-            raise self._fail("cutting the log", error) from error
+            raise self._fail("truncating the log", error) from error
         self._held.damage, self.is_repairing = None, False
 
-    def cut_to_good(self) -> None:
-        """Of a log in LIMBO, keep what lies in front of the damage: it is still in LIMBO, and takes appends.
+    def truncate_to_valid_prefix(self) -> None:
+        """Truncate a log in LIMBO at its damage: it stays in LIMBO but takes appends.
 
         Raises:
-            DiskFullError: no space for the note that it was cut; nothing is.
+            DiskFullError: no space for the repair marker; nothing was truncated.
             StorageFailedError: the disk failed, now or before.
         """
         assert self._held.damage is not None, "there is no damage"
@@ -378,20 +379,20 @@ class EpochLog:
         if self.is_repairing:
             return
         try:
-            write_note(self._disk.fs, self.directory)
+            write_marker(self._disk.fs, self.directory)
         except OSError as error:
             if is_shortage(error):
-                raise space_or_failure(f"{self.directory} cannot be cut in front of its damage", error) from error
-            raise self._fail("noting that the log is cut", error) from error
+                raise space_or_failure(f"{self.directory} cannot be truncated at its damage", error) from error
+            raise self._fail("writing the repair marker", error) from error
         try:
             self._deferred.sync_names()
             self._cut(self.end_offset, self.end_digest)
         except OSError as error:
-            raise self._fail("cutting the log in front of its damage", error) from error
+            raise self._fail("truncating the log at its damage", error) from error
         self._begin_repairing()
 
     def finish_repair(self) -> None:
-        """End LIMBO: what was missing has been appended, or was never decided to exist. Syncs first.
+        """End LIMBO after the missing part was appended or was found never to have been decided. Syncs first.
 
         Raises:
             StorageFailedError: the disk failed, now or before.
@@ -399,13 +400,13 @@ class EpochLog:
         assert self.is_repairing, "nothing is missing"
         self.sync()
         try:
-            remove_note(self._disk.fs, self.directory)
+            remove_marker(self._disk.fs, self.directory)
         except OSError as error:
-            raise self._fail("ending a repair", error) from error
+            raise self._fail("removing the repair marker", error) from error
         self._held.damage, self.is_repairing = None, False
 
     def delete_oldest_segment(self) -> int:
-        """Delete the oldest of several segments and return the bytes given back; `sync_names` makes that durable.
+        """Delete the oldest of several segments and return the bytes freed; `sync_names` makes the deletion durable.
 
         Raises:
             StorageFailedError: its name could not be removed.
@@ -413,15 +414,15 @@ class EpochLog:
         assert len(self._held.segments) > 1, "the newest segment stays"
         oldest = self._held.segments[0]
         try:
-            # One by one: a crash must never leave a hole behind an older segment that came back.
+            # One at a time: a crash must not bring back an older segment with a gap after it.
             self._deferred.sync_names()
             with self._held.beside:
                 self._held.segments = self._held.segments[1:]
             is_kept = self._active is not None and self._spare.keep(oldest.path, oldest.size_bytes)
             if not is_kept:
                 remove_segment(self._disk.fs, oldest.path)
-            self._deferred.owe_names()
-            self._deferred.forget_all_but(len(self._held.segments) - 1)
+            self._deferred.defer_names_sync()
+            self._deferred.cancel_all_but(len(self._held.segments) - 1)
             if not self._disk.open_segments.drop(oldest.path) and is_kept:
                 self._spare.discard()
         except OSError as error:
@@ -429,7 +430,7 @@ class EpochLog:
         return oldest.size_bytes
 
     def delete_before(self, offset: int) -> int:
-        """Delete whole segments below `offset`, oldest first, never the newest; return the bytes given back.
+        """Delete whole segments below `offset`, oldest first, never the newest; return the bytes freed.
 
         Raises:
             StorageFailedError: a name could not be removed.
@@ -440,10 +441,10 @@ class EpochLog:
         return freed_bytes
 
     def sync_names(self) -> None:
-        """Make durable under which names the segments are. May be called by any thread, to spare the appending one.
+        """Make the segments' names durable. Any thread may call it, so that the appending thread need not wait.
 
         Raises:
-            StorageFailedError: the disk failed, now or before; the log's next step fails with it.
+            StorageFailedError: the disk failed, now or before; the log's next operation fails, too.
         """
         try:
             self._deferred.sync_names()
@@ -452,24 +453,24 @@ class EpochLog:
 
     # ------------------------------------------------------------------------------------ inside
 
-    def _heed_note(self, *, decided: bool) -> None:
-        """Take up a repair that is under way; where the end of the epoch is decided and met, nothing is missing."""
+    def _resume_repair(self, *, decided: bool) -> None:
+        """Resume a repair, or remove its marker if the log reaches the decided end of the epoch."""
         try:
             if decided:
-                remove_note(self._disk.fs, self.directory)
-            elif has_note(self._disk.fs, self.directory):
+                remove_marker(self._disk.fs, self.directory)
+            elif has_marker(self._disk.fs, self.directory):
                 self._begin_repairing()
         except OSError as error:
             raise unreadable(f"{self.directory} cannot be recovered", error) from error
 
     def _begin_repairing(self) -> None:
         path, end = self._held.segments[-1].path, self._held.end
-        reason = "the log was cut in front of damage or lost, and what is missing has not been fetched yet"
+        reason = "the log was truncated at damage or lost, and the missing records have not been fetched yet"
         self._held.damage = Damage(path, end.position, end.offset, end.offset, reason)
         self.is_repairing = True
 
     def _cut(self, end_offset: int, end_digest: int) -> None:
-        """Cut files and segments at a batch boundary that is held, and open the last one for appends."""
+        """Truncate files and segments at a batch boundary and open the last segment for appends."""
         fs, leases = self._disk.fs, self._disk.open_segments
         segments = self._held.segments
         number = bisect_right(segments, end_offset, key=lambda segment: segment.base_offset) - 1
@@ -479,7 +480,7 @@ class EpochLog:
         with self.reader.lease(segments[number]) as opened:
             kept, hashes = kept_part(opened.index, end_offset, end_digest), opened.hashes
         old, self._active = self._active, None
-        # Readers stop at the new end from here on.
+        # From here on readers stop at the new end.
         self._held.end = kept.end
         if old is not None:
             old.stop_growing()
@@ -505,7 +506,7 @@ class EpochLog:
         for segment in segments[number + 1 :]:
             leases.drop(segment.path)
         self.synced_offset = end_offset
-        # What is kept was synced, and the marks that said so may have gone.
+        # The kept part was synced, but the sync marks that cover it may be gone.
         try:
             active.ensure_space(MARK_BYTES)
         except OSError as error:
@@ -518,35 +519,35 @@ class EpochLog:
 
     def _writable(self) -> ActiveSegment:
         if self._failure:
-            raise StorageFailedError(f"{self.directory} takes nothing more: {self._failure}")
+            raise StorageFailedError(f"{self.directory} takes no more writes: {self._failure}")
         if self._deferred.error is not None:
-            raise self._fail("a sync in the background", self._deferred.error)
+            raise self._fail("a background sync", self._deferred.error)
         damage = self._held.damage
         if damage is not None and not self.is_repairing:
-            raise LimboError(f"{self.directory} takes no appends, {damage.path} is damaged: {damage.reason}")
+            raise LimboError(f"{self.directory} takes no appends: {damage.path} is damaged: {damage.reason}")
         if self._active is None:
             raise StorageFailedError(f"{self.directory} is sealed at offset {self.end_offset}")
         return self._active
 
     def _must_roll(self, active: ActiveSegment, needed_bytes: int) -> bool:
-        """A group never spans two segments; one that is larger than a segment gets one to itself."""
+        """Whether the group needs a new segment. It never spans two; one larger than a segment gets its own."""
         return active.end.position + needed_bytes > self.segment_bytes and active.has_batches
 
     def _fail(self, what: str, error: OSError) -> StorageFailedError:
         self._failure = f"{what} failed: {error}"
-        return StorageFailedError(f"{self.directory}: {self._failure}; the log is stopped, check the disk and restart")
+        return StorageFailedError(f"{self.directory}: {self._failure}; check the disk and restart")
 
     def _roll(self, old: ActiveSegment) -> ActiveSegment:
-        """Begin the next segment and retire the old one. An OSError before the next has its name changes nothing."""
+        """Begin the next segment and retire the old one; an OSError before the next has its name changes nothing."""
         try:
             self._deferred.sync_names()
             self._deferred.make_room()
         except OSError as error:
             raise self._fail("a sync", error) from error
-        # A log that nobody syncs goes by this, too: after a crash all that lies behind it is read.
+        # This also bounds recovery of a log that is never synced: after a crash everything from this offset on is read.
         owed_from = max(0, len(self._held.segments) - 1 - self._deferred.segment_count)
         self.synced_offset = max(self.synced_offset, self._held.segments[owed_from].base_offset)
-        old.keep_open()  # else the new one may have it parked, and no descriptor may be left to open it again
+        old.keep_open()  # The new segment might park the old one, with no descriptor left to reopen it.
         start = SegmentStart(
             self.topic_id, self.partition, self.epoch, self._held.end.offset, self._held.end.digest, self.synced_offset
         )
@@ -557,7 +558,7 @@ class EpochLog:
         except OSError:
             old.allow_parking()
             raise
-        self._deferred.owe_names(new.take_name)
+        self._deferred.defer_names_sync(new.take_name)
         self._active = new
         try:
             self._held.segments = (*self._held.segments[:-1], self._retire(old), new)
@@ -565,13 +566,13 @@ class EpochLog:
             raise self._fail("rolling", error) from error
         self._held.end = new.end
         if self.synced_offset < self._held.end.offset:
-            self._deferred.owe_segment(old.hand_over(), old.size_bytes)
+            self._deferred.defer_segment_sync(old.hand_over(), old.size_bytes)
         else:
             old.release()
         return new
 
     def _give_up_spare(self) -> bool:
-        """Delete the spare file, if there is one; where that fails the next open does it."""
+        """Delete the spare file, if it exists; if that fails the next open deletes it."""
         with contextlib.suppress(OSError):
             return self._spare.discard()
         return False
@@ -582,7 +583,7 @@ class EpochLog:
         return SealedSegment(active.path, active.header, end.offset, end.digest, end.position)
 
     def _leave_mark(self) -> None:
-        """Write down that everything is synced, so that rot in the last group is told from a torn write."""
+        """Write a sync mark, so that a later start can tell rot in the last group from a torn write."""
         active = self._writable()
         try:
             active.keep_open()

@@ -1,7 +1,7 @@
-"""How an epoch's log is read, or synced ahead: by any thread, while one appends, rolls, cuts or deletes.
+"""Reading an epoch's log on any thread, while one thread appends, rolls, truncates or deletes.
 
-The segments are a tuple that is replaced as a whole and never changed. Whoever writes publishes new batches by moving
-the end; whoever reads takes the end first and the segments after it, and looks only below that end.
+The tuple of segments is replaced as a whole, never mutated. The writer publishes new batches by advancing the end; a
+reader loads the end first and the segments after it, and reads only below that end.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Segment = SealedSegment | ActiveSegment
 
 
 class HeldSegments:
-    """What of an epoch is held: replaced by whoever writes, taken by whoever reads; see the module.
+    """The segments of an epoch and their end: replaced by the writer, read by readers; see the module.
 
     Attributes:
-        segments: oldest first, at least one; never changed, replaced as a whole.
-        end: what is behind the last appended record; in LIMBO, behind the last readable one.
-        damage: why the log is in LIMBO, None when it is not.
-        beside: held by whoever makes a file beside a segment, and by whoever closes or cuts the log.
-        takes_files: whether a file may be made beside a sealed segment; changed with `beside` held.
+        segments: oldest first, at least one; replaced as a whole.
+        end: the end of the last appended record; in LIMBO, of the last readable one.
+        damage: why the log is in LIMBO, None if it is not.
+        beside: held while creating a file beside a segment, and while closing or truncating the log.
+        takes_files: whether a file may be created beside a sealed segment; changed with `beside` held.
     """
 
     __slots__ = ("beside", "damage", "end", "segments", "takes_files")
@@ -50,7 +50,7 @@ class HeldSegments:
 
 
 class EpochReader:
-    """Reads what an `EpochLog` holds."""
+    """Reads the log of an `EpochLog`."""
 
     def __init__(self, disk: Disk, held: HeldSegments) -> None:
         self._disk = disk
@@ -59,15 +59,15 @@ class EpochReader:
     def read(
         self, offset: int, max_bytes: int, *, limit_offset: int, at_least_one: bool = True, to_send: bool = False
     ) -> FoundBatches:
-        """Read whole batches from the one that holds `offset` on, none of which ends above `limit_offset`.
+        """Read whole batches, starting with the one that holds `offset`, none of which ends above `limit_offset`.
 
-        At least one batch comes back when there is one below the limit, however large it is, unless `at_least_one` is
-        unset; the first may begin before `offset`. May be called by any thread. Batches are copies; with `to_send` they
-        may be slices of a mapping, for a system call only: what is asked for is committed then, and never cut.
+        At least one batch is returned if one is below the limit, however large, unless `at_least_one` is False; the
+        first may begin before `offset`. Batches are copies; with `to_send` they may be slices of a mapping, which only
+        system calls may read: the caller then asks only for committed records, which are never truncated.
 
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE below the start or above the end.
-            DamagedError: the bytes are not what the index says, or the log is in LIMBO and ends before `offset`.
+            DamagedError: the bytes contradict the index, or the log is in LIMBO and ends before `offset`.
         """
         end_offset = self._held.end.offset
         left_bytes = min(max_bytes, FETCH_BYTES_MAX)
@@ -94,7 +94,7 @@ class EpochReader:
             except DamagedError:
                 if self._held.end.offset >= end_offset:
                     raise
-                # The log was cut meanwhile: what is gone was never decided.
+                # The log was truncated meanwhile: the removed records were never decided.
                 raise self._out_of_range(position) from None
             except OSError as error:
                 raise unreadable(f"{segment.path} cannot be read", error) from error
@@ -107,12 +107,12 @@ class EpochReader:
         return FoundBatches(batches, heads, position)
 
     def digest_at(self, offset: int) -> int | None:
-        """Return the epoch's running digest in front of `offset`; None when no batch held here begins or ends there.
+        """Return the epoch's running digest before `offset`; None if no batch of this log begins or ends there.
 
-        A look into the index and at most one header read. May be called by any thread.
+        Costs an index lookup and at most one header read.
 
         Raises:
-            DamagedError: the header that should tell it does not check.
+            DamagedError: the batch header is corrupt.
         """
         end, segments = self._held.end, self._held.segments
         if offset == end.offset:
@@ -126,7 +126,7 @@ class EpochReader:
             return read_digest(opened, segment.path, offset)
 
     def batch_start(self, offset: int) -> int | None:
-        """Return where the batch begins that holds `offset`; None when none does here. May be called by any thread."""
+        """Return the base offset of the batch that holds `offset`; None if no batch does."""
         segments = self._held.segments
         if not segments or not segments[0].base_offset <= offset < self._held.end.offset:
             return None
@@ -138,8 +138,8 @@ class EpochReader:
     def find_by_time(self, timestamp_us: int, from_offset: int = 0) -> int | None:
         """Return the base offset of the first batch with a record of at least this timestamp; None without one.
 
-        Only batches count that end behind `from_offset`. The index of a segment tells the latest time so far, which may
-        be that of a batch in front: where it holds `from_offset`, the headers behind that tell.
+        Only batches that end after `from_offset` count. A segment's index holds the maximum timestamp so far, which may
+        be that of an earlier batch, so in the segment that holds `from_offset` the batch headers are read instead.
         """
         end_offset = self._held.end.offset
         for segment in self._held.segments:
@@ -155,7 +155,7 @@ class EpochReader:
         return None
 
     def scan_headers(self, from_offset: int) -> Iterator[BatchHeader]:
-        """Yield the headers of all batches from the one that holds `from_offset` to the end of now."""
+        """Yield the headers of all batches from the one that holds `from_offset` to the current end."""
         end_offset = self._held.end.offset
         for segment in self._segments_from(from_offset, end_offset):
             with self.lease(segment) as opened:
@@ -165,12 +165,12 @@ class EpochReader:
 
     @contextmanager
     def naming(self, segment: Segment) -> Iterator[bool]:
-        """Say whether a file may be made beside a segment; while the block lasts, the segment stays where it is."""
+        """Yield whether a file may be created beside a segment; the segment stays in place until the block ends."""
         with self._held.beside:
             yield self._held.takes_files and segment in self._held.segments
 
     def _headers_of(self, segment: Segment, from_offset: int, end_offset: int) -> Iterator[BatchHeader]:
-        """Yield the headers of a segment's batches that end behind `from_offset`."""
+        """Yield the headers of a segment's batches that end after `from_offset`."""
         if segment.end_offset <= from_offset:
             return
         with self.lease(segment) as opened:
@@ -179,12 +179,12 @@ class EpochReader:
             )
 
     def sync_ahead(self, slack_bytes: int) -> None:
-        """Have the disk take what is appended by now, while more is appended; of a segment `slack_bytes` may be left.
+        """Sync most of the appended bytes while more are appended; up to `slack_bytes` of a segment may stay unsynced.
 
-        Nobody may count on it: it is a head start for the appender's next `sync`. May be called by any thread.
+        Gives no durability guarantee; it shortens the next `sync`.
 
         Raises:
-            StorageFailedError: a sync failed, and whoever syncs after that fails as well.
+            StorageFailedError: a sync failed; every later sync fails, too.
         """
         for segment in self._held.segments[-1 - UNSYNCED_SEGMENTS_MAX :]:
             try:
@@ -195,16 +195,16 @@ class EpochReader:
             except OSError as error:
                 raise StorageFailedError(f"{segment.path}: a sync ahead failed: {error}; check the disk") from error
             except ProtocolError:
-                continue  # deleted meanwhile, or the log is closed
+                continue  # Deleted meanwhile, or the log is closed.
 
     # ------------------------------------------------------------------------------------ inside
 
     def _segments_from(self, offset: int, end_offset: int) -> tuple[Segment, ...]:
-        """Return the segments from the one that holds `offset` on; `end_offset` was taken before.
+        """Return the segments from the one that holds `offset` on; `end_offset` was loaded before.
 
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE.
-            DamagedError: behind the readable end in LIMBO.
+            DamagedError: the offset is after the readable end in LIMBO.
         """
         segments = self._held.segments
         start_offset = segments[0].base_offset
@@ -215,11 +215,11 @@ class EpochReader:
         return segments[max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1) :]
 
     def lease(self, segment: Segment) -> AbstractContextManager[OpenSegment]:
-        """Return the open file of a segment, for as long as the block lasts."""
+        """Lease the open file of a segment until the block ends."""
         return self._disk.open_segments.lease(segment.path, lambda: self._open_segment(segment))
 
     def _open_segment(self, segment: Segment) -> OpenSegment:
-        """Open a segment that a reader has in hand, which may have been rolled or deleted since it took it."""
+        """Open a segment that a reader holds, and that may have been rolled or deleted since."""
         now = next((one for one in self._held.segments if one.base_offset == segment.base_offset), None)
         try:
             if isinstance(now, SealedSegment):
@@ -227,7 +227,7 @@ class EpochReader:
             if now is not None and now.can_be_opened:
                 return now.open_to_read()
         except FileNotFoundError:
-            # Deleted between the look and the open.
+            # Deleted between the lookup and the open.
             now = None
         except OSError as error:
             raise unreadable(f"{segment.path} cannot be opened", error) from error
@@ -239,7 +239,7 @@ class EpochReader:
         start_offset, end_offset = self._held.segments[0].base_offset, self._held.end.offset
         return ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,
-            f"offset {offset}; {start_offset} to {end_offset} can be read",
+            f"offset {offset} is out of range; offsets {start_offset} to {end_offset} can be read",
             log_start_offset=start_offset,
             high_watermark=end_offset,
         )

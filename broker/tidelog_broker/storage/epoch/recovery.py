@@ -1,17 +1,18 @@
-"""What an epoch's files hold after any stop: the good prefix, and whether what is missing may be forgotten.
+"""Recovery of an epoch after any stop: find the valid prefix, and decide whether the rest may be dropped.
 
-Segments that were synced as a whole are taken by the headers around them. From the segment in which the newest known
-sync ended, everything is walked and checked. At the first bad or zero block the question is what was there:
+Segments that were synced as a whole are trusted by the headers around them. From the segment that holds the newest
+known synced offset on, every batch is checked. At the first bad or zero block there are two cases:
 
-- A sync mark that covers it exists (behind it, or in a later segment): it was on the disk once and has rotted. The
-  log goes into LIMBO: nothing is changed, the good prefix stays readable, and a peer or a person repairs it.
-- No such mark: the block belongs to the last unsynced writes. The page cache writes back in any order, so valid
-  batches may lie behind it; none of them was acknowledged. The file is made shorter, durably, before the log goes on:
-  a stale batch that fitted a later chain would otherwise come back. Zeroes in its place could be lost as it could.
+- A sync mark covers the block (after it, or in a later segment): it was on the disk and has rotted. The log enters
+  LIMBO: nothing is changed, the valid prefix stays readable, and another replica or an operator repairs it.
+- No mark covers it: the block belongs to the last unsynced writes. The page cache writes pages back in any order,
+  so valid batches may follow; none of them was acknowledged. The file is truncated, durably, before the log
+  continues: otherwise a stale batch that fits the later chain could reappear. Zeroes in its place could be lost in
+  the same way.
 
-Rot in the very last synced group looks like a torn write, since its mark comes with the group after it: it is cut.
-What is kept and no mark covers is written anew and synced before anyone sees it, and so are the names: after a kill it
-may lie in the page cache only, and after a sync that failed even a sync would leave it there, see `rewrite`.
+Rot in the last synced group looks like a torn write, because its mark is written with the next group: it is truncated.
+The kept part that no mark covers is rewritten and synced before anyone reads it, and so are the names: after a kill it
+may be only in the page cache, and after a failed sync even another sync would not write it, see `rewrite`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from tidelog_broker.storage.epoch.rewrite import write_anew
+from tidelog_broker.storage.epoch.rewrite import rewrite_range
 from tidelog_broker.storage.io.errors import DamagedError, unreadable
 from tidelog_broker.storage.io.filesystem import File, FileSystem
 from tidelog_broker.storage.segment.active_segment import ActiveSegment, write_index
@@ -46,10 +47,10 @@ class Damage:
 
     Attributes:
         path: the damaged file.
-        position: of the damage in it, in bytes.
+        position: byte position of the damage.
         offset: the first offset that cannot be read.
-        synced_offset: how far the log was synced once, as far as is known.
-        reason: for a person.
+        synced_offset: the highest offset known to have been synced.
+        reason: a text for the operator.
     """
 
     path: Path
@@ -61,7 +62,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class LastSegment:
-    """The segment in which the good prefix ends, walked."""
+    """The segment in which the valid prefix ends, with the result of its scan."""
 
     path: Path
     scan: SegmentScan
@@ -69,11 +70,11 @@ class LastSegment:
 
 @dataclass(slots=True)
 class Recovered:
-    """What an epoch's directory holds."""
+    """The result of recovering an epoch's directory."""
 
     sealed: list[SealedSegment] = field(default_factory=list)
     last: LastSegment | None = None
-    """None when the epoch is sealed as a whole, or nothing of a segment behind `sealed` is readable."""
+    """None if the whole epoch is sealed, or if no segment after `sealed` is readable."""
     damage: Damage | None = None
 
 
@@ -87,18 +88,18 @@ class _Found:
 def recover_epoch(
     fs: FileSystem, directory: Path, *, sealed_end_offset: int | None = None, is_new: bool = False
 ) -> Recovered:
-    """Find out what an epoch holds, cutting an unsynced tail; with LIMBO nothing is changed.
+    """Recover an epoch, truncating an unsynced tail; in LIMBO nothing is changed.
 
     Args:
-        fs: the files.
-        directory: the epoch's.
-        sealed_end_offset: where the epoch ends, when it is decided; nothing of a sealed epoch is ever cut.
-        is_new: whether this process has just made the directory, durably. In any other one a process that was killed
-            may have left names that no sync has reached.
+        fs: the file system.
+        directory: the epoch's directory.
+        sealed_end_offset: the decided end of the epoch, if there is one; a sealed epoch is never truncated.
+        is_new: whether this process has just created the directory, durably. Otherwise a killed process may have
+            left names that were never synced.
 
     Raises:
-        DamagedError: there is no segment with a valid header: not even what the epoch is can be told.
-        StorageFailedError: the disk does not read or write.
+        DamagedError: no segment has a valid header.
+        StorageFailedError: the disk cannot be read or written.
     """
     try:
         _remove_unfinished(fs, directory)
@@ -118,9 +119,9 @@ def _remove_unfinished(fs: FileSystem, directory: Path) -> None:
 
 
 def _name_begun(fs: FileSystem, directory: Path) -> None:
-    """Give segments their names that were only begun; one without a header has nothing that was ever synced, and goes.
+    """Rename segments that have a temporary name; delete those without a valid header, which were never synced.
 
-    Such a header was never written, or only to the page cache: where it is another's, the file was used before.
+    Such a header was never written, or only to the page cache; another segment's header means that the file was reused.
     """
     begun = [directory / name for name in fs.list_dir(directory) if name.endswith(BEGUN_SUFFIX)]
     for path in begun:
@@ -128,7 +129,7 @@ def _name_begun(fs: FileSystem, directory: Path) -> None:
         with closing(fs.open(path)) as file:
             try:
                 header = read_segment_header(file)
-                # A copy of a directory that was made in two goes may have it under both names.
+                # A directory copied in two passes may have the segment under both names.
                 is_there = segment_path(directory, header.base_offset) == segment and not fs.exists(segment)
             except LayoutError:
                 is_there = False
@@ -143,7 +144,7 @@ def _name_begun(fs: FileSystem, directory: Path) -> None:
 
 
 def _read_headers(fs: FileSystem, directory: Path) -> tuple[list[_Found], Damage | None]:
-    """Return the segments up to the first whose header is bad: headers are durable before a segment has its name."""
+    """Return the segments up to the first with a bad header: headers are durable before a segment gets its name."""
     found: list[_Found] = []
     for name in fs.list_dir(directory):
         if not name.endswith(SEGMENT_SUFFIX):
@@ -163,18 +164,18 @@ def _read_headers(fs: FileSystem, directory: Path) -> tuple[list[_Found], Damage
             file.close()
         found.append(_Found(path, header, size_bytes))
     if not found:
-        raise DamagedError.at(directory, 0, "there is no segment")
+        raise DamagedError.at(directory, 0, "it has no segment")
     return found, None
 
 
 def _check_place(path: Path, header: SegmentHeader, before: list[_Found]) -> None:
-    """Raise LayoutError when a segment does not belong where it lies."""
+    """Raise LayoutError if a segment's header does not match its path and directory."""
     if path != segment_path(path.parent, header.base_offset):
-        raise LayoutError(f"the header says base offset {header.base_offset}")
+        raise LayoutError(f"its header has base offset {header.base_offset}, unlike its name")
     if before:
         first = before[0].header
         if (header.topic_id, header.partition, header.epoch) != (first.topic_id, first.partition, first.epoch):
-            raise LayoutError("the header is of another partition or epoch")
+            raise LayoutError("its header has another partition or epoch than the first segment")
 
 
 def _sealed_by_next(segment: _Found, following: SegmentHeader) -> SealedSegment:
@@ -184,13 +185,13 @@ def _sealed_by_next(segment: _Found, following: SegmentHeader) -> SealedSegment:
 
 
 def _trusted(fs: FileSystem, found: list[_Found]) -> Recovered:
-    """Take all segments but the last by the headers behind them; an index that says otherwise tells of a hole."""
+    """Take all segments but the last from the headers that follow them; an index that disagrees means a gap."""
     recovered = Recovered()
     for segment, following in pairwise(found):
         sealed = _sealed_by_next(segment, following.header)
         end = peek_index_end(fs, segment.path, segment.header)
         if end is not None and (end.offset, end.digest) != (sealed.end_offset, sealed.end_digest):
-            reason = f"it does not meet the segment at offset {sealed.end_offset}"
+            reason = f"it ends at offset {end.offset}, but the next segment begins at {sealed.end_offset}"
             synced_offset = found[-1].header.synced_offset
             recovered.sealed.append(replace(sealed, end_offset=end.offset, end_digest=end.digest))
             recovered.damage = Damage(segment.path, end.position, end.offset, synced_offset, reason)
@@ -250,11 +251,11 @@ def _recover_open(fs: FileSystem, found: list[_Found], damage: Damage | None, *,
 
 
 def _judge(fs: FileSystem, scan: SegmentScan, segment: _Found, later: list[_Found]) -> Damage | None:
-    """Tell rot from a torn tail, where the good prefix ends in `segment` and other segments may lie behind it."""
-    reason = scan.stop.reason or f"nothing is left of what was there ({scan.stop.kind})"
+    """Tell rot from a torn tail: the valid prefix ends in `segment`, and `later` segments may follow."""
+    reason = scan.stop.reason or f"synced records are missing ({scan.stop.kind})"
     if later and scan.end_offset >= later[0].header.base_offset:
-        # No crash explains this: a segment is begun where the one before it ends.
-        reason = f"it does not meet the segment at offset {later[0].header.base_offset}"
+        # No crash explains this: a segment begins where the one before it ends.
+        reason = f"it ends at offset {scan.end_offset}, but the next segment begins at {later[0].header.base_offset}"
         return Damage(segment.path, scan.stop.position, scan.end_offset, scan.synced_offset, reason)
     marks = [scan.synced_offset, _tail(fs, segment, scan.end_position).synced_offset]
     for other in later:
@@ -266,18 +267,19 @@ def _judge(fs: FileSystem, scan: SegmentScan, segment: _Found, later: list[_Foun
 
 
 def _keep(fs: FileSystem, walked: list[tuple[_Found, SegmentScan]], synced_offset: int) -> None:
-    """Make the good segments in front of the last one durable, where they reach beyond what was synced once."""
+    """Make the valid segments before the last one durable where they reach beyond the synced offset."""
     for segment, scan in walked:
         if scan.end_offset > synced_offset:
             with closing(fs.open(segment.path)) as file:
-                write_anew(file, segment.header, scan.synced_end, scan.end)
+                rewrite_range(file, segment.header, scan.synced_end, scan.end)
                 file.datasync()
 
 
 def _cut(fs: FileSystem, segment: _Found, scan: SegmentScan, later: list[_Found], *, is_new: bool) -> None:
-    """Forget everything behind the good prefix, durably, and make durable what is kept, the names as well.
+    """Drop everything after the valid prefix, durably, and make the kept part and its names durable.
 
-    Later segments go newest first, each durably, so that a crash in between leaves a log that is cut again.
+    Later segments are removed newest first, each durably, so that after a crash recovery truncates at the same place
+    again.
     """
     directory = segment.path.parent
     for other in reversed(later):
@@ -289,7 +291,7 @@ def _cut(fs: FileSystem, segment: _Found, scan: SegmentScan, later: list[_Found]
         if is_dirty:
             file.truncate(scan.end_position)
         if is_dirty or scan.synced_end != scan.end:
-            write_anew(file, segment.header, scan.synced_end, scan.end)
+            rewrite_range(file, segment.header, scan.synced_end, scan.end)
             file.datasync()
     if has_changed or not is_new:
         fs.sync_dir(directory)
@@ -302,7 +304,7 @@ def remove_segment(fs: FileSystem, segment: Path) -> None:
 
 
 def remove_made(fs: FileSystem, segment: Path) -> bool:
-    """Unlink a segment's indexes; whether there were any."""
+    """Unlink a segment's indexes; return whether any existed."""
     paths = [path for path in made_paths(segment) if fs.exists(path)]
     for path in paths:
         fs.unlink(path)
@@ -310,7 +312,7 @@ def remove_made(fs: FileSystem, segment: Path) -> bool:
 
 
 def remove_epoch_dir(fs: FileSystem, directory: Path) -> None:
-    """Remove an epoch's directory, oldest segment first, each durably; a crash leaves a shorter log or an empty one."""
+    """Remove an epoch's directory, oldest segment first, each durably; a crash leaves a shorter or an empty log."""
     names = fs.list_dir(directory)
     for name in [name for name in names if not name.endswith(SEGMENT_SUFFIX)]:
         fs.unlink(directory / name)
@@ -336,10 +338,10 @@ def _reading(fs: FileSystem, path: Path) -> closing[File]:
 
 
 def reopen_last(disk: Disk, last: LastSegment, *, segment_bytes: int, writable: bool) -> ActiveSegment:
-    """Open the segment in which the good prefix ends, with the index that recovery made of it."""
+    """Open the segment in which the valid prefix ends, with the index that recovery built."""
     scan = last.scan
     file = disk.open_to_append(last.path) if writable else disk.fs.open_readonly(last.path)
-    opened = OpenSegment(file, scan.index, synced_bytes=scan.end.position)  # what was not is durable by now
+    opened = OpenSegment(file, scan.index, synced_bytes=scan.end.position)  # Recovery has synced the rest.
     disk.open_segments.adopt(last.path, opened)
     return ActiveSegment(
         disk,
@@ -349,5 +351,5 @@ def reopen_last(disk: Disk, last: LastSegment, *, segment_bytes: int, writable: 
         scan.end,
         marked_offset=scan.synced_offset,
         segment_bytes=segment_bytes,
-        is_named=writable,  # one that is only read stays as it is
+        is_named=writable,  # A read-only segment keeps its name.
     )

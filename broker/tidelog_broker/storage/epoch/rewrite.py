@@ -1,15 +1,14 @@
-"""Writing anew what can be read of a segment and may not be on the disk.
+"""Rewriting the readable part of a segment that may not be on the disk.
 
-When the kernel fails to write pages back it keeps them readable and calls them clean: the next sync succeeds, in this
-process or the next one, and writes nothing. A process stops at the first sync that fails, but the one that is started
-after it finds these pages, and so does one that was started after a kill, and cannot tell them from others. So what no
-sync mark covers is written over itself before it is synced and counts: that makes it dirty, and the sync says what is
-true. What was read may be dropped from memory at any time until it is dirty, and then reads as what the disk has, so it
-is checked once more behind the write.
+When writeback fails, Linux keeps the pages readable and marks them clean: the next sync, in this process or another,
+succeeds without writing anything. A process stops at its first failed sync, but a process started after it, or after a
+kill, reads these pages and cannot tell them from durable ones. So recovery rewrites everything that no sync mark covers
+before it syncs and trusts it: that makes the pages dirty, and the sync reports the true result. Until a page is dirty
+the kernel may drop it and reread it from the disk, so the part is checked again after the write.
 
-Rejected: writing down that a sync failed. The note has to be on the disk that has just failed, and whoever is killed
-between the two has not written it. A copy of the segment under a new name: the last one of each log is read and written
-as a whole then, at a start for which a disk may have no space.
+Rejected: recording that a sync failed, because the record would have to be written to the failed disk, and a process
+killed in between has not written it. Copying the segment under a new name, because each start would read and write the
+last segment of every log, for which the disk may have no space.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from tidelog_broker.storage.segment.index import SegmentEnd
 from tidelog_broker.storage.segment.layout import SegmentHeader
 from tidelog_broker.storage.segment.scan import WINDOW_BYTES, scan_segment
 
-_CHANGED: Final = "it reads otherwise than before"
+_CHANGED: Final = "the segment's contents changed between two reads"
 
 
-def write_anew(file: File, header: SegmentHeader, start: SegmentEnd, end: SegmentEnd) -> None:
-    """Write what lies between two batch boundaries of a segment over itself; whoever calls it syncs.
+def rewrite_range(file: File, header: SegmentHeader, start: SegmentEnd, end: SegmentEnd) -> None:
+    """Rewrite a segment in place between two batch boundaries; the caller syncs.
 
     Args:
         file: the segment, open for writing.
-        header: the segment's.
-        start: up to where the disk is known to have it.
-        end: where a walk through it ends; its position may lie behind that.
+        header: the segment's header.
+        start: the end of the part known to be on the disk.
+        end: the end of the scan; its position may be after the last batch.
 
     Raises:
-        OSError: a write failed, or what is there now is not what led to `end`.
+        OSError: a write failed, or the segment no longer has the contents that led to `end`.
     """
     position = start.position
     while position < end.position and (data := file.pread(min(WINDOW_BYTES, end.position - position), position)):

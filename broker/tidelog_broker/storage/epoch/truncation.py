@@ -1,13 +1,12 @@
-"""Cutting the files of an epoch at a batch boundary so that a crash leaves the old tail, a part of it, or none.
+"""Truncation of an epoch's files at a batch boundary; a crash leaves the old tail, a part of it, or none.
 
-The tail is taken off the end in steps that are each durable: later segments go newest first, then the index of the
-segment that is cut, then that segment's file is made shorter. A file's size changes in one step, so no crash leaves
-a hole in front of what is left, which recovery would have to take for rot, since sync marks behind it say that it was
-on the disk once. Space that the file takes again reads as zero: nothing of the old tail comes back.
+The tail is removed from the end in durable steps: later segments newest first, then the index of the truncated segment,
+then the tail of its file. A file's size changes atomically, so no crash leaves a gap before the remaining part, which
+recovery would take for rot because later sync marks cover it. Space that the file allocates again reads as zero, so
+nothing of the old tail reappears.
 
-Rejected: zeroing the tail where it lies. The page cache writes zeroes back in any order, so a mark may outlive the
-batches that it covers; and copying what is kept into a new file, which
-takes space and time just when neither may be there.
+Rejected: zeroing the tail in place, because the page cache writes zeroes back in any order and a mark may outlive the
+batches that it covers. Copying the kept part into a new file, because it needs space and time.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidelog_broker.storage.epoch.recovery import remove_made, remove_segment
-from tidelog_broker.storage.epoch.rewrite import write_anew
+from tidelog_broker.storage.epoch.rewrite import rewrite_range
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.segment.index import Index, SegmentEnd
 from tidelog_broker.storage.segment.layout import (
@@ -31,17 +30,17 @@ from tidelog_broker.storage.segment.layout import (
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is left of the segment that is cut."""
+    """The kept part of the truncated segment."""
 
     index: Index
     end: SegmentEnd
 
 
 def kept_part(index: Index, end_offset: int, end_digest: int) -> Kept:
-    """Return what an index says is left of its segment when the log ends at a batch boundary in it."""
+    """Return the part of a segment's index that is kept if the log ends at a batch boundary in it."""
     count = index.slots_below(end_offset)
     if count < len(index):
-        # A sync mark in front of the first batch that goes may stay: it says nothing of what lies behind it.
+        # A sync mark before the first removed batch may stay: it covers nothing after it.
         position = index.place(count).position
     elif count:
         last = index.place(count - 1)
@@ -52,12 +51,12 @@ def kept_part(index: Index, end_offset: int, end_digest: int) -> Kept:
 
 
 def cut_files(fs: FileSystem, segment: Path, size_bytes: int) -> None:
-    """Remove all segments behind `segment`, and of this one what lies behind `size_bytes`; durable at return.
+    """Remove all segments after `segment`, and the bytes of this one beyond `size_bytes`, durably.
 
-    What is kept is as durable as it was, see `keep_files`.
+    The kept part is as durable as before, see `keep_files`.
 
     Raises:
-        OSError: any part of the tail may still be there.
+        OSError: any part of the tail may remain.
     """
     directory = segment.parent
     names = [name for name in fs.list_dir(directory) if name.endswith(SEGMENT_SUFFIX) and name > segment.name]
@@ -65,7 +64,7 @@ def cut_files(fs: FileSystem, segment: Path, size_bytes: int) -> None:
         remove_segment(fs, directory / name)
         fs.sync_dir(directory)
     if remove_made(fs, segment):
-        # They have the nonce of the file that goes on under the same name: they must not come back either.
+        # The indexes have the nonce of the file that continues under the same name, so they must not reappear.
         fs.sync_dir(directory)
     with closing(fs.open(segment)) as file:
         if file.size() > size_bytes:
@@ -76,12 +75,12 @@ def cut_files(fs: FileSystem, segment: Path, size_bytes: int) -> None:
 def keep_files(
     fs: FileSystem, segments: Iterable[tuple[Path, SegmentHeader, SegmentEnd]], *, synced_offset: int
 ) -> None:
-    """Make durable what is kept of a log that was opened damaged: what was good of it was left as it lay. Cut it first.
+    """Make the kept part of a damaged log durable: recovery left it unchanged. Truncate first.
 
     Args:
-        fs: the files.
-        segments: with what they end, all of them.
-        synced_offset: below this the disk is known to have them.
+        fs: the file system.
+        segments: all segments with their ends.
+        synced_offset: records below it are known to be on the disk.
 
     Raises:
         OSError: any of them may not be durable.
@@ -90,5 +89,5 @@ def keep_files(
         if end.offset > synced_offset:
             with closing(fs.open(path)) as file:
                 start = SegmentEnd(header.base_offset, SEGMENT_HEADER_BYTES, header.start_digest)
-                write_anew(file, header, start, end)
+                rewrite_range(file, header, start, end)
                 file.datasync()

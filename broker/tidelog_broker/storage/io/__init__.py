@@ -1,1 +1,1 @@
-"""The seam to the operating system: files, threads, and what can go wrong with them."""
+"""Access to the operating system: files, threads, and their errors."""

@@ -1,20 +1,19 @@
-"""What can go wrong with files, as errors that a caller can tell apart.
+"""Errors of the storage.
 
     ProtocolError
     └── StorageError
         ├── DiskFullError        no space; nothing was written, nothing has changed
-        │   └── NoDescriptorError    the same, as no more files can be open
-        ├── StorageFailedError   a write or a sync failed: this log takes nothing more, for good
-        ├── DamagedError         bytes that were synced once are not what they were
-        ├── LimboError           an append to a log that is damaged
-        ├── DivergedError        what is here is not what was decided
-        └── NotHeldError         not in this node's copy; another replica has it
-    NodeDirError                 the data directory cannot be used as it is: for the person who starts the node
+        │   └── NoDescriptorError    the same, because no more files can be opened
+        ├── StorageFailedError   a write or a sync failed: this log takes no more writes
+        ├── DamagedError         synced bytes have changed
+        ├── LimboError           an append to a damaged log
+        ├── DivergedError        this copy differs from the decided log
+        └── NotHeldError         missing in this node's copy; another replica has it
+    NodeDirError                 the data directory cannot be used; the message is for the operator
     ├── NodeDirLockedError       another process has it open
-    └── OldCopyError             the cluster has found it to be an older copy of itself
+    └── OldCopyError             other nodes have found it to be an older copy of a data directory
 
-These are protocol errors, so that the boundary of the node turns them into replies without a table
-of its own.
+Storage errors are protocol errors, so that the server can send them to clients without a translation table.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from tidelog_proto.process.file_descriptors import REMEDY, is_out_of_descriptors
 
 
 class StorageError(ProtocolError):
-    """A fault of the disk or of what lies on it."""
+    """A fault of the disk or of the data on it."""
 
 
 class DiskFullError(StorageError):
-    """No space (DISK_FULL). Raised before anything was written; the same request may succeed later."""
+    """No space (DISK_FULL). Nothing was written; the same request may succeed later."""
 
     def __init__(self, message: str) -> None:
         super().__init__(pb.DISK_FULL, message)
 
 
 class NoDescriptorError(DiskFullError):
-    """No more files can be open (OVERLOADED). Nothing was written, and the same request may succeed later."""
+    """No more files can be opened (OVERLOADED). Nothing was written; the same request may succeed later."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -54,7 +53,7 @@ class StorageFailedError(StorageError):
 
 
 class DamagedError(StorageError):
-    """Synced bytes have changed or are gone (LIMBO)."""
+    """Synced bytes have changed or are missing (LIMBO)."""
 
     def __init__(self, message: str) -> None:
         super().__init__(pb.LIMBO, message)
@@ -66,32 +65,32 @@ class DamagedError(StorageError):
 
 
 class LimboError(StorageError):
-    """The log is damaged and takes no appends until it is repaired (LIMBO); what is good of it can be read."""
+    """The log is damaged and takes no appends until it is repaired (LIMBO); its valid part can be read."""
 
     def __init__(self, message: str) -> None:
         super().__init__(pb.LIMBO, message)
 
 
 class DivergedError(StorageError):
-    """The copy here has other content than was decided (LIMBO): set it aside and fetch it again."""
+    """The copy on this node differs from the decided log (LIMBO); it must be set aside and fetched again."""
 
     def __init__(self, message: str) -> None:
         super().__init__(pb.LIMBO, message)
 
 
 class NotHeldError(StorageError):
-    """The copy on this node does not have it (yet); another replica does (NOT_OWNER)."""
+    """The copy on this node lacks the records (yet); another replica has them (NOT_OWNER)."""
 
     def __init__(self, message: str) -> None:
         super().__init__(pb.NOT_OWNER, message)
 
 
 class NodeDirError(Exception):
-    """The data directory cannot be used as it is; the message says why and what to do."""
+    """The data directory cannot be used; the message has the reason and the remedy."""
 
 
 class OldCopyError(NodeDirError):
-    """The data directory is an older copy of the node's: what the node has promised and stored since is not in it."""
+    """The data directory is an older copy: it lacks promises and records that the node has made and stored since."""
 
 
 class NodeDirLockedError(NodeDirError):
@@ -99,19 +98,19 @@ class NodeDirLockedError(NodeDirError):
 
 
 def is_shortage(error: OSError) -> bool:
-    """Whether an error means that there is no space, no quota or no descriptor left, and all is as it was."""
+    """Whether an error means that space, quota or descriptors are exhausted; nothing has changed."""
     return error.errno in {errno.ENOSPC, errno.EDQUOT} or is_out_of_descriptors(error)
 
 
 def space_or_failure(what: str, error: OSError) -> DiskFullError | StorageFailedError:
-    """Return the storage's error for an operating system's."""
+    """Convert an OSError into a storage error."""
     if is_out_of_descriptors(error):
         return NoDescriptorError(f"{what}: {error}; {REMEDY}")
     return DiskFullError(f"{what}: {error}") if is_shortage(error) else StorageFailedError(f"{what}: {error}")
 
 
 def unreadable(what: str, error: OSError) -> NoDescriptorError | StorageFailedError:
-    """Return the error of a file that could not be opened or read; where descriptors ran out, the disk is not named."""
+    """Convert an OSError of opening or reading a file; out of descriptors, the message does not blame the disk."""
     if is_out_of_descriptors(error):
         return NoDescriptorError(f"{what}: {error}; {REMEDY}")
     return StorageFailedError(f"{what}: {error}; check the disk")

@@ -1,8 +1,8 @@
-"""The narrow seam through which every file operation of the storage goes.
+"""The interface through which the storage does every file operation.
 
-Two small protocols and their real implementation. Tests put a disk under the same code that loses and tears
-unsynced writes, fills up and fails. Rejected: patching `os` in tests, which misses what is called differently
-tomorrow; and a wider file object, because every method here is one that the simulated disk must get right.
+Two small protocols and their real implementation. Tests replace it with a simulated disk that loses and tears unsynced
+writes, fills up and fails. Rejected: patching `os` in tests, which misses calls that are added later; and a wider file
+object, because the simulated disk must implement every method correctly.
 """
 
 from __future__ import annotations
@@ -23,67 +23,67 @@ from tidelog_proto.process.file_descriptors import is_out_of_descriptors
 
 _IOV_MAX: Final = 1024
 _DSYNC: Final = getattr(os, "RWF_DSYNC", 0)
-"""Linux syncs a single write; elsewhere, and on file systems that cannot, the whole file is synced behind it."""
+"""Linux can sync a single write; where the flag is unsupported the whole file is synced after the write."""
 _UNKNOWN_FLAG: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 class File(Protocol):
-    """An open file. Positions and lengths are bytes; reads and writes never move a cursor."""
+    """An open file. Positions and lengths are in bytes; reads and writes do not move a cursor."""
 
     @property
     def path(self) -> Path:
-        """The name under which it was opened."""
+        """The path that it was opened with."""
         ...
 
     def pread(self, length_bytes: int, at: int) -> bytes:
-        """Read; fewer bytes come back only at the end of the file."""
+        """Read; returns fewer bytes only at the end of the file."""
         ...
 
     def pwritev(self, buffers: Sequence[Buffer], at: int) -> None:
-        """Write all buffers, one behind the other, or raise OSError with any part of them written."""
+        """Write all buffers consecutively; on OSError any part of them may have been written."""
         ...
 
     def pwritev_durably(self, buffers: Sequence[Buffer], at: int) -> None:
-        """As `pwritev`, and return when these bytes are on the disk; an OSError is final for the file.
+        """Write as `pwritev` and return when these bytes are on the disk; an OSError is final for the file.
 
-        What else the file holds may stay where it is: a file that is used again may be full of what nobody needs.
+        Other bytes of the file need not be synced: a reused file may hold many pages that are no longer needed.
         """
         ...
 
     def allocate(self, at: int, length_bytes: int) -> None:
-        """Take space on the disk, growing the file; new bytes read as zero. OSError (ENOSPC) changes nothing seen."""
+        """Allocate space, growing the file; new bytes read as zero. OSError (ENOSPC) changes no contents."""
         ...
 
     def truncate(self, size_bytes: int) -> None:
-        """Cut the file. Only for files that nobody has mapped."""
+        """Truncate the file, which must not be mapped."""
         ...
 
     def datasync(self) -> None:
-        """Return when what was written, and the size, are on the disk. An OSError is final for the file."""
+        """Return when the written bytes and the size are on the disk. An OSError is final for the file."""
         ...
 
     def size(self) -> int:
-        """The file's size, preallocated space included."""
+        """The file's size, including preallocated space."""
         ...
 
     def map(self) -> memoryview:
-        """Map the whole file for reading; it must not be empty and never be truncated afterwards."""
+        """Map the whole file for reading; it must not be empty and must not be truncated afterwards."""
         ...
 
     def map_to_send(self) -> Mapping:
-        """Map the whole file for system calls that read it; OSError or ValueError where that cannot be done."""
+        """Map the whole file for system calls that read it; raises OSError or ValueError where that is impossible."""
         ...
 
     def map_to_write(self, at: int) -> WriteMapping:
-        """Map the file's space from a position on, for writing. Nobody cuts the file before that is closed."""
+        """Map the file's space from a position on for writing. The file must not be truncated before that is closed."""
         ...
 
     def finish_writing(self) -> None:
-        """Let go of what only writing needs: nothing more is written here, and others may cut the file."""
+        """Release the resources for writing: this object writes no more, and others may truncate the file."""
         ...
 
     def read_ahead(self, at: int, length_bytes: int) -> None:
-        """Begin to read a part that is not in memory, without waiting: a hint."""
+        """Hint the kernel to read a part into memory, without waiting."""
         ...
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class File(Protocol):
 
 
 class FileSystem(Protocol):
-    """Operations on names. What a directory lists is durable after `sync_dir` on it."""
+    """Operations on directory entries. They are durable after `sync_dir` on the directory."""
 
     def open(self, path: Path, *, create: bool = False) -> File:
         """Open for reading and writing; with `create` the file must not exist yet."""
@@ -135,16 +135,16 @@ class FileSystem(Protocol):
         ...
 
     def exists(self, path: Path) -> bool:
-        """Whether there is anything by that name."""
+        """Whether the path exists."""
         ...
 
     def sync_dir(self, path: Path) -> None:
-        """Make the names in a directory durable."""
+        """Make a directory's entries durable."""
         ...
 
 
 class RealFile:
-    """A file descriptor behind the `File` protocol."""
+    """A `File` with a file descriptor."""
 
     __slots__ = ("_fd", "path")
 
@@ -165,7 +165,7 @@ class RealFile:
         return b"".join(parts)
 
     def pwritev(self, buffers: Sequence[Buffer], at: int) -> None:
-        """Write; see `File.pwritev`. Short writes are continued, long lists cut at the kernel's IOV_MAX."""
+        """Write; see `File.pwritev`. Continues short writes, splits long lists at the kernel's IOV_MAX."""
         if len(buffers) > _IOV_MAX:
             for first in range(0, len(buffers), _IOV_MAX):
                 group = buffers[first : first + _IOV_MAX]
@@ -195,11 +195,11 @@ class RealFile:
             self.datasync()
 
     def allocate(self, at: int, length_bytes: int) -> None:
-        """Take space; see `File.allocate`."""
+        """Allocate space; see `File.allocate`."""
         os.posix_fallocate(self._fd, at, length_bytes)
 
     def truncate(self, size_bytes: int) -> None:
-        """Cut; see `File.truncate`."""
+        """Truncate; see `File.truncate`."""
         os.ftruncate(self._fd, size_bytes)
 
     def datasync(self) -> None:
@@ -223,7 +223,7 @@ class RealFile:
         return RealWriteMapping(self._fd, at, self.size())
 
     def finish_writing(self) -> None:
-        """Nothing is held; see `File.finish_writing`."""
+        """Do nothing: no resources are held; see `File.finish_writing`."""
 
     def read_ahead(self, at: int, length_bytes: int) -> None:
         """Hint; see `File.read_ahead`."""
@@ -235,7 +235,7 @@ class RealFile:
 
 
 class RealFileSystem:
-    """The operating system's files behind the `FileSystem` protocol."""
+    """The operating system's files as a `FileSystem`."""
 
     def open(self, path: Path, *, create: bool = False) -> File:
         """Open; see `FileSystem.open`."""
@@ -276,18 +276,18 @@ class RealFileSystem:
 
     def list_dir(self, path: Path) -> list[str]:
         """List; see `FileSystem.list_dir`."""
-        return sorted(os.listdir(path))  # noqa: PTH208 (names are what is wanted, not paths)
+        return sorted(os.listdir(path))  # noqa: PTH208 (names are needed, not paths)
 
     def is_dir(self, path: Path) -> bool:
-        """Ask; see `FileSystem.is_dir`."""
+        """See `FileSystem.is_dir`."""
         return path.is_dir()
 
     def exists(self, path: Path) -> bool:
-        """Ask; see `FileSystem.exists`."""
+        """See `FileSystem.exists`."""
         return path.exists()
 
     def sync_dir(self, path: Path) -> None:
-        """Sync a directory; see `FileSystem.sync_dir`. It has a descriptor also where no more files can be open."""
+        """Sync a directory; see `FileSystem.sync_dir`. Works without a free descriptor, by means of a reserved one."""
         try:
             _sync_dir(path)
         except OSError as error:
@@ -298,7 +298,7 @@ class RealFileSystem:
 
 
 class _SpareDescriptor:
-    """A descriptor kept for what must not fail: a name that is not synced would stop its log for good."""
+    """A reserved descriptor for directory syncs: a failed one would stop its log permanently."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -306,7 +306,7 @@ class _SpareDescriptor:
 
     @contextmanager
     def given_up(self) -> Iterator[None]:
-        """Leave the descriptor to whoever is inside, one at a time."""
+        """Release the descriptor for the duration of the block, one thread at a time."""
         with self._lock:
             if self._fd >= 0:
                 os.close(self._fd)
@@ -314,7 +314,7 @@ class _SpareDescriptor:
             try:
                 yield
             finally:
-                with suppress(OSError):  # another open took it; the next call tries again
+                with suppress(OSError):  # Another open has taken it; the next call tries again.
                     self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
 

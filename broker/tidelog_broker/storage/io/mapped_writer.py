@@ -1,9 +1,9 @@
-"""A file that is appended to through a mapping of its space, behind the same protocol as one that is written.
+"""A file whose appends go through a memory mapping of its allocated space.
 
-Space is taken before it is written, as in any segment, so a full disk is an ENOSPC before anything is copied, and the
-mapping never has to make room. The bytes get to the disk by the same `datasync`, which covers what was written through
-a mapping. A mapping is made of what is allocated, from where the next bytes go; when the file has grown there is a new
-one. A file is never cut while it is mapped here.
+Space is allocated before it is written, so a full disk raises ENOSPC before anything is copied, and the mapping never
+allocates. `datasync` also covers bytes written through a mapping. A mapping covers the allocated space from the
+position of the next bytes on; after the file has grown a new one is created. A file is never truncated while it is
+mapped here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelog_proto.batch.header import Buffer
 
 
 class MappedWriter:
-    """A `File` around another one, whose `pwritev` copies into a mapping. Writes, cuts and `close` are one thread's."""
+    """A `File` that wraps another, whose `pwritev` copies into a mapping. One thread writes, truncates and closes."""
 
     __slots__ = ("_file", "_mapping", "path")
 
@@ -27,11 +27,11 @@ class MappedWriter:
         self._mapping: WriteMapping | None = None
 
     def pread(self, length_bytes: int, at: int) -> bytes:
-        """Read; see `File.pread`. What was written through the mapping is there at once."""
+        """Read; see `File.pread`. Bytes written through the mapping are visible at once."""
         return self._file.pread(length_bytes, at)
 
     def pwritev(self, buffers: Sequence[Buffer], at: int) -> None:
-        """Write into space that was allocated; see `File.pwritev`."""
+        """Write into allocated space; see `File.pwritev`."""
         mapping = self._mapping
         if mapping is None or at + sum(map(len, buffers)) > mapping.end_bytes:
             self.finish_writing()
@@ -39,15 +39,15 @@ class MappedWriter:
         mapping.write(buffers, at)
 
     def pwritev_durably(self, buffers: Sequence[Buffer], at: int) -> None:
-        """Write past the mapping, and sync; see `File.pwritev_durably`."""
+        """Write without the mapping, and sync; see `File.pwritev_durably`."""
         self._file.pwritev_durably(buffers, at)
 
     def allocate(self, at: int, length_bytes: int) -> None:
-        """Take space; see `File.allocate`."""
+        """Allocate space; see `File.allocate`."""
         self._file.allocate(at, length_bytes)
 
     def truncate(self, size_bytes: int) -> None:
-        """Cut; see `File.truncate`."""
+        """Truncate; see `File.truncate`."""
         self.finish_writing()
         self._file.truncate(size_bytes)
 

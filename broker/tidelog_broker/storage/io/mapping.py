@@ -1,16 +1,16 @@
-"""Mappings of files whose pages nobody but the kernel touches, so that no page of them can end the process.
+"""Memory mappings that cannot kill the process with SIGBUS, because only the kernel touches their pages.
 
-A process that reads a page of a mapping which is gone (somebody cut the file) or which the disk does not give gets
-SIGBUS. A system call that is handed the same page returns EFAULT instead. So a slice of a `Mapping` goes to a socket
-and is never looked at, and a `WriteMapping` is filled by `process_vm_readv`, in which the kernel copies. Page faults
-are taken by `populate`, on a worker and without the interpreter's lock; Python's own `mmap.madvise` keeps the lock.
+A process that reads a mapped page beyond the end of a truncated file, or one that the disk cannot read, gets SIGBUS. A
+system call given the same page returns EFAULT instead. So a slice of a `Mapping` is only passed to a socket, and a
+`WriteMapping` is filled by `process_vm_readv`, in which the kernel copies. `populate` takes the page faults on a worker
+thread without the GIL; Python's own `mmap.madvise` keeps the GIL.
 
-Where the kernel has no MADV_POPULATE_READ (before Linux 5.14), or something forbids the copy (seccomp), `can_populate`
-and `can_copy` say so, and files are read and written as they are without mappings.
+Where the kernel has no MADV_POPULATE_READ (before Linux 5.14), or seccomp forbids the copy, `can_populate` and
+`can_copy` return False, and files are read and written without mappings.
 
-Rejected: copying into the mapping in user space, which no check before it makes safe; `process_vm_writev`, which marks
-pages dirty behind the file system's back, so that it may never write them; and a handler for SIGBUS, since what Python
-was in the middle of cannot be left.
+Rejected: copying into the mapping in user space, which no preceding check makes safe; `process_vm_writev`, which marks
+pages dirty without the file system's knowledge, so that they may never be written; and a SIGBUS handler, because the
+interrupted Python code cannot be abandoned.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 
 
 class Mapping(Protocol):
-    """A whole file, mapped for reading. Thread-safe but for `close`."""
+    """A whole file mapped for reading. Thread-safe except `close`."""
 
     @property
     def size_bytes(self) -> int:
-        """How much of the file is mapped: its size at the time."""
+        """The mapped size: the file's size when it was mapped."""
         ...
 
     def slice(self, at: int, length_bytes: int) -> memoryview:
-        """Return a part for a system call, which keeps all of it mapped; nobody else may look at it."""
+        """Return a part, to be passed to a system call only; the whole mapping stays until the slice is released."""
         ...
 
     def populate(self, at: int, length_bytes: int) -> None:
-        """Have a part in memory and in the page table, waiting for the disk if need be.
+        """Load a part into memory and the page table, waiting for the disk if needed.
 
         Raises:
-            OSError: EFAULT, EHWPOISON: the file is shorter by now, or cannot be read there. Others: it cannot be done.
+            OSError: EFAULT, EHWPOISON: the file is shorter now, or cannot be read there. Others: unsupported.
         """
         ...
 
     def close(self) -> bool:
-        """Unmap; False while a slice is held, and nothing was done."""
+        """Unmap; return False, and do nothing, while a slice exists."""
         ...
 
 
@@ -64,11 +64,11 @@ class WriteMapping(Protocol):
 
     @property
     def end_bytes(self) -> int:
-        """Up to where in the file it goes."""
+        """The end of the mapping, as a position in the file."""
         ...
 
     def write(self, buffers: Sequence[Buffer], at: int) -> None:
-        """Copy all buffers behind each other to a position of the file that is mapped.
+        """Copy all buffers consecutively to a mapped position of the file.
 
         Raises:
             OSError: any part of them may have been written.
@@ -76,12 +76,12 @@ class WriteMapping(Protocol):
         ...
 
     def close(self) -> None:
-        """Unmap; what was written stays."""
+        """Unmap; written bytes stay in the file."""
         ...
 
 
 class RealMapping:
-    """See `Mapping`. The descriptor may be closed afterwards."""
+    """A `Mapping` of a descriptor, which may be closed afterwards."""
 
     __slots__ = ("_address", "_map", "size_bytes")
 
@@ -109,12 +109,12 @@ class RealMapping:
 
 
 class RealWriteMapping:
-    """See `WriteMapping`.
+    """A `WriteMapping` of a descriptor.
 
     Args:
-        fd: of the file, open for reading and writing.
-        at: from the page that holds this position ...
-        size_bytes: ... to here, the size of the file.
+        fd: the file, open for reading and writing.
+        at: the mapping begins with the page that holds this position.
+        size_bytes: the mapping ends here, at the size of the file.
     """
 
     __slots__ = ("_address", "_begin", "_map", "end_bytes")
@@ -127,8 +127,8 @@ class RealWriteMapping:
 
     def write(self, buffers: Sequence[Buffer], at: int) -> None:
         """See `WriteMapping.write`."""
-        assert self._begin <= at, "what lies in front was written before"
-        assert at + sum(map(len, buffers)) <= self.end_bytes, "take the space first"
+        assert self._begin <= at, "position before the mapping"
+        assert at + sum(map(len, buffers)) <= self.end_bytes, "position beyond the allocated space"
         to = self._address + at - self._begin
         parts = [buffer for buffer in buffers if len(buffer)]
         for first in range(0, len(parts), _IOV_MAX):
@@ -156,7 +156,7 @@ def can_populate() -> bool:
 
 @functools.cache
 def can_copy() -> bool:
-    """Whether the kernel copies within this process when it is asked to."""
+    """Whether the kernel permits `process_vm_readv` within this process."""
     said = b"copied"
     with mmap.mmap(-1, PAGE_BYTES) as page:
         try:
@@ -167,9 +167,9 @@ def can_copy() -> bool:
 
 
 def read_ahead(fd: int, at: int, length_bytes: int) -> None:
-    """Have the kernel begin to read a part of a file if its end is not in memory: all of it at once, not page by page.
+    """Have the kernel read a part of a file in one request if its end is not in memory, instead of page by page.
 
-    It is a hint: what the kernel says to it does not matter, and what lies behind the file's end is left out.
+    This is a hint: errors are ignored, and bytes beyond the end of the file are left out.
     """
     length_bytes = min(length_bytes, os.fstat(fd).st_size - at)
     if length_bytes <= 0:
@@ -187,14 +187,14 @@ def read_ahead(fd: int, at: int, length_bytes: int) -> None:
 
 
 def address_of(buffer: Buffer | mmap.mmap) -> int:
-    """Return where a buffer lies, which nobody keeps there."""
+    """Return the address of a buffer; the caller keeps the buffer alive."""
     address: int = pa.py_buffer(buffer).address
     return address
 
 
 @functools.cache
 def _libc() -> ctypes.CDLL:
-    """Return the C library, whose calls give the interpreter's lock away."""
+    """Return the C library; ctypes releases the GIL during its calls."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     libc.process_vm_readv.restype = ctypes.c_ssize_t
@@ -211,7 +211,7 @@ def _advise(address: int, length_bytes: int, advice: int) -> None:
 
 
 def _copy(to: int, parts: Sequence[Buffer]) -> int:
-    """Copy buffers behind each other to an address, in the kernel; return how much that was."""
+    """Have the kernel copy buffers consecutively to an address; return the number of bytes."""
     length_bytes = sum(map(len, parts))
     local = _Part(to, length_bytes)
     remote = (_Part * len(parts))(*[_Part(address_of(part), len(part)) for part in parts])

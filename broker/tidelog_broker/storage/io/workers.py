@@ -1,12 +1,11 @@
-"""Threads on which the node's files are read and written, so that its event loop never waits for a disk.
+"""Worker threads for file I/O, so that the event loop never waits for a disk.
 
-A key always goes to the same thread, so the work of one partition runs in the order in which it was submitted. A
-thread is begun by the first work that needs it. Rejected: `ThreadPoolExecutor`, which has one queue for all threads
-and gives no order per key.
+A key always maps to the same thread, so the work of one partition runs in the order of submission. A thread starts with
+its first work. Rejected: `ThreadPoolExecutor`, which has one queue for all threads and gives no order per key.
 
-Some work is only a head start: taking space ahead, syncing rolled segments. Whoever needs the result does the work
-himself if it has not been done, and meets the errors where they can be answered; so it is `offer`ed, and an offer is
-simply declined where much waits already: nothing that was submitted waits for more than a few head starts.
+Some work is optional and done early: preallocating space, syncing rolled segments. If it has not been done, the caller
+that needs the result does it itself and handles its errors. Such work is passed to `offer`, which declines it when the
+queue is long, so submitted work waits for few optional tasks.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PENDING_MAX: Final = 65_536
-"""Per thread. The node's own caps on bytes and batches in flight hold long before; this one guards against bugs."""
+"""Per thread. The node's limits on bytes and batches in flight apply long before; this bound guards against bugs."""
 
 HEAD_STARTS_MAX: Final = 16
-"""How much may wait for a thread that still takes offers."""
+"""Queue length from which a thread declines offers."""
 
 
 class WorkersFullError(Exception):
-    """More work was submitted than may wait."""
+    """The queue of a worker thread is full."""
 
 
 class IoWorkers:
@@ -44,11 +43,11 @@ class IoWorkers:
         self._closed = False
 
     def submit(self, key: int, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run `fn` on the thread of `key`, after everything that was submitted with the key before.
+        """Run `fn` on the thread of `key`, after all work submitted with this key before.
 
         Raises:
-            WorkersFullError: too much is waiting.
-            RuntimeError: after `close`.
+            WorkersFullError: the queue is full.
+            RuntimeError: the workers are closed.
         """
         future: Future[T] = Future()
 
@@ -57,7 +56,7 @@ class IoWorkers:
                 return
             try:
                 result = fn(*args, **kwargs)
-            except BaseException as error:  # noqa: BLE001 (whatever it is, it belongs to whoever waits)
+            except BaseException as error:  # noqa: BLE001 (any exception belongs to the future's consumer)
                 future.set_exception(error)
             else:
                 future.set_result(result)
@@ -66,7 +65,7 @@ class IoWorkers:
         return future
 
     def post(self, key: int, run: Callable[[], None]) -> None:
-        """Run `run`, which must not raise, as `submit` does but without a future: for the hot path.
+        """Run `run`, which must not raise, like `submit` but without a future: for the hot path.
 
         Raises:
             WorkersFullError, RuntimeError: as `submit`.
@@ -74,7 +73,7 @@ class IoWorkers:
         number = key % len(self._queues)
         work = self._queues[number]
         if work.qsize() >= self._pending_max:
-            raise WorkersFullError(f"{self._pending_max} pieces of work wait for a thread of {self._name!r}")
+            raise WorkersFullError(f"{self._pending_max} tasks are queued for a thread of the workers {self._name!r}")
         with self._lock:
             if self._closed:
                 raise RuntimeError(f"the workers {self._name!r} are closed")
@@ -85,7 +84,7 @@ class IoWorkers:
             work.put(run)
 
     def offer(self, run: Callable[[], None], *, key: int = 0) -> bool:
-        """As `post`, for a head start; False when nobody will do it and the caller is on its own."""
+        """Submit optional work; return False if it was declined."""
         if self._queues[key % len(self._queues)].qsize() >= HEAD_STARTS_MAX:
             return False
         try:
@@ -95,7 +94,7 @@ class IoWorkers:
         return True
 
     def close(self) -> None:
-        """Take no more work, finish what was submitted, end the threads."""
+        """Refuse new work, finish submitted work, and join the threads."""
         with self._lock:
             self._closed = True
             threads = [thread for thread in self._threads if thread is not None]
@@ -108,4 +107,4 @@ class IoWorkers:
 def _run(work: queue.SimpleQueue[Callable[[], None] | None]) -> None:
     while (run := work.get()) is not None:
         run()
-        del run  # what the work held must not live until the next one comes
+        del run  # Release the work's objects before waiting for the next.

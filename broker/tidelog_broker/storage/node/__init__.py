@@ -1,1 +1,1 @@
-"""What a node keeps beside its logs: the data directory's identity, journals, fences."""
+"""A node's files besides its logs: the identity of the data directory, journals, fences."""

@@ -1,8 +1,8 @@
-"""DATA/meta/fences: what this node has promised and accepted, per partition and epoch.
+"""DATA/meta/fences: the promised and accepted ballots of this node, per partition and epoch.
 
-An entry replaces the one before it of the same partition and epoch, and never goes back: the promised ballot only
-rises, and so does the accepted one, which never exceeds the promise. A dropped fence is gone from the state; its
-decision stands in the metadata journal by then.
+An entry replaces the previous one of the same partition and epoch. The promised ballot and the accepted ballot never
+decrease, and the accepted ballot never exceeds the promise. A dropped fence is removed; its decision is in the metadata
+journal by then.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from tidelog_proto import broker_pb2 as pb
 
 
 def fence_key(entry: pb.FenceEntry) -> tuple[bytes, int, int]:
-    """Return what a fence is about: topic id, partition and epoch."""
+    """Return the key of a fence: topic id, partition and epoch."""
     return entry.topic_id, entry.partition, entry.epoch
 
 
 def _regression(entry: pb.FenceEntry, old: pb.FenceEntry | None) -> str:
-    """Return what an entry would take back; empty when it only goes forward."""
+    """Return how an entry would regress from the previous one; empty if it does not."""
     if entry.dropped:
         return ""
     where = f"partition {entry.partition}, epoch {entry.epoch}"
     if entry.HasField("accepted") and _order(entry.accepted) > _order(entry.promised):
-        return f"{where}: a ballot accepted above the promise"
+        return f"{where}: the accepted ballot is above the promise"
     if old is None or old.dropped:
         return ""
     if _order(entry.promised) < _order(old.promised):
-        return f"{where}: the promise would go back"
+        return f"{where}: the promised ballot would decrease"
     if _order(entry.accepted) < _order(old.accepted):
-        return f"{where}: the accepted ballot would go back"
+        return f"{where}: the accepted ballot would decrease"
     if old.HasField("accepted") and entry.accepted == old.accepted and entry.accepted_value != old.accepted_value:
-        return f"{where}: another value under the same ballot"
+        return f"{where}: two values accepted under the same ballot"
     if entry.deleting_below < old.deleting_below:
-        return f"{where}: what is to be deleted would become less"
+        return f"{where}: deleting_below would decrease from {old.deleting_below} to {entry.deleting_below}"
     if old.HasField("descriptor") and entry.descriptor != old.descriptor:
         return f"{where}: the epoch's descriptor would change"
     return ""

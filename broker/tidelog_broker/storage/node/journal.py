@@ -20,20 +20,19 @@
 | 40 | | payload, zero-padded to a multiple of 64 |
 
 Entries begin at multiples of 64 bytes; a zero magic ends the content. `append` returns when the group is synced. As in
-the segment log, a bad entry that a later one says was synced is damage: the journal refuses to open, because a
-default in place of a lost promise is how acknowledged data gets lost. So it does where the file is missing: it is made
-once, with the data directory. Without such a later entry it is a torn group
-that nobody was told about, and is zeroed.
+the segment log, a bad entry that a later one declares synced is damage: the journal refuses to open, because replacing
+a lost promise by a default would lose acknowledged data. It also refuses if the file is missing: it is created once,
+with the data directory. A bad entry that no later one covers is a torn group that was never acknowledged, and is
+zeroed.
 
-So that the newest group does not stay one that may rot unseen, a mark follows it: an entry with the magic `TLJM` and no
-payload, which says that all before it was synced. One is written when nothing has been appended for a moment, at a
-clean stop, when a journal is opened that has none, and as the end of what a compaction writes. What is left is a group
-that came right before a crash and rots before the next start; closing that gap would take a second sync of every group.
+So that rot in the newest group is detected, a mark follows it: an entry with the magic `TLJM` and no payload, which
+declares everything before it synced. A mark is written after a short time without appends, at a clean stop, when a
+journal without one is opened, and at the end of a compacted file. Rot stays undetected only in a group that was written
+right before a crash and rots before the next start; closing that gap would need a second sync of every group.
 
-Space is taken ahead, so that a disk that others have filled still takes the entries that end an epoch. Compaction
-writes the live entries beside and renames; the old file stands until the new one is durable. Once the new one has the
-name there is no way back: any error from there on, a full disk too, is final, because the old file has no name any more
-and what was appended to it would be gone at the next open.
+Space is preallocated, so that a full disk still takes the entries that end an epoch. Compaction writes the live entries
+to a new file and renames it; the old file is kept until the new one is durable. After the rename any error is final, a
+full disk included: the old file has no name any more, and later entries written to it would be gone at the next open.
 """
 
 from __future__ import annotations
@@ -62,13 +61,13 @@ JOURNAL_HEADER_BYTES: Final = 64
 ENTRY_HEADER_BYTES: Final = 40
 PAYLOAD_BYTES_MAX: Final = MIB
 RESERVE_BYTES: Final = MIB
-"""Space that is kept taken ahead of the end."""
+"""Space preallocated after the end."""
 JOURNAL_BYTES_MAX: Final = 1024 * MIB
-"""A journal that is larger is not one of ours."""
+"""Largest size of a valid journal."""
 
 _MISSING: Final = (
-    "it was made with the data directory, and what this node has promised was in it: give a node in its place an empty "
-    "directory (--replace), or restore this one as a whole if no other node has its data"
+    "it was created with the data directory and held this node's promises: replace the node by one with an empty "
+    "directory (--replace), or restore the whole directory from a backup if no other node has its data"
 )
 _VERSION: Final = 1
 _ENTRY_MAGIC_BYTES: Final = b"TLJE"
@@ -98,36 +97,36 @@ class Journal:
         self._end_position = end_position
         self._allocated_bytes = file.size()
         self._is_marked = is_marked
-        """Whether a mark follows the newest group, or there is none."""
+        """Whether a mark follows the newest group, or the journal is empty."""
         self._failure = ""
 
     @staticmethod
     def make(fs: FileSystem, path: Path, magic: bytes) -> None:
-        """Make an empty journal, durably; one that a start made which was cut short stays if nothing is in it.
+        """Create an empty journal, durably; an empty one left by an interrupted start is kept.
 
         Raises:
-            DamagedError: there is one that holds something, or is damaged.
+            DamagedError: a journal exists that has entries or is damaged.
             DiskFullError: no space.
-            StorageFailedError: the disk does not read or write.
+            StorageFailedError: the disk cannot be read or written.
         """
         if fs.exists(path):
             journal, payloads = Journal.open(fs, path, magic)
             journal.close()
             if payloads:
-                raise DamagedError(f"{path} holds {len(payloads)} entries where it was to be made")
+                raise DamagedError(f"{path} cannot be created: it already holds {len(payloads)} entries")
             return
         try:
             _write_file(fs, path, magic, [])[0].close()
         except OSError as error:
-            raise space_or_failure(f"{path} cannot be made", error) from error
+            raise space_or_failure(f"{path} cannot be created", error) from error
 
     @classmethod
     def open(cls, fs: FileSystem, path: Path, magic: bytes) -> tuple[Journal, list[bytes]]:
-        """Open a journal, and return it with its payloads in order. One that is missing is damaged, never empty.
+        """Open a journal, and return it with its payloads in order. A missing file is damage.
 
         Raises:
-            DamagedError: it is missing, or something in it was synced once and is not what it was.
-            StorageFailedError: the disk does not read or write.
+            DamagedError: the file is missing, or synced bytes have changed.
+            StorageFailedError: the disk cannot be read or written.
         """
         assert len(magic) == 4
         try:
@@ -151,13 +150,13 @@ class Journal:
 
     @property
     def size_bytes(self) -> int:
-        """What it holds, without the space taken ahead."""
+        """The size of its content, without preallocated space."""
         return self._end_position
 
     def has_reserve(self) -> bool:
-        """Take the reserve if the disk has space for it, and return whether it is taken.
+        """Allocate the reserve if the disk has space, and return whether it is allocated.
 
-        Entries that can be left out are not to use it up.
+        Optional entries must not use up the reserve.
 
         Raises:
             StorageFailedError: the disk failed, now or before.
@@ -187,7 +186,7 @@ class Journal:
         self._is_marked = False
 
     def mark(self) -> None:
-        """Write down that everything is synced, unless that stands there, or the disk is too full for it.
+        """Write a mark that everything is synced, unless one is the last entry or the disk is full.
 
         Raises:
             StorageFailedError: the write or sync failed, now or before.
@@ -211,7 +210,7 @@ class Journal:
         """Replace the content by these payloads, atomically.
 
         Raises:
-            DiskFullError: no space for the new file; the old one goes on.
+            DiskFullError: no space for the new file; the old one stays in use.
             StorageFailedError: the disk failed.
         """
         self._check()
@@ -230,16 +229,16 @@ class Journal:
         self._is_marked = True
 
     def close(self) -> None:
-        """Leave a mark and close the file; everything in it is synced already."""
+        """Write a mark and close the file; all entries are synced already."""
         if not self._failure:
-            with contextlib.suppress(StorageFailedError):  # nothing is lost; the next open checks what is there
+            with contextlib.suppress(StorageFailedError):  # Nothing is lost; the next open checks the content.
                 self.mark()
         if self._failure != "it is closed":
             self._failure = "it is closed"
             self._file.close()
 
     def _take_space(self, length_bytes: int) -> None:
-        """Keep the reserve ahead of the end; when the disk is full, live on it until it is used up."""
+        """Keep the reserve allocated after the end; on a full disk, use it up."""
         needed = self._end_position + length_bytes
         if needed + RESERVE_BYTES // 2 <= self._allocated_bytes:
             return
@@ -248,13 +247,13 @@ class Journal:
             self._allocated_bytes = needed + RESERVE_BYTES
         except OSError as error:
             if not is_shortage(error):
-                raise self._fail("taking space", error) from error
+                raise self._fail("allocating space", error) from error
             if needed > self._allocated_bytes:
                 raise space_or_failure(f"no space for {length_bytes} bytes in {self.path}", error) from error
 
     def _check(self) -> None:
         if self._failure:
-            raise StorageFailedError(f"{self.path} takes nothing more: {self._failure}")
+            raise StorageFailedError(f"{self.path} takes no more writes: {self._failure}")
 
     def _fail(self, what: str, error: OSError) -> StorageFailedError:
         self._failure = f"{what} failed: {error}"
@@ -268,7 +267,7 @@ def _pack_header(magic: bytes, nonce: int) -> bytes:
 
 
 def _pack_entries(payloads: Sequence[bytes], *, nonce: int, position: int) -> bytes:
-    """Return a group's bytes; each entry says that everything before the group is synced."""
+    """Return a group's bytes; each entry declares everything before the group synced."""
     synced_position = position
     parts: list[bytes] = []
     for payload in payloads:
@@ -288,7 +287,7 @@ def _pack_mark(*, nonce: int, position: int) -> bytes:
 
 
 def _write_file(fs: FileSystem, path: Path, magic: bytes, payloads: Sequence[bytes]) -> tuple[File, int, int]:
-    """Write a journal beside `path`, sync it and give it its name; return it open, its nonce and its end.
+    """Write a journal beside `path`, sync it and rename it; return it open, its nonce and its end.
 
     Raises:
         OSError: nothing has changed.
@@ -300,7 +299,7 @@ def _write_file(fs: FileSystem, path: Path, magic: bytes, payloads: Sequence[byt
     nonce = secrets.randbits(64)
     blob = _pack_header(magic, nonce) + _pack_entries(payloads, nonce=nonce, position=JOURNAL_HEADER_BYTES)
     if payloads:
-        blob += _pack_mark(nonce=nonce, position=len(blob))  # it has no name before all of it is synced
+        blob += _pack_mark(nonce=nonce, position=len(blob))  # The file is renamed only after all of it is synced.
     file = fs.open(unnamed, create=True)
     try:
         file.allocate(0, len(blob) + RESERVE_BYTES)
@@ -309,7 +308,7 @@ def _write_file(fs: FileSystem, path: Path, magic: bytes, payloads: Sequence[byt
         fs.rename(unnamed, path)
     except BaseException:
         file.close()
-        with contextlib.suppress(OSError):  # the first error is the one to report; the next open removes it
+        with contextlib.suppress(OSError):  # The first error is reported; the next open removes the file.
             fs.unlink(unnamed)
         raise
     try:
@@ -324,10 +323,10 @@ def _write_file(fs: FileSystem, path: Path, magic: bytes, payloads: Sequence[byt
 
 
 def _recover(file: File, magic: bytes) -> tuple[int, list[bytes], int, bool]:
-    """Return a journal's nonce, payloads, end, and whether a mark is the last; a torn tail is zeroed.
+    """Return a journal's nonce, payloads, end, and whether a mark is the last entry; zero a torn tail.
 
     Raises:
-        DamagedError: what was synced is bad.
+        DamagedError: synced bytes are corrupt.
     """
     if file.size() > JOURNAL_BYTES_MAX:
         raise DamagedError.at(file.path, 0, f"{file.size()} bytes; a journal has at most {JOURNAL_BYTES_MAX}")
@@ -351,8 +350,8 @@ def _recover(file: File, magic: bytes) -> tuple[int, list[bytes], int, bool]:
             break
     synced_position = max(JOURNAL_HEADER_BYTES, _newest_synced_position(data, nonce))
     if synced_position > position:
-        raise DamagedError.at(file.path, position, "an entry that was synced does not check")
-    # The newest group, its mark and the zeroes behind may be in the page cache only, and clean there: see `rewrite`.
+        raise DamagedError.at(file.path, position, "a synced entry has a bad header or checksum")
+    # The newest group, its mark and the zeroes after it may be in the page cache only, and clean there: see `rewrite`.
     file.pwritev([data[synced_position:position], bytes(len(data) - position)], synced_position)
     file.datasync()
     return nonce, payloads, position, is_marked
@@ -363,14 +362,14 @@ def _parse_header(data: bytes, magic: bytes) -> int:
         raise LayoutError("the journal is shorter than its header")
     found, version, nonce, crc = _HEADER.unpack_from(data)
     if found != magic or crc != crc32c(memoryview(data)[: JOURNAL_HEADER_BYTES - 4]):
-        raise LayoutError("the journal's header does not check")
+        raise LayoutError("journal header has a bad magic or checksum")
     if version != _VERSION:
         raise LayoutError(f"journal version {version}; this build reads {_VERSION}")
     return int(nonce)
 
 
 def _parse_head(data: bytes, at: int, nonce: int, wanted_magic: int) -> tuple[int, int, int] | None:
-    """Return payload length, synced position and payload CRC of the entry or mark at `at`; None when there is none."""
+    """Return payload length, synced position and payload CRC of the entry or mark at `at`; None without one."""
     if len(data) - at < ENTRY_HEADER_BYTES:
         return None
     magic, length, found_nonce, position, synced_position, payload_crc, crc = _ENTRY.unpack_from(data, at)
@@ -391,7 +390,7 @@ def _parse_entry(data: bytes, at: int, nonce: int) -> bytes | None:
 
 
 def _newest_synced_position(data: bytes, nonce: int) -> int:
-    """Return how far the entries and marks anywhere in the file say that it was synced; 0 without any."""
+    """Return the highest synced position in any entry or mark of the file; 0 without one."""
     newest = 0
     for magic_bytes in (_ENTRY_MAGIC_BYTES, _MARK_MAGIC_BYTES):
         magic = int.from_bytes(magic_bytes, "little")

@@ -1,8 +1,8 @@
-"""DATA/meta/lives: the lives that this directory has had, and what is known of those of other nodes.
+"""DATA/meta/lives: the incarnations of this data directory, and the known ones of other nodes.
 
-An entry about another directory replaces the one before it of the same directory. Entries about this directory itself
-are kept for each life: those that it has had (`own`), with the last durable tick, and starts that it does not contain
-(`elsewhere`). `dropped` removes one. Why they are kept: `core.lives`, `core.known_lives`.
+An entry about another directory replaces the previous entry of that directory. Entries about this directory are kept
+per incarnation: its own (`own`), with the last durable tick, and starts of other copies of it (`elsewhere`). `dropped`
+removes an entry. See `core.lives` and `core.known_lives` for their use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _key(entry: pb.KnownLife) -> Hashable:
 
 
 def _fault(entry: pb.KnownLife, _before: pb.KnownLife | None) -> str:
-    return "" if entry.incarnation else f"a life of the node {entry.node_id!r} has no incarnation"
+    return "" if entry.incarnation else f"an entry of the node {entry.node_id!r} has no incarnation"
 
 
 LIVES: Final = JournalKind(

@@ -1,7 +1,7 @@
-"""DATA/meta/journal: the decided chains of epochs, as they were decided.
+"""DATA/meta/journal: the decided chain of epochs of each partition.
 
-Of each partition there is its genesis, and its decisions in order. What they mean, and whether they continue each
-other, is the chain's business; the journal keeps them, and forgets a partition when it is told to.
+Each partition has its genesis and its decisions in order. The chain itself checks that decisions continue each other;
+the journal only stores them, and drops a partition when an entry says so.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 def _fault(entry: pb.ChainEntry, _before: pb.ChainEntry | None) -> str:
-    return "" if entry.WhichOneof("entry") else "an entry of a kind that this version does not know"
+    return "" if entry.WhichOneof("entry") else "an entry has an unknown kind; use the newer build that wrote it"
 
 
 CHAINS: Final = JournalKind(

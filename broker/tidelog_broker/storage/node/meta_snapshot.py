@@ -1,8 +1,8 @@
-"""The file in which a node keeps what it knows of `__meta`: `8 bytes magic | u32 CRC32C | MetaSnapshot`.
+"""The snapshot of `__meta` that a node keeps: `8 bytes magic | u32 CRC32C | MetaSnapshot`.
 
-A node that starts while `__meta` cannot be read (no quorum, or it stores none of it) still has to know its topics,
-their first epochs and the other nodes. This is a copy of committed records and nothing more: a file that is damaged or
-missing costs waiting for `__meta`, never data, so it is said and passed over. It is replaced as a whole.
+A node that starts while `__meta` cannot be read (no quorum, or it stores none of it) still needs its topics, their
+first epochs and the other nodes. The snapshot only copies committed records: if it is damaged or missing, the node logs
+that and waits for `__meta`; no data is lost. It is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def save_meta_snapshot(fs: FileSystem, path: Path, snapshot: pb.MetaSnapshot) ->
     """Replace the file durably.
 
     Raises:
-        OSError: it could not be written; the old one is still there.
+        OSError: it could not be written; the old file is unchanged.
     """
     payload = snapshot.SerializeToString()
     unnamed = path.with_name(path.name + NEW_SUFFIX)
@@ -43,7 +43,7 @@ def save_meta_snapshot(fs: FileSystem, path: Path, snapshot: pb.MetaSnapshot) ->
 
 
 def load_meta_snapshot(fs: FileSystem, path: Path) -> pb.MetaSnapshot | None:
-    """Return what was saved last; None without a file, or with one that is damaged."""
+    """Return the last saved snapshot; None if the file is missing or damaged."""
     if not fs.exists(path):
         return None
     try:
@@ -52,8 +52,8 @@ def load_meta_snapshot(fs: FileSystem, path: Path) -> pb.MetaSnapshot | None:
         crc = int.from_bytes(data[len(MAGIC) : _HEAD_BYTES], "little")
         if data[: len(MAGIC)] == MAGIC and crc == crc32c(data[_HEAD_BYTES:]):
             return pb.MetaSnapshot.FromString(data[_HEAD_BYTES:])
-        problem = "its magic or its CRC is wrong"
+        problem = "bad magic or CRC"
     except (OSError, DecodeError) as error:
         problem = str(error)
-    log.warning("%s is not used (%s): this node waits for __meta instead", path, problem)
+    log.warning("ignoring the snapshot %s: %s; this node waits for __meta instead", path, problem)
     return None

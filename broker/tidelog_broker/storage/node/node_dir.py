@@ -1,31 +1,30 @@
-"""The data directory of a node: whose it is, that nobody else uses it, and which life of the node this is.
+"""The data directory of a node: its identity, its lock, and the node's incarnation.
 
-`node.json` holds the format version, node and cluster id, the boot counter (raised durably at every open), the
-kernel's boot id of the last open, whether that one was closed cleanly, whether the cluster has admitted the node,
-whether the machine went down without every log knowing it yet, the directory's own random id, and to which
-directories other founders are bound here (`core.membership.admission`). It is the last that is made of a new
-directory: where it is, the journals have been, and one that is missing is lost; where it is not, there must be no data
-either.
-The incarnation is made of the boot counter and a nonce, see `core.incarnation`. A directory of another version or of
-another cluster, or with foreign files in it, is refused, never adopted.
+`node.json` holds the format version, node id and cluster id, the boot counter (incremented durably at every open), the
+kernel's boot id of the last open, whether the last stop was clean, whether the cluster has admitted the node, whether a
+machine crash is not recorded in every log yet, the directory's random id, and the directories to which other founders
+are bound (`core.membership.admission`). It is the last file created in a new directory: if it exists, the journals
+existed, and a missing journal is lost; if it does not, there must be no data. The incarnation consists of the boot
+counter and a nonce, see `core.incarnation`. A directory of another version or cluster, or with foreign files, is
+refused.
 
-A new directory is made for one of three kinds of node; an old one knows by itself which it is:
+A new directory is created for one of three kinds of node; an existing one knows its kind:
 
-    single     no cluster id is given: the node makes one up and has nobody to ask, so it is admitted at once
+    single     no cluster id is given: the node generates one and has no peers to ask, so it is admitted at once
     founder    cluster and node id are given, both from the bootstrap file
-    joiner     the cluster id is given, and the node makes up an id of its own unless it is given one, too
+    joiner     the cluster id is given, and the node generates a node id unless one is given
 
-Founders and joiners are not admitted at first: before its first vote the node has the cluster agree that its id has
-this directory (see `admitting`) and then calls `mark_admitted`. A node whose disk was wiped would otherwise come back
-without its promises, under its old name. The mark is durable and separate from the boot counter, so that a crash
-between the two, or starting often enough, does not launder an empty directory.
+Founders and joiners begin unadmitted: before its first vote the node has the cluster agree that its id belongs to this
+directory (see `admitting`) and then calls `mark_admitted`. Otherwise a node with a wiped disk would return under its
+old id without its promises. The mark is durable and separate from the boot counter, so that neither a crash in between
+nor repeated starts make an empty directory count as admitted.
 
 Version 1 had neither the directory's id nor bindings. Such a directory gets its id when it is opened, and stays
-admitted if it was. A build of version 1 would drop what is bound with the next write, so it must not open this one.
-Version 2 had no journal of lives and no refusal; an empty journal is made when such a directory is opened.
+admitted if it was. A build of version 1 would drop the bindings at its next write, so it must not open this one.
+Version 2 had no journal of lives and no refusal; an empty journal is created when such a directory is opened.
 
 A directory that other nodes have found to be an older copy of itself (`core.lives`) is refused at every later start:
-`mark_refused` keeps the reason here.
+`mark_refused` stores the reason.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ _FIRST_WITH_LIVES: Final = 3
 _VERSIONS_READ: Final = (1, 2, FORMAT_VERSION)
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _NODE_JSON_BYTES_MAX: Final = 1024 * 1024
-"""Enough for bindings of as many founders as there may be, whose ids have 128 bytes or fewer."""
+"""Enough for the bindings of the largest number of founders, with ids of at most 128 bytes."""
 _NODE_JSON: Final = "node.json"
 _LOCK: Final = "lock"
 _META: Final = "meta"
@@ -74,12 +73,12 @@ _LIVES: Final = "lives"
 _STATE: Final = "state"
 _PARTITIONS: Final = "partitions"
 _OURS_WHILE_NEW: Final = {_NODE_JSON + NEW_SUFFIX, _LOCK, _META, _PARTITIONS, "lost+found"}
-"""What may lie in a directory without a node.json: the beginnings of one, or of a file system."""
+"""Names allowed in a directory without a node.json: those of an unfinished creation, or of a file system."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """What node.json holds. The boot counter is below the greatest there is, so that one more start has a number."""
+    """The contents of node.json. The boot counter is below its maximum, so that one more start is possible."""
 
     format_version: int
     node_id: str
@@ -92,7 +91,7 @@ class NodeRecord:
     directory_id: str
     bound: dict[str, str] = field(default_factory=dict[str, str])
     refused: str = ""
-    """Why the cluster refuses this directory for good; empty unless it does."""
+    """Why the cluster refuses this directory permanently; empty unless it does."""
 
 
 class NodeDir:
@@ -106,20 +105,20 @@ class NodeDir:
         self.cluster_id = bytes.fromhex(record.cluster_id)
         self.incarnation = make_incarnation(record.boot_counter, nonce)
         self.machine_rebooted = machine_rebooted
-        """The machine went down under the node: the kernel is another one and the last stop was not clean.
+        """Whether the machine crashed: the kernel's boot id has changed and the last stop was not clean.
 
-        So it is at every start until one has got so far that each log knows it, see `mark_reboot_noted`.
+        Stays True at every start until each log has recorded the crash, see `mark_reboot_noted`.
         """
         self._fs = fs
         self._lock = lock
         self._record = record
         self._closed = False
         self._writing = threading.Lock()
-        """Held from reading the record to having written the next one, and while the directory is given up."""
+        """Held while the record is read and rewritten, and while the directory is closed."""
 
     @property
     def partitions(self) -> Path:
-        """Where the partitions' directories lie."""
+        """The directory of the partitions' directories."""
         return self.path / _PARTITIONS
 
     @property
@@ -139,21 +138,21 @@ class NodeDir:
 
     @property
     def meta_state(self) -> Path:
-        """The file of what is known of `__meta`, beside its log."""
+        """The file of the `__meta` snapshot."""
         return self.path / _META / _STATE
 
     @property
     def directory_id(self) -> bytes:
-        """What tells this directory from any other one, also one of a node of the same name: 16 random bytes."""
+        """The directory's id, 16 random bytes: it differs even between directories of the same node id."""
         return bytes.fromhex(self._record.directory_id)
 
     @property
     def admitted(self) -> bool:
-        """Whether the cluster has had this node before; until then the directory proves nothing about its past."""
+        """Whether the cluster has admitted this node; until then an empty directory may be a wiped one."""
         return self._record.admitted
 
     def mark_admitted(self) -> None:
-        """Write down that the cluster does not know this node's id as that of another; then it may vote.
+        """Record that the cluster knows this node's id as that of this directory; then the node may vote.
 
         Raises:
             NodeDirError: it could not be written; the node must not take part.
@@ -162,16 +161,16 @@ class NodeDir:
             self._rewrite(lambda record: replace(record, admitted=True))
 
     def bound(self, node_id: str) -> bytes:
-        """Return the directory to which a founder is bound here; empty when it is not."""
+        """Return the directory id to which a founder is bound; empty if it is not bound."""
         return bytes.fromhex(self._record.bound.get(node_id, ""))
 
     def bind(self, node_id: str, directory_id: bytes) -> bytes:
-        """Write down, once and for all, which directory another founder has; return the one that stands there now.
+        """Bind another founder to its directory, once and for all; return the directory to which it is bound now.
 
-        For any thread.
+        Thread-safe.
 
         Raises:
-            NodeDirError: it could not be written, and does not count; or there are as many as there may be.
+            NodeDirError: it could not be written, and does not count; or the limit of bindings is reached.
         """
         assert len(directory_id) == DIRECTORY_ID_BYTES
 
@@ -179,16 +178,16 @@ class NodeDir:
             if node_id in record.bound:
                 return record
             if len(record.bound) >= NODES_MAX:
-                raise NodeDirError(f"{self.path / _NODE_JSON} holds bindings of {NODES_MAX} founders already")
+                raise NodeDirError(f"{self.path / _NODE_JSON} already holds {NODES_MAX} founder bindings, the maximum")
             return replace(record, bound=record.bound | {node_id: directory_id.hex()})
 
         self._rewrite(bound)
         return self.bound(node_id)
 
     def mark_refused(self, why: str) -> None:
-        """Write down that this directory is an older copy of a node's, so that every later start is refused.
+        """Record that this directory is an older copy, so that every later start is refused.
 
-        Nothing is written if another process has opened this same directory since, on a file system without locks.
+        Nothing is written if another process has opened this directory since, on a file system without locks.
 
         Raises:
             NodeDirError: it could not be written; the next start asks the cluster again.
@@ -201,16 +200,16 @@ class NodeDir:
             self._rewrite(lambda record: replace(record, refused=why))
 
     def mark_reboot_noted(self) -> None:
-        """Write down that every log here knows durably what a machine that went down may have taken from it.
+        """Record that every log has durably recorded the machine crash.
 
         Raises:
-            NodeDirError: it could not be written; the next start notes it once more.
+            NodeDirError: it could not be written; the next start records it again.
         """
         if self._record.unnoted_reboot:
             self._rewrite(lambda record: replace(record, unnoted_reboot=False))
 
     def mark_clean(self) -> None:
-        """Write down that everything was closed cleanly: call it last, when every log is synced and closed.
+        """Record a clean stop. Call it last, when every log is synced and closed.
 
         Raises:
             NodeDirError: it could not be written; the next start treats this stop as a crash.
@@ -219,7 +218,7 @@ class NodeDir:
 
     def _rewrite(self, change: Callable[[NodeRecord], NodeRecord]) -> None:
         with self._writing:
-            if self._closed:  # without its lock another process may have the directory
+            if self._closed:  # Without the lock another process may have opened the directory.
                 raise NodeDirError(f"{self.path} is closed")
             record = change(self._record)
             if record is self._record:
@@ -246,19 +245,19 @@ def open_node_dir(
     cluster_id: bytes | None = None,
     replaces: bool = False,
 ) -> NodeDir:
-    """Lock a data directory, making it if it is missing or empty, and begin a new incarnation.
+    """Lock a data directory, creating it if it is missing or empty, and begin a new incarnation.
 
     Args:
-        path: the directory; its parents are made, too.
-        fs: the files, the real ones unless given.
-        node_id: what a new node is called (made up unless given); an existing one must be called so.
-        cluster_id: the 16 bytes of the cluster that a new node belongs to (made up unless given: a node on its own);
-            an existing one must belong to it.
-        replaces: the node that was called `node_id` has lost its data: a new one takes its place, under an id that is
-            made up. The directory must not be the old one; one that was made so before is opened as it is.
+        path: the directory; its parents are created, too.
+        fs: the file system, the real one by default.
+        node_id: the id of a new node (generated by default); an existing directory must have this id.
+        cluster_id: the 16-byte id of a new node's cluster (generated by default, for a single node); an existing
+            directory must have this id.
+        replaces: create a replacement, under a generated id, for the node `node_id` that has lost its data. The
+            directory must not be that of the old node; an existing directory of a replacement is opened as usual.
 
     Raises:
-        NodeDirLockedError: another process has it; the message names its process id.
+        NodeDirLockedError: another process has it open; the message has its process id.
         NodeDirError: foreign files, another version, another node or cluster, damage, or no permission.
     """
     assert cluster_id is None or len(cluster_id) == CLUSTER_ID_BYTES
@@ -278,15 +277,15 @@ def open_node_dir(
 
 
 def relabel(path: Path, cluster_id: bytes, nodes: Collection[pb.NodeRecord]) -> str:
-    """Give a copy of a node's data directory another cluster id, and return the node's id.
+    """Change the cluster id of a copy of a node's data directory, and return the node's id.
 
-    A node that is started with it meets nodes of that cluster only, at the addresses that are given. The lives of the
-    node's cluster are dropped, and with them a refusal: they are about nodes that this copy has left.
+    A node that starts on the copy only connects to nodes of the new cluster, at the given addresses. The journal of
+    lives and a refusal are dropped, because they concern nodes of the old cluster.
 
     Args:
         path: the directory, which no process uses.
-        cluster_id: 16 bytes, another id than the directory has.
-        nodes: the nodes of that cluster, under their ids, with their addresses; other nodes keep theirs.
+        cluster_id: 16 bytes, different from the current id.
+        nodes: the nodes of the new cluster with their ids and addresses; other nodes keep their addresses.
 
     Raises:
         NodeDirError: it is not a data directory, it is in use, it has that id already, or it cannot be written.
@@ -299,7 +298,7 @@ def relabel(path: Path, cluster_id: bytes, nodes: Collection[pb.NodeRecord]) -> 
         with closing(_lock_dir(fs, path)):
             old = _read_record(fs, path)
             if old.cluster_id == cluster_id.hex():
-                raise NodeDirError(f"{path} has the cluster id {old.cluster_id} already: give another one")
+                raise NodeDirError(f"{path} already has the cluster id {old.cluster_id}; give another one")
             lives = path / _META / _LIVES
             if fs.exists(lives):
                 fs.unlink(lives)
@@ -314,7 +313,7 @@ def relabel(path: Path, cluster_id: bytes, nodes: Collection[pb.NodeRecord]) -> 
 
 
 def _move_nodes(fs: FileSystem, state: Path, nodes: Collection[pb.NodeRecord]) -> None:
-    """Give nodes other addresses in what a directory keeps of `__meta`."""
+    """Replace nodes' addresses in the `__meta` snapshot."""
     snapshot, moved = load_meta_snapshot(fs, state), {node.node_id: node for node in nodes}
     if snapshot is None:
         return
@@ -329,7 +328,7 @@ def _move_nodes(fs: FileSystem, state: Path, nodes: Collection[pb.NodeRecord]) -
 
 
 def is_new_dir(path: Path, *, fs: FileSystem | None = None) -> bool:
-    """Whether no node has been made in this directory, so that `open_node_dir` would make one."""
+    """Whether the directory has no node yet, so that `open_node_dir` would create one."""
     return not (fs or RealFileSystem()).exists(path / _NODE_JSON)
 
 
@@ -342,13 +341,13 @@ def _make_dirs(fs: FileSystem, path: Path) -> None:
 
 
 def _keep_names(fs: FileSystem, path: Path) -> None:
-    """Make the name of a new directory durable, and those of its parents, up to the root.
+    """Make the name of a new directory durable, and those of its parents up to the root.
 
-    Also where they were found: an earlier start may have been killed between making one and syncing it, and with that
-    name a machine that loses power later would take the whole node.
+    Existing parents, too: an earlier start may have been killed between creating and syncing one, and a later power
+    loss would lose the whole data directory with that name.
     """
     for parent in path.parents:
-        with suppress(PermissionError):  # somebody else's, who made what is in it: this node can read what it makes
+        with suppress(PermissionError):  # Another user's directory, whose entries this process did not create
             fs.sync_dir(parent)
 
 
@@ -367,13 +366,13 @@ def _lock_dir(fs: FileSystem, path: Path) -> File:
         with closing(fs.open_readonly(path / _LOCK)) as file:
             holder = file.pread(32, 0).decode("ascii", "replace").strip() or "unknown"
         raise NodeDirLockedError(
-            f"{path} is in use by the process with id {holder}; stop it, or give this node a directory of its own"
+            f"{path} is in use by process {holder}; stop it, or give this node another directory"
         ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Whose directory the caller wants it to be."""
+    """The node and cluster ids that the caller expects."""
 
     node_id: str | None
     cluster_id: bytes | None
@@ -395,11 +394,11 @@ class _Asked:
         )
 
     def check(self, path: Path, old: NodeRecord) -> None:
-        """Refuse an existing directory that is not the one asked for."""
+        """Refuse an existing directory of another node or cluster."""
         if self.cluster_id is not None and old.cluster_id != self.cluster_id.hex():
             raise NodeDirError(
                 f"{path} belongs to the cluster {old.cluster_id}, not to {self.cluster_id.hex()}; "
-                "give the right directory, or the right bootstrap file or seeds"
+                "give the directory of that cluster, or the bootstrap file or seeds of this one"
             )
         if self.replaces:
             if old.node_id == self.node_id:
@@ -408,7 +407,9 @@ class _Asked:
                     "or give its replacement an empty directory"
                 )
         elif self.node_id is not None and old.node_id != self.node_id:
-            raise NodeDirError(f"{path} belongs to the node {old.node_id!r}, not to {self.node_id!r}")
+            raise NodeDirError(
+                f"{path} belongs to the node {old.node_id!r}, not to {self.node_id!r}; give this node's directory"
+            )
 
 
 def _begin(fs: FileSystem, path: Path, lock: File, asked: _Asked) -> NodeDir:
@@ -423,10 +424,10 @@ def _begin(fs: FileSystem, path: Path, lock: File, asked: _Asked) -> NodeDir:
             raise OldCopyError(f"{path}: {old.refused}")
         missing = [name for name in (_META, _PARTITIONS) if not fs.exists(path / name)]
         if missing:
-            raise NodeDirError(f"{path} has lost its {missing[0]!r} directory: restore it; starting without would lie")
+            raise NodeDirError(f"{path} has no {missing[0]!r} directory, which was created with it; restore it")
         if old.format_version < _FIRST_WITH_LIVES:
             _make_lives(fs, path)
-        # Kept over starts that end before the logs are opened, else the second one would have forgotten it.
+        # Kept over starts that end before the logs are opened, so that a second start does not clear it.
         rebooted = old.unnoted_reboot or (old.boot_id != boot_id and not old.stopped_cleanly)
         record = replace(
             old,
@@ -442,10 +443,10 @@ def _begin(fs: FileSystem, path: Path, lock: File, asked: _Asked) -> NodeDir:
 
 
 def _make_parts(fs: FileSystem, path: Path) -> None:
-    """Make the directories and empty journals, durably, before node.json says that they are there.
+    """Create the directories and empty journals, durably, before node.json exists.
 
     Raises:
-        NodeDirError: there is data, so there was a node.json.
+        NodeDirError: the directory has data, so node.json was lost.
     """
     meta, partitions = path / _META, path / _PARTITIONS
     for directory in (meta, partitions):
@@ -468,10 +469,10 @@ def _make_parts(fs: FileSystem, path: Path) -> None:
 
 
 def _make_lives(fs: FileSystem, path: Path) -> None:
-    """Make the journal of lives in a directory of an earlier version.
+    """Create the journal of lives in a directory of an earlier version.
 
     Raises:
-        NodeDirError: it cannot be made.
+        NodeDirError: it cannot be created.
     """
     try:
         TypedJournal.make(fs, path / _META / _LIVES, LIVES)
@@ -481,8 +482,8 @@ def _make_lives(fs: FileSystem, path: Path) -> None:
 
 def _lost_record(path: Path, why: str) -> str:
     return (
-        f"{path} has lost its {_NODE_JSON} ({why}): give a node in its place an empty directory (--replace), or "
-        "restore this one as a whole if no other node has its data"
+        f"{path} has data but no {_NODE_JSON} ({why}): replace the node by one with an empty directory (--replace), or "
+        "restore the whole directory from a backup if no other node has its data"
     )
 
 
@@ -496,7 +497,7 @@ def _read_record(fs: FileSystem, path: Path) -> NodeRecord:
         if version not in _VERSIONS_READ:
             age = "newer" if isinstance(version, int) and version > FORMAT_VERSION else "older"
             raise NodeDirError(
-                f"{path} has format version {version}, this build reads {_VERSIONS_READ[0]} to {FORMAT_VERSION}; use "
+                f"{path} has format version {version}; this build reads {_VERSIONS_READ[0]} to {FORMAT_VERSION}; use "
                 f"the {age} build that wrote it"
             )
         is_first = version == 1
@@ -507,7 +508,7 @@ def _read_record(fs: FileSystem, path: Path) -> NodeRecord:
             int(fields["boot_counter"]),
             str(fields["boot_id"]),
             stopped_cleanly=bool(fields["stopped_cleanly"]),
-            # Directories from before there were clusters do not say it: their nodes were alone.
+            # Directories older than clusters lack the field: their nodes were single.
             admitted=bool(fields.get("admitted", True)),
             unnoted_reboot=bool(fields.get("unnoted_reboot", False)),
             directory_id=secrets.token_hex(DIRECTORY_ID_BYTES) if is_first else str(fields["directory_id"]),

@@ -1,9 +1,9 @@
-"""A journal whose entries are messages of one kind, and what they add up to.
+"""A journal whose entries are protobuf messages of one kind, indexed by key.
 
-Each entry is about something, its key. By its kind it replaces what the journal has of that key, follows it, or ends
-it: then the key is gone. What is replaced or ended is dead, and so is the end itself. What is live comes back key by
-key, each key's in the order in which it was appended, and is never re-encoded. Once more is dead than live, compaction
-leaves the dead out.
+Each entry has a key. Depending on the kind of journal, an entry replaces the previous entries of its key, follows them,
+or ends the key. Replaced and ended entries are dead, and so is the entry that ends a key. Live entries are returned key
+by key, each key's in the order of their appends, and are never re-encoded. When dead entries take more bytes than live
+ones, compaction drops them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidelog_broker.storage.node.journal import Journal
 from tidelog_proto.limits import MIB
 
 COMPACT_AFTER_BYTES: Final = MIB
-"""Below this a journal is not worth compacting."""
+"""Smallest size at which a journal is compacted."""
 
 
 E = TypeVar("E", bound=Message)
@@ -29,15 +29,15 @@ E = TypeVar("E", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class JournalKind(Generic[E]):
-    """What the entries of a kind of journal are, and how each bears on those before it.
+    """How to parse the entries of a kind of journal, and how an entry affects previous entries of its key.
 
     Attributes:
-        magic: of the file, four bytes.
-        parse: makes an entry of its bytes; raises DecodeError.
-        key: what an entry is about.
+        magic: the magic of the file, four bytes.
+        parse: parses an entry; raises DecodeError.
+        key: returns the key of an entry.
         is_end: whether an entry ends its key.
-        is_sequel: whether an entry follows what there is of its key; otherwise it replaces that.
-        fault: says why an entry cannot follow the newest one of its key (None: there is none); empty when it can.
+        is_sequel: whether an entry follows the previous ones of its key, instead of replacing them.
+        fault: returns why an entry cannot follow the newest one of its key (None without one); empty if it can.
     """
 
     magic: bytes
@@ -49,7 +49,7 @@ class JournalKind(Generic[E]):
 
 
 class TypedJournal(Generic[E]):
-    """An open journal of one kind; used by one thread at a time. Made by `open`."""
+    """An open journal of one kind; used by one thread at a time. Created by `open`."""
 
     def __init__(self, kind: JournalKind[E], journal: Journal, payloads: Sequence[bytes]) -> None:
         self.kind = kind
@@ -68,7 +68,7 @@ class TypedJournal(Generic[E]):
 
     @staticmethod
     def make(fs: FileSystem, path: Path, kind: JournalKind[E]) -> None:
-        """Make an empty one, with the data directory; raises as `Journal.make`."""
+        """Create an empty journal, with the data directory; raises as `Journal.make`."""
         Journal.make(fs, path, kind.magic)
 
     @classmethod
@@ -76,8 +76,8 @@ class TypedJournal(Generic[E]):
         """Open the journal.
 
         Raises:
-            DamagedError: it is damaged or missing, or an entry cannot follow those before it; the node must not start
-                on a part of it, as a lost promise has no default.
+            DamagedError: it is damaged or missing, or an entry cannot follow the previous ones; the node must not
+                start with a part of it, because a lost promise has no default.
             StorageFailedError: as `Journal.open`.
         """
         journal, payloads = Journal.open(fs, path, kind.magic)
@@ -88,17 +88,17 @@ class TypedJournal(Generic[E]):
             raise
 
     def load(self) -> list[E]:
-        """Return what is live, each key's entries in their order."""
+        """Return the live entries, each key's in order."""
         return [self.kind.parse(payload) for payloads in self._live.values() for payload in payloads]
 
     def append(self, entries: Sequence[E]) -> None:
-        """Add entries; they are durable when this returns.
+        """Append entries; they are durable at return.
 
         Raises:
-            DiskFullError: no space, not even what was kept for this; nothing has changed.
+            DiskFullError: no space, and the reserve is used up; nothing has changed.
             StorageFailedError: the disk failed; the outcome is unknown until the next open.
         """
-        # Within the group, too, each entry is held against the one before it.
+        # An entry is also checked against previous entries of the same group.
         group: dict[Hashable, E] = {}
         for entry in entries:
             key = self.kind.key(entry)
@@ -128,7 +128,7 @@ class TypedJournal(Generic[E]):
         try:
             self._journal.compact([payload for payloads in self._live.values() for payload in payloads])
         except DiskFullError:
-            # The old file goes on with the space it keeps; compaction is tried again with the next entry.
+            # The old file stays in use; the next append tries to compact again.
             return
         self._dead_bytes = 0
 

@@ -1,1 +1,1 @@
-"""Data files of a node that is stopped: looked at, printed, put in order, for the commands under `tidelog log`."""
+"""Offline inspection, dump and repair of a stopped node's data files, for `tidelog log`."""

@@ -1,4 +1,4 @@
-"""Reading the records of data files offline: what can be read of each segment, and what keeps the rest from it."""
+"""Offline dump of the records in data files, with the faults of each segment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidelog_proto.batch.record_batch import RecordBatch
 
 @dataclass(frozen=True, slots=True)
 class DumpedBatch:
-    """A batch of records, and the segment that it lies in; of a topic, "" where no directory says which."""
+    """A batch of records and its segment; `topic` is empty if no directory name tells it."""
 
     path: Path
     topic: str
@@ -27,28 +27,28 @@ class DumpedBatch:
 def dump(
     fs: FileSystem, path: Path, *, from_offset: int = 0, to_offset: int | None = None
 ) -> Iterator[DumpedBatch | Finding]:
-    """Yield the batches of a log's segments in their order, and what is wrong with a segment behind its last one.
+    """Yield the batches of a log's segments in order, each segment followed by its faults.
 
-    What is no part of a log (being filled, set aside ...) is left out, unless `path` is that directory or one of its
-    segments.
+    Directories outside the log (being filled, set aside ...) are skipped, unless `path` is such a directory or one of
+    its segments.
 
     Args:
-        fs: where to read.
+        fs: the file system.
         path: a data directory, `partitions`, a partition, an epoch or one segment, as for `verify`.
-        from_offset: nothing in front of it.
-        to_offset: no batch that begins there or behind it.
+        from_offset: skip records below it.
+        to_offset: skip batches that begin at or above it.
 
     Raises:
-        NodeDirError: there is no such path, or nothing of Tidelog in it.
-        OSError: the disk does not read.
-        ProtocolError: CORRUPT_BATCH: a body is not what its checksum and header say together.
+        NodeDirError: the path does not exist or holds no Tidelog data.
+        OSError: the disk cannot be read.
+        ProtocolError: CORRUPT_BATCH: a body contradicts its checksum or header.
     """
     for report in verify(fs, path):
         is_asked_for = path in {report.path, report.path.parent}
         if report.role == "log" or is_asked_for:
             end = report.end_offset or 0
             if end > from_offset and (to_offset is None or (report.base_offset or 0) < to_offset):
-                with contextlib.suppress(FileNotFoundError):  # the node runs, and has deleted or replaced it
+                with contextlib.suppress(FileNotFoundError):  # The node is running and has deleted or replaced it.
                     yield from _batches(fs, report, from_offset, end if to_offset is None else min(end, to_offset))
             yield from (finding for finding in report.findings if finding.severity != "note")
 

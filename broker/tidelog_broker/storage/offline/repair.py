@@ -1,9 +1,9 @@
-"""Putting a stopped node's damaged logs in order, where no other node can: `tidelog log repair`.
+"""Repair of a stopped node's damaged logs that no other node can restore: `tidelog log repair`.
 
-A node repairs by itself what others hold: it fetches that from them. A partition of which it has the only copy stays
-in limbo, since what was acknowledged is missing, and only a person can say that it is to go on without. So the newest
-epoch of such a log is cut in front of its damage, and what was there is kept aside. An older epoch ends where its
-successor begins, by a decision: what is sound of it can be read (`dump`), but not be cut.
+A running node fetches damaged records from other replicas. A partition with a single copy stays in LIMBO, because
+acknowledged records are missing and only an operator may decide to continue without them. The newest epoch of such a
+log is truncated at the damage, and a copy of it is kept. An older epoch must end where its successor begins, so it is
+never truncated; its valid part can be read (`dump`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_broker.storage.offline.verify import verify
 from tidelog_broker.storage.partition.partition_dirs import (
     aside_dirs,
-    keep_aside,
+    copy_aside,
     partition_dir_name,
     stored_partitions,
 )
@@ -38,13 +38,13 @@ _Key = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A partition whose log is damaged, and what can be done about it here.
+    """A partition with a damaged log, and the repair that is possible on this node.
 
     Attributes:
-        topic, partition, damage: which one, and what is wrong with it, for a person.
-        others: the other nodes that hold it, and give it back when this one starts.
-        epoch, end_offset: the newest epoch, and where it is to be cut; None where nothing can be done.
-        kept: where what was there is kept, once it is repaired.
+        topic, partition, damage: the partition and its damage, for the operator.
+        others: the other nodes that hold the partition and restore it when this node starts.
+        epoch, end_offset: the newest epoch and where to truncate it; None if no repair is possible.
+        kept: the copy of the damaged epoch, once it is repaired.
     """
 
     topic: str
@@ -57,15 +57,15 @@ class Repair:
 
 
 def repair(path: Path, *, apply: bool, fs: FileSystem | None = None) -> Iterator[Repair]:
-    """Look at every partition in a stopped node's data directory; cut what can be cut, if told to `apply` it.
+    """Check every partition in a stopped node's data directory; with `apply`, truncate those that can be repaired.
 
     Raises:
-        NodeDirError: it is none, or its node is running.
+        NodeDirError: it is not a data directory, or its node is running.
         StorageError: the disk failed, or a journal is damaged.
     """
     files = fs or RealFileSystem()
     if is_new_dir(path, fs=files):
-        raise NodeDirError(f"{path} is not the data directory of a node; give what `--data` says when it starts")
+        raise NodeDirError(f"{path} is not the data directory of a node; give the path that the node gets as --data")
     with closing(open_node_dir(path, fs=files)) as home:
         known = _open_epochs(files, home)
         for name in sorted(stored_partitions(files, home.partitions)):
@@ -88,7 +88,7 @@ def repair(path: Path, *, apply: bool, fs: FileSystem | None = None) -> Iterator
 
 
 def _open_epochs(fs: FileSystem, home: NodeDir) -> dict[_Key, pb.EpochDescriptor]:
-    """Return the epoch of each partition whose end is not decided, as far as this node knows."""
+    """Return the epoch of each partition whose end is undecided, as far as this node knows."""
     found: dict[_Key, pb.EpochDescriptor] = {}
     with closing(TypedJournal.open(fs, home.fences, FENCES)) as fences:
         for fence in fences.load():
@@ -102,7 +102,7 @@ def _open_epochs(fs: FileSystem, home: NodeDir) -> dict[_Key, pb.EpochDescriptor
 
 
 def _rot(fs: FileSystem, directory: Path) -> str | None:
-    """Read all of a partition's log; return what is damaged first, None when nothing is."""
+    """Verify a partition's log; return its first damage, None without damage."""
     if not fs.exists(directory):
         return f"{directory} is missing"
     findings = (finding for report in verify(fs, directory) for finding in report.findings)
@@ -111,14 +111,14 @@ def _rot(fs: FileSystem, directory: Path) -> str | None:
 
 
 def _look_at(log: PartitionLog, rot: str, others: Sequence[str], *, open_epoch: int) -> Repair:
-    """Return what is wrong with a log, and where it can be cut: only in the epoch whose end is not decided."""
+    """Return the damage of a log, and where it can be truncated: only in the epoch whose end is undecided."""
     found = Repair(log.name.topic, log.name.partition, log.limbo or rot, others)
     newest = log.active
     if others or newest is None or newest.epoch < open_epoch or log.unreadable_epoch is not None:
         return found
     is_first = newest.damage is not None and rot.startswith(f"{newest.damage.path} ")
     if not is_first and not newest.is_repairing:
-        return found  # in a full segment, which no start reads: it would be damaged still behind the cut
+        return found  # a full segment, which a start does not scan, is damaged: it would stay so
     end = log.repair.repairable_end(newest.epoch)
     return found if end is None else _at(found, newest.epoch, end.offset)
 
@@ -128,7 +128,7 @@ def _at(found: Repair, epoch: int, end_offset: int, kept: Path | None = None) ->
 
 
 def _cut(fs: FileSystem, log: PartitionLog, found: Repair) -> Repair:
-    """Cut, with a copy of what was there beside the log; a run that was cut short has made that already."""
+    """Truncate, after copying the damaged epoch beside the log; an interrupted run has made the copy already."""
     assert found.epoch is not None
     newest = log.active
     assert newest is not None
@@ -136,13 +136,13 @@ def _cut(fs: FileSystem, log: PartitionLog, found: Repair) -> Repair:
         kept = aside_dirs(fs, log.directory)[-1]
     else:
         try:
-            kept = keep_aside(fs, newest.directory, found.damage)
+            kept = copy_aside(fs, newest.directory, found.damage)
         except OSError as error:
-            raise space_or_failure(f"{newest.directory} cannot be kept aside", error) from error
+            raise space_or_failure(f"{newest.directory} cannot be copied before the repair", error) from error
         try:
-            log.repair.cut_to_good(found.epoch)
+            log.repair.truncate_to_valid_prefix(found.epoch)
         except StorageError:
-            if not newest.is_repairing:  # nothing has changed: each try would leave one more copy
+            if not newest.is_repairing:  # Nothing has changed: otherwise each attempt would leave another copy.
                 with contextlib.suppress(OSError):
                     remove_epoch_dir(fs, kept)
             raise

@@ -1,11 +1,10 @@
-"""An offline walk through data files, for `tidelog log inspect` and `verify`: reads everything, changes nothing.
+"""Offline verification of data files, for `tidelog log inspect` and `verify`: reads everything, changes nothing.
 
-Only what is in the log must be sound. A copy that is being filled or compacted is checked when it is complete, an older
-version of an epoch is about to be removed, and one that was set aside has been given up already: what is wrong with
-them is a note.
+Only the log itself must be valid. Faults of other copies are notes: a copy being filled or compacted is checked when it
+is complete, an older version of an epoch is about to be removed, and a copy that was set aside is not used any more.
 
-It needs no lock. On files that a node is writing to, the end of the newest segment may look torn because it is: run it
-again, or on a stopped node, before worrying.
+It takes no lock. While a node is writing, the end of the newest segment may look torn: run it again, or on a stopped
+node.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from tidelog_broker.storage.epoch.repair import has_note
+from tidelog_broker.storage.epoch.repair_markers import has_marker
 from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.partition.partition_dirs import (
@@ -46,25 +45,25 @@ from tidelog_broker.storage.segment.scan import SegmentScan, examine_tail, read_
 from tidelog_broker.storage.segment.sealed_segment import try_load_index
 
 Severity = Literal["damage", "torn", "note"]
-"""Damage was synced once; what is torn was not, and the next start cuts it; a note asks for nothing."""
+"""Damaged bytes were synced; torn ones were not, and the next start truncates them; a note needs no action."""
 
 Role = Literal["log", "fill", "making", "old", "aside"]
 """Whether an epoch's directory is in the log, is being filled or compacted, is an older version, or was set aside."""
 
 _ROLES: Final[Mapping[str, Role]] = {FILL_SUFFIX: "fill", MAKING_SUFFIX: "making"}
-"""By the suffix of a directory's name."""
+"""By the suffix of the directory's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be.
+    """A fault found by verification.
 
     Attributes:
-        severity: what it means.
+        severity: whether the fault is damage, torn or a note.
         path: the file or directory.
-        position: where in it, in bytes.
-        offset: the first record offset that is concerned, None when that cannot be told.
-        message: for a person.
+        position: byte position of the fault.
+        offset: the first record offset affected, None if it is unknown.
+        message: a text for the operator.
     """
 
     severity: Severity
@@ -76,7 +75,7 @@ class Finding:
 
 @dataclass(slots=True)
 class SegmentReport:
-    """What one segment file holds. Offsets are records, lengths bytes; `used_bytes` ends behind the good prefix."""
+    """The contents of one segment file. `*_offset` are record offsets; `used_bytes` is the end of the valid prefix."""
 
     path: Path
     size_bytes: int
@@ -95,23 +94,23 @@ class SegmentReport:
     end_digest: int | None = None
     max_timestamp_us: int | None = None
     indexes: list[str] = field(default_factory=list)
-    """The columns of which there is an index that checks."""
+    """The columns that have a valid index."""
     findings: list[Finding] = field(default_factory=list)
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing that was synced is missing."""
+        """Whether no synced bytes are missing."""
         return all(finding.severity != "damage" for finding in self.findings)
 
 
 def verify(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
-    """Walk a data directory, `partitions`, a partition, an epoch or one segment; yield a report per segment.
+    """Verify a data directory, `partitions`, a partition, an epoch or one segment; yield a report per segment.
 
-    A directory with data directories in it, as `tidelog up --nodes` makes one, is walked node by node.
+    A directory that holds several data directories, as created by `tidelog up --nodes`, is verified node by node.
 
     Raises:
-        NodeDirError: there is no such path, or nothing of Tidelog in it.
-        OSError: the disk does not read.
+        NodeDirError: the path does not exist or holds no Tidelog data.
+        OSError: the disk cannot be read.
     """
     if not fs.exists(path):
         raise NodeDirError(f"{path} does not exist")
@@ -137,10 +136,10 @@ def verify(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
 
 
 def inspect_segment(fs: FileSystem, path: Path) -> SegmentReport:
-    """Walk one segment file, whatever lies around it.
+    """Verify one segment file, without its surroundings.
 
     Raises:
-        OSError: the disk does not read.
+        OSError: the disk cannot be read.
     """
     is_begun = path.suffix == BEGUN_SUFFIX
     with closing(fs.open_readonly(path)) as file:
@@ -157,13 +156,13 @@ def inspect_segment(fs: FileSystem, path: Path) -> SegmentReport:
         tail = examine_tail(file, nonce=header.nonce, position=scan.end_position)
     _fill(report, scan)
     if not is_begun and path != segment_path(path.parent, header.base_offset):
-        message = f"the header says base offset {header.base_offset}"
+        message = f"its header has base offset {header.base_offset}, unlike its name"
         report.findings.append(Finding("damage", path, 0, header.base_offset, message))
     if tail.synced_offset is not None and tail.synced_offset > scan.end_offset:
-        message = f"synced to offset {tail.synced_offset} once: {scan.stop.reason or 'nothing is left of it'}"
+        message = f"it was synced up to offset {tail.synced_offset}: {scan.stop.reason or 'the rest is missing'}"
         report.findings.append(Finding("damage", path, scan.stop.position, scan.end_offset, message))
     elif tail.dirty:
-        message = scan.stop.reason or "something lies behind the end"
+        message = scan.stop.reason or "there are unsynced bytes after the end"
         report.findings.append(Finding("torn", path, scan.stop.position, scan.end_offset, message))
     _check_index(fs, report, scan)
     _check_hashes(fs, report, scan)
@@ -172,7 +171,7 @@ def inspect_segment(fs: FileSystem, path: Path) -> SegmentReport:
 
 def _never_begun(path: Path) -> Finding:
     return Finding(
-        "torn", path, 0, None, "it has no header of its own, so nothing in it was synced: a start removes it"
+        "torn", path, 0, None, "it has no valid header, so nothing in it was synced; the next start removes it"
     )
 
 
@@ -199,7 +198,7 @@ def _check_index(fs: FileSystem, report: SegmentReport, scan: SegmentScan) -> No
         return
     loaded = try_load_index(fs, report.path, scan.header)
     if loaded is None:
-        report.findings.append(Finding("note", path, 0, None, "the index does not check; it is rebuilt when needed"))
+        report.findings.append(Finding("note", path, 0, None, "the index is corrupt; it is rebuilt when needed"))
     elif loaded[1] != scan.end:
         message = f"the index ends at offset {loaded[1].offset}, the segment at {scan.end_offset}"
         report.findings.append(Finding("damage", report.path, scan.end_position, scan.end_offset, message))
@@ -214,14 +213,14 @@ def _check_hashes(fs: FileSystem, report: SegmentReport, scan: SegmentScan) -> N
             try:
                 HashFile.load(file, column, nonce=scan.header.nonce, slots=len(scan.index), end=scan.end).check()
             except LayoutError as error:
-                message = f"the index of {column}s does not count, and is made again when needed: {error}"
+                message = f"the index of {column}s is invalid and is rebuilt when needed: {error}"
                 report.findings.append(Finding("note", path, 0, None, message))
             else:
                 report.indexes.append(column)
 
 
 def role_of(directory: Path) -> Role:
-    """Return the role of an epoch's directory, which its name tells unless a newer version lies beside it."""
+    """Return the role of an epoch's directory by its name; an older version is recognised by a newer one beside it."""
     if is_aside(directory.name):
         return "aside"
     return _ROLES.get(directory.suffix, "log")
@@ -231,10 +230,10 @@ def _verify_partition(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
     name = parse_partition_dir_name(path.name)
     before: SegmentReport | None = None
     for directory in epoch_dirs(fs, path).values():
-        continued, before = before, None  # nothing continues a directory that has gone meanwhile
+        continued, before = before, None  # Without continuity check after a directory that was removed meanwhile.
         for report in _verify_epoch(fs, directory, continued):
             if name is not None and report.partition not in {None, name.partition}:
-                message = f"it lies in the directory of partition {name.partition}"
+                message = f"it is in the directory of partition {name.partition}, but its header has {report.partition}"
                 report.findings.append(Finding("damage", report.path, 0, report.base_offset, message))
             before = report
             yield report
@@ -244,7 +243,7 @@ def _verify_partition(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
     for directory in (*making_dirs(fs, path).values(), *fill_dirs(fs, path).values(), *aside_dirs(fs, path)):
         for report in _verify_epoch(fs, directory, None):
             if missing is not None and report.epoch == missing and report.role == "aside":
-                message = f"epoch {missing}, the newest, was set aside and nothing has replaced it yet"
+                message = f"epoch {missing}, the newest, was set aside and has not been replaced yet"
                 report.findings.append(Finding("damage", directory, 0, report.base_offset, message))
             yield report
 
@@ -252,23 +251,23 @@ def _verify_partition(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
 def _verify_epoch(
     fs: FileSystem, directory: Path, before: SegmentReport | None, *, role: Role | None = None
 ) -> Iterator[SegmentReport]:
-    """Yield an epoch's segments, each held against the one before it, which may be the last of another epoch."""
+    """Yield an epoch's segments, each checked against the one before it, which may be the last of another epoch."""
     try:
         names = [name for name in fs.list_dir(directory) if name.endswith((SEGMENT_SUFFIX, BEGUN_SUFFIX))]
     except FileNotFoundError:
-        return  # the node runs, and has replaced it
+        return  # The node is running and has replaced it.
     for name in names:
         try:
             report = inspect_segment(fs, directory / name)
         except FileNotFoundError:
-            before = None  # the node runs, and has deleted it
+            before = None  # The node is running and has deleted it.
             continue
         report.role = role or report.role
         fault = _seam(before, report)
         if fault:
             report.findings.append(Finding("damage", report.path, 0, report.base_offset, fault))
-        if name == names[-1] and has_note(fs, directory):
-            message = "the log was cut in front of damage or lost, and what is missing has not been fetched yet"
+        if name == names[-1] and has_marker(fs, directory):
+            message = "the log was truncated at damage or lost, and the missing records have not been fetched yet"
             report.findings.append(Finding("damage", report.path, report.used_bytes, report.end_offset, message))
         if report.role != "log":
             report.findings = [replace(finding, severity="note") for finding in report.findings]
@@ -277,12 +276,12 @@ def _verify_epoch(
 
 
 def _seam(before: SegmentReport | None, report: SegmentReport) -> str:
-    """Return how a segment fails to continue the one before it; empty when it does."""
+    """Return how a segment fails to continue the one before it; empty if it does."""
     if report.base_offset is None or before is None or before.end_offset is None:
         return ""
     if report.base_offset != before.end_offset:
-        return f"it begins at offset {report.base_offset}, the one before it ends at {before.end_offset}"
+        return f"it begins at offset {report.base_offset}, but the previous segment ends at {before.end_offset}"
     expected = before.end_digest if report.epoch == before.epoch else 0
     if report.start_digest != expected:
-        return "its start digest is not the end digest of the one before it"
+        return "its start digest differs from the end digest of the previous segment"
     return ""

@@ -1,1 +1,1 @@
-"""A partition's log: its epochs in a chain, cut, filled and repaired as decided."""
+"""A partition's log: a chain of epochs, with truncation, filling and repair."""

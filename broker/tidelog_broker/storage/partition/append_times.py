@@ -1,10 +1,10 @@
-"""When the records of a log were appended, segment by segment: by the stamps in the headers of their batches.
+"""The times at which the segments of a log were appended, from the append timestamps of their batches.
 
-An index tells the times of records, which producers choose. The stamps of appends are the owners' and never go back, so
-the last header of a segment says how old its youngest record is. It is read when that is asked for, one header for a
-segment, and kept: of what does not grow any more that is one read in the life of a process, and segments behind the
-first that is young enough are not looked at. Rejected: a field in the index file, which is made anew from the segment
-where it is missing, and would have to be kept in step for what one read tells.
+A segment's index has the record timestamps, which producers choose. Append timestamps are set by the owner and never
+decrease, so the last batch header of a segment has the time of its newest record. It is read on demand, one header per
+segment, and cached: a sealed segment costs one read in the life of a process, and retention does not look past the
+first segment that is not expired. Rejected: a field in the index file, which is rebuilt from the segment when missing,
+and would have to be kept consistent to save one read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidelog_broker.storage.segment.active_segment import ActiveSegment
 
 
 class SegmentTimes(NamedTuple):
-    """When a segment's first and last batch were appended, µs since 1970; `end_offset` is behind that last batch."""
+    """When a segment's first and last batch were appended, µs since 1970; `end_offset` is the end of the last one."""
 
     first_us: int
     last_us: int
@@ -28,15 +28,15 @@ class SegmentTimes(NamedTuple):
 
 
 class Ages(NamedTuple):
-    """What a look at a log's times has found.
+    """The age of a log's segments.
 
     Attributes:
-        expired_below: below it all was appended early enough; 0 where nothing was.
-        oldest_end, oldest_bytes, oldest_last_us: of the oldest segment with records that is not expired: where it ends,
-            its size, when its last batch was appended; 0 without one.
+        expired_below: all records below it are expired; 0 if none is.
+        oldest_end, oldest_bytes, oldest_last_us: end offset, size and last append time of the oldest unexpired
+        segment with records; 0 without one.
         is_rolled: whether another segment follows that one.
-        newest_first_us: when the first batch of the segment that is appended to was appended; 0 while it has none.
-        newest_us: when the last batch of all was appended; 0 without one.
+        newest_first_us: when the active segment's first batch was appended; 0 while it has none.
+        newest_us: when the last batch of the log was appended; 0 without one.
     """
 
     expired_below: int = 0
@@ -49,14 +49,14 @@ class Ages(NamedTuple):
 
 
 class AppendTimes:
-    """See the module. Used by one thread at a time, beside whoever appends and reads."""
+    """Reads and caches the segments' append times. Used by one thread at a time, also during appends and reads."""
 
     def __init__(self, held: HeldEpochs) -> None:
         self._held = held
         self._known: dict[Path, SegmentTimes] = {}
 
     def look(self, before_us: int | None) -> Ages:
-        """Return how old the segments are; with None nothing is expired.
+        """Return how old the segments are; with None no segment is expired.
 
         Raises:
             ProtocolError: a segment was deleted meanwhile, or is damaged.
@@ -95,9 +95,9 @@ class AppendTimes:
         return ages
 
     def at(self, offset: int) -> int:
-        """Return when the batch that holds `offset`, or the first behind it, was appended; 0 without one.
+        """Return the append time of the batch that holds `offset`, or of the next one; 0 without one.
 
-        Batches that compaction has left no records of have no time, and do not count.
+        Batches emptied by compaction have no append time and are skipped.
 
         Raises:
             ProtocolError, StorageError: as `look`.
@@ -119,7 +119,7 @@ class AppendTimes:
 
 
 def _latest_us(log: EpochLog, start_offset: int, end_offset: int) -> int:
-    """Return the last time in a segment whose last batch has none: compaction has left no records of it."""
+    """Return the latest append time in a segment whose last batch was emptied by compaction."""
     headers = takewhile(lambda header: header.base_offset < end_offset, log.reader.scan_headers(start_offset))
     return max((header.append_timestamp_us for header in headers), default=0)
 

@@ -1,8 +1,8 @@
-"""Compacted versions of sealed epochs: made beside the log, then put in place of the older ones.
+"""Compacted versions of sealed epochs: written beside the log, then swapped in.
 
-A version is an epoch's log of its own in `epoch-N.making`, written by whoever compacts, on any one thread. When it is
-complete and durable, and decided, it gets the name of that decision and takes the older version's place, on the
-partition's appending thread. A crash before that leaves nothing; one behind it leaves both, of which the newer counts.
+A version is a separate epoch log in `epoch-N.making`, written on any one thread. When it is complete, durable and
+decided, the partition's appending thread renames it after the decision and replaces the older version. After a crash
+before that, nothing of it remains; after a crash right after it, both remain and the newer one counts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
 from tidelog_broker.storage.io.errors import NotHeldError, StorageFailedError
-from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.partition_dirs import making_dir_name
 from tidelog_broker.storage.segment.layout import padded
@@ -21,7 +21,7 @@ from tidelog_proto.batch.header import Buffer
 
 
 class CompactedVersion:
-    """An epoch that is being compacted, see the module. Made by `CompactedCopies.begin`."""
+    """A compacted version of an epoch that is being written. Created by `CompactedCopies.begin`."""
 
     def __init__(self, log: EpochLog) -> None:
         self._log = log
@@ -29,16 +29,16 @@ class CompactedVersion:
 
     @property
     def position(self) -> LogPosition:
-        """How far it is written."""
+        """The end of the written part."""
         return LogPosition(self._log.end_offset, self._log.end_digest)
 
     @property
     def size_bytes(self) -> int:
-        """What its segments hold."""
+        """The size of its segments."""
         return self._log.size_bytes
 
     def append(self, batches: Sequence[Buffer]) -> None:
-        """Write stamped batches that continue it.
+        """Append stamped batches.
 
         Raises:
             DiskFullError: no space; nothing has changed.
@@ -48,7 +48,7 @@ class CompactedVersion:
         self._log.append(batches)
 
     def finish(self) -> LogPosition:
-        """Make it durable; return how it ends. It takes nothing more.
+        """Make it durable and seal it; return its end.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -58,18 +58,18 @@ class CompactedVersion:
         return self.position
 
     def give_up(self) -> None:
-        """Close its files, which `CompactedCopies.abandon` removes."""
+        """Close its files; `CompactedCopies.abandon` removes them."""
         self._log.close(sync=False)
 
 
 class CompactedCopies:
-    """See the module."""
+    """The compacted versions of one partition's epochs."""
 
     def __init__(self, held: HeldEpochs) -> None:
         self._held = held
 
     def begin(self, epoch: int, start_offset: int) -> CompactedVersion:
-        """Begin to write a new version of an epoch, in place of one that was begun before.
+        """Begin a new version of an epoch, replacing an unfinished one.
 
         Raises:
             DiskFullError: no space; nothing has changed.
@@ -88,7 +88,7 @@ class CompactedCopies:
         return CompactedVersion(log)
 
     def abandon(self, epoch: int) -> None:
-        """Remove a version that was begun, or finished and not put in place.
+        """Remove a version that is not in the log.
 
         Raises:
             StorageFailedError: the disk failed; the next start removes the rest.
@@ -101,12 +101,12 @@ class CompactedCopies:
             raise StorageFailedError(f"{path} cannot be removed: {error}; check the disk") from error
 
     def put_in_place(self, epoch: int, decided: int, end: LogPosition) -> None:
-        """Let a finished version take the place of the older one in the log; on the partition's appending thread.
+        """Replace the older version in the log by a finished one; on the partition's appending thread.
 
         Args:
-            epoch: a whole epoch of the log whose end is decided.
+            epoch: a complete epoch of the log whose end is decided.
             decided: the epoch at whose end this version was decided.
-            end: how it ends.
+            end: the end of the version.
 
         Raises:
             NotHeldError: the epoch is not in the log any more.
@@ -115,15 +115,15 @@ class CompactedCopies:
         held = self._held
         old = held.log_of(epoch)
         if old is None or old.damage is not None or old.end_offset != end.offset:
-            raise NotHeldError(f"epoch {epoch} is not whole in {held.directory}")
+            raise NotHeldError(f"epoch {epoch} is not complete in {held.directory}")
         if old.end_digest == end.digest:
-            self.abandon(epoch)  # it has come from another node meanwhile
+            self.abandon(epoch)  # It was fetched from another node meanwhile.
         else:
             held.replace(old, self._path(epoch), decided, end)
 
     @property
     def has_replaced(self) -> bool:
-        """Whether there is something for `remove_replaced`."""
+        """Whether `remove_replaced` has something to remove."""
         return bool(self._held.replaced)
 
     def remove_replaced(self) -> None:

@@ -1,17 +1,17 @@
-"""A pass of compaction: which records of sealed epochs survive, and the versions of the epochs that hold just those.
+"""A compaction pass: find the surviving records of sealed epochs and write versions of the epochs with only those.
 
-What survives of a stretch of the log is a function of the log and of the pass's terms, and what is written is a
-function of what survives (`tidelog_proto.batch.derived_batch`). So every replica that passes over its own copy writes
-the same bytes, whichever older passes that copy has been through, and a pass that was cut short is simply begun again.
+The survivors of a range of the log are a function of the log and of the pass's terms, and the written bytes are a
+function of the survivors (`tidelog_proto.batch.derived_batch`). So every replica that runs the pass over its own copy
+writes the same bytes, whichever earlier passes the copy has been through, and an interrupted pass is simply restarted.
 
-Of each key the newest record below the horizon survives. To find it, the keys of everything from the stretch up to the
-horizon are held against each other in C, exactly, by Arrow's hash table. Memory is bounded whatever there is: keys are
-looked at in slices of their hashes, so many that the table of one slice stays within `memory_bytes`, and a stretch ends
-where its survivors' offsets would not. A log with more keys than fit is read more often, not held in more memory.
+Of each key the newest record below the horizon survives. To find it, Arrow's hash table compares, exactly and in C, the
+keys of everything from the range up to the horizon. Memory is bounded: keys are processed in slices of their hashes, as
+many as needed for the table of one slice to stay within `memory_bytes`, and a range ends where the offsets of its
+survivors would exceed it. A log with more keys than fit is read more often.
 
-Rejected: a map of all keys of the new part of the log, as Kafka's cleaner has it, which passes over as much of the log
-as its map has room for: what is left then depends on the memory of the node. Comparing 128-bit hashes instead of keys:
-who can find two keys of one hash could delete another's record.
+Rejected: one map of all keys in the new part of the log, as in Kafka's log cleaner, which processes as much of the log
+as fits in its map, so that the result depends on the node's memory. Comparing 128-bit hashes instead of keys, because a
+client that finds a hash collision could delete another's record.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_broker.storage.partition.compacted_copies import CompactedCopies, CompactedVersion
-from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.partition_reader import PartitionLogReader
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.derived_batch import Deriver
@@ -37,12 +37,12 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import MIB
 
 READ_BYTES: Final = 4 * MIB
-"""So much of the log is read at once."""
+"""How much of the log is read at a time."""
 
 OFFSET_BYTES: Final = 8
 SLICES_MAX: Final = 1 << 16
 MERGE_ROWS: Final = 1 << 16
-"""Rows that are gathered before they are merged into the table, which only then is held against its memory."""
+"""Rows gathered before they are merged into the table; its memory is checked only then."""
 _KEY: Final = "key"
 _OFFSET: Final = "offset"
 
@@ -52,20 +52,20 @@ _P = ParamSpec("_P")
 
 
 class PassStoppedError(Exception):
-    """Whoever paces the pass wants no more of it."""
+    """Raised by `pace` to stop the pass."""
 
 
 class _TooLargeError(Exception):
-    """Records that survive do not fit a batch."""
+    """The surviving records do not fit a batch."""
 
 
 class Terms(NamedTuple):
-    """What a pass does.
+    """The terms of a pass.
 
     Attributes:
-        horizon: the end of the sealed epochs in which newer records of a key are looked for.
-        tombstones_below: tombstones in front of this offset go, too.
-        floor: the log begins here: nothing below survives.
+        horizon: the end of the sealed epochs that are searched for newer records of a key.
+        tombstones_below: tombstones below this offset are removed, too.
+        floor: start of the log; no record below survives.
     """
 
     horizon: int
@@ -74,7 +74,7 @@ class Terms(NamedTuple):
 
 
 class EpochRange(NamedTuple):
-    """A sealed epoch and the offsets that it covers."""
+    """A sealed epoch and its offset range."""
 
     epoch: int
     start_offset: int
@@ -82,7 +82,7 @@ class EpochRange(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A version of an epoch that is complete and durable, and not in its place yet."""
+    """A complete and durable version of an epoch that is not swapped in yet."""
 
     epoch: int
     end: LogPosition
@@ -90,16 +90,18 @@ class Made(NamedTuple):
 
 
 class CompactionPass:
-    """See the module. Used by one thread, which it blocks.
+    """Runs one pass; blocks its thread.
 
     Args:
-        reader: of the partition's log, which holds all from the first of the epochs, or from the floor, to the horizon.
-        copies: where the versions are made.
-        epochs: to be compacted, in order; they end at or below the horizon.
-        begin: where the log begins here, at or below the floor: what lies in front of it is gone.
-        terms: see there.
-        memory_bytes: about what the table of keys, and the survivors' offsets, may each take.
-        pace: called with the bytes that were just read; returns when more may be, or raises `PassStoppedError`.
+        reader: reads the partition's log, which holds all from the first of the epochs, or from the floor, to the
+            horizon.
+        copies: creates the versions.
+        epochs: the epochs to compact, in order; they end at or below the horizon.
+        begin: start of the log on this node, at or below the floor.
+        terms: the terms of the pass.
+        memory_bytes: approximate bound for the table of keys, and for the survivors' offsets.
+        pace: called with the number of bytes just read; returns when more may be read, or raises
+            `PassStoppedError`.
     """
 
     def __init__(
@@ -124,47 +126,47 @@ class CompactionPass:
         self._survivors_max = max(1, memory_bytes // OFFSET_BYTES)
         self._pace = pace
         self.slices = 1
-        """In how many the keys are looked at; a power of two."""
+        """Into how many slices the keys are divided; a power of two."""
         self.left: list[int] = []
-        """Epochs that stay as they are, because a batch of what survives of them would be too large."""
+        """Epochs left unchanged because a batch of their survivors would be too large."""
 
     @property
     def terms(self) -> Terms:
-        """What the pass has done: no tombstone went from behind the start of an epoch that was left as it is.
+        """The actual terms: no tombstone after the start of an epoch left unchanged was removed.
 
-        Such an epoch may hold older values of the tombstone's key. In front of it nothing changes by that.
+        Such an epoch may hold older values of the tombstone's key. Tombstones before it are not affected.
         """
         return self._terms
 
     def run(self) -> list[Made]:
-        """Make the versions of all epochs but those in `left`; what was begun is removed when this raises.
+        """Write the versions of all epochs except those in `left`; on an exception unfinished versions are removed.
 
         Raises:
-            PassStoppedError: see `pace`.
-            ProtocolError: OFFSET_OUT_OF_RANGE where retention was faster.
-            DiskFullError, DamagedError, StorageFailedError: as the log.
+            PassStoppedError: raised by `pace`.
+            ProtocolError: OFFSET_OUT_OF_RANGE if retention has deleted a part of the input.
+            DiskFullError, DamagedError, StorageFailedError: from the log.
         """
         made: list[Made] = []
         try:
-            stretch = _Stretch(0, 0, np.empty(0, np.int64))
+            survivor_range = _SurvivorRange(0, 0, np.empty(0, np.int64))
             for each in self._epochs:
-                stretch = self._compact(each, stretch, made)
+                survivor_range = self._compact(each, survivor_range, made)
         except BaseException:
             for one in made:
                 self._copies.abandon(one.epoch)
             raise
         return made
 
-    def _compact(self, each: EpochRange, stretch: _Stretch, made: list[Made]) -> _Stretch:
+    def _compact(self, each: EpochRange, survivor_range: _SurvivorRange, made: list[Made]) -> _SurvivorRange:
         version = self._copies.begin(each.epoch, each.start_offset)
         try:
             deriver = Deriver(each.start_offset, epoch=each.epoch)
             begin = min(max(each.start_offset, self._begin), each.end_offset)
             deriver.skip_to(begin)
             for batch in self._batches(begin, each.end_offset):
-                if batch.base_offset >= stretch.end:
-                    stretch = self._look(batch.base_offset)
-                _write(version, _derived(deriver.add, batch, self._kept(batch, stretch.survivors)))
+                if batch.base_offset >= survivor_range.end:
+                    survivor_range = self._look(batch.base_offset)
+                _write(version, _derived(deriver.add, batch, self._kept(batch, survivor_range.survivors)))
             _write(version, _derived(deriver.finish))
             end = version.finish()
         except BaseException as error:
@@ -175,13 +177,13 @@ class CompactionPass:
             self.left.append(each.epoch)
             gone_below = min(self._terms.tombstones_below, each.start_offset)
             self._terms = self._terms._replace(tombstones_below=gone_below)
-            return stretch
+            return survivor_range
         if end.offset != each.end_offset:
             raise DamagedError(
-                f"epoch {each.epoch} ends at offset {each.end_offset}, what was read of it at {end.offset}"
+                f"epoch {each.epoch} ends at offset {each.end_offset}, but its batches end at {end.offset}"
             )
         made.append(Made(each.epoch, end, version.size_bytes))
-        return stretch
+        return survivor_range
 
     def _kept(self, batch: RecordBatch, survivors: Offsets) -> Bools | None:
         """Return which records of a batch survive; None for all."""
@@ -200,8 +202,8 @@ class CompactionPass:
 
     # --- which records are the newest of their keys ----------------------------------------------------
 
-    def _look(self, start: int) -> _Stretch:
-        """Find the newest records of all keys from `start` on, of as many offsets as there is memory for."""
+    def _look(self, start: int) -> _SurvivorRange:
+        """Find the newest records of all keys from `start` on, for as many offsets as fit in memory."""
         end = max(one.end_offset for one in self._epochs)
         found: list[Offsets] = []
         part = 0
@@ -214,10 +216,10 @@ class CompactionPass:
             if sum(map(len, found)) > self._survivors_max:
                 found, end = self._shortened(start, found)
             part += 1
-        return _Stretch(start, end, np.sort(np.concatenate(found)))
+        return _SurvivorRange(start, end, np.sort(np.concatenate(found)))
 
     def _shortened(self, start: int, found: list[Offsets]) -> tuple[list[Offsets], int]:
-        """Leave out the last of too many survivors; the stretch ends in front of the batch of the first that is out."""
+        """Drop the last of too many survivors; the range ends before the batch of the first dropped one."""
         offsets = np.sort(np.concatenate(found))
         last = int(offsets[self._survivors_max // 2])
         batch = next(self._batches(last, self._terms.horizon))
@@ -225,7 +227,7 @@ class CompactionPass:
         return [offsets[offsets < end]], end
 
     def _newest(self, start: int, part: int) -> Offsets | None:
-        """Return the offsets of the newest record of each key of one slice; None when its table grows too large."""
+        """Return the offsets of the newest record of each key of one slice; None if its table grows too large."""
         table = _empty_table()
         waiting: list[pa.Table] = []
         waiting_rows = 0
@@ -244,7 +246,7 @@ class CompactionPass:
         return result
 
     def _keyed(self, batch: RecordBatch, part: int) -> pa.Table | None:
-        """Return the keys of a slice with their offsets; None when the batch has none of them."""
+        """Return the keys of a slice with their offsets; None if the batch has none of them."""
         if batch.control or not len(batch) or not batch.header.flags & Flags.KEY:
             return None
         keys: Any = batch.columns().column(_KEY)
@@ -263,11 +265,11 @@ class CompactionPass:
     # --- reading ---------------------------------------------------------------------------------------
 
     def _batches(self, offset: int, end: int) -> Iterator[RecordBatch]:
-        """Yield the batches from the one that holds `offset` to `end`, at the pace that is given."""
+        """Yield the batches from the one that holds `offset` up to `end`, throttled by `pace`."""
         while offset < end:
             found = self._reader.read(offset, READ_BYTES, limit_offset=end)
             if not found.batches:
-                raise DamagedError(f"nothing can be read at offset {offset}, the log goes on to {end}")
+                raise DamagedError(f"no batch can be read at offset {offset}, but the log ends at {end}")
             for buffer in found.batches:
                 for view in iter_batches(buffer):
                     yield RecordBatch.parse(view)
@@ -275,8 +277,8 @@ class CompactionPass:
             offset = found.next_offset
 
 
-class _Stretch(NamedTuple):
-    """A stretch of the log and the offsets in it that are the newest of their keys, ascending."""
+class _SurvivorRange(NamedTuple):
+    """An offset range of the log with the offsets of its survivors, ascending."""
 
     start: int
     end: int
@@ -288,7 +290,7 @@ def _empty_table() -> pa.Table:
 
 
 def _merged(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return one row a key, with its greatest offset."""
+    """Return one row per key, with its greatest offset."""
     grouped = pa.concat_tables(tables).group_by(_KEY, use_threads=False).aggregate([(_OFFSET, "max")])
     return grouped.rename_columns([_KEY, _OFFSET])
 
@@ -307,11 +309,11 @@ def _is_null(column: Any) -> Bools:
 
 
 def _derived(derive: Callable[_P, list[bytearray]], *args: _P.args, **kwargs: _P.kwargs) -> list[bytearray]:
-    """Return the batches that `derive` makes.
+    """Return the batches that `derive` builds.
 
     Raises:
         _TooLargeError: they would be too large.
-        ProtocolError: others of `derive`.
+        ProtocolError: another error of `derive`.
     """
     try:
         return derive(*args, **kwargs)

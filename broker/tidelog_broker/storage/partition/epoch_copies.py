@@ -1,7 +1,8 @@
-"""Copies of epochs that a partition's log lacks: filled from peers beside it, and taken in when they are whole.
+"""Copies of epochs that a partition's log lacks: filled from peers beside the log, and added to it when complete.
 
-Everything here runs on the partition's one appending thread. What is not contiguous with the log lies beside it, see
-`partition_dirs`, and comes in complete. A damaged copy is set aside for the operator, and fetched again.
+All methods run on the partition's appending thread, unless they say otherwise. Epochs that are not contiguous with the
+log are stored beside it, see `partition_dirs`, until they are complete. A damaged copy is set aside for the operator
+and fetched again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
 from tidelog_broker.storage.io.errors import DivergedError, NotHeldError, StorageFailedError
-from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.fill import EpochFill, FillTarget
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs, LostEpoch, find_lost_epoch
 from tidelog_broker.storage.partition.partition_dirs import (
@@ -27,7 +28,7 @@ from tidelog_proto.batch.header import Buffer
 
 
 class EpochCopies:
-    """See the module.
+    """The copies beside one partition's log.
 
     Args:
         held: the partition's log.
@@ -37,11 +38,11 @@ class EpochCopies:
     def __init__(self, held: HeldEpochs, dormant: Sequence[int] = ()) -> None:
         self._held = held
         self._fills: dict[int, EpochFill | None] = dict.fromkeys(dormant)
-        """By epoch; None for one that a former run or copy left and that has not been begun since."""
+        """By epoch; None for a copy that a former run or copy left and that has not been resumed."""
 
     @property
     def fill_epochs(self) -> tuple[int, ...]:
-        """The epochs of which there is a copy, whole or not, that is not in the log; oldest first."""
+        """The epochs with a copy, complete or not, outside the log; oldest first."""
         return tuple(sorted(self._fills))
 
     def begin_fill(
@@ -54,22 +55,22 @@ class EpochCopies:
         start_digest: int | None = 0,
         or_digests: Sequence[int] = (),
     ) -> LogPosition:
-        """Begin, or go on, to fill an epoch that is decided and not whole in the log; return how far it is.
+        """Begin or resume filling an epoch that is decided and incomplete in the log; return how far it is filled.
 
         Args:
-            epoch: the newest leaves the log if it ends too soon, and is gone on with. Of one that is whole in the log
-                this is another version. Newest first is best: a copy is in use when the ones behind it are.
-            start_offset: where the epoch begins, or a batch boundary behind that if the front is gone for good.
-            end_offset: of the decision.
-            end_digest: of the decision.
-            start_digest: the running digest in front of `start_offset`; None where it is not known, and only a copy
-                that is there can be gone on with. Unless it is 0, what lies in front is gone for good: a log that
-                ends there leaves, and the copy need not continue it.
-
-            or_digests: a copy that is there and ends with one of these is whole, too.
+            epoch: the newest epoch leaves the log if it ends too early, and its copy is resumed. If the epoch is
+                complete in the log, this fills another version of it. Fill newest epochs first: a copy is usable once
+                all newer ones are.
+            start_offset: where the epoch begins, or a later batch boundary if its beginning is permanently deleted.
+            end_offset: the decided end offset.
+            end_digest: the decided end digest.
+            start_digest: the running digest before `start_offset`; None if it is unknown, so that only an existing
+                copy can be resumed. Unless it is 0, everything before is permanently deleted: a log that ends there
+                leaves, and the copy need not continue it.
+            or_digests: an existing copy that ends with one of these digests is complete, too.
 
         Raises:
-            NotHeldError: without `start_digest`: nothing is there to be gone on with.
+            NotHeldError: `start_digest` is None and no copy can be resumed.
             DiskFullError: no space; nothing has changed.
             StorageFailedError: the disk failed.
         """
@@ -100,7 +101,7 @@ class EpochCopies:
             and newest.end_offset < fill.log.start_offset
             and start_digest != 0
         ):
-            self.demote(len(self._held.epochs))  # a copy that was there may begin earlier, and continue the log
+            self.demote(len(self._held.epochs))  # An existing copy may begin earlier and continue the log.
         return fill.position
 
     def _open_fill(self, target: FillTarget, start_digest: int | None) -> EpochFill:
@@ -110,7 +111,7 @@ class EpochCopies:
             )
             if fill is None:
                 self._fills.pop(target.epoch, None)
-                raise NotHeldError(f"no copy of epoch {target.epoch} in {self._held.directory} can be gone on with")
+                raise NotHeldError(f"no copy of epoch {target.epoch} in {self._held.directory} can be resumed")
             return fill
         return EpochFill.begin(
             self._held.disk,
@@ -122,7 +123,7 @@ class EpochCopies:
         )
 
     def fill_position(self, epoch: int) -> LogPosition | None:
-        """Return how far the copy of an epoch is filled; None when `begin_fill` was not called since the start."""
+        """Return how far the copy of an epoch is filled; None if `begin_fill` was not called since the start."""
         fill = self._fills.get(epoch)
         return fill.position if fill is not None else None
 
@@ -135,45 +136,47 @@ class EpochCopies:
         return self._fill(epoch).append(batches)
 
     def finish_fill(self, epoch: int, decided: int | None = None) -> bool:
-        """Take a complete copy into the log, durably, and every other complete one that this makes contiguous.
+        """Add a complete copy to the log, durably, and every other complete one that becomes contiguous.
 
         Args:
-            epoch: of the copy.
-            decided: where the log has an older version, whose place the copy takes: the epoch at whose end this one
-                was decided.
+            epoch: the epoch of the copy.
+            decided: if the log has an older version that the copy replaces, the epoch at whose end this one was
+                decided.
 
         Returns:
-            Whether it is in the log. If not, an epoch between is missing; it comes in with that one.
+            Whether it is in the log. If not, an epoch in between is missing; it is added together with that one.
 
         Raises:
-            DivergedError: it is not complete, or is not what was decided.
+            DivergedError: it is incomplete or differs from the decision.
             NotHeldError: as `append_fill`.
             StorageFailedError: the disk failed.
         """
         fill = self._fill(epoch)
         if not fill.is_complete:
-            raise DivergedError(f"epoch {epoch} is filled to {fill.position}, decided is {fill.target.end}")
+            raise DivergedError(
+                f"epoch {epoch} is filled up to {fill.position}, but its decided end is {fill.target.end}"
+            )
         fill.seal()
         held = self._held.log_of(epoch)
         if held is not None and (held.end_offset, held.end_digest) == fill.target.end:
-            self.abandon_fill(epoch)  # it has been made here meanwhile
+            self.abandon_fill(epoch)  # Compaction on this node has produced the same version meanwhile.
             return True
         if held is not None:
             assert decided is not None, f"epoch {epoch} is in the log as it was decided at first"
             self._take_place_of(held, fill, decided)
             return True
-        self.take_in_whole()
+        self.add_complete_fills()
         if epoch in self._fills and fill.target.start == fill.target.end:
-            # An epoch without records need not lie anywhere: those around it continue each other.
+            # An epoch without records needs no files: its neighbours are contiguous.
             self.abandon_fill(epoch)
             return True
         return self._held.log_of(epoch) is not None
 
     def abandon_fill(self, epoch: int) -> None:
-        """Remove what was filled of an epoch.
+        """Remove the copy of an epoch.
 
         Raises:
-            StorageFailedError: the disk failed; a part of it may be there.
+            StorageFailedError: the disk failed; a part of it may remain.
         """
         if epoch not in self._fills:
             return
@@ -188,14 +191,15 @@ class EpochCopies:
             raise StorageFailedError(f"{path} cannot be removed: {error}") from error
 
     def begin_anew(self, epoch: int, end_offset: int) -> None:
-        """Make place for another version of a sealed epoch: what was filled of it is removed.
+        """Remove the copy of a sealed epoch, to fill another version of it.
 
         Args:
-            epoch: of the copy.
-            end_offset: where it ends. What does not reach there goes even as the log's newest epoch.
+            epoch: the epoch of the copy.
+            end_offset: the end of the epoch. If the log's newest epoch is this one and ends earlier, it is removed,
+                too.
 
         Raises:
-            StorageFailedError: the disk failed; a part of it may be there.
+            StorageFailedError: the disk failed; a part of it may remain.
         """
         newest = self._held.active
         if newest is not None and newest.epoch == epoch and newest.end_offset < end_offset:
@@ -203,11 +207,11 @@ class EpochCopies:
         self.abandon_fill(epoch)
 
     def set_aside(self, epoch: int, reason: str) -> Path:
-        """Rename this node's copy of an epoch to `.bad-N`, for the operator, so that it can be fetched again.
+        """Rename this node's copy of an epoch to `.bad-N`, for the operator, so that it is fetched again.
 
-        Older epochs leave the log with it and wait to be filled, which costs them no bytes. LIMBO ends with the last
-        damaged epoch, but not when it is the newest that goes: what it had acknowledged must be decided upon first,
-        so then it ends with the next `start_epoch` or with the filled copy.
+        Older epochs leave the log with it and become fills, without copying bytes. LIMBO ends with the last damaged
+        epoch, except when the newest epoch is set aside: the fate of its acknowledged records must be decided first, so
+        LIMBO then ends with the next `start_epoch` or with the filled copy.
 
         Returns:
             Its new path.
@@ -221,9 +225,9 @@ class EpochCopies:
             raise StorageFailedError(f"epoch {epoch} of {self._held.directory} cannot be set aside: {error}") from error
 
     def is_overtaken(self, offset: int) -> bool:
-        """Whether what lies below `offset` is all that keeps a whole copy out of the log: nothing will fill the hole.
+        """Whether the log will never reach a complete copy: only records below `offset` are missing in between.
 
-        May be called by any thread.
+        Thread-safe.
         """
         if self._held.limbo is not None or not self._held.epochs or self._held.end_offset >= offset:
             return False
@@ -248,18 +252,18 @@ class EpochCopies:
         self._fills.clear()
 
     def demote(self, count: int) -> None:
-        """Let the oldest epochs leave the log, oldest first, so that what a crash leaves of it has no hole."""
+        """Remove the oldest epochs from the log, oldest first, so that a crash leaves no gap."""
         for log in self._held.epochs[:count]:
             self._held.epochs = self._held.epochs[1:]
             self._rename_to_fill(log)
 
-    def take_in_whole(self) -> None:
-        """Take every complete copy into the log that continues it."""
+    def add_complete_fills(self) -> None:
+        """Add every complete copy that continues the log."""
         while (ready := next(filter(self._fits, filter(None, self._fills.values())), None)) is not None:
-            self._take_in(ready)
+            self._add_fill(ready)
 
     def drop_below(self, offset: int) -> None:
-        """Remove copies outside the log all of whose records lie below `offset`, as retention would once inside."""
+        """Remove copies outside the log all of whose records are below `offset`, as retention would inside the log."""
         if self._held.limbo is not None:
             return
         for epoch, fill in list(self._fills.items()):
@@ -276,7 +280,7 @@ class EpochCopies:
         return fill
 
     def _demote_newest(self) -> None:
-        """Let the newest epoch leave the log: its copy goes on where it ends."""
+        """Remove the newest epoch from the log; its copy can be resumed."""
         log = self._held.epochs[-1]
         self._held.epochs = self._held.epochs[:-1]
         self._rename_to_fill(log)
@@ -285,7 +289,9 @@ class EpochCopies:
         log.close()
         beside = self._fills.get(log.epoch)
         if beside is not None:
-            beside.log.close(sync=False)  # of another version, and not whole: its directory is removed
+            beside.log.close(
+                sync=False
+            )  # A copy of another version, which is incomplete: `demote` removes its directory.
         try:
             demote(self._held.disk.fs, log.directory)
         except OSError as error:
@@ -293,7 +299,7 @@ class EpochCopies:
         self._fills[log.epoch] = None
 
     def _fits(self, fill: EpochFill) -> bool:
-        """Whether a copy is complete and continues the log at one of its ends."""
+        """Whether a copy is complete and continues the log at its start or end."""
         if fill.log.state != "sealed":
             return False
         if not self._held.epochs:
@@ -303,11 +309,11 @@ class EpochCopies:
             return newest.end_offset == fill.log.start_offset and newest.state in {"sealed", "active"}
         return fill.target.epoch < oldest.epoch and fill.target.end.offset == oldest.start_offset
 
-    def _take_in(self, fill: EpochFill) -> None:
+    def _add_fill(self, fill: EpochFill) -> None:
         epoch, end_offset = fill.target.epoch, fill.target.end.offset
         newest = self._held.active
         if newest is not None and newest.epoch < epoch and newest.state != "sealed":
-            # Opened as the newest one after a restart; it ends where it was decided to.
+            # It was opened as the newest epoch after a restart; it ends at its decided end.
             newest.seal()
         del self._fills[epoch]
         fill.log.close()
@@ -325,9 +331,11 @@ class EpochCopies:
             self._held.lost = None
 
     def _take_place_of(self, old: EpochLog, fill: EpochFill, decided: int) -> None:
-        """Let a complete copy take the place of the log's older version."""
+        """Replace the log's older version of an epoch by a complete copy."""
         if fill.log.start_offset > old.start_offset:
-            self.demote(self._held.epochs.index(old))  # what the copy does not continue any more: retention takes it
+            self.demote(
+                self._held.epochs.index(old)
+            )  # These epochs are not contiguous with the copy any more; retention deletes them.
         del self._fills[old.epoch]
         fill.log.close()
         self._held.replace(old, fill.log.directory, decided, fill.target.end)
@@ -355,14 +363,14 @@ class EpochCopies:
         return put_aside(fs, log.directory, reason)
 
     def _set_unreadable_aside(self, epoch: int, reason: str) -> Path:
-        """Set an epoch aside that could not be opened, behind which the older ones stayed closed."""
+        """Set aside an epoch that could not be opened, and because of which older ones were not opened."""
         fs = self._held.disk.fs
         paths = epoch_dirs(fs, self._held.directory)
         for older, path in paths.items():
             if older < epoch and self._held.epochs:
                 demote(fs, path)
                 self._fills[older] = None
-        target = put_aside(fs, paths[epoch], reason)  # the newest version, whatever its name
+        target = put_aside(fs, paths[epoch], reason)  # The newest version, whatever its name.
         if self._held.epochs:
             self._held.lost = None
         else:

@@ -1,7 +1,7 @@
-"""Making the newest epoch's log whole again, where this node lost some of what it acknowledged.
+"""Repair of the newest epoch's log where this node has lost acknowledged records.
 
-Everything here runs on the partition's one appending thread. A log that may lack something stays in LIMBO until that is
-fetched from the owner, or does not matter any more because the end of its epoch is decided.
+All methods run on the partition's appending thread. A log that may lack records stays in LIMBO until they are fetched
+from the owner, or until the end of its epoch is decided.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
-from tidelog_broker.storage.epoch.presence import has_directory_note, make_again
-from tidelog_broker.storage.epoch.repair import forget_short, is_short, note_short
+from tidelog_broker.storage.epoch.existence_markers import has_directory_marker, recreate_directory
+from tidelog_broker.storage.epoch.repair_markers import clear_short, is_marked_short, mark_short
 from tidelog_broker.storage.io.errors import StorageFailedError, space_or_failure
-from tidelog_broker.storage.partition.copied import LogPosition, check_copied
+from tidelog_broker.storage.partition.copied_batches import LogPosition, check_copied
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.partition_dirs import lost_epoch
 from tidelog_broker.storage.segment.layout import padded
@@ -20,52 +20,50 @@ from tidelog_proto.batch.header import Buffer
 
 
 class EpochRepair:
-    """See the module."""
+    """The repair of one partition's newest epoch."""
 
     def __init__(self, held: HeldEpochs) -> None:
         self._held = held
 
-    def note_short(self, epoch: int) -> None:
-        """Note durably that the newest epoch may lack what it acknowledged, because the machine went down.
+    def mark_short(self, epoch: int) -> None:
+        """Record durably that the newest epoch may lack acknowledged records, because the machine crashed.
 
         Raises:
-            DiskFullError: no space for the note.
+            DiskFullError: no space for the marker.
             StorageFailedError: the disk failed.
         """
         try:
-            note_short(self._held.disk.fs, self._held.directory, epoch)
+            mark_short(self._held.disk.fs, self._held.directory, epoch)
         except OSError as error:
-            raise space_or_failure(
-                f"{self._held.directory}: that epoch {epoch} is short cannot be noted", error
-            ) from error
+            raise space_or_failure(f"{self._held.directory}: epoch {epoch} cannot be marked as short", error) from error
 
-    def is_short(self, epoch: int) -> bool:
-        """Whether an epoch was noted as short, and has not caught up since."""
-        return is_short(self._held.disk.fs, self._held.directory, epoch)
+    def is_marked_short(self, epoch: int) -> bool:
+        """Whether an epoch was marked as short and has not caught up since."""
+        return is_marked_short(self._held.disk.fs, self._held.directory, epoch)
 
-    def forget_short(self) -> None:
-        """What was short has caught up, or its end is decided.
+    def clear_short(self) -> None:
+        """Remove the `short` markers: the epoch has caught up, or its end is decided.
 
         Raises:
-            StorageFailedError: the disk failed; the note may still be there.
+            StorageFailedError: the disk failed; the marker may remain.
         """
         try:
-            forget_short(self._held.disk.fs, self._held.directory)
+            clear_short(self._held.disk.fs, self._held.directory)
         except OSError as error:
-            raise StorageFailedError(f"{self._held.directory}: a note cannot be removed: {error}") from error
+            raise StorageFailedError(f"{self._held.directory}: a marker cannot be removed: {error}") from error
 
     def lost_epoch(self, active_epoch: int) -> int | None:
-        """Return the epoch that has begun here, the newest, and whose directory is missing; None when none is.
+        """Return the newest epoch that has begun here, if its directory is missing.
 
-        Where all of the partition is missing, which it was cannot be told: it may be `active_epoch`.
+        If the partition's whole directory is missing, the lost epoch is unknown: it may be `active_epoch`.
         """
         fs = self._held.disk.fs
         if fs.exists(self._held.directory):
             return lost_epoch(fs, self._held.directory)
-        return active_epoch if has_directory_note(fs, self._held.directory) else None
+        return active_epoch if has_directory_marker(fs, self._held.directory) else None
 
-    def make_again(self, epoch: int) -> None:
-        """Make the partition's directory if it is missing, with the note that this epoch had begun in it.
+    def recreate_directory(self, epoch: int) -> None:
+        """Recreate the partition's directory if it is missing, with the marker that this epoch had begun in it.
 
         Raises:
             DiskFullError: no space.
@@ -74,37 +72,37 @@ class EpochRepair:
         fs = self._held.disk.fs
         try:
             if not fs.exists(self._held.directory):
-                make_again(fs, self._held.directory, epoch)
+                recreate_directory(fs, self._held.directory, epoch)
         except OSError as error:
-            raise space_or_failure(f"{self._held.directory} cannot be made again", error) from error
+            raise space_or_failure(f"{self._held.directory} cannot be recreated", error) from error
 
     def repairable_end(self, epoch: int) -> LogPosition | None:
-        """Return where the good prefix of the newest epoch in LIMBO ends; None when it is not that, or all is lost."""
+        """Return the end of the valid prefix of the newest epoch, if that is in LIMBO and readable."""
         log = self._held.active
         if log is None or log.epoch != epoch or log.damage is None or self._held.lost is not None:
             return None
         return LogPosition(log.end_offset, log.end_digest)
 
-    def cut_to_good(self, epoch: int) -> LogPosition:
-        """Keep only the good prefix of the newest epoch and make it ready for `append_repair`. LIMBO stays.
+    def truncate_to_valid_prefix(self, epoch: int) -> LogPosition:
+        """Truncate the newest epoch to its valid prefix and make it ready for `append_repair`. It stays in LIMBO.
 
         Raises:
-            DiskFullError: no space for the note that it was cut; nothing has changed.
+            DiskFullError: no space for the repair marker; nothing has changed.
             StorageFailedError: the disk failed.
         """
-        self._repairing(epoch).cut_to_good()
+        self._repairing(epoch).truncate_to_valid_prefix()
         return self._repaired_to(epoch)
 
     def append_repair(self, epoch: int, batches: Sequence[Buffer]) -> LogPosition:
-        """Append what is missing behind the good prefix, checked and synced.
+        """Append missing batches after the valid prefix, verified and synced.
 
         Raises:
-            ProtocolError: CORRUPT_BATCH and others: what came is refused and nothing has changed.
+            ProtocolError: CORRUPT_BATCH and others: the batches are refused and nothing has changed.
             DiskFullError: no space; nothing has changed.
             StorageFailedError: the disk failed.
         """
         log = self._repairing(epoch)
-        assert log.is_repairing, "cut it first"
+        assert log.is_repairing, "truncate_to_valid_prefix was not called"
         check_copied(batches, epoch=epoch, position=self._repaired_to(epoch))
         if batches:
             log.ensure_space(sum(padded(len(batch)) for batch in batches))
@@ -113,10 +111,10 @@ class EpochRepair:
         return self._repaired_to(epoch)
 
     def finish_repair(self, epoch: int) -> None:
-        """End LIMBO of the newest epoch: it has everything through the end that its owner told after the cut.
+        """End LIMBO of the newest epoch: it reaches the end that its owner reported after the truncation.
 
-        Nobody else's end will do: this node may have acknowledged more than any other replica. Where the owner is gone
-        the end must be decided without this node; then `truncate_epoch`, `start_epoch` or a fill ends it.
+        Only the owner's end counts: this node may have acknowledged more than any other replica. If the owner is gone,
+        the end must be decided without this node; then `truncate_epoch`, `start_epoch` or a fill ends LIMBO.
 
         Raises:
             StorageFailedError: the disk failed.

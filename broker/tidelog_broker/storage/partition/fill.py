@@ -1,9 +1,9 @@
-"""Filling the copy of an epoch whose end is decided, from peers, beside the log.
+"""Filling a copy of an epoch whose end is decided, from peers, beside the log.
 
-What is being filled is an epoch's log of its own in `epoch-N.fill`: recovered, appended to and bounded like any other,
-and never read or counted before it is complete. It is complete when it ends at the decided offset with the decided
-digest; the digest covers every batch, so it does not matter who sent what. A copy that is only too short, too long
-or damaged behind a good prefix is gone on with; one that cannot be what was decided is set aside.
+The copy is a separate epoch log in `epoch-N.fill`: recovered, appended to and bounded like any other, but never read or
+counted before it is complete. It is complete when it ends at the decided offset with the decided digest; the digest
+covers every batch, so the sender does not matter. A copy that is too short, too long or damaged after a valid prefix is
+resumed; one that differs from the decided log is set aside.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
 from tidelog_broker.storage.io.errors import DamagedError, DivergedError, unreadable
-from tidelog_broker.storage.partition.copied import LogPosition, check_copied
+from tidelog_broker.storage.partition.copied_batches import LogPosition, check_copied
 from tidelog_broker.storage.partition.partition_dirs import fill_dir_name, put_aside
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.layout import SEGMENT_SUFFIX, padded
@@ -26,13 +26,13 @@ from tidelog_proto.errors import ProtocolError
 
 @dataclass(frozen=True, slots=True)
 class FillTarget:
-    """What a filled copy is to hold.
+    """The decided contents of a copy.
 
     Attributes:
-        epoch: of the copy.
-        start: the epoch's start with digest 0, or a batch boundary behind it.
-        end: how it is to end.
-        or_digests: with other digests at the end it is whole as well: compaction had changed less of it.
+        epoch: the epoch of the copy.
+        start: the epoch's start with digest 0, or a later batch boundary.
+        end: the decided end.
+        or_digests: other valid end digests: those of less compacted versions.
     """
 
     epoch: int
@@ -42,7 +42,7 @@ class FillTarget:
 
 
 class EpochFill:
-    """See the module. Made by `begin`; used by the partition's one appending thread."""
+    """The copy of an epoch being filled. Created by `begin`; used by the partition's appending thread."""
 
     def __init__(self, target: FillTarget, log: EpochLog) -> None:
         self.target = target
@@ -59,7 +59,7 @@ class EpochFill:
         partition: int,
         segment_bytes: int,
     ) -> EpochFill:
-        """Begin to fill, or go on with what an earlier fill or a former copy left in the partition's `directory`.
+        """Begin to fill a copy, or resume an existing one in the partition's `directory`.
 
         Raises:
             DiskFullError: no space; nothing has changed.
@@ -82,7 +82,7 @@ class EpochFill:
 
     @classmethod
     def resume(cls, disk: Disk, directory: Path, target: FillTarget, *, segment_bytes: int) -> EpochFill | None:
-        """Go on with what an earlier fill or a former copy left; None, with that gone, when it cannot be gone on with.
+        """Resume an existing copy; remove it and return None if that is impossible.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -90,9 +90,9 @@ class EpochFill:
         assert target.start.offset <= target.end.offset
         path = directory / fill_dir_name(target.epoch)
         try:
-            log = _go_on(disk, path, target, segment_bytes=segment_bytes) if disk.fs.exists(path) else None
+            log = _open_existing(disk, path, target, segment_bytes=segment_bytes) if disk.fs.exists(path) else None
         except OSError as error:
-            raise unreadable(f"{path} cannot be gone on with", error) from error
+            raise unreadable(f"{path} cannot be resumed", error) from error
         if log is None:
             return None
         if log.end_offset == target.end.offset:
@@ -101,20 +101,20 @@ class EpochFill:
 
     @property
     def position(self) -> LogPosition:
-        """How far it is filled. After a crash it may be less: what was not synced is fetched again."""
+        """How far it is filled. After a crash it may be less: unsynced batches are fetched again."""
         return LogPosition(self.log.end_offset, self.log.end_digest)
 
     @property
     def is_complete(self) -> bool:
-        """Whether it holds exactly what was decided."""
+        """Whether it reaches the decided end with the decided digest."""
         return self.position == self.target.end
 
     def append(self, batches: Sequence[Buffer]) -> LogPosition:
-        """Check batches against the copy and append them; return the new position. It is durable with `seal`.
+        """Verify batches and append them; return the new position. `seal` makes them durable.
 
         Raises:
-            ProtocolError: CORRUPT_BATCH and others: what came is refused and nothing has changed.
-            DivergedError: they would complete the copy, and it would not be what was decided.
+            ProtocolError: CORRUPT_BATCH and others: the batches are refused and nothing has changed.
+            DivergedError: they would complete the copy with another digest than decided.
             DiskFullError: no space; nothing has changed.
             StorageFailedError: the disk failed.
         """
@@ -122,12 +122,13 @@ class EpochFill:
         reached = check_copied(batches, epoch=target.epoch, position=self.position)
         if reached.offset > target.end.offset:
             raise ProtocolError(
-                pb.CORRUPT_BATCH, f"batches up to offset {reached.offset} came, epoch {target.epoch} ends before"
+                pb.CORRUPT_BATCH,
+                f"received batches up to offset {reached.offset}, but epoch {target.epoch} ends at {target.end.offset}",
             )
         if reached.offset == target.end.offset and reached.digest != target.end.digest:
             raise DivergedError(
                 f"{self.log.directory} would end with digest {reached.digest:#010x}, "
-                f"decided is {target.end.digest:#010x}"
+                f"but {target.end.digest:#010x} is decided"
             )
         if batches:
             self.log.ensure_space(sum(padded(len(batch)) for batch in batches))
@@ -136,7 +137,7 @@ class EpochFill:
         return reached
 
     def seal(self) -> None:
-        """Make a complete copy durable; it takes nothing more.
+        """Make a complete copy durable and seal it.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -146,8 +147,8 @@ class EpochFill:
             self.log.seal()
 
 
-def _go_on(disk: Disk, path: Path, target: FillTarget, *, segment_bytes: int) -> EpochLog | None:
-    """Open what is there and make it a prefix of what is to be; None, with it gone, when it cannot become one."""
+def _open_existing(disk: Disk, path: Path, target: FillTarget, *, segment_bytes: int) -> EpochLog | None:
+    """Open an existing copy as a prefix of the target; remove it and return None if it cannot become one."""
     fs = disk.fs
     if not any(name.endswith(SEGMENT_SUFFIX) for name in fs.list_dir(path)):
         remove_epoch_dir(fs, path)
@@ -158,7 +159,7 @@ def _go_on(disk: Disk, path: Path, target: FillTarget, *, segment_bytes: int) ->
         put_aside(fs, path, error.message)
         return None
     if log.start_offset > target.start.offset or log.end_offset < target.start.offset:
-        # What is missing in front cannot be added there.
+        # Batches cannot be added before the start.
         log.close(sync=False)
         remove_epoch_dir(fs, path)
         return None
@@ -169,7 +170,7 @@ def _go_on(disk: Disk, path: Path, target: FillTarget, *, segment_bytes: int) ->
     else:
         if log.end_offset != target.end.offset or log.end_digest in {target.end.digest, *target.or_digests}:
             return log
-        reason = f"it ends with digest {log.end_digest:#010x}, decided is {target.end.digest:#010x}"
+        reason = f"it ends with digest {log.end_digest:#010x}, but {target.end.digest:#010x} is decided"
     log.close(sync=False)
     put_aside(fs, path, reason)
     return None

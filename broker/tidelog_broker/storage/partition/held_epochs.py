@@ -1,7 +1,7 @@
-"""What of a partition's log is held here: the logs of its epochs, and why it is in LIMBO where it is.
+"""The part of a partition's log on this node: the logs of its epochs, and why it is in LIMBO.
 
-The epochs' logs are a tuple that is replaced as a whole and never changed, so readers on other threads take it once.
-All else belongs to the partition's one appending thread.
+The tuple of the epochs' logs is replaced as a whole, never mutated, so readers on other threads load it once.
+Everything else belongs to the partition's appending thread.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from tidelog_broker.storage.epoch.deferred_syncs import DeferredSync
 from tidelog_broker.storage.epoch.epoch_log import EpochLog, State
-from tidelog_broker.storage.epoch.presence import note_directory
+from tidelog_broker.storage.epoch.existence_markers import mark_directory
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
 from tidelog_broker.storage.io.errors import StorageFailedError, space_or_failure
-from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.partition_dirs import (
     OpenedEpochs,
     PartitionName,
@@ -28,7 +28,7 @@ from tidelog_broker.storage.segment.layout import NEW_SUFFIX
 
 
 class LostEpoch(NamedTuple):
-    """An epoch that keeps the partition in LIMBO as a whole: unreadable, or set aside when it was the newest."""
+    """An epoch that puts the whole partition into LIMBO: unreadable, or set aside while it was the newest."""
 
     epoch: int
     message: str
@@ -36,13 +36,13 @@ class LostEpoch(NamedTuple):
 
 
 class HeldEpochs:
-    """See the module.
+    """The logs of a partition's epochs on this node.
 
     Attributes:
         epochs: the epochs' logs, oldest first; the last one is the active one.
-        lost: what keeps the partition in LIMBO as a whole; None when nothing does.
-        gone_below: what lies below this was deleted here.
-        replaced: directories of older versions, which are to be removed.
+        lost: the epoch that puts the whole partition into LIMBO; None without one.
+        gone_below: records below it were deleted by retention on this node.
+        replaced: directories of older versions, to be removed.
         segment_bytes: for epochs and segments that begin from now on.
     """
 
@@ -72,14 +72,14 @@ class HeldEpochs:
 
     @property
     def state(self) -> State:
-        """The newest epoch's state, "sealed" before the first one; LIMBO when any epoch is in it."""
+        """The newest epoch's state, "sealed" before the first one; "limbo" if any epoch is in LIMBO."""
         if self.limbo is not None:
             return "limbo"
         return self.epochs[-1].state if self.epochs else "sealed"
 
     @property
     def limbo(self) -> str | None:
-        """Why the partition is in LIMBO, for a person; None when it is not."""
+        """Why the partition is in LIMBO, for the operator; None if it is not."""
         if self.lost is not None:
             return self.lost.message
         for log in self.epochs:
@@ -89,17 +89,17 @@ class HeldEpochs:
 
     @property
     def unreadable_epoch(self) -> int | None:
-        """The epoch that could not be opened at all, behind which older ones stayed closed; None without one."""
+        """The epoch that could not be opened, and because of which older ones were not opened; None without one."""
         return self.lost.epoch if self.lost is not None and not self.lost.is_aside else None
 
     @property
     def start_offset(self) -> int:
-        """The first offset that can be read here, 0 before the first epoch: the log has no holes behind it."""
+        """The first offset that can be read here, 0 before the first epoch: the log has no gaps after it."""
         return self.epochs[0].start_offset if self.epochs else 0
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last record; 0 before the first epoch."""
+        """The offset after the last record; 0 before the first epoch."""
         return self.epochs[-1].end_offset if self.epochs else 0
 
     @property
@@ -109,11 +109,11 @@ class HeldEpochs:
 
     @property
     def synced_offset(self) -> int:
-        """How far the newest epoch is synced."""
+        """The end of the synced part of the newest epoch."""
         return self.epochs[-1].synced_offset if self.epochs else 0
 
     def epoch_end(self, epoch: int, start_offset: int) -> tuple[int, int]:
-        """Return end offset and end digest of an epoch; of one that never got its first file, its start and 0."""
+        """Return end offset and end digest of an epoch; if it has no files, its start and 0."""
         for log in self.epochs:
             if log.epoch == epoch:
                 return log.end_offset, log.end_digest
@@ -121,21 +121,21 @@ class HeldEpochs:
 
     @property
     def size_bytes(self) -> int:
-        """What all segments of the log hold, without what is being filled or set aside."""
+        """The size of the log's segments, without copies being filled or set aside."""
         return sum(log.size_bytes for log in self.epochs)
 
     def log_of(self, epoch: int) -> EpochLog | None:
-        """Return an epoch's log; None when it is not in the partition's."""
+        """Return an epoch's log; None if it is not in the partition's."""
         return next((log for log in self.epochs if log.epoch == epoch), None)
 
     def replace(self, old: EpochLog, made: Path, decided: int, end: LogPosition) -> None:
-        """Let a finished version of an epoch take the place of the older one; on the partition's appending thread.
+        """Replace the log of an epoch by a finished version of it; on the partition's appending thread.
 
         Args:
-            old: of the log, as long as the new one; its files wait for `remove_replaced`.
+            old: a log of the same length; its files wait for `remove_replaced`.
             made: the directory of the new version, durable. It is renamed.
             decided: the epoch at whose end this version was decided.
-            end: how it ends.
+            end: the end of the version.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -143,7 +143,7 @@ class HeldEpochs:
         path = self.directory / compacted_dir_name(old.epoch, decided)
         assert path != old.directory, "this version is in its place"
         if old.damage is None and old.state != "sealed":
-            old.seal()  # the next epoch has not begun here
+            old.seal()  # The next epoch has not begun here.
         try:
             self.disk.fs.rename(made, path)
             self.disk.fs.sync_dir(self.directory)
@@ -155,7 +155,7 @@ class HeldEpochs:
         old.close(sync=False)
         try:
             gone = self._replaced_path(old.directory)
-            self.disk.fs.rename(old.directory, gone)  # not synced: a start that finds both goes by the newer one
+            self.disk.fs.rename(old.directory, gone)  # Not synced: a start that finds both versions uses the newer one.
         except OSError as error:
             raise StorageFailedError(f"{old.directory} cannot be renamed: {error}; check the disk") from error
         self.replaced.append(gone)
@@ -167,9 +167,9 @@ class HeldEpochs:
         return path
 
     def remove_replaced(self) -> None:
-        """Remove the files of versions that others have replaced; not on the appending thread, as it takes long.
+        """Remove the files of replaced versions. Takes long, so it does not run on the appending thread.
 
-        A start removes what is left.
+        The next start removes what is left.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -184,25 +184,25 @@ class HeldEpochs:
             self.replaced.pop(0)
 
     def make_directory(self) -> Callable[[], None]:
-        """Make the partition's directory if it is not there; what is returned waits until it is durable.
+        """Create the partition's directory if it is missing; return a function that waits until it is durable.
 
-        The disk is at that meanwhile, on another thread if there is one. No epoch may be there before it has ended: a
-        process that is killed then leaves a log that the next one takes for durable.
+        The sync runs on another thread if there is one. Call the function before an epoch gets its name: a process
+        killed before that would leave a log that the next process takes for durable.
 
         Raises:
-            DiskFullError: no space; so does what is returned.
-            StorageFailedError: the disk failed; so does what is returned.
+            DiskFullError: no space; the returned function raises it, too.
+            StorageFailedError: the disk failed; the returned function raises it, too.
         """
-        fs, what = self.disk.fs, f"{self.directory} cannot be made"
+        fs, what = self.disk.fs, f"{self.directory} cannot be created"
         try:
             if not fs.exists(self.directory):
                 fs.make_dir(self.directory)
-            note_directory(fs, self.directory)
+            mark_directory(fs, self.directory)
         except OSError as error:
             raise space_or_failure(what, error) from error
         owed = DeferredSync(partial(fs.sync_dir, self.directory.parent), lambda _: None)
         if self.disk.namer is not None:
-            self.disk.namer.offer(owed.finish_ahead)
+            self.disk.namer.offer(owed.finish_in_background)
 
         def finish() -> None:
             try:
@@ -214,7 +214,7 @@ class HeldEpochs:
 
 
 def find_lost_epoch(disk: Disk, directory: Path, opened: OpenedEpochs) -> LostEpoch | None:
-    """Return what keeps a partition in LIMBO as a whole, after its epochs were opened."""
+    """Return the epoch that puts a partition into LIMBO, after its epochs were opened."""
     if opened.unreadable is not None:
         epoch, message = opened.unreadable
         return LostEpoch(epoch, message, is_aside=False)

@@ -1,13 +1,13 @@
-"""Where a partition's log begins by retention, kept beside it in `log-start`: two lines, an offset and its CRC32C each.
+"""The log start offset of a partition, stored in the file `log-start`: two lines, each an offset with its CRC32C.
 
-A copy that begins late may lack what is still to be filled from peers, or what retention has deleted; only this file
-tells the two apart. It is written before anything is deleted. A missing or damaged one means 0: then what was deleted
-counts as missing until the partition's owner says otherwise.
+A copy that begins late may lack records that are still to be filled from peers, or that retention has deleted; only
+this file tells the two apart. It is written before anything is deleted. A missing or damaged file means 0: deleted
+records then count as missing until the partition's owner reports the log start.
 
-Each line has a block of its own, and the higher one counts. A new offset goes over the lower one, in its place: a crash
-in the middle leaves the other, a full disk has no need to refuse it, and one synced write is all it takes. `keep_space`
-makes the file early, because a full disk is when deleting matters most. Rejected: a new file beside that is renamed,
-which takes two syncs, and a full disk refuses it.
+Each line has its own block, and the higher offset counts. A new offset overwrites the lower one: a torn write leaves
+the other line, a full disk need not refuse it, and a single synced write suffices. `keep_space` creates the file early,
+because deletions matter most on a full disk. Rejected: writing a new file and renaming it, which needs two syncs and
+fails on a full disk.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from tidelog_broker.storage.segment.layout import NEW_SUFFIX
 
 NAME: Final = "log-start"
 LINES_AT: Final = (0, 4096)
-"""In blocks of their own: where a write is torn, the disk may lose all of the block around it."""
+"""In separate blocks: a torn write may destroy the whole block."""
 _LINE_BYTES: Final = 29
 
 
 def load_log_start(fs: FileSystem, directory: Path) -> int:
-    """Return the offset that is kept in a partition's directory, 0 without one.
+    """Return the offset stored in a partition's directory, 0 without one.
 
     Raises:
-        StorageFailedError: the disk does not read.
+        StorageFailedError: the disk cannot be read.
     """
     path = directory / NAME
     try:
@@ -45,10 +45,10 @@ def load_log_start(fs: FileSystem, directory: Path) -> int:
 
 
 def keep_space(fs: FileSystem, directory: Path) -> None:
-    """Make the file with all of its blocks, with offset 0 if there is none: so that a full disk takes another offset.
+    """Create the file with all of its blocks and offset 0 if it is missing, so that a full disk accepts another offset.
 
     Raises:
-        DiskFullError: no space; there is still none.
+        DiskFullError: no space; the file is still missing.
         StorageFailedError: the disk failed.
     """
     path = directory / NAME
@@ -56,17 +56,17 @@ def keep_space(fs: FileSystem, directory: Path) -> None:
         if not fs.exists(path):
             return _make(fs, directory, 0)
         with closing(fs.open(path)) as file:
-            if file.size() <= LINES_AT[1]:  # as one line was once kept
+            if file.size() <= LINES_AT[1]:  # An older version stored one line.
                 file.pwritev_durably([_line(max(_read(file)))], LINES_AT[1])
     except OSError as error:
         raise space_or_failure(f"{path} cannot be written", error) from error
 
 
 def raise_log_start(fs: FileSystem, directory: Path, offset: int) -> None:
-    """Keep `offset` durably, unless a higher one is kept. One thread of a node at a time may call this for a partition.
+    """Store `offset` durably, unless a higher one is stored. Not concurrently for the same partition.
 
     Raises:
-        DiskFullError: no space; what was kept before still is.
+        DiskFullError: no space; the previous offset is still stored.
         StorageFailedError: the disk failed.
     """
     path = directory / NAME
@@ -82,7 +82,7 @@ def raise_log_start(fs: FileSystem, directory: Path, offset: int) -> None:
 
 
 def _write(file: File, offset: int, at: int) -> None:
-    """Write a line over. A full disk may have no space for a second one: then the only one is written over."""
+    """Overwrite a line. If a full disk has no space for a second line, overwrite the only one."""
     try:
         file.pwritev_durably([_line(offset)], at)
     except OSError as error:
@@ -92,7 +92,7 @@ def _write(file: File, offset: int, at: int) -> None:
 
 
 def _make(fs: FileSystem, directory: Path, offset: int) -> None:
-    """Make the file with all of its blocks, durably, under its name or not at all."""
+    """Create the file with all of its blocks, durably and atomically."""
     path = directory / NAME
     unnamed = path.with_name(path.name + NEW_SUFFIX)
     try:
@@ -104,7 +104,7 @@ def _make(fs: FileSystem, directory: Path, offset: int) -> None:
             file.datasync()
         fs.rename(unnamed, path)
     except OSError as error:
-        raise space_or_failure(f"{path} cannot be made", error) from error
+        raise space_or_failure(f"{path} cannot be created", error) from error
     try:
         fs.sync_dir(directory)
     except OSError as error:
@@ -119,7 +119,7 @@ def _line(offset: int) -> bytes:
 
 
 def _read(file: File) -> list[int]:
-    """Return the offsets of the lines, 0 for one that is not there or damaged."""
+    """Return the offsets of the lines, 0 for one that is missing or damaged."""
     offsets: list[int] = []
     for at in LINES_AT:
         line = file.pread(_LINE_BYTES, at)

@@ -1,8 +1,8 @@
-"""Reading the records of a partition that match a filter: found by an index where there is one, else one after another.
+"""Reads of the records that match a key or tag, by an index if there is one, else by a scan.
 
-What comes back are batches cut down to the records that match, and up to where everything was looked at. A read looks
-at so many bytes of batches and no more, so an answer may be empty and yet have got on; whoever asks goes on from there.
-Batches that the index names in vain count as well: nobody can make a read expensive by keys that meet in their hash.
+A read returns batches reduced to the matching records, and the offset up to which it looked. It examines a bounded
+number of bytes, so a result may be empty and still have advanced; the caller continues from there. Batches that an
+index lists because of a hash collision count as well, so that clients cannot make reads expensive by colliding keys.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog_broker.storage.io.errors import DamagedError
-from tidelog_broker.storage.partition.held_epochs import HeldEpochs
-from tidelog_broker.storage.partition.partition_reader import again_where_replaced, check_offset
-from tidelog_broker.storage.partition.record_indexes import RecordIndexes
-from tidelog_broker.storage.partition.stretches import (
-    OpenStretch,
+from tidelog_broker.storage.partition.extents import (
+    OpenExtent,
     checking,
-    readable_stretches,
-    readable_stretches_back,
+    readable_extents,
+    readable_extents_reversed,
 )
+from tidelog_broker.storage.partition.held_epochs import HeldEpochs
+from tidelog_broker.storage.partition.partition_reader import check_offset, retry_if_replaced
+from tidelog_broker.storage.partition.record_indexes import RecordIndexes
 from tidelog_broker.storage.segment.disk import OpenSegment
 from tidelog_broker.storage.segment.hash_entries import window_stop
 from tidelog_proto.batch.column_slices import TextColumn
@@ -34,46 +34,46 @@ from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.limits import FETCH_BYTES_MAX, KIB, MIB
 
 WORK_BYTES: Final = 8 * MIB
-"""How much of the log one read looks at, as stored; one batch more at most."""
+"""How much of the log, in stored bytes, one read examines; at most one batch more."""
 PROBE_BYTES: Final = 16 * KIB
-"""What the look into one segment's index counts as."""
+"""The cost of a lookup in one segment's index."""
 _NAMED_MAX: Final = 256
-"""How many batches are named at a time."""
+"""How many batches an index lookup returns at a time."""
 
 
 class ReadResult(NamedTuple):
-    """Batches of records that match, and the offset up to which everything was looked at."""
+    """Batches of matching records, and the offset up to which the log was examined."""
 
     batches: list[memoryview]
     next_offset: int
 
 
 class Wanted(NamedTuple):
-    """Which records are wanted: what is not None must match."""
+    """A filter for records: every field that is not None must match."""
 
     key: bytes | None = None
     tag: str | None = None
 
     def column(self, columns: frozenset[TextColumn]) -> TextColumn | None:
-        """Return by the index of which of `columns` to look; None where none helps."""
+        """Return the column of `columns` whose index to use; None if none helps."""
         if self.key is not None and "key" in columns:
             return "key"
         return "tag" if self.tag is not None and "tag" in columns else None
 
     def hash_of(self, column: TextColumn | None) -> int:
-        """Return the hash to look for in a column's index."""
+        """Return the hash to look up in a column's index."""
         if column is None:
             return 0
         return hash_one((self.key or b"") if column == "key" else (self.tag or "").encode())
 
 
 class Newest(NamedTuple):
-    """The newest record that matches, or how far back it was looked for.
+    """The newest matching record, or how far back the search got.
 
     Attributes:
-        offset: of the record; None when none was found yet.
-        timestamp_us: the record's.
-        from_offset: all from here on was looked at.
+        offset: the record's offset; None if none was found yet.
+        timestamp_us: the record's timestamp.
+        from_offset: the log was examined from here on.
     """
 
     offset: int | None
@@ -82,25 +82,25 @@ class Newest(NamedTuple):
 
 
 class _Work:
-    """What a read may still look at; always one batch, or one segment in which nothing is named."""
+    """The remaining budget of a read; at least one batch, or one segment without matches, is always examined."""
 
     def __init__(self, size_bytes: int) -> None:
         self._left_bytes = size_bytes
         self._has_got_on = False
 
     def spend(self, size_bytes: int) -> None:
-        """Count something that was looked at, and that gets the read on."""
+        """Charge examined bytes; the read has advanced."""
         self._left_bytes -= size_bytes
         self._has_got_on = True
 
     @property
     def is_done(self) -> bool:
-        """Whether it was enough."""
+        """Whether the budget is used up."""
         return self._left_bytes <= 0 and self._has_got_on
 
 
 class MatchingReader:
-    """See the module. For any thread."""
+    """Reads matching records of a partition. Thread-safe."""
 
     def __init__(self, held: HeldEpochs, indexes: RecordIndexes) -> None:
         self._held = held
@@ -109,25 +109,25 @@ class MatchingReader:
     def read(
         self, offset: int, max_bytes: int, *, limit_offset: int, wanted: Wanted, work_bytes: int = WORK_BYTES
     ) -> ReadResult:
-        """Read what matches from `offset` on, in whole batches that end at or below `limit_offset`.
+        """Read matching records from `offset` on, in whole batches that end at or below `limit_offset`.
 
-        About `max_bytes` come back; a single batch may be larger. The first one may have records in front of `offset`.
+        Returns about `max_bytes`; a single batch may be larger. The first batch may have records before `offset`.
 
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE below the start of the log.
-            NotHeldError: `offset` lies in front of what this node has of the log, and was not deleted by it.
-            DamagedError: a batch is not what it should be.
+            NotHeldError: `offset` is before this node's copy of the log, but was not deleted by retention.
+            DamagedError: a batch is corrupt.
         """
-        return again_where_replaced(self._held, lambda: self._read(offset, max_bytes, limit_offset, wanted, work_bytes))
+        return retry_if_replaced(self._held, lambda: self._read(offset, max_bytes, limit_offset, wanted, work_bytes))
 
     def newest(self, *, limit_offset: int, wanted: Wanted, work_bytes: int = WORK_BYTES) -> Newest:
-        """Look for the newest record that matches in whole batches that end at or below `limit_offset`.
+        """Search for the newest matching record in whole batches that end at or below `limit_offset`.
 
         Raises:
-            ProtocolError: OFFSET_OUT_OF_RANGE: what was looked at has been deleted.
-            DamagedError: a batch is not what it should be.
+            ProtocolError: OFFSET_OUT_OF_RANGE: the examined part was deleted.
+            DamagedError: a batch is corrupt.
         """
-        return again_where_replaced(self._held, lambda: self._newest(limit_offset, wanted, work_bytes))
+        return retry_if_replaced(self._held, lambda: self._newest(limit_offset, wanted, work_bytes))
 
     # ------------------------------------------------------------------------------------ inside
 
@@ -135,23 +135,23 @@ class MatchingReader:
         check_offset(self._held, offset)
         found: list[memoryview] = []
         left_bytes, position, work = min(max_bytes, FETCH_BYTES_MAX), offset, _Work(work_bytes)
-        with closing(readable_stretches(self._held, offset, limit_offset)) as stretches:
-            for stretch in stretches:
-                for slot, batch in self._batches(stretch, wanted, newest=False):
-                    position = stretch.offset_of(slot)
+        with closing(readable_extents(self._held, offset, limit_offset)) as extents:
+            for extent in extents:
+                for slot, batch in self._batches(extent, wanted, newest=False):
+                    position = extent.offset_of(slot)
                     if work.is_done:
                         return ReadResult(found, position)
                     work.spend(len(batch))
-                    matching = _filtered(stretch, slot, batch, wanted)
+                    matching = _filtered(extent, slot, batch, wanted)
                     if matching is not None:
                         if found and len(matching) > left_bytes:
                             return ReadResult(found, position)
                         found.append(memoryview(matching))
                         left_bytes -= len(matching)
-                    position = stretch.offset_of(slot + 1)
+                    position = extent.offset_of(slot + 1)
                     if left_bytes <= 0:
                         return ReadResult(found, position)
-                position = stretch.end_offset
+                position = extent.end_offset
                 work.spend(PROBE_BYTES)
                 if work.is_done:
                     break
@@ -161,31 +161,31 @@ class MatchingReader:
 
     def _newest(self, limit_offset: int, wanted: Wanted, work_bytes: int) -> Newest:
         work = _Work(work_bytes)
-        with closing(readable_stretches_back(self._held, limit_offset)) as stretches:
-            for stretch in stretches:
-                for slot, batch in self._batches(stretch, wanted, newest=True):
+        with closing(readable_extents_reversed(self._held, limit_offset)) as extents:
+            for extent in extents:
+                for slot, batch in self._batches(extent, wanted, newest=True):
                     if work.is_done:
-                        return Newest(None, 0, stretch.offset_of(slot + 1))
+                        return Newest(None, 0, extent.offset_of(slot + 1))
                     work.spend(len(batch))
-                    newest = _newest_in(stretch, slot, batch, wanted)
+                    newest = _newest_in(extent, slot, batch, wanted)
                     if newest is not None:
                         return newest
                 work.spend(PROBE_BYTES)
                 if work.is_done:
-                    return Newest(None, 0, stretch.offset_of(stretch.first))
+                    return Newest(None, 0, extent.offset_of(extent.first))
         return Newest(None, 0, self._held.start_offset)
 
-    def _batches(self, stretch: OpenStretch, wanted: Wanted, *, newest: bool) -> Iterator[tuple[int, memoryview]]:
-        """Yield the batches that may match with their slots, the oldest or the newest first.
+    def _batches(self, extent: OpenExtent, wanted: Wanted, *, newest: bool) -> Iterator[tuple[int, memoryview]]:
+        """Yield the batches that may match with their slots, oldest or newest first.
 
         Raises:
-            DamagedError: the disk does not read.
+            DamagedError: the disk cannot be read.
         """
         column = wanted.column(self._indexes.columns)
         key_hash = wanted.hash_of(column)
-        opened, first, stop = stretch.opened, stretch.first, stretch.stop
+        opened, first, stop = extent.opened, extent.first, extent.stop
         if column is not None:
-            self._indexes.prepare(stretch.segment, opened, column, stop)
+            self._indexes.prepare(extent.segment, opened, column, stop)
         while first < stop:
             named = opened.hashes.find(column, key_hash, first, stop, _NAMED_MAX, newest=newest)
             for run in _runs(opened, named.slots, newest=newest):
@@ -194,7 +194,7 @@ class MatchingReader:
 
 
 def _runs(opened: OpenSegment, slots: list[int], *, newest: bool) -> list[tuple[int, int]]:
-    """Cut ascending slots into runs (first, stop) that are read at once, in the order asked for."""
+    """Split ascending slots into runs (first, stop) that are read at once, in the requested order."""
     runs: list[tuple[int, int]] = []
     at = 0
     while at < len(slots):
@@ -218,18 +218,18 @@ def _read_run(opened: OpenSegment, run: tuple[int, int], *, newest: bool) -> Ite
         yield slot, data[place.position - start : place.position - start + place.length]
 
 
-def _filtered(stretch: OpenStretch, slot: int, batch: memoryview, wanted: Wanted) -> Buffer | None:
-    """Return what of a batch matches.
+def _filtered(extent: OpenExtent, slot: int, batch: memoryview, wanted: Wanted) -> Buffer | None:
+    """Return the matching records of a batch.
 
     Raises:
-        DamagedError: it is not the batch that the index names.
+        DamagedError: the batch is not the one that the index lists.
     """
-    with checking(stretch, slot, batch):
+    with checking(extent, slot, batch):
         return filter_batch(batch, key=wanted.key, tag=wanted.tag)
 
 
 def filter_all(batches: Sequence[memoryview], max_bytes: int, wanted: Wanted) -> ReadResult:
-    """Return what of batches in memory matches, at least one of them if any does, and up to where they were looked at.
+    """Return the matching records of batches in memory, at least one batch if any matches, and the end offset.
 
     Raises:
         ProtocolError: CORRUPT_BATCH.
@@ -249,13 +249,13 @@ def filter_all(batches: Sequence[memoryview], max_bytes: int, wanted: Wanted) ->
     return ReadResult(found, position)
 
 
-def _newest_in(stretch: OpenStretch, slot: int, view: memoryview, wanted: Wanted) -> Newest | None:
-    """Return the last record of a batch that matches.
+def _newest_in(extent: OpenExtent, slot: int, view: memoryview, wanted: Wanted) -> Newest | None:
+    """Return the last matching record of a batch.
 
     Raises:
-        DamagedError: it is not the batch that the index names.
+        DamagedError: the batch is not the one that the index lists.
     """
-    with checking(stretch, slot, view):
+    with checking(extent, slot, view):
         batch = RecordBatch.parse(view)
         rows = matching_rows(batch, key=wanted.key, tag=wanted.tag)
         if rows is None:

@@ -1,20 +1,20 @@
-"""The directories of a partition: how they are called, how they change their role, what a start makes of them.
+"""The directories of a partition: their names, their changes of role, and their recovery at start.
 
     TOPIC.ID-N/epoch-00000007/          an epoch of the log
-    TOPIC.ID-N/epoch-00000006.fill/     a copy of an epoch, or of another version than the log's, filled from peers
-    TOPIC.ID-N/epoch-00000005.bad-1/    a copy that was set aside, for the operator; a later start removes nothing of it
-    TOPIC.ID-N/epoch-00000004.new/      being made
-    TOPIC.ID-N/epoch-00000003.c00000006/  what compaction has made of an epoch, as decided at the end of epoch 6
-    TOPIC.ID-N/epoch-00000002.making/   what compaction is making of an epoch
+    TOPIC.ID-N/epoch-00000006.fill/     a copy of an epoch, or of another version of it, being filled from peers
+    TOPIC.ID-N/epoch-00000005.bad-1/    a copy that was set aside for the operator; never removed by a start
+    TOPIC.ID-N/epoch-00000004.new/      being created
+    TOPIC.ID-N/epoch-00000003.c00000006/  a compacted version of an epoch, decided at the end of epoch 6
+    TOPIC.ID-N/epoch-00000002.making/   a compacted version being written
 
-The epochs of the log are always contiguous: a copy of an older epoch that the next one does not continue is renamed
-to `.fill` before that next one begins. So the end of an older epoch is known without asking anybody, an end that is
-not met is damage, and nothing that is read ever crosses a hole. Rejected: leaving short copies where they are and
-finding the holes by comparing offsets, which cannot tell a copy that was always short from one that has rotted.
+The epochs of the log are always contiguous: a copy of an older epoch that the next one does not continue is renamed to
+`.fill` before the next one begins. So the end of an older epoch is known locally, an epoch that ends early is damaged,
+and no read crosses a gap. Rejected: leaving short copies in place and finding gaps by comparing offsets, which cannot
+tell a copy that was always short from one that has rotted.
 
-A compacted epoch gets its name when it is complete and durable, and takes the place of the older version; a crash in
-between leaves both, of which the newer counts. No two versions of an epoch ever have the same name: whoever still reads
-the older one meets the end of its files, never others under their names.
+A compacted epoch gets its name when it is complete and durable, and replaces the older version; a crash in between
+leaves both, and the newer one counts. Versions of an epoch never share a name: a reader of the older one meets the end
+of its files, never another file under the same name.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
-from tidelog_broker.storage.epoch.presence import (
+from tidelog_broker.storage.epoch.existence_markers import (
     HELD_SUFFIX,
-    forget_directory,
-    has_directory_note,
-    note_directory,
-    note_newest,
-    noted_newest,
-    prepare_note,
+    has_directory_marker,
+    mark_directory,
+    mark_newest,
+    marked_newest,
+    prepare_newest_marker,
+    remove_directory_marker,
 )
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
 from tidelog_broker.storage.io.errors import DamagedError, is_shortage
@@ -46,7 +46,7 @@ from tidelog_proto.limits import MIB, TOPIC_ID_BYTES
 TRASH_PREFIX: Final = ".trash-"
 FILL_SUFFIX: Final = ".fill"
 REASON_NAME: Final = "reason.txt"
-"""Why a copy was set aside, in its directory."""
+"""The file in a set-aside directory with the reason."""
 
 MAKING_SUFFIX: Final = ".making"
 _COPIED_BYTES: Final = MIB
@@ -58,7 +58,7 @@ _PARTITION_DIR: Final = re.compile(r"([A-Za-z0-9._-]+)\.([0-9a-f]{32})-(\d{1,10}
 
 
 class PartitionName(NamedTuple):
-    """What a partition's directory is called after."""
+    """The parts of a partition directory's name."""
 
     topic: str
     topic_id: bytes
@@ -72,16 +72,16 @@ def partition_dir_name(topic: str, topic_id: bytes, partition: int) -> str:
 
 
 def parse_partition_dir_name(name: str) -> PartitionName | None:
-    """Return what a directory is called after, None when it is not a partition's."""
+    """Parse a directory's name; None if it is not a partition's."""
     match = _PARTITION_DIR.fullmatch(name)
     return PartitionName(match[1], bytes.fromhex(match[2]), int(match[3])) if match else None
 
 
 def stored_partitions(fs: FileSystem, partitions_dir: Path) -> set[PartitionName]:
-    """Return of which partitions there is a directory, or the note that it was made.
+    """Return the partitions that have a directory or its existence marker.
 
     Raises:
-        OSError: the disk does not read.
+        OSError: the disk cannot be read.
     """
     names = (parse_partition_dir_name(name.removesuffix(HELD_SUFFIX)) for name in fs.list_dir(partitions_dir))
     return {name for name in names if name is not None}
@@ -93,17 +93,17 @@ def epoch_dir_name(epoch: int) -> str:
 
 
 def compacted_dir_name(epoch: int, decided: int) -> str:
-    """Return the name of the directory of an epoch as the decision at the end of epoch `decided` has compacted it."""
+    """Return the name of the directory of an epoch's version that the decision at the end of `decided` compacted."""
     return f"{epoch_dir_name(epoch)}.c{decided:08d}"
 
 
 def making_dir_name(epoch: int) -> str:
-    """Return the name of the directory in which an epoch is compacted."""
+    """Return the name of the directory in which an epoch is being compacted."""
     return epoch_dir_name(epoch) + MAKING_SUFFIX
 
 
 def fill_dir_name(epoch: int) -> str:
-    """Return the name of the directory in which an epoch is filled."""
+    """Return the name of the directory in which an epoch is being filled."""
     return epoch_dir_name(epoch) + FILL_SUFFIX
 
 
@@ -113,7 +113,7 @@ def epoch_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
 
 
 def _versions(fs: FileSystem, directory: Path) -> dict[int, list[Path]]:
-    """Return the directories of each epoch of the log, in order; an epoch's versions from the oldest to the newest."""
+    """Return the directories of each epoch of the log, in order; an epoch's versions from oldest to newest."""
     matches = [match for name in fs.list_dir(directory) if (match := _EPOCH_DIR.fullmatch(name))]
     versions: dict[int, list[Path]] = {}
     for match in sorted(matches, key=lambda match: (int(match[1]), int(match[2] or -1))):
@@ -122,22 +122,22 @@ def _versions(fs: FileSystem, directory: Path) -> dict[int, list[Path]]:
 
 
 def fill_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
-    """Return the directories of epochs that are not in the log, or not yet, by epoch, in order."""
+    """Return the directories of epochs outside the log by epoch, in order."""
     return _matching(fs, directory, _FILL_DIR)
 
 
 def making_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
-    """Return the directories in which epochs are compacted, by epoch, in order."""
+    """Return the directories in which epochs are being compacted, by epoch, in order."""
     return _matching(fs, directory, _MAKING_DIR)
 
 
 def older_dirs(fs: FileSystem, directory: Path) -> list[Path]:
-    """Return the directories of versions of epochs that a newer one has replaced."""
+    """Return the directories of replaced versions of epochs."""
     return [path for paths in _versions(fs, directory).values() for path in paths[:-1]]
 
 
 def is_aside(name: str) -> bool:
-    """Whether a directory's name says that the copy in it was set aside."""
+    """Whether a directory's name marks a copy that was set aside."""
     return _BAD_DIR.fullmatch(name) is not None
 
 
@@ -147,7 +147,7 @@ def aside_dirs(fs: FileSystem, directory: Path) -> list[Path]:
 
 
 def missing_epoch(fs: FileSystem, directory: Path) -> int | None:
-    """Return the epoch of the log that was the newest when it was set aside, and that nothing has replaced yet."""
+    """Return the epoch that was the newest of the log when it was set aside, if it has not been replaced."""
     names = [match for name in fs.list_dir(directory) if (match := _BAD_DIR.fullmatch(name))]
     aside = max((int(match[1]) for match in names if FILL_SUFFIX not in match[0]), default=None)
     newest = max(epoch_dirs(fs, directory), default=-1)
@@ -155,28 +155,28 @@ def missing_epoch(fs: FileSystem, directory: Path) -> int | None:
 
 
 def lost_epoch(fs: FileSystem, directory: Path) -> int | None:
-    """Return the newest epoch that has begun in a partition's directory, if nothing is here of it or a newer one."""
-    noted = noted_newest(fs, directory)
+    """Return the newest epoch that has begun in a partition's directory, if neither it nor a newer one is stored."""
+    noted = marked_newest(fs, directory)
     aside = [int(match[1]) for name in fs.list_dir(directory) if (match := _BAD_DIR.fullmatch(name))]
     newest = max([*epoch_dirs(fs, directory), *fill_dirs(fs, directory), *aside], default=-1)
     return noted if noted is not None and noted > newest else None
 
 
-def note_newest_dir(fs: FileSystem, directory: Path) -> None:
-    """See that the newest epoch of a partition's directory is noted, and the directory itself; all names are durable.
+def mark_newest_dir(fs: FileSystem, directory: Path) -> None:
+    """Create missing existence markers of a partition's directory and its newest epoch; all names are durable.
 
-    Where a full disk has no space for a note there is none.
+    A marker is skipped if the disk is full.
 
     Raises:
         OSError: the disk failed.
     """
-    newest, noted = max(epoch_dirs(fs, directory), default=-1), noted_newest(fs, directory)
+    newest, noted = max(epoch_dirs(fs, directory), default=-1), marked_newest(fs, directory)
     try:
         if newest > (-1 if noted is None else noted):
-            prepare_note(fs, directory)
-            note_newest(fs, directory, newest)
-        if not has_directory_note(fs, directory):
-            note_directory(fs, directory)
+            prepare_newest_marker(fs, directory)
+            mark_newest(fs, directory, newest)
+        if not has_directory_marker(fs, directory):
+            mark_directory(fs, directory)
             fs.sync_dir(directory.parent)
     except OSError as error:
         if not is_shortage(error):
@@ -185,10 +185,10 @@ def note_newest_dir(fs: FileSystem, directory: Path) -> None:
 
 
 def demote(fs: FileSystem, directory: Path) -> None:
-    """Rename the directory of one of the log's epochs to `.fill`, durably. The log in it is closed.
+    """Rename the directory of an epoch of the log to `.fill`, durably. Its log must be closed.
 
     Raises:
-        OSError: it has one of the two names.
+        OSError: the directory has one of the two names.
     """
     match = _EPOCH_DIR.fullmatch(directory.name)
     assert match is not None
@@ -200,15 +200,15 @@ def demote(fs: FileSystem, directory: Path) -> None:
 
 
 def put_aside(fs: FileSystem, directory: Path, reason: str, *, called: str | None = None) -> Path:
-    """Rename an epoch's directory, of the log or being filled, to `.bad-N`, durably; return its new path.
+    """Rename the directory of an epoch, in the log or being filled, to `.bad-N`, durably; return its new path.
 
-    Its new name begins with what it is `called`: its name, unless given.
+    The new name begins with `called`, by default the old name.
 
     Raises:
-        OSError: it has one of the two names.
+        OSError: the directory has one of the two names.
     """
     called = called or directory.name
-    with contextlib.suppress(OSError):  # on a disk that is full or broken, the name has to say enough
+    with contextlib.suppress(OSError):  # On a full or broken disk the name alone must suffice.
         if not fs.exists(directory / REASON_NAME):
             with closing(fs.open(directory / REASON_NAME, create=True)) as file:
                 file.pwritev([reason.encode() + b"\n"], 0)
@@ -223,11 +223,11 @@ def put_aside(fs: FileSystem, directory: Path, reason: str, *, called: str | Non
     return target
 
 
-def keep_aside(fs: FileSystem, directory: Path, reason: str) -> Path:
-    """Copy the directory of an epoch to `.bad-N`, durably, and leave it as it is; return the copy's path.
+def copy_aside(fs: FileSystem, directory: Path, reason: str) -> Path:
+    """Copy the directory of an epoch to `.bad-N`, durably; return the copy's path.
 
     Raises:
-        OSError: the copy is not whole, and a start removes what there is of it.
+        OSError: the copy is incomplete; the next start removes it.
     """
     copy = directory.with_name(directory.name + NEW_SUFFIX)
     if fs.exists(copy):
@@ -248,19 +248,19 @@ def keep_aside(fs: FileSystem, directory: Path, reason: str) -> Path:
 
 
 class OpenedEpochs(NamedTuple):
-    """The epochs' logs in order, and the epoch in front of them that cannot be opened at all, with why."""
+    """The epochs' logs in order, and the epoch before them that cannot be opened, with the reason."""
 
     logs: Sequence[EpochLog]
     unreadable: tuple[int, str] | None
 
 
 def open_epochs(disk: Disk, directory: Path, *, segment_bytes: int) -> OpenedEpochs:
-    """Open epochs newest first, as each one's start is the end of the one before it.
+    """Open epochs newest first, because each one's start is the end of the one before it.
 
-    Where one cannot be opened at all, the end of the one before it is not known: they stay closed, both.
+    If an epoch cannot be opened, the end of the one before it is unknown, and older epochs are not opened.
 
     Raises:
-        StorageFailedError, OSError: the disk does not read or write.
+        StorageFailedError, OSError: the disk cannot be read or written.
     """
     logs: list[EpochLog] = []
     end_offset: int | None = None
@@ -280,7 +280,7 @@ def _matching(fs: FileSystem, directory: Path, pattern: re.Pattern[str]) -> dict
 
 
 def _usable_epoch_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
-    """Return the epochs' directories, after removing what a crash left of one that was being made or deleted."""
+    """Return the epochs' directories, after removing those that a crash left half created or half deleted."""
     for name in fs.list_dir(directory):
         if name.endswith((NEW_SUFFIX, MAKING_SUFFIX)):
             if fs.is_dir(directory / name):
@@ -292,7 +292,7 @@ def _usable_epoch_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
             remove_epoch_dir(fs, path)
     dirs = epoch_dirs(fs, directory)
     for epoch in list(dirs)[:-1]:
-        # Retention deletes from the front: a directory without a segment there is one that it did not finish.
+        # Retention deletes from the front: a directory without a segment there is a deletion cut short.
         if any(name.endswith(SEGMENT_SUFFIX) for name in fs.list_dir(dirs[epoch])):
             break
         remove_epoch_dir(fs, dirs.pop(epoch))
@@ -300,7 +300,7 @@ def _usable_epoch_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
 
 
 def remove_partition_dir(fs: FileSystem, directory: Path) -> None:
-    """Remove a directory that no log uses any more, with everything in it."""
+    """Remove a directory that no log uses, with everything in it."""
     for name in fs.list_dir(directory):
         path = directory / name
         if fs.is_dir(path):
@@ -312,15 +312,15 @@ def remove_partition_dir(fs: FileSystem, directory: Path) -> None:
 
 
 def forget_partition_dir(fs: FileSystem, directory: Path) -> None:
-    """Remove a partition's directory, if it is there, and the note that it was made."""
-    forget_directory(fs, directory)
+    """Remove a partition's directory, if it exists, and its existence marker."""
+    remove_directory_marker(fs, directory)
     if fs.exists(directory):
         remove_partition_dir(fs, directory)
     fs.sync_dir(directory.parent)
 
 
 def sweep_trash(fs: FileSystem, partitions_dir: Path) -> int:
-    """Remove what deletions and creations that were cut short left behind; return how many."""
+    """Remove the remains of interrupted deletions and creations; return their number."""
     names = [name for name in fs.list_dir(partitions_dir) if name.startswith(TRASH_PREFIX) or name.endswith(NEW_SUFFIX)]
     for name in names:
         remove_partition_dir(fs, partitions_dir / name)

@@ -1,13 +1,13 @@
-"""The log of a partition on this node: its epochs' logs in a chain, read as one.
+"""The log of a partition on this node: the logs of its epochs, read as one.
 
     DATA/partitions/TOPIC.ID-N/epoch-00000000/, epoch-00000001/, …, and producers-….snap beside them
 
-Offsets are contiguous across the epochs of the log: an epoch begins where the one before it ends, and only the last
-one may take appends. An older epoch was sealed and synced before its successor came to be, so nothing of it is ever
-cut. What older epochs this node has only in part, or not next to the others, lies beside the log (see
-`partition_dirs`) and comes into it when it is complete: what is not in the log is `NotHeldError`, wherever it lies.
+Offsets are contiguous across the epochs of the log: an epoch begins where the one before it ends, and only the last one
+may take appends. An older epoch was sealed and synced before its successor was created, so it is never truncated. Older
+epochs that this node has only in part, or not contiguous with the others, are stored beside the log (see
+`partition_dirs`) until they are complete. Reading records outside the log raises `NotHeldError`.
 
-A partition is deleted by renaming it into the trash first; what is in the trash is removed at the next start.
+A partition is deleted by renaming its directory into the trash, which is emptied at the next start.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tidelog_broker.storage.epoch.epoch_log import AppendedGroup, EpochLog, State
-from tidelog_broker.storage.epoch.presence import forget_directory
+from tidelog_broker.storage.epoch.existence_markers import remove_directory_marker
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
 from tidelog_broker.storage.io.errors import DiskFullError, DivergedError, LimboError, StorageFailedError, unreadable
 from tidelog_broker.storage.partition.append_times import AppendTimes
@@ -31,7 +31,7 @@ from tidelog_broker.storage.partition.partition_dirs import (
     PartitionName,
     epoch_dir_name,
     fill_dirs,
-    note_newest_dir,
+    mark_newest_dir,
     open_epochs,
     partition_dir_name,
     remove_partition_dir,
@@ -45,9 +45,9 @@ from tidelog_proto.batch.header import Buffer
 
 
 class PartitionLog:
-    """See the module. Made by `open`; appended to by one thread, read by any.
+    """The log of a partition. Created by `open`; appended to by one thread, read by any.
 
-    A partition that was never used has no epochs and no directory: it begins with `start_epoch`.
+    A partition that was never used has no epochs and no directory; `start_epoch` creates them.
     """
 
     def __init__(self, held: HeldEpochs, dormant_fills: Sequence[int] = ()) -> None:
@@ -55,39 +55,39 @@ class PartitionLog:
         self.directory = held.directory
         self.name = held.name
         self.reader = PartitionLogReader(held)
-        """Reads what is here, on any thread."""
+        """Reads the log, on any thread."""
         self.indexes = RecordIndexes(held)
         self.before_leaving: Callable[[], None] = lambda: None
-        """Called before what the log holds leaves it, as the next epoch begins behind a hole."""
-        """By which records are found by key and tag."""
+        """Called before epochs leave the log because the next epoch begins after a gap."""
+        """Indexes to find records by key and tag."""
         self.matching = MatchingReader(held, self.indexes)
-        """Reads what matches a filter, on any thread."""
+        """Reads records that match a filter, on any thread."""
         self.projecting = ProjectingReader(held, self.reader)
-        """Reads some columns, or what is of a time, on any thread."""
+        """Reads some columns, or records of a time range, on any thread."""
         self.copies = EpochCopies(held, dormant_fills)
-        """Fills what is missing."""
+        """Fills missing epochs."""
         self.compacted = CompactedCopies(held)
-        """Puts compacted versions of sealed epochs in place."""
+        """Swaps in compacted versions of sealed epochs."""
         self.times = AppendTimes(held)
-        """Tells how old its segments are."""
+        """Tells the age of the segments."""
         self.repair = EpochRepair(held)
-        """Makes the newest epoch whole again."""
+        """Repairs the newest epoch."""
 
     @classmethod
     def open(
         cls, disk: Disk, partitions_dir: Path, *, topic: str, topic_id: bytes, partition: int, segment_bytes: int
     ) -> PartitionLog:
-        """Recover every epoch of a partition; one that is damaged is opened all the same, see `limbo`.
+        """Recover every epoch of a partition; damaged ones are opened, too, see `limbo`.
 
         Raises:
-            StorageFailedError: the disk does not read or write.
+            StorageFailedError: the disk cannot be read or written.
         """
         name = PartitionName(topic, topic_id, partition)
         directory = partitions_dir / partition_dir_name(*name)
         opened, lost, fills = OpenedEpochs([], None), None, list[int]()
         try:
             if disk.fs.exists(directory):
-                note_newest_dir(disk.fs, directory)  # whoever was killed may not have got to it
+                mark_newest_dir(disk.fs, directory)  # A process that was killed may not have created the markers.
                 opened = open_epochs(disk, directory, segment_bytes=segment_bytes)
                 lost = find_lost_epoch(disk, directory, opened)
                 fills = list(fill_dirs(disk.fs, directory))
@@ -118,27 +118,27 @@ class PartitionLog:
 
     @property
     def state(self) -> State:
-        """The newest epoch's state, "sealed" before the first one; LIMBO when any epoch is in it."""
+        """The newest epoch's state, "sealed" before the first one; "limbo" if any epoch is in LIMBO."""
         return self._held.state
 
     @property
     def limbo(self) -> str | None:
-        """Why the partition is in LIMBO, for a person; None when it is not."""
+        """Why the partition is in LIMBO, for the operator; None if it is not."""
         return self._held.limbo
 
     @property
     def unreadable_epoch(self) -> int | None:
-        """The epoch that could not be opened at all, behind which older ones stayed closed; None without one."""
+        """The epoch that could not be opened, and because of which older ones were not opened; None without one."""
         return self._held.unreadable_epoch
 
     @property
     def start_offset(self) -> int:
-        """The first offset that can be read here, 0 before the first epoch: the log has no holes behind it."""
+        """The first offset that can be read here, 0 before the first epoch: the log has no gaps after it."""
         return self._held.start_offset
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last record; 0 before the first epoch."""
+        """The offset after the last record; 0 before the first epoch."""
         return self._held.end_offset
 
     @property
@@ -148,12 +148,12 @@ class PartitionLog:
 
     @property
     def synced_offset(self) -> int:
-        """How far the newest epoch is synced."""
+        """The end of the synced part of the newest epoch."""
         return self._held.synced_offset
 
     @property
     def size_bytes(self) -> int:
-        """What all segments of the log hold, without what is being filled or set aside."""
+        """The size of the log's segments, without copies being filled or set aside."""
         return self._held.size_bytes
 
     def log_of(self, epoch: int) -> EpochLog | None:
@@ -161,7 +161,7 @@ class PartitionLog:
         return self._held.log_of(epoch)
 
     def epoch_end(self, epoch: int, start_offset: int) -> tuple[int, int]:
-        """Return end offset and end digest of an epoch; of one that never got its first file, its start and 0."""
+        """Return end offset and end digest of an epoch; if it has no files, its start and 0."""
         return self._held.epoch_end(epoch, start_offset)
 
     # ------------------------------------------------------------------------------------ appending
@@ -177,12 +177,12 @@ class PartitionLog:
         log.ensure_space(needed_bytes)
 
     def has_space(self, epoch: int, needed_bytes: int) -> bool:
-        """Whether a group can be appended to an epoch without taking space, or beginning a segment or the epoch."""
+        """Whether a group can be appended to an epoch without allocating space, rolling, or creating the epoch."""
         epochs = self._held.epochs
         return bool(epochs) and epochs[-1].epoch == epoch and epochs[-1].has_room(needed_bytes)
 
     def make_space(self, epoch: int, start_offset: int, needed_bytes: int) -> bool:
-        """Make sure of the space for a group; an epoch begins with its first one. Return whether a segment has begun.
+        """Allocate space for a group, creating its epoch if needed. Return whether a new segment was created.
 
         Raises:
             DiskFullError: no space; nothing has changed.
@@ -196,7 +196,7 @@ class PartitionLog:
         return active.segment_count > segments
 
     def roll(self) -> bool:
-        """Begin another segment if the newest has batches and may be appended to; return whether one has begun.
+        """Roll to a new segment if the newest has batches and takes appends; return whether it did.
 
         Raises:
             DiskFullError: no space; nothing has changed.
@@ -221,10 +221,10 @@ class PartitionLog:
     def start_epoch(self, epoch: int, start_offset: int, *, is_lacking: bool = False) -> EpochLog:
         """Begin the next epoch at `start_offset`, sealing the newest one if it ends there.
 
-        Where the log ends below, what it held until now leaves it and waits to be filled: there would be a hole. That
-        is also how a partition goes on whose newest epoch is set aside or being repaired, since its end is decided.
-        Beginning an epoch that has begun and is still empty changes nothing. One `is_lacking` that has begun before and
-        whose directory is lost: it is in LIMBO as one being repaired.
+        If the log ends earlier, its epochs leave it and become fills, because there would be a gap. This is also how a
+        partition continues whose newest epoch is set aside or being repaired, since its end is decided. Beginning an
+        epoch that has begun and is still empty changes nothing. With `is_lacking` the epoch had begun before and its
+        directory was lost: it is in LIMBO, as during a repair.
 
         Raises:
             DiskFullError: the old epoch is sealed, the new one does not exist; try again when there is space.
@@ -265,21 +265,23 @@ class PartitionLog:
             )
         except DiskFullError:
             if until_durable is not None:
-                until_durable()  # a sync that fails unseen would be taken for done by the next try
+                until_durable()  # The next attempt would take an unseen failed sync for a successful one.
             raise
         self._held.epochs = (*self._held.epochs, new)
         self._held.lost = None
-        self.copies.take_in_whole()  # what was complete and did not continue the older epochs that have left the log
+        # Complete copies that did not continue the older epochs, which have left the log.
+        self.copies.add_complete_fills()
         return new
 
     def truncate_epoch(self, epoch: int, end_offset: int) -> None:
-        """Cut the newest epoch's log to its decided end; durable at return. See `EpochLog.truncate`.
+        """Truncate the newest epoch's log to its decided end, durably. See `EpochLog.truncate`.
 
-        An epoch of which nothing is here has nothing to cut. LIMBO of this epoch ends if all of it up to there is good.
+        An epoch without files has nothing to truncate. LIMBO of this epoch ends if its log is valid up to the decided
+        end.
 
         Raises:
-            DivergedError: no batch held here ends at `end_offset`; nothing has changed.
-            LimboError: it is damaged in front of `end_offset`; nothing has changed.
+            DivergedError: no batch of this log ends at `end_offset`; nothing has changed.
+            LimboError: it is damaged before `end_offset`; nothing has changed.
             StorageFailedError: the disk failed.
         """
         log = self.active
@@ -289,7 +291,7 @@ class PartitionLog:
         if end_offset > log.end_offset:
             if log.damage is not None and self.limbo is not None:
                 raise LimboError(self.limbo)
-            raise DivergedError(f"{log.directory} ends at {log.end_offset}, the epoch at {end_offset}")
+            raise DivergedError(f"{log.directory} ends at offset {log.end_offset}, but the epoch ends at {end_offset}")
         log.truncate(end_offset)
         try:
             drop_snapshots_behind(self._held.disk.fs, self.directory, end_offset)
@@ -297,15 +299,15 @@ class PartitionLog:
             raise StorageFailedError(f"snapshots in {self.directory} cannot be removed: {error}") from error
 
     def outdated(self, *, below: int, bytes_max: int, committed: int) -> int:
-        """Return below which offset whole old segments are to go, 0 for none. May be called by any thread.
+        """Return the offset below which retention is to delete whole old segments, 0 for none. Thread-safe.
 
-        Those go that end at or below `below`, or that are past `bytes_max` (0: no bound); none that ends behind
-        `committed`, never the newest, and in LIMBO nothing.
+        Segments are deleted that end at or below `below`, or that exceed `bytes_max` (0: no bound); none that ends
+        above `committed`, never the newest, and none in LIMBO.
         """
         if self.limbo is not None:
             return 0
         segments = [segment for log in self._held.epochs for segment in log.segments]
-        offset, held_bytes = 0, sum(segment.size_bytes for segment in segments)  # all of it at one moment
+        offset, held_bytes = 0, sum(segment.size_bytes for segment in segments)  # One consistent view of the segments.
         for segment in segments[:-1]:
             is_old = segment.end_offset <= below or 0 < bytes_max < held_bytes
             if not is_old or segment.end_offset > committed:
@@ -314,7 +316,7 @@ class PartitionLog:
         return offset
 
     def sync_names(self) -> None:
-        """See `EpochLog.sync_names`. May be called by any thread.
+        """See `EpochLog.sync_names`. Thread-safe.
 
         Raises:
             StorageFailedError: the disk failed, now or before.
@@ -325,11 +327,11 @@ class PartitionLog:
     def delete_before(self, offset: int, go_on: Callable[[], bool] = lambda: True) -> int:
         """Delete whole old segments, and epochs left empty, that end at or below `offset`; the newest stays.
 
-        `go_on` is asked before each.
+        `go_on` is called before each deletion.
 
-        All of the log goes where it `is_overtaken`: the copy behind the hole is the log from then on.
+        If the log `is_overtaken`, all of it is deleted, and the copy after the gap becomes the log.
 
-        Returns the bytes given back.
+        Returns the bytes freed.
 
         Raises:
             StorageFailedError: a name could not be removed.
@@ -337,7 +339,7 @@ class PartitionLog:
         freed_bytes = 0
         if self.copies.is_overtaken(offset):
             self.copies.demote(len(self._held.epochs))
-            self.copies.take_in_whole()
+            self.copies.add_complete_fills()
         self.copies.drop_below(offset)
         while (
             self._held.epochs
@@ -349,7 +351,7 @@ class PartitionLog:
         return freed_bytes
 
     def delete(self) -> None:
-        """Close the partition and remove its files; it is gone durably when this returns.
+        """Close the partition and remove its files, durably.
 
         Raises:
             StorageFailedError: the disk failed; the rest is removed at the next start.
@@ -358,7 +360,7 @@ class PartitionLog:
         fs = self._held.disk.fs
         trash = self.directory.with_name(TRASH_PREFIX + self.directory.name)
         try:
-            forget_directory(fs, self.directory)
+            remove_directory_marker(fs, self.directory)
             if not fs.exists(self.directory):
                 return
             fs.rename(self.directory, trash)
@@ -368,7 +370,7 @@ class PartitionLog:
             raise StorageFailedError(f"{self.directory} cannot be deleted: {error}") from error
 
     def close(self, *, sync: bool = True) -> None:
-        """Close every epoch; the active one is synced first unless told otherwise.
+        """Close every epoch; with `sync` the active one is synced first.
 
         Raises:
             StorageFailedError: the last sync failed; the files are closed nevertheless.
@@ -379,10 +381,10 @@ class PartitionLog:
             log.close(sync=sync)
 
     def save_producer_snapshot(self, epoch: int, offset: int, digest: int, payload: bytes, *, committed: int) -> None:
-        """Keep a snapshot of the producers' state beside the log, durably; see `snapshots` for which ones stay.
+        """Save a snapshot of the producers' state beside the log, durably; see `snapshots` for the ones that are kept.
 
         Raises:
-            DiskFullError: no space; the older ones are still there.
+            DiskFullError: no space; the older ones are unchanged.
             StorageFailedError: the disk failed.
         """
         snapshot = ProducerSnapshot(epoch, offset, digest, payload)
@@ -402,7 +404,7 @@ class PartitionLog:
         return held.epochs[-1]
 
     def _check_may_begin(self, epoch: int) -> None:
-        """Refuse to begin an epoch over damage that the decision behind that epoch does not settle."""
+        """Refuse to begin an epoch over damage that the decision at the previous epoch's end does not resolve."""
         if self._held.lost is not None:
             if not self._held.lost.is_aside or epoch <= self._held.lost.epoch:
                 raise LimboError(self._held.lost.message)
@@ -412,7 +414,7 @@ class PartitionLog:
                 raise LimboError(self.limbo)
 
     def _delete_oldest(self) -> int:
-        """Delete the oldest segment, and its epoch if that leaves it empty; 0 for the newest of all and in LIMBO."""
+        """Delete the oldest segment, and its epoch if that leaves it empty; return 0 if it must stay."""
         if not self._held.epochs or self.limbo is not None:
             return 0
         oldest = self._held.epochs[0]

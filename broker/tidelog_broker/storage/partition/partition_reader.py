@@ -1,4 +1,4 @@
-"""How a partition's log is read, by any thread: batches across epochs, digests, times."""
+"""Reading a partition's log across epochs, on any thread: batches, digests, times."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ R = TypeVar("R")
 
 
 class PartitionLogReader:
-    """Reads what a `PartitionLog` holds."""
+    """Reads the log of a `PartitionLog`."""
 
     def __init__(self, held: HeldEpochs) -> None:
         self._held = held
 
     def read(self, offset: int, max_bytes: int, *, limit_offset: int, to_send: bool = False) -> FoundBatches:
-        """Read whole batches across epochs; otherwise as `EpochLog.read`.
+        """Read whole batches across epochs; otherwise as `EpochReader.read`.
 
         Raises:
-            NotHeldError: `offset` lies in front of what this node has of the log, and was not deleted by it.
+            NotHeldError: `offset` is before this node's copy of the log, but was not deleted by retention.
         """
-        return again_where_replaced(self._held, lambda: self._read(offset, max_bytes, limit_offset, to_send=to_send))
+        return retry_if_replaced(self._held, lambda: self._read(offset, max_bytes, limit_offset, to_send=to_send))
 
     def _read(self, offset: int, max_bytes: int, limit_offset: int, *, to_send: bool) -> FoundBatches:
         epochs = self._held.epochs
@@ -60,7 +60,7 @@ class PartitionLogReader:
     def find_by_time(self, timestamp_us: int, from_offset: int = 0) -> int | None:
         """Return the base offset of the first batch with a record of at least this timestamp; None without one.
 
-        Only what ends behind `from_offset` counts; the batch that is returned may begin in front of it.
+        Only batches that end after `from_offset` count; the returned one may begin before it.
         """
 
         def find() -> int | None:
@@ -71,16 +71,16 @@ class PartitionLogReader:
             )
             return next((offset for offset in found if offset is not None), None)
 
-        return again_where_replaced(self._held, find)
+        return retry_if_replaced(self._held, find)
 
     def scan_headers(self, from_offset: int) -> Iterator[BatchHeader]:
-        """Yield the headers of all batches from the one that holds `from_offset` to the end of now."""
+        """Yield the headers of all batches from the one that holds `from_offset` to the current end."""
         for log in self._held.epochs:
             if log.end_offset > from_offset:
                 yield from log.reader.scan_headers(max(from_offset, log.start_offset))
 
     def load_producer_snapshots(self) -> Iterator[ProducerSnapshot]:
-        """Yield the valid snapshots, the newest first; they may name offsets that are not in the log."""
+        """Yield the valid snapshots, newest first; their offsets may be outside the log."""
         return load_snapshots(self._held.disk.fs, self._held.directory) if self._held.epochs else iter(())
 
     def digest_at(self, epoch: int, offset: int) -> int | None:
@@ -94,11 +94,11 @@ class PartitionLogReader:
         return log.reader.batch_start(offset) if log is not None else None
 
 
-def again_where_replaced(held: HeldEpochs, read: Callable[[], R]) -> R:
-    """Read, and read again where the files of an epoch were replaced meanwhile by others that hold as much.
+def retry_if_replaced(held: HeldEpochs, read: Callable[[], R]) -> R:
+    """Read, and retry if the files of an epoch were replaced meanwhile by another version.
 
     Raises:
-        ProtocolError: OFFSET_OUT_OF_RANGE: so it is. What `read` raises else.
+        ProtocolError: OFFSET_OUT_OF_RANGE although nothing was replaced, or another error of `read`.
     """
     while True:
         epochs = held.epochs
@@ -114,7 +114,7 @@ def check_offset(held: HeldEpochs, offset: int) -> None:
 
     Raises:
         ProtocolError: OFFSET_OUT_OF_RANGE.
-        NotHeldError: it lies in front of what this node has of the log, and was not deleted by it.
+        NotHeldError: it is before this node's copy of the log, but was not deleted by retention.
     """
     epochs = held.epochs
     if epochs and held.gone_below <= offset < epochs[0].start_offset:
@@ -122,7 +122,7 @@ def check_offset(held: HeldEpochs, offset: int) -> None:
     if not held.start_offset <= offset <= held.end_offset and held.limbo is None:
         raise ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,
-            f"offset {offset}; {held.start_offset} to {held.end_offset} can be read",
+            f"offset {offset} is out of range; offsets {held.start_offset} to {held.end_offset} can be read",
             log_start_offset=held.start_offset,
             high_watermark=held.end_offset,
         )

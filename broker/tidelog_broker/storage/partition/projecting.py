@@ -1,11 +1,11 @@
-"""Reading batches for who wants some of their columns, or those of a time: bodies that nobody wants are not read.
+"""Reads of some columns, or of a time range, that skip the bodies of unneeded batches.
 
-The header of a batch says which columns it has and from when its records are. So the header is read first, and the body
-only where something of it is wanted. A body that is cut is read as a whole: its CRC has to be checked first.
+A batch header lists the columns and the first timestamp of its records. So the header is read first, and the body only
+if it is needed. A body that is reduced is read as a whole, because its CRC must be checked first.
 
-Where all of the first batch is wanted, all of those behind it are taken to be, and the log is read as for everybody,
-out of a mapping if that is worth it. Where batches are small on average they are read together and sent as they are: to
-look at a header takes as long as to send some kilobytes.
+If all of the first batch is needed, the following batches are assumed to be needed, too, and the log is read in the
+usual way, from a mapping if that pays. Batches that are small on average are read together and sent unchanged:
+examining a header takes as long as sending some kilobytes.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from contextlib import closing
 from typing import Final, NamedTuple
 
 from tidelog_broker.storage.io.errors import DamagedError
+from tidelog_broker.storage.partition.extents import OpenExtent, checking, readable_extents
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.matching import ReadResult
-from tidelog_broker.storage.partition.partition_reader import PartitionLogReader, again_where_replaced, check_offset
-from tidelog_broker.storage.partition.stretches import OpenStretch, checking, readable_stretches
+from tidelog_broker.storage.partition.partition_reader import PartitionLogReader, check_offset, retry_if_replaced
 from tidelog_broker.storage.segment.reading import FoundBatches
 from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.batch.projection import Projection, head_alone, needs_body, project
 from tidelog_proto.limits import FETCH_BYTES_MAX, HEADER_BYTES, KIB
 
 LOOK_BYTES: Final = 8 * KIB
-"""What the look at a header counts as, of what a read may read."""
+"""The cost of examining a header, charged to the byte budget of a read."""
 SMALL_BATCH_BYTES: Final = 4 * KIB
-"""Batches that are smaller on average are sent as they are."""
+"""Batches that are smaller on average are sent unchanged."""
 _TOGETHER: Final = 256
-"""So many batches are judged, and read, together at most."""
+"""How many batches are examined and read together at most."""
 
 
 class _Looked(NamedTuple):
-    """Batches up to a slot: what is to be sent of them, and what it took."""
+    """The examined batches up to a slot: what to send of them, and their cost."""
 
     stop: int
     batches: list[memoryview]
@@ -41,7 +41,7 @@ class _Looked(NamedTuple):
 
 
 class ProjectingReader:
-    """See the module. For any thread."""
+    """Reads projections of a partition. Thread-safe."""
 
     def __init__(self, held: HeldEpochs, reader: PartitionLogReader) -> None:
         self._held = held
@@ -52,15 +52,15 @@ class ProjectingReader:
     ) -> ReadResult:
         """Read from the batch that holds `offset` on, in whole batches that end at or below `limit_offset`.
 
-        About `max_bytes` of the log are read, where a look at a header counts as `LOOK_BYTES`; one batch in any case.
-        `to_send`: the batches may be slices of a mapping, which nobody looks at.
+        Reads about `max_bytes` of the log, at least one batch; examining a header costs `LOOK_BYTES`. With `to_send`
+        the batches may be slices of a mapping, which only system calls may read.
 
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE below the start of the log.
-            NotHeldError: `offset` lies in front of what this node has of the log, and was not deleted by it.
-            DamagedError: a batch is not what it should be.
+            NotHeldError: `offset` is before this node's copy of the log, but was not deleted by retention.
+            DamagedError: a batch is corrupt.
         """
-        return again_where_replaced(
+        return retry_if_replaced(
             self._held, lambda: self._found(offset, max_bytes, limit_offset, projection, to_send=to_send)
         )
 
@@ -74,23 +74,23 @@ class ProjectingReader:
 
     def _is_all_wanted(self, offset: int, limit_offset: int, projection: Projection) -> bool:
         check_offset(self._held, offset)
-        with closing(readable_stretches(self._held, offset, limit_offset)) as stretches:
-            for stretch in stretches:
-                head = memoryview(stretch.opened.file.pread(HEADER_BYTES, _position(stretch, stretch.first)))
-                with checking(stretch, stretch.first, head):
+        with closing(readable_extents(self._held, offset, limit_offset)) as extents:
+            for extent in extents:
+                head = memoryview(extent.opened.file.pread(HEADER_BYTES, _position(extent, extent.first)))
+                with checking(extent, extent.first, head):
                     return projection.keeps(unpack_header(head))
         return True
 
     def _read(self, offset: int, left_bytes: int, limit_offset: int, projection: Projection) -> ReadResult:
         found: list[memoryview] = []
         position = offset
-        with closing(readable_stretches(self._held, offset, limit_offset)) as stretches:
-            for stretch in stretches:
-                for looked in _look_through(stretch, left_bytes, projection, at_least_one=position == offset):
+        with closing(readable_extents(self._held, offset, limit_offset)) as extents:
+            for extent in extents:
+                for looked in _look_through(extent, left_bytes, projection, at_least_one=position == offset):
                     found += looked.batches
                     left_bytes -= looked.cost_bytes
-                    position = stretch.offset_of(looked.stop)
-                if left_bytes <= 0 or position < stretch.end_offset:
+                    position = extent.offset_of(looked.stop)
+                if left_bytes <= 0 or position < extent.end_offset:
                     return ReadResult(found, position)
         if position == offset < limit_offset and self._held.limbo is not None:
             raise DamagedError(f"offset {position} cannot be read: {self._held.limbo}")
@@ -98,7 +98,7 @@ class ProjectingReader:
 
 
 def _below(found: FoundBatches, end_offset: int) -> ReadResult:
-    """Leave out what begins at or behind an offset."""
+    """Drop batches that begin at or after an offset."""
     batches, next_offset = found.batches, found.next_offset
     for number, head in enumerate(found.heads[1:], 1):
         base_offset = unpack_header(head).base_offset
@@ -107,53 +107,53 @@ def _below(found: FoundBatches, end_offset: int) -> ReadResult:
     return ReadResult(batches, next_offset)
 
 
-def _position(stretch: OpenStretch, slot: int) -> int:
-    return stretch.opened.index.place(slot).position
+def _position(extent: OpenExtent, slot: int) -> int:
+    return extent.opened.index.place(slot).position
 
 
 def _look_through(
-    stretch: OpenStretch, left_bytes: int, projection: Projection, *, at_least_one: bool
+    extent: OpenExtent, left_bytes: int, projection: Projection, *, at_least_one: bool
 ) -> Iterator[_Looked]:
-    """Yield what is found in a stretch while it fits what is left to be read, perhaps not to the end of it."""
-    first = stretch.first
-    end = min(stretch.stop, stretch.opened.index.slots_below(projection.end_offset))
+    """Yield the examined batches of an extent while the byte budget lasts, perhaps not to its end."""
+    first = extent.first
+    end = min(extent.stop, extent.opened.index.slots_below(projection.end_offset))
     while first < end and (left_bytes > 0 or at_least_one):
         stop = min(first + _TOGETHER, end)
-        span_bytes = _span_bytes(stretch, first, stop)
+        span_bytes = _span_bytes(extent, first, stop)
         if span_bytes < (stop - first) * SMALL_BATCH_BYTES and (span_bytes <= left_bytes or stop - first == 1):
-            looked: _Looked | None = _all_of(stretch, first, stop)
+            looked: _Looked | None = _all_of(extent, first, stop)
         else:
-            looked = _one_of(stretch, first, projection, left_bytes, at_least_one=at_least_one)
+            looked = _one_of(extent, first, projection, left_bytes, at_least_one=at_least_one)
         if looked is None:
             return
         yield looked
         first, left_bytes, at_least_one = looked.stop, left_bytes - looked.cost_bytes, False
 
 
-def _span_bytes(stretch: OpenStretch, first: int, stop: int) -> int:
-    index = stretch.opened.index
+def _span_bytes(extent: OpenExtent, first: int, stop: int) -> int:
+    index = extent.opened.index
     last = index.place(stop - 1)
     return last.position + last.length - index.place(first).position
 
 
-def _all_of(stretch: OpenStretch, first: int, stop: int) -> _Looked:
-    """Read batches together, as they are."""
-    index = stretch.opened.index
-    start, span_bytes = index.place(first).position, _span_bytes(stretch, first, stop)
-    data = memoryview(stretch.opened.file.pread(span_bytes, start))
+def _all_of(extent: OpenExtent, first: int, stop: int) -> _Looked:
+    """Read batches together, unchanged."""
+    index = extent.opened.index
+    start, span_bytes = index.place(first).position, _span_bytes(extent, first, stop)
+    data = memoryview(extent.opened.file.pread(span_bytes, start))
     places = [index.place(slot) for slot in range(first, stop)]
     batches = [data[place.position - start : place.position - start + place.length] for place in places]
-    with checking(stretch, first, batches[0]):
+    with checking(extent, first, batches[0]):
         return _Looked(stop, batches, span_bytes)
 
 
 def _one_of(
-    stretch: OpenStretch, slot: int, projection: Projection, left_bytes: int, *, at_least_one: bool
+    extent: OpenExtent, slot: int, projection: Projection, left_bytes: int, *, at_least_one: bool
 ) -> _Looked | None:
-    """Read what is wanted of a batch; None where that is more than is left."""
-    opened, place = stretch.opened, stretch.opened.index.place(slot)
+    """Read the needed part of a batch; None if it exceeds the byte budget."""
+    opened, place = extent.opened, extent.opened.index.place(slot)
     head = memoryview(opened.file.pread(HEADER_BYTES, place.position))
-    with checking(stretch, slot, head):
+    with checking(extent, slot, head):
         header = unpack_header(head)
         if projection.skips(header):
             return _Looked(slot + 1, [], LOOK_BYTES)
@@ -166,7 +166,7 @@ def _one_of(
 
 
 def project_all(batches: list[memoryview], projection: Projection) -> list[memoryview]:
-    """Return of batches in memory what is wanted.
+    """Return the needed parts of batches in memory.
 
     Raises:
         ProtocolError: CORRUPT_BATCH.

@@ -1,9 +1,9 @@
-"""Keeping the indexes of keys and tags of a partition's log close to it, on a thread that no append waits for.
+"""Maintenance of a partition's indexes of keys and tags, on a thread that no append waits for.
 
-A rolled segment gets its files, a growing one is read into memory a MiB at a time, and so is a log that was opened or
-whose topic has just been given an index. None of it is needed for a right answer: whoever looks something up reads what
-little is missing himself, and goes through all of it where more is. A file that cannot be written, on a full disk, is
-tried again when the next segment is rolled; until then the index stays in memory as long as its segment is open.
+A rolled segment gets its index files. The growing segment is read into an in-memory index one MiB at a time, and so are
+the segments of a log that was opened or whose topic has just been given an index. Results do not depend on it: a lookup
+reads small missing parts itself, and scans where more is missing. If a file cannot be written on a full disk, it is
+retried when the next segment is rolled; until then the index stays in memory while its segment is open.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tidelog_proto.limits import MIB
 log = logging.getLogger(__name__)
 
 BEHIND_BYTES_MAX: Final = 1 * MIB
-"""How much may be appended before the growing segment's index is brought up to it."""
+"""How much may be appended before the growing segment's index is updated."""
 CATCH_UP_BYTES_MAX: Final = 4 * MIB
-"""How much whoever looks something up reads into an index himself."""
+"""How much a lookup itself reads into an index."""
 CATCH_UP_BATCHES_MAX: Final = 4096
 _STEP_WINDOWS: Final = 16
-"""How many MiB one turn on the thread reads, which all partitions share."""
+"""How many MiB one task on the thread reads; all partitions share the thread."""
 _ALL_WINDOWS: Final = 1 << 20
 
 _Mark = tuple[int, TextColumn]
@@ -46,24 +46,24 @@ _State = Literal["there", "lacking", "failed"]
 
 
 class RecordIndexes:
-    """See the module. `columns` is set by the partition's event loop; all else is for any thread."""
+    """The indexes of one partition. `columns` is set on the event loop; everything else is thread-safe."""
 
     def __init__(self, held: HeldEpochs) -> None:
         self._held = held
         self.columns: frozenset[TextColumn] = frozenset()
-        """Which have an index."""
+        """The columns that have an index."""
         self._lock = threading.Lock()
         self._is_requested = False
         self._marks: dict[_Mark, _State] = {}
-        """What is known of the files of sealed segments."""
+        """The known state of sealed segments' index files."""
         self._may_lack = True
-        """Whether sealed segments may lack files: else nobody looks at them."""
+        """Whether sealed segments may lack files; otherwise they are not examined."""
         self._seen_segment: Segment | None = None
         self._seen_bytes = 0
 
     @property
     def size_bytes(self) -> int:
-        """What the indexes of open segments take in memory."""
+        """The memory used by the indexes of open segments."""
         return sum(
             opened.hashes.size_bytes
             for log_ in self._held.epochs
@@ -73,7 +73,7 @@ class RecordIndexes:
 
     @property
     def missing_bytes(self) -> int:
-        """About how much of the log is not in its indexes, and is looked through."""
+        """About how much of the log is not indexed and has to be scanned."""
         if not self.columns:
             return 0
         return sum(self._missing_bytes_of(segment) for _, segment in self._segments())
@@ -89,11 +89,11 @@ class RecordIndexes:
         return max(0, segment.size_bytes - opened.index.place(covered).position)
 
     def close(self) -> None:
-        """The log is closed: nothing of it is in memory any more."""
+        """Release the accounted memory: the log is closed."""
         self._held.disk.hash_memory.holds(self, 0)
 
     def switch(self, columns: frozenset[TextColumn]) -> None:
-        """Have other columns indexed from now on, what is in the log already included."""
+        """Change the indexed columns; existing records are indexed, too."""
         if columns != self.columns:
             self.columns = columns
             self._may_lack = True
@@ -101,7 +101,7 @@ class RecordIndexes:
                 self.request()
 
     def appended(self) -> None:
-        """Look whether enough was appended to index it. For the appending thread, when there are `columns`."""
+        """Request indexing if enough was appended. For the appending thread, if there are `columns`."""
         segment = self._held.epochs[-1].segments[-1]
         size_bytes = segment.size_bytes
         if segment is not self._seen_segment:
@@ -113,7 +113,7 @@ class RecordIndexes:
             self.request()
 
     def request(self) -> None:
-        """Have the thread look for what is missing, soon."""
+        """Request a task on the thread that indexes what is missing."""
         indexer = self._held.disk.indexer
         if indexer is None:
             return
@@ -125,10 +125,10 @@ class RecordIndexes:
             self._is_requested = False
 
     def prepare(self, segment: Segment, opened: OpenSegment, column: TextColumn, stop: int) -> None:
-        """Bring a segment's index as near to slot `stop` as may be done while somebody waits.
+        """Bring a segment's index as close to slot `stop` as is possible within a lookup.
 
         Raises:
-            OSError: the disk does not read.
+            OSError: the disk cannot be read.
         """
         hashes, index = opened.hashes, opened.index
         fs, has_thread = self._held.disk.fs, self._held.disk.indexer is not None
@@ -153,7 +153,7 @@ class RecordIndexes:
                 self.request()
 
     def _note_lack(self, mark: _Mark) -> None:
-        """A file is missing or does not count: it is to be made, unless that has just failed."""
+        """Note that an index file is missing or invalid; request it unless creating it has just failed."""
         if self._marks.get(mark) == "there":
             del self._marks[mark]
         if mark not in self._marks:
@@ -162,7 +162,7 @@ class RecordIndexes:
             self.request()
 
     def _forget_marks(self) -> None:
-        """Forget deleted segments, and what could not be made: perhaps it can now."""
+        """Forget deleted segments, and failures, so that they are retried."""
         nonces = {segment.header.nonce for _, segment in self._segments()}
         marks = list(self._marks.items())
         self._may_lack = True
@@ -176,15 +176,15 @@ class RecordIndexes:
             self.request()
 
     def _step(self) -> bool:
-        """Do one thing that is missing, the newest first; whether there may be more."""
+        """Do one missing piece of work, newest segment first; return whether there may be more."""
         may_lack, self._may_lack = self._may_lack, False
         for epoch, segment in self._segments():
             columns: list[TextColumn] = [column for column in self.columns if not self._is_done(segment, column)]
             try:
                 took_time = bool(columns) and self._index(epoch, segment, columns)
             except (OSError, ProtocolError) as error:
-                # Deleted or closed meanwhile, or damaged: whoever reads the log says so.
-                log.info("%s has no index of its %ss: %s", segment.path, " and ".join(columns), error)
+                # Deleted or closed meanwhile, or damaged, which a reader reports.
+                log.info("not indexing the %ss of %s: %s", segment.path, " and ".join(columns), error)
                 for column in columns:
                     self._marks[segment.header.nonce, column] = "failed"
                 continue
@@ -192,11 +192,11 @@ class RecordIndexes:
                 self._may_lack |= may_lack
                 return True
             if not may_lack:
-                return False  # only the newest segment has changed
+                return False  # Only the newest segment has changed.
         return False
 
     def _is_done(self, segment: Segment, column: TextColumn) -> bool:
-        """Whether a segment has its file, which is taken for good until it is read, or cannot get it now."""
+        """Whether a segment has its index file, which is checked only when read, or cannot get it now."""
         mark = (segment.header.nonce, column)
         if isinstance(segment, ActiveSegment):
             return self._marks.get(mark) == "failed"
@@ -210,14 +210,14 @@ class RecordIndexes:
                 yield epoch, segment
 
     def _index(self, epoch: EpochLog, segment: Segment, columns: list[TextColumn]) -> bool:
-        """Go on with indexes of a segment; whether that took its time."""
+        """Continue the indexes of a segment; return whether that took time."""
         with epoch.reader.lease(segment) as opened:
             if isinstance(segment, ActiveSegment):
                 stop = opened.index.slots_below(min(epoch.end_offset, segment.end_offset))
                 memory = self._held.disk.hash_memory
-                memory.holds(self, opened.hashes.size_bytes)  # less than before where this one has just begun
+                memory.holds(self, opened.hashes.size_bytes)  # Less than before if this segment has just begun.
                 if memory.is_full:
-                    return False  # whoever looks something up looks through it, until it is full and gets its file
+                    return False  # A lookup scans this segment until it is full and gets its file.
                 is_there = opened.hashes.catch_up(columns, stop, windows_max=_STEP_WINDOWS)
                 memory.holds(self, opened.hashes.size_bytes)
                 return not is_there
@@ -227,11 +227,11 @@ class RecordIndexes:
             return True
 
     def _make_file(self, segment: SealedSegment, opened: OpenSegment, column: TextColumn) -> None:
-        """Make the file of a sealed segment, all of which has been read."""
+        """Write the index file of a sealed segment, which has been read completely."""
         fs, hashes, epoch = self._held.disk.fs, opened.hashes, self._held.log_of(segment.header.epoch)
         mark = (segment.header.nonce, column)
         self._marks[mark] = "failed"
-        if hashes.has_file(column):  # it is open, whatever became of its name
+        if hashes.has_file(column):  # It is open, whatever became of its name.
             self._marks[mark] = "there"
         elif epoch is not None:
             pieces = hashes.pack(column, nonce=segment.header.nonce, end=segment.end)
@@ -243,7 +243,7 @@ class RecordIndexes:
 
 
 def _write(fs: FileSystem, path: Path, pieces: list[Buffer]) -> bool:
-    """Write a file and give it its name; whether that went well. It is not synced: its CRCs are enough."""
+    """Write a file and rename it; return whether that succeeded. It is not synced: its CRCs suffice."""
     unnamed = path.with_name(path.name + NEW_SUFFIX)
     try:
         if fs.exists(unnamed):
@@ -252,7 +252,7 @@ def _write(fs: FileSystem, path: Path, pieces: list[Buffer]) -> bool:
             file.pwritev(pieces, 0)
         fs.rename(unnamed, path)
     except OSError as error:
-        log.warning("%s cannot be written, and is tried again later: %s", path, error)
+        log.warning("%s cannot be written, retrying later: %s", path, error)
         with contextlib.suppress(OSError):
             fs.unlink(unnamed)
         return False

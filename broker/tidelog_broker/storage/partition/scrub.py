@@ -1,4 +1,4 @@
-"""Reading a log's segments again, a stretch at a time, to find what has rotted before somebody needs it."""
+"""Scrubbing: rereading a log's segments in parts, to find rot before a reader does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidelog_broker.storage.segment.scan import read_segment_header, scan_segmen
 
 
 class Part(NamedTuple):
-    """A segment that takes nothing more: of which epoch, its file, and how it ends."""
+    """A segment that takes no more appends: its epoch, file and end."""
 
     epoch: int
     path: Path
@@ -25,7 +25,7 @@ class Part(NamedTuple):
 
 
 class Scrubbed(NamedTuple):
-    """How far a segment was read, and how much of it this time; whether it is done, and why it is damaged if it is."""
+    """The result of scrubbing a part of a segment; `damage` is the reason if it is damaged."""
 
     end: SegmentEnd | None
     size_bytes: int
@@ -34,7 +34,7 @@ class Scrubbed(NamedTuple):
 
 
 def parts_of(store: PartitionLog) -> list[Part]:
-    """Return the segments of a log that take nothing more, oldest first."""
+    """Return the segments of a log that take no more appends, oldest first."""
     found: list[Part] = []
     for held in store.epochs:
         segments = held.segments
@@ -46,21 +46,21 @@ def parts_of(store: PartitionLog) -> list[Part]:
 
 
 def is_held(store: PartitionLog, part: Part) -> bool:
-    """Whether a log still has a segment as it was: retention, compaction, or the epoch's end may have been faster."""
+    """Whether a log still has a segment unchanged, despite retention, compaction and the end of its epoch."""
     return part in parts_of(store)
 
 
 def scrub(fs: FileSystem, part: Part, start: SegmentEnd | None, bytes_max: int) -> Scrubbed:
-    """Read a stretch of a segment from its beginning, or from where the last one has ended, and check all of it.
+    """Read and check a part of a segment, from its beginning or from the end of the previous part.
 
     Args:
-        fs: where it lies.
+        fs: the file system.
         part: the segment.
-        start: the `end` of the stretch before it.
+        start: the `end` of the previous part.
         bytes_max: about how much is read.
 
     Raises:
-        OSError: it has been deleted, or cannot be looked at now: that says nothing of what it holds.
+        OSError: it was deleted or cannot be opened now; its contents are unknown.
     """
     try:
         with closing(fs.open_readonly(part.path)) as file:
@@ -75,6 +75,6 @@ def scrub(fs: FileSystem, part: Part, start: SegmentEnd | None, bytes_max: int) 
         return Scrubbed(scan.end, size_bytes, is_done=False)
     damage = ""
     if (scan.end_offset, scan.end_digest) != (part.end_offset, part.end_digest):
-        reason = scan.stop.reason or f"it ends at offset {scan.end_offset:,}, it is to end at {part.end_offset:,}"
+        reason = scan.stop.reason or f"it ends at offset {scan.end_offset:,}, expected {part.end_offset:,}"
         damage = f"{part.path} is damaged at byte {scan.stop.position:,}: {reason}"
     return Scrubbed(scan.end, size_bytes, is_done=True, damage=damage)

@@ -1,9 +1,9 @@
-"""Snapshots of a partition's producer state: a shortcut for the rebuild from the log, never the truth.
+"""Snapshots of a partition's producer state, which shorten its rebuild from the log.
 
 A file is `producers-OFFSET.snap`: a 48-byte header (magic, version, epoch, offset, digest, payload length, CRC32C of
-the payload, CRC32C of the header) and the payload, which is the caller's. It is written beside, synced and renamed.
-Kept are the two newest of what is committed, so that a damaged one costs a longer scan and nothing else, and those of
-what may still be cut off.
+the payload, CRC32C of the header) and the payload, which is opaque here. It is written under a temporary name, synced
+and renamed. The two newest snapshots of committed offsets are kept, so that a damaged one only costs a longer scan, and
+all of uncommitted ones.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAME: Final = re.compile(r"producers-(\d{20})\.snap")
 
 
 class ProducerSnapshot(NamedTuple):
-    """The producers' state at one point of the log; `digest` is the epoch's running digest there."""
+    """The producers' state at one offset of the log; `digest` is the epoch's running digest there."""
 
     epoch: int
     offset: int
@@ -41,10 +41,10 @@ class ProducerSnapshot(NamedTuple):
 
 
 def save_snapshot(fs: FileSystem, directory: Path, snapshot: ProducerSnapshot, *, committed: int) -> None:
-    """Write a snapshot durably and remove all but the newest ones of those that lie at or below `committed`.
+    """Write a snapshot durably and remove all but the newest of those at or below `committed`.
 
     Raises:
-        DiskFullError: no space; the older ones are still there.
+        DiskFullError: no space; the older ones are unchanged.
         StorageFailedError: the disk failed.
     """
     assert len(snapshot.payload) <= SNAPSHOT_BYTES_MAX
@@ -67,10 +67,10 @@ def save_snapshot(fs: FileSystem, directory: Path, snapshot: ProducerSnapshot, *
 
 
 def load_snapshots(fs: FileSystem, directory: Path) -> Iterator[ProducerSnapshot]:
-    """Yield the snapshots that check, the newest first.
+    """Yield the valid snapshots, newest first.
 
     Raises:
-        StorageFailedError: the disk does not read.
+        StorageFailedError: the disk cannot be read.
     """
     try:
         for path in reversed(_paths(fs, directory)):
@@ -83,7 +83,7 @@ def load_snapshots(fs: FileSystem, directory: Path) -> Iterator[ProducerSnapshot
 
 
 def drop_snapshots_behind(fs: FileSystem, directory: Path, offset: int) -> None:
-    """Remove snapshots of what was cut off the log: they would hide older ones that still count.
+    """Remove snapshots after a truncated log's end: they would hide older ones that are still valid.
 
     Raises:
         OSError: one could not be removed.

@@ -1,1 +1,1 @@
-"""One segment: its format, its writing, its index, its reading."""
+"""One segment: its format, its writer, its indexes, its reader."""

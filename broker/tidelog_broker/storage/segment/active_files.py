@@ -1,9 +1,9 @@
-"""How many logs keep the file open that they append to.
+"""A bound on the files that logs keep open for appends.
 
-A log that is appended to now and then would hold a descriptor for ever, and ten thousand of them as many. So those that
-were used last keep theirs, up to a bound, and the others give theirs up and open the file again for the next append.
-One with unsynced writes is synced first: a kernel tells of a failed write-back only to who has the file open. One whose
-file cannot be given up at the moment stays, so the bound may be passed by what is being written.
+A log that is appended to rarely would hold a descriptor forever, and ten thousand logs as many. So only the most
+recently used ones keep their files open, up to a bound; the others close theirs and reopen it for the next append. A
+file with unsynced writes is synced before it is closed, because the kernel reports a failed writeback only to open
+descriptors. A file that cannot be closed at the moment stays open, so files being written may exceed the bound.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ ACTIVE_FILES_MIN: Final = 64
 
 
 class Parked(Protocol):
-    """A segment that is appended to, as `ActiveSegment` is."""
+    """A segment whose file can be parked; implemented by `ActiveSegment`."""
 
     was_used: bool
-    """Set by each append, unset here."""
+    """Set by each append, cleared here."""
 
     def park(self) -> bool:
-        """Close the file until it is needed; False where it has to stay open. May be called by any thread."""
+        """Close the file until it is needed; return False if it must stay open. Thread-safe."""
         ...
 
 
 class ActiveFiles:
-    """The segments that have their file open, least recently used first (a clock). Thread-safe."""
+    """The segments with an open file, approximately least recently used first (clock algorithm). Thread-safe."""
 
     def __init__(self, capacity: int | None = None) -> None:
         self._capacity = active_files_max() if capacity is None else capacity
@@ -40,29 +40,29 @@ class ActiveFiles:
         return len(self._open)
 
     def add(self, segment: Parked) -> None:
-        """A segment has opened its file; `trim` follows as soon as it holds no lock."""
+        """Register a segment that has opened its file; the caller then calls `trim` without holding a lock."""
         with self._lock:
             self._open[segment] = None
 
     def trim(self, segment: Parked) -> None:
-        """Have others than `segment` give up their files, if there are too many. No lock of a segment may be held."""
+        """Park other segments than `segment` while there are too many. The caller must not hold a segment's lock."""
         for _ in range(2 * len(self._open)):
             oldest = self._oldest(segment)
             if oldest is None:
                 return
             if not oldest.park():
                 with self._lock:
-                    if oldest in self._open:  # in use: it has another turn
+                    if oldest in self._open:  # In use: it goes to the end of the queue.
                         del self._open[oldest]
                         self._open[oldest] = None
 
     def discard(self, segment: Parked) -> None:
-        """A segment has closed its file, or somebody else sees to it."""
+        """Unregister a segment that has closed its file or handed it over."""
         with self._lock:
             self._open.pop(segment, None)
 
     def _oldest(self, but: Parked) -> Parked | None:
-        """Return which one is to give up its file; None while all may keep theirs, or all but `but` were just used."""
+        """Return the next segment to park; None if the bound holds, or all but `but` were used recently."""
         with self._lock:
             if len(self._open) <= self._capacity:
                 return None
@@ -77,5 +77,5 @@ class ActiveFiles:
 
 
 def active_files_max(limit: int | None = None) -> int:
-    """Return how many files logs may keep open for appends: a quarter of what this process may open, within bounds."""
+    """Return how many files logs may keep open for appends: a quarter of the descriptor limit, within bounds."""
     return max(ACTIVE_FILES_MIN, min(ACTIVE_FILES_MAX, (descriptor_limit() if limit is None else limit) // 4))

@@ -1,8 +1,8 @@
-"""The one segment of an epoch that grows: space, writes, sync, and its sealing.
+"""The growing segment of an epoch: allocation, writes, syncs and sealing.
 
-While nothing is written its file may be closed, see `active_files`: then it is parked. The index stays in memory, and
-the file is opened again for the next write. Two locks, of which one may be taken inside the other: `_space_lock` while
-space is taken or the file is synced to be parked, and `_file_lock` while the file is written, opened or closed.
+While nothing is written its file may be closed ("parked"), see `active_files`: the index stays in memory, and the file
+is reopened for the next write. Lock order: `_space_lock`, held while space is allocated or the file is synced to be
+parked, then `_file_lock`, held while the file is written, opened or closed.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES
 from tidelog_proto.process.file_descriptors import is_out_of_descriptors
 
 _PARKED_BYTES: Final = 1 << 62
-"""More than any file has space for: an appender asks for space first, and that opens the file."""
+"""More than any file can have: an appender first calls `ensure_space`, which reopens the file."""
 _PADDING: Final = [bytes(length) for length in range(BATCH_ALIGNMENT_BYTES)]
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentStart:
-    """What a new segment continues."""
+    """The position in the epoch at which a new segment begins."""
 
     topic_id: bytes
     partition: int
@@ -54,7 +54,7 @@ class SegmentStart:
 
 
 class ActiveSegment:
-    """A segment that is appended to by one thread; only its space may grow from another."""
+    """A segment that one thread appends to; another thread may only allocate its space."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class ActiveSegment:
         self._left_bytes_min = 0
         self._file_lock = threading.Lock()
         self._may_be_parked = is_named
-        """Whether the file has its name, and is this segment's."""
+        """Whether the file has its final name and belongs to this segment."""
         self.is_parked = False
         self.was_used = True
         self._written_bytes = end.position
@@ -95,7 +95,7 @@ class ActiveSegment:
     def begin(
         cls, disk: Disk, directory: Path, start: SegmentStart, *, segment_bytes: int, spare: Path | None = None
     ) -> ActiveSegment:
-        """Make a new segment file, or take a `spare` one; `take_name` makes its header durable and gives it its name.
+        """Create a new segment file, or reuse a `spare` one; `take_name` makes its header durable and renames it.
 
         Raises:
             OSError: nothing has changed.
@@ -139,7 +139,7 @@ class ActiveSegment:
         )
 
     def take_name(self) -> None:
-        """Make the header durable, then give the file its name; whoever calls it syncs the directory. From any thread.
+        """Make the header durable, then rename the file; the caller syncs the directory. Thread-safe.
 
         Raises:
             OSError: the segment must not be used any more.
@@ -155,25 +155,25 @@ class ActiveSegment:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind its last record."""
+        """The offset after its last record."""
         return self.end.offset
 
     @property
     def size_bytes(self) -> int:
-        """What it holds, without space that is only taken ahead."""
+        """The size of its content, without preallocated space."""
         return self.end.position
 
     @property
     def has_batches(self) -> bool:
-        """Whether anything was appended."""
+        """Whether it has batches."""
         return len(self.opened.index) > 0
 
     def has_space(self, length_bytes: int) -> bool:
-        """Whether this much fits behind the end without asking the disk, and no growth ahead is due."""
+        """Whether this much fits into the allocated space, and no preallocation is due."""
         return self._allocated_bytes - self.end.position - length_bytes >= self._left_bytes_min
 
     def ensure_space(self, length_bytes: int) -> None:
-        """Make sure of space for this much behind the end.
+        """Allocate space for this much after the end.
 
         Raises:
             OSError: ENOSPC and others from the allocation; nothing has changed.
@@ -193,12 +193,12 @@ class ActiveSegment:
     # ------------------------------------------------------------------------------------ the file
 
     def abandon(self) -> None:
-        """Close the file, which goes on to be opened under another name."""
+        """Close the file, which will be opened under another name."""
         self._disk.open_segments.drop(self.path)
         self.release()
 
     def release(self) -> None:
-        """End the lease on the file: nothing more is written here."""
+        """End the lease on the file: this object writes no more."""
         self._disk.active_files.discard(self)
         with self._space_lock, self._file_lock:
             self._may_be_parked = False
@@ -206,9 +206,9 @@ class ActiveSegment:
                 self._disk.open_segments.release(self.opened)
 
     def keep_open(self) -> None:
-        """Open the file if it is parked, and keep it open until `hand_over`, `release` or `allow_parking`.
+        """Reopen the file if it is parked, and keep it open until `hand_over`, `release` or `allow_parking`.
 
-        Where descriptors have run out, files that only readers had open are closed first.
+        If descriptors are exhausted, files without a lease are closed first.
 
         Raises:
             OSError: it cannot be opened.
@@ -225,18 +225,18 @@ class ActiveSegment:
             self._may_be_parked = False
 
     def allow_parking(self) -> None:
-        """Let the file be closed again while nothing is written: undo `keep_open`."""
+        """Allow the file to be parked again: undo `keep_open`."""
         self._may_be_parked = not self._sealed
 
     def hand_over(self) -> OpenSegment:
-        """Return the file, which `keep_open` has opened; its lease is the caller's from now on."""
+        """Return the file, which `keep_open` has opened; its lease passes to the caller."""
         with self._space_lock, self._file_lock:
-            assert not self.is_parked, "keep_open comes first"
+            assert not self.is_parked, "keep_open was not called"
             self._disk.active_files.discard(self)
             return self.opened
 
     def park(self) -> bool:
-        """Close the file until it is needed, syncing it first; False where it has to stay open. From any thread."""
+        """Sync and close the file until it is needed; return False if it must stay open. Thread-safe."""
         if not self._space_lock.acquire(blocking=False):
             return False
         try:
@@ -245,11 +245,11 @@ class ActiveSegment:
             if not self._may_be_parked or self._growing or opened.has_failed:
                 return False
             if written_bytes > opened.synced_bytes:
-                with contextlib.suppress(OSError):  # it is kept, and the log's next sync fails with it
+                with contextlib.suppress(OSError):  # The error is kept, and the log's next sync raises it.
                     opened.datasync(written_bytes)
             with self._file_lock:
                 if self._is_syncing or self._written_bytes > opened.synced_bytes:
-                    return False  # it is in use, or was written meanwhile
+                    return False  # In use, or written meanwhile.
                 self._disk.active_files.discard(self)
                 if not self.is_parked:
                     self.is_parked = True
@@ -262,7 +262,7 @@ class ActiveSegment:
 
     @property
     def can_be_opened(self) -> bool:
-        """Whether a reader may open the file for itself: it may have been parked a moment ago."""
+        """Whether a reader may open the file itself: it may just have been parked."""
         return self._may_be_parked
 
     def open_to_read(self) -> OpenSegment:
@@ -276,7 +276,7 @@ class ActiveSegment:
         return OpenSegment(file, known.index, synced_bytes=known.synced_bytes, hashes=hashes)
 
     def _unpark(self) -> None:
-        """Open the file again; with `_file_lock` held. Whoever can, then lets others give theirs up."""
+        """Reopen the file; with `_file_lock` held. The caller then trims `active_files` if it can."""
         file, known = self._disk.open_to_append(self.path), self.opened
         hashes = known.hashes.cut(len(known.index), file, known.index)
         self.opened = OpenSegment(file, known.index, synced_bytes=known.synced_bytes, hashes=hashes)
@@ -291,7 +291,7 @@ class ActiveSegment:
             was_parked = self.is_parked
             if was_parked:
                 self._unpark()
-            self._written_bytes = end_position  # before the end is told to anybody: until then it is not parked
+            self._written_bytes = end_position  # Before the end is published: until then the file is not parked.
             self.opened.file.pwritev(buffers, position)
         self.was_used = True
         if was_parked:
@@ -300,10 +300,10 @@ class ActiveSegment:
     # ------------------------------------------------------------------------------------ writing
 
     def write(self, batches: Sequence[Buffer], fields: Sequence[BatchFields], synced_offset: int) -> None:
-        """Write a group behind the end in one go, a sync mark in front of it if there is news; then index it.
+        """Write a group in one call, preceded by a sync mark if `synced_offset` has advanced; then index it.
 
         Raises:
-            OSError: the group may be on the disk in any part; the segment must not be used any more.
+            OSError: any part of the group may be on the disk; the segment must not be used any more.
         """
         position = self.end.position
         buffers: list[Buffer] = []
@@ -320,17 +320,17 @@ class ActiveSegment:
                 buffers.append(_PADDING[gap])
             places.append((position, length))
             position += length + gap
-        assert position <= self._allocated_bytes, "ensure the space first"
+        assert position <= self._allocated_bytes, "ensure_space was not called"
         self._write(buffers, self.end.position, position)
         index = self.opened.index
         for (at, length), batch_fields in zip(places, fields, strict=True):
             index.append(batch_fields.base_offset, at, length, batch_fields.max_timestamp_us)
         last = fields[-1]
-        # Published last and in one step: readers take the end first and look only below it.
+        # Published last and atomically: readers load the end first and look only below it.
         self.end = SegmentEnd(last.base_offset + last.last_offset_delta + 1, position, last.digest)
 
     def write_mark(self, synced_offset: int) -> None:
-        """Write a sync mark without a group behind it, for a clean stop, if there is news and space for it."""
+        """Write a sync mark without a group, for a clean stop, if the offset has advanced and there is space."""
         if synced_offset <= self.marked_offset or self.end.position + MARK_BYTES > self._allocated_bytes:
             return
         position = self.end.position
@@ -340,7 +340,7 @@ class ActiveSegment:
         self.end = SegmentEnd(self.end.offset, position + MARK_BYTES, self.end.digest)
 
     def give_back_space(self) -> None:
-        """Cut what lies behind the end, at a clean stop: space taken ahead, and what a file used again once held."""
+        """Truncate the file at the end, at a clean stop: preallocated space, and old contents of a reused file."""
         with self._space_lock:
             self._sealed = True
             if self._allocated_bytes > self.end.position:
@@ -349,7 +349,7 @@ class ActiveSegment:
             self._look_ahead()
 
     def datasync(self) -> None:
-        """Make everything written durable. Of a parked segment everything is."""
+        """Make everything written durable. A parked segment already is."""
         with self._file_lock:
             if self.is_parked:
                 return
@@ -360,13 +360,13 @@ class ActiveSegment:
             self._is_syncing = False
 
     def stop_growing(self) -> None:
-        """Take no more space from another thread: somebody else goes on with the file."""
+        """Stop preallocation: another object continues with the file."""
         with self._space_lock:
             self._sealed = True
         self._finish_writing()
 
     def seal(self) -> None:
-        """Give back the space behind the end and write the index file. The caller still holds the lease."""
+        """Truncate the file at the end and write the index file. The caller keeps the lease."""
         with self._space_lock:
             self._sealed = True
             if self._allocated_bytes > self.end.position:
@@ -386,9 +386,9 @@ class ActiveSegment:
             self.opened.file.truncate(self.end.position)
 
     def _look_ahead(self) -> None:
-        """Note how much must be left behind a group before space is taken ahead, unless somebody is at it already.
+        """Compute how much space must be left after a group before preallocation is due; 0 if none is.
 
-        Called whenever one of these has changed; it is asked with every publish.
+        Called when one of the inputs has changed, because every publish uses the result.
         """
         if self.is_parked:
             self._left_bytes_min = _PARKED_BYTES
@@ -401,22 +401,22 @@ class ActiveSegment:
             missing = size_bytes - self._allocated_bytes
             if missing <= 0:
                 return
-            rest = max(0, self._segment_bytes - size_bytes)  # a group beyond the size of a segment takes what it needs
+            rest = max(0, self._segment_bytes - size_bytes)  # A group larger than a segment takes what it needs.
             try:
                 self._allocate(missing + min(next_chunk_bytes(size_bytes), rest))
             except OSError as error:
                 if not is_shortage(error):
                     raise
-                # What is needed may still fit where a whole chunk does not.
+                # The required space may fit where a whole chunk does not.
                 self._allocate(missing)
 
     def _grow_ahead(self) -> None:
-        """Run by the preallocator."""
+        """Allocate the next chunk; run by the preallocator."""
         with self._space_lock:
             self._growing = False
             if self._sealed:
                 return
-            # Where there is no space the appender meets the same error, and can answer it before it gives offsets out.
+            # The appender meets the same error and can report it before it assigns offsets.
             with contextlib.suppress(OSError):
                 rest = max(0, self._segment_bytes - self._allocated_bytes)
                 self._allocate(min(next_chunk_bytes(self._allocated_bytes), rest))
@@ -428,15 +428,15 @@ class ActiveSegment:
                 if self.is_parked:
                     self._unpark()
                 file = self.opened.file
-            file.allocate(self._allocated_bytes, length_bytes)  # `_space_lock` keeps it from being parked
+            file.allocate(self._allocated_bytes, length_bytes)  # `_space_lock` keeps the file from being parked
             self._allocated_bytes += length_bytes
             self._look_ahead()
 
 
 def write_index(fs: FileSystem, segment: Path, header: SegmentHeader, index: Index, end: SegmentEnd) -> None:
-    """Write the index file of a sealed segment beside it and give it its name. It is not synced: its CRC is enough.
+    """Write the index file of a sealed segment and rename it. It is not synced: its CRC suffices.
 
-    On a full disk there is none: whoever reads the segment makes the index anew.
+    On a full disk it is left out; a reader rebuilds it.
     """
     path = index_path(segment)
     unnamed = path.with_name(path.name + NEW_SUFFIX)
@@ -453,7 +453,7 @@ def write_index(fs: FileSystem, segment: Path, header: SegmentHeader, index: Ind
 
 
 def _remove_leftover(fs: FileSystem, path: Path) -> None:
-    """Remove what a failed creation left; on a disk that fails, the next open does."""
-    with contextlib.suppress(OSError):  # the first error is the one to report
+    """Remove the remains of a failed creation; on a failing disk the next open removes them."""
+    with contextlib.suppress(OSError):  # The first error is reported.
         if fs.exists(path):
             fs.unlink(path)

@@ -1,8 +1,8 @@
-"""What the logs of a node share: the file system, the bounded set of open segments, the preallocating thread.
+"""Resources shared by the logs of a node: the file system, a bounded set of open segments, background threads.
 
-Open segments are leased: a lease keeps the file and its index open while it is read, whatever is rolled, evicted or
-deleted meanwhile; a deleted file stays readable until its last lease ends, as Unix does it. Rejected: a file object
-that closes itself when garbage collected, which hides how many descriptors are open.
+Open segments are leased: a lease keeps the file and its index open while it is read, even if the segment is rolled,
+evicted or deleted meanwhile; a deleted file stays readable until its last lease ends. Rejected: a file object that
+closes itself when garbage collected, which hides how many descriptors are open.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from tidelog_proto.limits import MIB
 from tidelog_proto.process.file_descriptors import descriptor_limit
 
 OPEN_SEGMENTS_MAX: Final = 512
-"""How many segments stay open at most."""
+"""The largest number of open segments."""
 OPEN_SEGMENTS_MIN: Final = 16
-"""Beside those that are appended to."""
+"""In addition to those that are appended to."""
 FILES_PER_SEGMENT: Final = 4
-"""Descriptors of one: the segment's own, a mapping's, and one for each index of keys or tags."""
+"""Descriptors of one segment: its file, a mapping, and one for each index of keys or tags."""
 INDEXES_BYTES_MAX: Final = 64 * MIB
-"""What the indexes of those may take in memory."""
+"""Memory bound for the indexes of open segments."""
 
 
 class OpenSegment:
-    """A segment's file and index, open. `leases` is guarded by the set that holds it."""
+    """An open segment: its file and index. `leases` is guarded by the set that holds it."""
 
     __slots__ = (
         "_sync_failure",
@@ -58,32 +58,32 @@ class OpenSegment:
         self.file = file
         self.index = index
         self.hashes = hashes or SegmentHashes(file, index)
-        """By which its batches are found by key and tag."""
+        """Finds batches by key and tag."""
         self.synced_bytes = synced_bytes
-        """How much of it is known to be durable."""
+        """How many bytes are known to be durable."""
         self._sync_lock = threading.Lock()
         self._sync_failure: OSError | None = None
         self.index_bytes = 0
-        """What the set counts for its index."""
+        """The index size as counted by the set."""
         self.leases = 0
         self.dropped = False
         self.name: Path | None = None
-        """Under which it is in the set, or was."""
+        """Its path in the set, now or before."""
 
     def close(self) -> None:
-        """Close its files; nobody has a lease any more."""
+        """Close its files, after the last lease has ended."""
         self.file.close()
         self.hashes.close()
 
     @property
     def has_failed(self) -> bool:
-        """Whether a sync of it failed: it stays open, so that nobody takes the next one for a success."""
+        """Whether a sync failed: the file stays open, so that a later sync is not taken for a success."""
         return self._sync_failure is not None
 
     def datasync(self, size_bytes: int) -> None:
-        """Make the first `size_bytes` durable, which are written. May be called by any thread.
+        """Make the first `size_bytes`, which are written, durable. Thread-safe.
 
-        A sync that failed is never tried again, by nobody: the kernel would call the next one a success.
+        A failed sync is never retried: the kernel would report success.
 
         Raises:
             OSError: the sync failed, now or before.
@@ -100,25 +100,25 @@ class OpenSegment:
 
 
 class OpenSegments:
-    """A least-recently-used set of open segments, bounded but for those that are leased. Thread-safe."""
+    """A least-recently-used set of open segments; leased ones may exceed the bound. Thread-safe."""
 
     def __init__(self, capacity: int | None = None, *, indexes_bytes_max: int = INDEXES_BYTES_MAX) -> None:
         self._capacity = open_segments_max() if capacity is None else capacity
         self._indexes_bytes_max = indexes_bytes_max
         self._indexes_bytes = 0
-        """Of the segments in the set, as they were when they came or were last let go of."""
+        """Of the segments in the set, as of their addition or last release."""
         self.mappings = Mappings()
-        """Those of files in the set; what is in it no more is unmapped."""
+        """Mappings of files in the set; a file that leaves the set is unmapped."""
         self._lock = threading.Lock()
         self._open: OrderedDict[Path, OpenSegment] = OrderedDict()
         self._held: Counter[Path] = Counter()
-        """Paths that are being opened, or are open though they were dropped."""
+        """Paths that are being opened, or that are dropped but still open."""
 
     def __len__(self) -> int:
         return len(self._open)
 
     def adopt(self, path: Path, segment: OpenSegment) -> None:
-        """Put an opened segment into the set with one lease on it, ended by `release`."""
+        """Add an open segment with one lease, which `release` ends."""
         with self._lock:
             assert path not in self._open, f"{path} is open already"
             segment.leases = 1
@@ -126,11 +126,11 @@ class OpenSegments:
         self._evict()
 
     def peek(self, path: Path) -> OpenSegment | None:
-        """Return a segment if it is in the set, without a lease: to be counted, not read."""
+        """Return a segment of the set without a lease, for accounting only."""
         return self._open.get(path)
 
     def replace(self, path: Path, segment: OpenSegment) -> None:
-        """As `adopt`, in place of one that may be in the set; that one closes when its last lease ends."""
+        """Add a segment as `adopt` does, replacing one of the same path, which closes when its last lease ends."""
         with self._lock:
             old = self._remove(path)
             segment.leases = 1
@@ -142,7 +142,7 @@ class OpenSegments:
 
     @contextmanager
     def lease(self, path: Path, opener: Callable[[], OpenSegment]) -> Iterator[OpenSegment]:
-        """Hold a segment open, opening it if need be; whatever `opener` raises is raised."""
+        """Lease a segment until the block ends, opening it if needed; exceptions of `opener` propagate."""
         segment = self._take(path)
         if segment is None:
             try:
@@ -160,7 +160,7 @@ class OpenSegments:
         with self._lock:
             segment.leases -= 1
             assert segment.leases >= 0
-            if not segment.leases and not segment.dropped:  # it may have grown meanwhile
+            if not segment.leases and not segment.dropped:  # The index may have grown meanwhile.
                 self._indexes_bytes += segment.index.size_bytes - segment.index_bytes
                 segment.index_bytes = segment.index.size_bytes
             close = segment.dropped and segment.leases == 0
@@ -171,9 +171,9 @@ class OpenSegments:
         self._evict()
 
     def drop(self, path: Path) -> bool:
-        """Take a segment out of the set; it closes when its last lease ends.
+        """Remove a segment from the set; it closes when its last lease ends.
 
-        Whether nobody has the file any more: it is not open, and no slice of a mapping of it is held.
+        Returns whether the file is unused: it is not open, and no slice of a mapping of it exists.
         """
         with self._lock:
             segment = self._remove(path)
@@ -211,13 +211,13 @@ class OpenSegments:
         return segment
 
     def _close(self, segment: OpenSegment) -> bool:
-        """Close a segment that nobody leases; whether no slice of it is held."""
+        """Close a segment without a lease; return whether no slice of it exists."""
         is_free = self.mappings.drop(segment.file)
         segment.close()
         return is_free
 
     def _dropped(self, path: Path, segment: OpenSegment) -> bool:
-        """Mark a segment that left the set; True when it is to be closed now."""
+        """Mark a segment that left the set; return True if it must be closed now."""
         segment.dropped = True
         if segment.leases:
             self._held[path] += 1
@@ -229,7 +229,7 @@ class OpenSegments:
             del self._held[path]
 
     def _take(self, path: Path) -> OpenSegment | None:
-        """Lease a segment of the set; without one, note that it is being opened."""
+        """Lease a segment of the set; if it is missing, register that it is being opened."""
         with self._lock:
             segment = self._open.get(path)
             if segment is not None:
@@ -240,7 +240,7 @@ class OpenSegments:
             return segment
 
     def _put(self, path: Path, mine: OpenSegment) -> OpenSegment:
-        """Add a segment that was opened outside the lock; another thread may have been faster."""
+        """Add a segment that was opened outside the lock, unless another thread has added it."""
         with self._lock:
             if path not in self._open:
                 self._add(path, mine)
@@ -270,18 +270,18 @@ class OpenSegments:
 
 
 def open_segments_max(limit: int | None = None) -> int:
-    """Return how many segments stay open where `limit` descriptors may be: those of appends, and a sixteenth."""
+    """Return how many segments may stay open with this descriptor limit: those of appends, and a sixteenth."""
     limit = descriptor_limit() if limit is None else limit
     return min(OPEN_SEGMENTS_MAX, active_files_max(limit) + max(OPEN_SEGMENTS_MIN, limit // 16))
 
 
 @dataclass(slots=True)
 class Disk:
-    """The shared parts, passed to every log. Without background threads the appender does their work itself.
+    """The shared resources, passed to every log. Without background threads the appender does their work.
 
-    The threads take space ahead, sync rolled segments, make names durable, and index keys and tags. What makes names
-    never waits for a sync of records, which takes long, since the next segment may wait for it. Without the last one
-    readers index themselves.
+    The threads preallocate space, sync rolled segments, sync directories, and index keys and tags. Directory syncs have
+    their own thread because the next segment may wait for them, and syncs of records take long. Without the indexer
+    readers build the indexes.
     """
 
     fs: FileSystem = field(default_factory=RealFileSystem)
@@ -294,7 +294,7 @@ class Disk:
     spares: SpareBudget = field(default_factory=SpareBudget)
     hash_memory: HashMemory = field(default_factory=HashMemory)
     maps_reads: bool = False
-    """Whether sealed segments are sent out of mappings."""
+    """Whether sealed segments are sent from mappings."""
     maps_writes: bool = False
     """Whether segments are appended to through mappings."""
 

@@ -1,14 +1,14 @@
-"""What an index of keys or tags is made of: sorted 64-bit entries, each a hash and the slot of a batch.
+"""The entries of an index of keys or tags: sorted 64-bit numbers of a hash and a batch slot.
 
 The upper 39 bits of an entry are those of the hash of a key (`tidelog_proto.batch.key_hash`), the lower 25 the slot, in
 the segment's index, of a batch that has a record with that key. Sorting the numbers sorts by hash, then by slot, and
-both "the batches with this key from here on" and "the last one" are a search for two numbers. That a batch is named
-says that it may have the key: who reads it compares the keys themselves. Of ten million keys in a segment one in 55,000
-look-ups of a key that is not there names a batch in vain.
+both "the batches with this key from here on" and "the last one" are a binary search for two numbers. An entry says that
+the batch may have the key: the reader compares the keys themselves. With ten million keys in a segment, one in 55,000
+lookups of a missing key finds a batch in vain.
 
-A key is named once a batch, however many records have it. A batch that would take more entries than it has bytes (a
-few bytes of compressed keys a record) gets none and is *open*: every look-up names it. So is one that does not check.
-An index thus never takes more than its segment, whatever producers send.
+A key has one entry per batch, however many records have it. A batch that would need more entries than it has bytes (a
+few compressed bytes per record) has none and is *open*: every lookup returns it. So is a corrupt batch. Thus an index
+is never larger than its segment.
 
 Rejected: the offset of each record, which needs 16 bytes an entry and one for every repetition; entries of 12 bytes
 with the whole hash, which cannot be sorted as numbers.
@@ -34,7 +34,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import HEADER_BYTES, SEGMENT_BYTES_MAX
 
 Entries = npt.NDArray[np.uint64]
-"""Sorted, each once."""
+"""Sorted and unique."""
 
 _Bytes = npt.NDArray[np.uint8]
 
@@ -45,15 +45,15 @@ _HASH_MASK: Final = ~_SLOT_MASK
 _ENTRY_MAX: Final = (1 << 64) - 1
 NO_ENTRIES: Final = np.empty(0, np.uint64)
 
-assert HEADER_BYTES << _SLOT_BITS >= SEGMENT_BYTES_MAX, "a slot for every batch, though none had a body"
+assert HEADER_BYTES << _SLOT_BITS >= SEGMENT_BYTES_MAX, "the largest segment of empty batches needs more slots"
 
 
 class Collected(NamedTuple):
-    """What some batches add to an index.
+    """The entries of some batches.
 
     Attributes:
-        entries: of those that have any.
-        open_slots: of batches that every look-up must name, ascending.
+        entries: of the batches that have any.
+        open_slots: of batches that every lookup returns, ascending.
     """
 
     entries: Entries
@@ -61,18 +61,18 @@ class Collected(NamedTuple):
 
 
 def bounds_of(key_hash: int, first: int, stop: int) -> tuple[np.uint64, np.uint64]:
-    """Return between which two numbers the entries of a hash for slots first..stop-1 lie, the second not included."""
+    """Return the range of numbers, end excluded, of a hash's entries for slots first..stop-1."""
     base = key_hash & int(_HASH_MASK)
     return np.uint64(base + first), np.uint64(min(base + stop, _ENTRY_MAX))
 
 
 def slots_of(entries: Entries) -> npt.NDArray[np.int64]:
-    """Return the slots that entries name."""
+    """Return the slots of entries."""
     return (entries & _SLOT_MASK).astype(np.int64)
 
 
 def window_stop(index: Index, first: int, stop: int) -> int:
-    """Return behind which slot of first..stop-1 about a window's bytes of batches end, at least one."""
+    """Return the slot after first..stop-1 batches of about a window's bytes, at least one."""
     fitting = index.slots_before_position(index.place(first).position + WINDOW_BYTES, first, stop)
     return max(first + 1, fitting)
 
@@ -80,10 +80,10 @@ def window_stop(index: Index, first: int, stop: int) -> int:
 def collect(
     file: File, index: Index, columns: Sequence[TextColumn], first: int, stop: int
 ) -> dict[TextColumn, Collected]:
-    """Read batches first..stop-1 of a segment, which lie in one window, and return their entries of each column.
+    """Read batches first..stop-1 of a segment, which fit into one window, and return their entries of each column.
 
     Raises:
-        OSError: the disk does not read.
+        OSError: the disk cannot be read.
     """
     start, last = index.place(first).position, index.place(stop - 1)
     window = np.frombuffer(file.pread(last.position + last.length - start, start), np.uint8)
@@ -93,7 +93,7 @@ def collect(
         position, length = index.place(slot)
         try:
             _take(window, position - start, length, slot, found)
-        except (ProtocolError, ValueError):  # damaged: whoever reads it is to meet that
+        except (ProtocolError, ValueError):  # Damaged: its reader reports that.
             open_slots.append(slot)
     collected: dict[TextColumn, Collected] = {
         column: _without_dense(index, Collected(gathered.entries(), open_slots), first, stop)
@@ -106,11 +106,11 @@ def _take(window: _Bytes, at: int, length: int, slot: int, found: dict[TextColum
     """Add a batch's keys, of all columns or of none.
 
     Raises:
-        ProtocolError, ValueError: it does not check.
+        ProtocolError, ValueError: the batch is corrupt.
     """
     header: BatchHeader = unpack_header(window.data, at)
     if header.length != length or crc32c(window.data[at + HEADER_BYTES : at + length]) != header.body_crc:
-        raise ValueError("it is not the batch that the index names")
+        raise ValueError("it is not the batch that the index lists")
     if header.flags & Flags.CONTROL:
         return
     slices: dict[TextColumn, Slices] = {column: column_slices(window, at, header, column) for column in found}
@@ -119,7 +119,7 @@ def _take(window: _Bytes, at: int, length: int, slot: int, found: dict[TextColum
 
 
 class _Gathered:
-    """The keys of some batches, of one column."""
+    """The keys of some batches in one column."""
 
     def __init__(self, window: _Bytes) -> None:
         self._window = window
@@ -129,7 +129,7 @@ class _Gathered:
         self._lengths: list[npt.NDArray[np.int64]] = []
 
     def add(self, slot: int, slices: Slices) -> None:
-        """Add those of a batch."""
+        """Add the keys of a batch."""
         if slices.data is not self._window:
             self._parts.append(_sorted_once((hash_slices(slices) & _HASH_MASK) | np.uint64(slot)))
         elif len(slices.starts):
@@ -138,7 +138,7 @@ class _Gathered:
             self._lengths.append(slices.lengths)
 
     def entries(self) -> Entries:
-        """Return their entries; what lies in the window itself is hashed in one go."""
+        """Return the entries; keys inside the window are hashed in one call."""
         if self._slots:
             flat = Slices(self._window, np.concatenate(self._starts), np.concatenate(self._lengths))
             slots = np.repeat(np.array(self._slots, np.uint64), [len(starts) for starts in self._starts])
@@ -147,7 +147,7 @@ class _Gathered:
 
 
 def _sorted_once(entries: Entries) -> Entries:
-    """Sort entries in place and return each once: most differ, for which `np.unique` takes three times as long."""
+    """Sort entries in place and deduplicate them; faster than `np.unique`, because most differ."""
     entries.sort()
     differs = np.ones(len(entries), np.bool_)
     np.not_equal(entries[1:], entries[:-1], out=differs[1:])
@@ -155,7 +155,7 @@ def _sorted_once(entries: Entries) -> Entries:
 
 
 def _without_dense(index: Index, found: Collected, first: int, stop: int) -> Collected:
-    """Take out the entries of batches that have more of them than bytes."""
+    """Remove the entries of batches that have more of them than bytes."""
     counts = np.bincount(slots_of(found.entries) - first, minlength=stop - first)
     lengths = np.array([padded(index.place(slot).length) for slot in range(first, stop)], np.int64)
     dense = np.flatnonzero(counts * ENTRY_BYTES > lengths)
@@ -166,6 +166,6 @@ def _without_dense(index: Index, found: Collected, first: int, stop: int) -> Col
 
 
 def newest_or_oldest(slots: Iterable[npt.NDArray[np.int64]], count_max: int, *, newest: bool) -> list[int]:
-    """Put slots from several sources in order, each once, and return the first or the last of them."""
+    """Merge and deduplicate slots from several sources; return the first or the last of them."""
     ordered = np.unique(np.concatenate([np.empty(0, np.int64), *slots]))
     return [int(slot) for slot in (ordered[-count_max:] if newest else ordered[:count_max])]

@@ -1,4 +1,4 @@
-"""The `.key` and `.tag` files: the index of keys or tags of a sealed segment, made once and never changed.
+"""The `.key` and `.tag` files: the index of keys or tags of a sealed segment, written once and never changed.
 
 | at | size | field of the file's header |
 | --- | --- | --- |
@@ -19,14 +19,13 @@ The header is followed by the directory: the first entry of each block (u64), th
 of the open batches (u32). The blocks begin at the next multiple of 4096: 512 entries each (see `hash_entries`), sorted,
 the last block shorter. All numbers are little-endian.
 
-The directory (some 50 KB for two million keys) is read when the file is opened and stays in memory as long as the
-segment is open; it says in which block an entry would lie, so that a look-up reads one page, whose CRC it checks.
-A file that is missing, short, damaged, of another version, segment or end does not count and is made anew. It is never
-synced.
+The directory (some 50 KB for two million keys) is read when the file is opened and stays in memory while the segment is
+open; it tells in which block an entry is, so that a lookup reads one page, whose CRC it checks. A file that is missing,
+short, damaged, or of another version, segment or end is invalid and rebuilt. It is never synced.
 
-It is read with `pread` rather than mapped: a page that is not in memory is waited for without the interpreter, and no
-file that became short can kill the process. Rejected: a Bloom filter in front, of 10 bits a key: it costs a page itself
-unless it is kept in memory, where it takes 20 times what the directory takes.
+It is read with `pread` rather than mapped: `pread` releases the GIL while it waits for a page, and a truncated file
+cannot kill the process. Rejected: a Bloom filter of 10 bits a key: a lookup would read a page of it unless it is kept
+in memory, where it takes 20 times as much as the directory.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ assert _HEADER.size == HASH_HEADER_BYTES
 
 
 class _Header(NamedTuple):
-    """The header's fields behind magic and version."""
+    """The header's fields after magic and version."""
 
     nonce: int
     column: int
@@ -78,17 +77,17 @@ class _Header(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """How many blocks there are."""
+        """The number of blocks."""
         return -(-self.entry_count // _BLOCK_ENTRIES)
 
     @property
     def directory_bytes(self) -> int:
-        """What the directory takes."""
+        """The size of the directory."""
         return self.blocks * (ENTRY_BYTES + _U32.size) + self.open_count * _U32.size
 
     @property
     def blocks_at(self) -> int:
-        """Where the blocks begin."""
+        """The position of the first block."""
         return -(-(HASH_HEADER_BYTES + self.directory_bytes) // BLOCK_BYTES) * BLOCK_BYTES
 
 
@@ -121,7 +120,7 @@ def pack_hashes(runs: HashRuns, column: TextColumn, *, nonce: int, end: SegmentE
 
 
 class HashFile:
-    """An open index file. Reads may come from several threads."""
+    """An open index file. Thread-safe."""
 
     def __init__(self, file: File, header: _Header, directory: bytes) -> None:
         self._file = file
@@ -133,31 +132,31 @@ class HashFile:
 
     @classmethod
     def load(cls, file: File, column: TextColumn, *, nonce: int, slots: int, end: SegmentEnd) -> HashFile:
-        """Read header and directory; the file is the index's from then on.
+        """Read header and directory; the index takes over the file.
 
         Args:
-            file: whose name says that it is what is looked for.
-            column: of which there should be an index.
-            nonce: of the segment.
-            slots: how many batches the segment has.
-            end: how it ends.
+            file: the file, by its name the index of the segment.
+            column: the expected column.
+            nonce: the segment's nonce.
+            slots: the number of the segment's batches.
+            end: the segment's end.
 
         Raises:
-            LayoutError: it does not count: it is to be made anew.
-            OSError: the disk does not read.
+            LayoutError: it is invalid and must be rebuilt.
+            OSError: the disk cannot be read.
         """
         raw = file.pread(HASH_HEADER_BYTES, 0)
         if len(raw) < HASH_HEADER_BYTES:
             raise LayoutError("the index is shorter than its header")
         magic, version, *fields, crc = _HEADER.unpack(raw)
         if magic != HASH_MAGIC or version != FORMAT_VERSION or crc != crc32c(raw[: -_U32.size]):
-            raise LayoutError("the index's header is damaged, or of another version")
+            raise LayoutError("the index's header is damaged or has another version")
         header = _Header(*fields)
         told = (header.nonce, header.column, header.slots, header.end_offset, header.end_digest)
         if told != (nonce, _COLUMNS[column], slots, end.offset, end.digest):
             raise LayoutError("the index belongs to another segment")
         if file.size() != header.blocks_at + header.entry_count * ENTRY_BYTES:
-            raise LayoutError("the index is not as long as it says")
+            raise LayoutError("the index has another size than its header says")
         directory = file.pread(header.directory_bytes, HASH_HEADER_BYTES)
         if crc32c(directory) != header.directory_crc:
             raise LayoutError("the index's directory is damaged")
@@ -165,15 +164,15 @@ class HashFile:
 
     @property
     def slots(self) -> int:
-        """How many batches are in it."""
+        """The number of batches in the index."""
         return self._header.slots
 
     def find(self, key_hash: int, first: int, stop: int, count_max: int, *, newest: bool) -> list[int]:
-        """As `HashRuns.find`.
+        """Find batches; see `HashRuns.find`.
 
         Raises:
             LayoutError: a block is damaged.
-            OSError: the disk does not read.
+            OSError: the disk cannot be read.
         """
         low, high = bounds_of(key_hash, first, stop)
         at, end = np.searchsorted(self._open_slots, np.array([first, stop], np.uint32)).tolist()
@@ -189,11 +188,11 @@ class HashFile:
         return newest_or_oldest(found, count_max, newest=newest)
 
     def check(self) -> None:
-        """Read all of it.
+        """Read and check all blocks.
 
         Raises:
             LayoutError: a block is damaged.
-            OSError: the disk does not read.
+            OSError: the disk cannot be read.
         """
         for number in range(self._header.blocks):
             self._block(number)
@@ -203,7 +202,7 @@ class HashFile:
         self._file.close()
 
     def _blocks(self, low: np.uint64, high: np.uint64, *, newest: bool) -> Iterator[Entries]:
-        """Yield the blocks that may have entries from `low` to in front of `high`, in the order of the search."""
+        """Yield the blocks that may have entries from `low` to below `high`, in the order of the search."""
         if not len(self._firsts):
             return
         first = max(0, int(np.searchsorted(self._firsts, low, "right")) - 1)

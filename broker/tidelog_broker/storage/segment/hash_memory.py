@@ -1,4 +1,4 @@
-"""What the indexes of growing segments take in memory, all logs of a node together, and how much that may be."""
+"""Accounting of the memory for in-memory indexes of growing segments, of all logs of a node together."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ HASHES_BYTES_MAX: Final = 256 * MIB
 
 
 class HashMemory:
-    """See the module. Thread-safe.
+    """Sums and bounds the memory. Thread-safe.
 
     Args:
-        bytes_max: past this no index of a growing segment is brought further until others have got their files. One
-            step of one index may go past it.
+        bytes_max: from here on no in-memory index grows until others have been written to files. One step of one
+            index may exceed it.
     """
 
     def __init__(self, bytes_max: int = HASHES_BYTES_MAX) -> None:
@@ -23,15 +23,15 @@ class HashMemory:
         self._held: dict[object, int] = {}
         self._lock = threading.Lock()
         self.size_bytes = 0
-        """What all of them take."""
+        """The memory of all indexes."""
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing is to be added."""
+        """Whether indexes must not grow."""
         return self.size_bytes >= self._bytes_max
 
     def holds(self, holder: object, size_bytes: int) -> None:
-        """Note what one of them takes now; 0 where there is none any more."""
+        """Record the memory of one holder; 0 removes it."""
         with self._lock:
             self.size_bytes += size_bytes - self._held.pop(holder, 0)
             if size_bytes:

@@ -1,8 +1,8 @@
-"""An index of keys or tags in memory: what of a segment has been read into it so far.
+"""An in-memory index of keys or tags for the part of a segment that was read so far.
 
-Entries come in runs, each sorted, of batches behind those of the run before. A new run is merged with the ones in front
-of it that are not more than twice as long, so a look-up searches few, and each entry is merged a few times at most. A
-reader takes the runs as they are; whoever adds puts new ones in their place.
+Entries are kept in sorted runs; each run covers later batches than the previous one. A new run is merged with preceding
+ones of at most twice its length, so a lookup searches few runs and each entry is merged few times. The runs are
+immutable: readers use them without a lock, and writers replace them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tidelog_broker.storage.segment.hash_entries import (
 
 @dataclass(frozen=True, slots=True)
 class HashRuns:
-    """See the module. Never changed: `with_more` and `first` return others.
+    """Immutable runs of entries; `with_more` and `first` return new objects.
 
     Attributes:
-        covered: the slots below this are in it.
+        covered: batches with lower slots are indexed.
         runs: of entries, older batches first.
-        open_slots: which every look-up names, ascending.
+        open_slots: slots that every lookup returns, ascending.
     """
 
     covered: int = 0
@@ -39,11 +39,11 @@ class HashRuns:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory."""
+        """Its memory."""
         return ENTRY_BYTES * (sum(map(len, self.runs)) + len(self.open_slots))
 
     def with_more(self, found: Collected, covered: int) -> HashRuns:
-        """Return what also has the entries of the slots from `self.covered` up to `covered`."""
+        """Return an index with the entries of the slots from `self.covered` up to `covered` added."""
         runs, new = list(self.runs), found.entries
         while runs and len(runs[-1]) <= 2 * len(new):
             new = _merged([runs.pop(), new])
@@ -52,18 +52,18 @@ class HashRuns:
         return HashRuns(covered, tuple(runs), (*self.open_slots, *found.open_slots))
 
     def first(self, count: int) -> HashRuns:
-        """Return what it has of the slots below `count`."""
+        """Return the index of the slots below `count`."""
         if count >= self.covered:
             return self
         runs = tuple(kept for run in self.runs if len(kept := run[slots_of(run) < count]))
         return replace(self, covered=count, runs=runs, open_slots=tuple(one for one in self.open_slots if one < count))
 
     def entries(self) -> Entries:
-        """Return all of them, sorted."""
+        """Return all entries, sorted."""
         return _merged(self.runs)
 
     def find(self, key_hash: int, first: int, stop: int, count_max: int, *, newest: bool) -> list[int]:
-        """Return the slots of first..stop-1 that may have a key, ascending: the first `count_max`, or the last."""
+        """Return slots of first..stop-1 that may have a key, ascending: the first `count_max`, or the last."""
         low, high = bounds_of(key_hash, first, stop)
         found = [np.array(_between(self.open_slots, first, stop, count_max, newest=newest), np.int64)]
         for run in self.runs:
@@ -77,7 +77,7 @@ class HashRuns:
 
 def _merged(runs: list[Entries] | tuple[Entries, ...]) -> Entries:
     merged = np.concatenate([NO_ENTRIES, *runs])
-    merged.sort(kind="stable")  # finds the runs, and merges them
+    merged.sort(kind="stable")  # Stable sort detects the sorted runs and merges them.
     return merged
 
 

@@ -1,12 +1,12 @@
-"""The dense index of a segment: one 24-byte entry a batch, looked up by offset and by time.
+"""The dense index of a segment: one 24-byte entry per batch, searched by offset and by time.
 
-An entry is three little-endian 64-bit numbers: base offset; place, which is the batch's position / 64 in the upper
-and its length in the lower 32 bits; and the *running* maximum timestamp (µs), so that binary search by time is
-exact although timestamps may go back. With the length in the entry, a read is planned without touching the segment.
+An entry is three little-endian 64-bit numbers: base offset; place, which is the batch's position / 64 in the upper and
+its length in the lower 32 bits; and the *running* maximum timestamp (µs), so that binary search by time is exact
+although timestamps may go back. With the length in the entry, a read is planned without touching the segment.
 
-While a segment grows its index lives in three arrays; when it is sealed they are interleaved into the `.idx` file,
-which is read as a whole when the segment is opened: a mapping of it would end the process where somebody cuts the file.
-The file is never synced: its CRC says whether it is whole, and it is rebuilt from the segment when it is not. Rejected:
+While a segment grows its index is held in three arrays; when it is sealed they are interleaved into the `.idx` file,
+which is read as a whole when the segment is opened: a mapping would kill the process if the file were truncated. The
+file is never synced: its CRC tells whether it is complete, and otherwise it is rebuilt from the segment. Rejected:
 sparse entries, which make every read begin with a scan.
 
 | at | size | field of the file's header |
@@ -51,14 +51,14 @@ assert _HEADER.size == INDEX_HEADER_BYTES
 
 
 class Place(NamedTuple):
-    """Where a batch lies in its segment, in bytes."""
+    """The position and length of a batch in its segment, in bytes."""
 
     position: int
     length: int
 
 
 class SegmentEnd(NamedTuple):
-    """How a segment ends, for now or for good. A named tuple because every append makes one."""
+    """The current or final end of a segment. A named tuple, for speed: every append creates one."""
 
     offset: int
     position: int
@@ -66,7 +66,7 @@ class SegmentEnd(NamedTuple):
 
 
 class Index:
-    """Entries by slot 0..n-1. One writer may append while others look up: entries are published by their offset."""
+    """Entries by slot 0..n-1. One writer may append during lookups: an entry's offset is appended last."""
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class Index:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory."""
+        """Its memory."""
         return len(self.offsets) * ENTRY_BYTES
 
     def append(self, base_offset: int, position: int, length_bytes: int, max_timestamp_us: int) -> None:
-        """Add a batch behind all others (only to an index that is held in arrays)."""
+        """Append a batch (only to an index that is held in arrays)."""
         assert isinstance(self.offsets, array)
         assert isinstance(self.places, array)
         assert isinstance(self.times_us, array)
@@ -99,18 +99,18 @@ class Index:
         self.offsets.append(base_offset)
 
     def first(self, count: int) -> Index:
-        """Return a copy of the first entries, held in arrays: readers of this one go on with all of them."""
+        """Return a copy of the first entries, held in arrays; readers of this index are not affected."""
         return Index(
             array("q", self.offsets[:count]), array("q", self.places[:count]), array("q", self.times_us[:count])
         )
 
     def place(self, slot: int) -> Place:
-        """Return where the batch of a slot lies."""
+        """Return the place of a slot's batch."""
         packed = self.places[slot]
         return Place((packed >> _LENGTH_BITS) * BATCH_ALIGNMENT_BYTES, packed & _LENGTH_MASK)
 
     def slot_of(self, offset: int) -> int:
-        """Return the slot of the batch that holds `offset`; -1 when it lies before the first."""
+        """Return the slot of the batch that holds `offset`; -1 if it is before the first."""
         return bisect_right(self.offsets, offset) - 1
 
     def slots_below(self, offset: int) -> int:
@@ -118,7 +118,7 @@ class Index:
         return bisect_left(self.offsets, offset)
 
     def slots_before_position(self, position: int, lo: int, hi: int) -> int:
-        """Return the first slot of lo..hi whose batch begins at or behind `position`."""
+        """Return the first slot of lo..hi whose batch begins at or after `position`."""
         return bisect_left(self.places, (position // BATCH_ALIGNMENT_BYTES) << _LENGTH_BITS, lo, hi)
 
     def slot_of_time(self, timestamp_us: int) -> int | None:
@@ -131,7 +131,7 @@ def pack_index(index: Index, *, nonce: int, end: SegmentEnd) -> bytes:
     """Return the bytes of an index file."""
     count = len(index)
     entries = array("q", bytes(ENTRY_BYTES * count))
-    # Slices of the arrays: an index that was loaded is a strided view, which array() copies element by element.
+    # Slices, because a loaded index is a strided view, which array() would copy element by element.
     entries[0::3] = array("q", index.offsets)
     entries[1::3] = array("q", index.places)
     entries[2::3] = array("q", index.times_us)
@@ -145,7 +145,7 @@ def pack_index(index: Index, *, nonce: int, end: SegmentEnd) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """What an index file says of itself and its segment."""
+    """The header of an index file."""
 
     count: int
     end: SegmentEnd
@@ -153,7 +153,7 @@ class IndexHeader:
 
 
 def parse_index_header(data: Buffer, *, nonce: int) -> IndexHeader:
-    """Read the header of an index file.
+    """Parse the header of an index file.
 
     Raises:
         LayoutError: it is short, damaged, or of another segment.
@@ -169,10 +169,10 @@ def parse_index_header(data: Buffer, *, nonce: int) -> IndexHeader:
 
 
 def load_index(file: File, *, nonce: int) -> tuple[Index, SegmentEnd]:
-    """Read an index file and check it.
+    """Read and check an index file.
 
     Raises:
-        LayoutError: it is short, damaged, or of another segment: rebuild it.
+        LayoutError: it is short, damaged, or of another segment, and must be rebuilt.
     """
     header = parse_index_header(file.pread(INDEX_HEADER_BYTES, 0), nonce=nonce)
     body = memoryview(file.pread(max(0, file.size() - INDEX_HEADER_BYTES), INDEX_HEADER_BYTES))

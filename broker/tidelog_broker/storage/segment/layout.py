@@ -10,9 +10,9 @@
 | 36 | 4 | reserved, zero |
 | 40 | 8 | epoch |
 | 48 | 8 | base offset: of the first batch |
-| 56 | 4 | start digest: the epoch's running digest in front of the first batch |
+| 56 | 4 | start digest: the epoch's running digest before the first batch |
 | 60 | 4 | reserved, zero |
-| 64 | 8 | synced offset: how far the epoch was synced when the file was begun |
+| 64 | 8 | synced offset: how far the epoch was synced when the file was created |
 | 72 | 52 | reserved, zero |
 | 124 | 4 | CRC32C of bytes 0..123 |
 
@@ -28,11 +28,10 @@
 
 Batches and marks start at multiples of 64 bytes; a block that begins with a zero magic ends the file's content.
 
-A mark is written in front of the group that follows a sync, by the same `pwritev`. Recovery looks for marks
-*behind* a bad block: one that covers it proves that the block was on the disk once, so that it has rotted. The
-nonce and the position inside the mark keep a producer from forging one in a body, and keep an old file's marks
-from counting. Rejected: a slot in the first page of the file, which makes every sync write two places; and a file
-of its own, which makes it two syncs.
+A mark is written before the group that follows a sync, in the same `pwritev`. Recovery looks for marks *after* a bad
+block: one that covers it proves that the block was on the disk and has rotted. The nonce and the position inside the
+mark prevent a producer from forging one in a body, and invalidate an old file's marks. Rejected: a slot in the first
+page of the file, which makes every sync write two places; and a separate file, which makes it two syncs.
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ MARK_BYTES: Final = 64
 SEGMENT_SUFFIX: Final = ".seg"
 INDEX_SUFFIX: Final = ".idx"
 HASH_SUFFIXES: Final[dict[TextColumn, str]] = {"key": ".key", "tag": ".tag"}
-"""Of the indexes of keys and tags."""
+"""Suffixes of the indexes of keys and tags."""
 BEGUN_SUFFIX: Final = ".beg"
-"""A segment whose header may not be on the disk yet; see `deferred_syncs`."""
+"""A segment whose header may not be durable yet; see `deferred_syncs`."""
 NEW_SUFFIX: Final = ".new"
-"""What is being made; a leftover of a crash, removed at open."""
+"""An unfinished file; removed at open."""
 
 FORMAT_VERSION: Final = 1
 SEGMENT_MAGIC: Final = int.from_bytes(b"TLSG", "little")
@@ -77,12 +76,12 @@ assert MARK_BYTES % BATCH_ALIGNMENT_BYTES == 0
 
 
 class LayoutError(Exception):
-    """Bytes are not what they should be; the reader knows the path and position and says what follows from it."""
+    """Invalid bytes in a file; the caller adds path and position."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """A segment's header as values; see the table above."""
+    """The fields of a segment header; see the table above."""
 
     nonce: int
     topic_id: bytes
@@ -93,7 +92,7 @@ class SegmentHeader:
     synced_offset: int
 
     def pack(self) -> bytes:
-        """Return the 128 bytes."""
+        """Return the 128 bytes of the header."""
         assert len(self.topic_id) == TOPIC_ID_BYTES
         raw = bytearray(
             _HEADER.pack(
@@ -114,13 +113,13 @@ class SegmentHeader:
 
     @classmethod
     def unpack(cls, data: Buffer) -> SegmentHeader:
-        """Read a header.
+        """Parse a header.
 
         Raises:
             LayoutError: short, another magic, CRC or version.
         """
         if len(data) < SEGMENT_HEADER_BYTES:
-            raise LayoutError(f"a segment header is {SEGMENT_HEADER_BYTES} bytes, {len(data)} are here")
+            raise LayoutError(f"a segment header has {SEGMENT_HEADER_BYTES} bytes, got {len(data)}")
         magic, version, *fields, crc = _HEADER.unpack_from(data)
         if magic != SEGMENT_MAGIC:
             raise LayoutError(f"the segment's magic is {magic:#010x}, not {SEGMENT_MAGIC:#010x}")
@@ -139,7 +138,7 @@ def pack_mark(*, nonce: int, position: int, synced_offset: int) -> bytes:
 
 
 def parse_mark(data: Buffer, at: int, *, nonce: int, position: int) -> int | None:
-    """Return the synced offset of the mark at `at` of `data`, or None if no mark of this file and position is there."""
+    """Return the synced offset of the mark at `at` in `data`; None without a mark of this file and position."""
     if len(data) - at < MARK_BYTES:
         return None
     magic, version, found_nonce, found_position, synced_offset, crc = _MARK.unpack_from(data, at)
@@ -149,7 +148,7 @@ def parse_mark(data: Buffer, at: int, *, nonce: int, position: int) -> int | Non
 
 
 class BatchFields(NamedTuple):
-    """The few fields of a stamped batch that an append needs."""
+    """The fields of a stamped batch that an append needs."""
 
     body_length: int
     last_offset_delta: int
@@ -163,12 +162,12 @@ _made: Final = tuple.__new__
 
 
 def batch_fields(batch: Buffer) -> BatchFields:
-    """Read them without the checks of `unpack_header`: for batches that this node has verified and stamped."""
+    """Parse the fields without the checks of `unpack_header`: for batches that this node has verified and stamped."""
     return _made(BatchFields, _BATCH_FIELDS.unpack_from(batch))
 
 
 def check_group(batches: Sequence[Buffer], *, epoch: int, offset: int, digest: int) -> list[BatchFields]:
-    """Assert that the caller stamped a group onto the end of a log, and return its fields."""
+    """Assert that the caller has stamped a group as the continuation of a log, and return its fields."""
     assert batches, "a group has at least one batch"
     group: list[BatchFields] = []
     for batch in batches:
@@ -184,7 +183,7 @@ def check_group(batches: Sequence[Buffer], *, epoch: int, offset: int, digest: i
 
 
 def padded(length_bytes: int) -> int:
-    """Return what a batch of this length takes in a segment."""
+    """Return the padded size of a batch of this length in a segment."""
     return -(-length_bytes // BATCH_ALIGNMENT_BYTES) * BATCH_ALIGNMENT_BYTES
 
 
@@ -209,5 +208,5 @@ def hash_path(segment: Path, column: TextColumn) -> Path:
 
 
 def made_paths(segment: Path) -> list[Path]:
-    """Return the paths of all that is made from a segment, and goes with it."""
+    """Return the paths of all files derived from a segment, which are deleted with it."""
     return [index_path(segment), *(segment.with_suffix(suffix) for suffix in HASH_SUFFIXES.values())]

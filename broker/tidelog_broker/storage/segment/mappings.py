@@ -1,11 +1,11 @@
-"""The mappings of sealed segments from which batches are sent: few at a time, the least recently used go first.
+"""The mappings of sealed segments from which batches are sent: a bounded LRU set.
 
-A slice keeps its whole file: mapped, and on the disk after retention has deleted it. So what is mapped is bounded, and
-so is what is only held by slices any more (`held_bytes`): past that nobody gets a slice, and reads copy. All files that
-slices can hold are therefore at most the two bounds together, however slow those are who are sent them.
+A slice keeps its whole file mapped, and on the disk even after retention has deleted it. So the mapped bytes are
+bounded, and so are the bytes of files held only by slices (`held_bytes`): beyond that bound no slices are given out,
+and reads copy. The files that slices can hold are thus bounded by the sum of both, however slow the receivers are.
 
-Mappings are made and closed here, on workers, and not where the last slice is let go of: unmapping a large file takes
-milliseconds, which the event loop does not have.
+Mappings are created and closed on worker threads, not where the last slice is released: unmapping a large file takes
+milliseconds, which must not block the event loop.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tidelog_broker.storage.io.mapping import Mapping
 from tidelog_proto.limits import MIB
 
 MAPPED_BYTES_MAX: Final = 4096 * MIB
-"""The page table of so much takes 8 MiB of memory."""
+"""Its page table takes 8 MiB of memory."""
 MAPPED_FILES_MAX: Final = 256
 HELD_BYTES_MAX: Final = 1024 * MIB
 
 
 class Mappings:
-    """See the module. Thread-safe.
+    """The set of mappings. Thread-safe.
 
     Args:
-        bytes_max, files_max: how much stays mapped for the next read.
-        held_bytes_max: how much of what is not may be held by slices before no more are given.
+        bytes_max, files_max: bounds on what stays mapped for the next read.
+        held_bytes_max: bound on the bytes held only by slices; beyond it no more slices are given out.
     """
 
     def __init__(
@@ -47,15 +47,15 @@ class Mappings:
         self.mapped_bytes = 0
         self._held: list[Mapping] = []
         self.held_bytes = 0
-        """Of files that only slices hold."""
+        """Bytes of files that only slices hold."""
 
     def __len__(self) -> int:
         return len(self._mapped)
 
     def take(self, file: File, at: int, length_bytes: int) -> memoryview | None:
-        """Return a part of a file that nobody changes any more, in memory and ready to be sent; None: read it instead.
+        """Return a part of a sealed file, loaded and ready to be sent; None if it must be read instead.
 
-        May wait for the disk. The caller holds the file open and calls `drop` before it is closed.
+        May wait for the disk. The caller keeps the file open and calls `drop` before it is closed.
         """
         found = self._slice(file, at, length_bytes)
         if found is None:
@@ -64,11 +64,11 @@ class Mappings:
         try:
             mapping.populate(at, length_bytes)
         except OSError:
-            return None  # whoever reads the file instead says what is wrong with it
+            return None  # The caller reads the file instead and gets the error.
         return data
 
     def drop(self, file: File) -> bool:
-        """Unmap a file; False when slices of it are held still, which stay good."""
+        """Unmap a file; return False while slices of it exist, which stay valid."""
         self.let_go()
         with self._lock:
             mapping = self._mapped.pop(file, None)
@@ -78,7 +78,7 @@ class Mappings:
         return self._unmap(mapping)
 
     def let_go(self) -> None:
-        """Unmap what slices have held and hold no more, which gives back the space of files that were deleted."""
+        """Unmap files whose last slice was released, which frees the space of deleted files."""
         if not self._held:
             return
         with self._lock:
@@ -88,7 +88,7 @@ class Mappings:
     def _slice(self, file: File, at: int, length_bytes: int) -> tuple[Mapping, memoryview] | None:
         self.let_go()
         with self._lock:
-            if self.held_bytes > self._held_bytes_max or len(self._held) >= self._files_max:  # each has a descriptor
+            if self.held_bytes > self._held_bytes_max or len(self._held) >= self._files_max:  # Each has a descriptor.
                 return None
             mapping = self._mapped.get(file)
             if mapping is None:
@@ -99,7 +99,7 @@ class Mappings:
                 self._mapped[file] = mapping
                 self.mapped_bytes += mapping.size_bytes
             self._mapped.move_to_end(file)
-            # Within the lock: what has a slice stays mapped.
+            # Within the lock, because a mapping with a slice stays mapped.
             data = mapping.slice(at, length_bytes) if at + length_bytes <= mapping.size_bytes else None
             excess = self._excess()
         for one in excess:
@@ -107,7 +107,7 @@ class Mappings:
         return None if data is None else (mapping, data)
 
     def _excess(self) -> list[Mapping]:
-        """Take out what is too much, but never the newest."""
+        """Remove mappings beyond the bounds, but never the newest."""
         excess = []
         while len(self._mapped) > 1 and (self.mapped_bytes > self._bytes_max or len(self._mapped) > self._files_max):
             _, mapping = self._mapped.popitem(last=False)

@@ -1,9 +1,9 @@
-"""How a segment takes disk space before its appender writes there.
+"""The sizes in which a segment allocates disk space ahead of its appender.
 
-A segment grows in chunks: by three times what it has while it is small, so that thousands of partitions that are
-written by turns ask rarely, then by as much again, up to 64 MiB. A small chunk takes some microseconds, less than
-waking a thread does, and the appender takes it itself when it is out of space. Of larger ones the next is asked for in
-the background when less than half of the last is left; an appender that outruns it takes the space itself.
+A segment grows in chunks: by three times its size while it is small, so that thousands of rarely written partitions
+allocate rarely, then by its size, up to 64 MiB. A small chunk takes microseconds, less than waking a thread, so the
+appender allocates it itself when space runs out. A larger chunk is allocated in the background when less than half of
+the last one is left; an appender that is faster allocates it itself.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ SMALL_CHUNK_BYTES_MAX: Final = 4 * MIB
 
 
 def next_chunk_bytes(allocated_bytes: int) -> int:
-    """Return how much a file that has this much space takes next."""
+    """Return the size of the next chunk of a file with this much allocated space."""
     chunk = max(min(3 * allocated_bytes, SMALL_CHUNK_BYTES_MAX), allocated_bytes)
     return min(max(chunk, CHUNK_BYTES_MIN), CHUNK_BYTES_MAX)
 
 
 def ahead_bytes(allocated_bytes: int) -> int:
-    """Return with how much left of its space a file of this size asks for the next chunk: 0, when it has run out."""
+    """Return the remaining space at which the next chunk is requested; 0: when the space has run out."""
     chunk = next_chunk_bytes(allocated_bytes)
     return chunk // 2 if chunk > SMALL_CHUNK_BYTES_MAX else 0

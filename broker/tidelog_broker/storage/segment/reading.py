@@ -1,8 +1,8 @@
-"""Reading whole batches, headers and times out of one open segment.
+"""Reading whole batches, headers and digests from one open segment.
 
-A read is one `pread` into fresh memory, or slices of a mapping where the bytes go to a socket and are large enough: a
-mapping saves the copy and costs a walk through the page table (docs/adr/0073). Nobody looks at a slice, see
-`storage.io.mapping`, so the headers of its batches are read besides.
+A read is one `pread` into fresh memory, or slices of a mapping if the bytes go to a socket and are large enough: a
+mapping saves the copy but costs a walk through the page table (docs/adr/0073). Only system calls may read a slice, see
+`storage.io.mapping`, so the headers of its batches are read separately.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tidelog_proto.limits import HEADER_BYTES, KIB
 from tidelog_proto.wire.gathered_write import JOIN_BYTES_MAX
 
 MAPPED_BYTES_MIN: Final = 64 * KIB
-"""Less is read: the copy is cheaper than the mapping, and what is sent may join small parts by looking at them."""
+"""Smaller reads copy: that is cheaper than mapping, and the sender may join small parts, which reads them."""
 MAPPED_BATCH_BYTES_MIN: Final = 8 * KIB
-"""So large are batches on average, or they are read: each header is read by itself beside a mapping."""
+"""Smallest average batch size for a mapping, beside which each header is read separately."""
 AHEAD: Final = 2
-"""So many times what is read is asked of the disk, for whoever reads on: else nothing comes while this is sent."""
+"""Read-ahead as a multiple of the read, so that the disk works while the batches are sent."""
 
 assert MAPPED_BYTES_MIN > JOIN_BYTES_MAX, "a slice of a mapping is never joined"
 
@@ -33,9 +33,9 @@ _MAGIC_AND_OFFSET: Final = struct.Struct("<I68xQ")
 
 
 class FoundBatches(NamedTuple):
-    """Whole batches without padding, and the offset to go on from.
+    """Whole batches without padding, and the offset to continue from.
 
-    `heads` are what may be looked at of each: the batch itself, or its header where the batch is part of a mapping.
+    `heads` are the readable parts: each batch itself, or its header if the batch is a slice of a mapping.
     """
 
     batches: list[memoryview]
@@ -59,29 +59,29 @@ def read_batches(
     Args:
         opened: the segment.
         path: its path, for errors.
-        offset: inside the segment.
-        limit_offset: only batches that end at or below this.
-        end_offset: the segment's end as the caller took it; batches behind it are being written.
-        max_bytes: of the stretch of the file that the batches span.
-        at_least_one: the first batch may be larger than that.
-        mappings: take the batches out of a mapping if that is worth it; only of a segment that nobody writes to.
+        offset: an offset inside the segment.
+        limit_offset: only batches that end at or below it are read.
+        end_offset: the segment's end as loaded by the caller; later batches are being written.
+        max_bytes: bound on the file range that the batches span.
+        at_least_one: the first batch may exceed the bound.
+        mappings: if given, batches may come from a mapping; only for a segment that is not written to.
 
     Returns:
-        The batches and the offset behind the last; nothing and `offset` when there is none to read.
+        The batches and the offset after the last; no batches and `offset` if there are none.
 
     Raises:
-        DamagedError: what lies there is not the batch that the index names.
+        DamagedError: the batch that the index lists is missing.
     """
     index = opened.index
     first = index.slot_of(offset)
-    # The last batch in reach: the one behind it begins at or below the limit.
+    # The last readable batch: the one after it begins at or below the limit.
     stop = index.slots_below(end_offset)
     if limit_offset < end_offset:
         stop = min(stop, index.slot_of(limit_offset))
     if first < 0 or first >= stop:
         return FoundBatches([], [], offset)
     start = index.place(first).position
-    # One that begins inside the stretch may end behind it; the one before it does not.
+    # A batch that begins within the range may end after it; the one before it does not.
     fitting = index.slots_before_position(start + max_bytes + 1, first, stop)
     last = index.place(fitting - 1)
     if last.position + last.length - start > max_bytes:
@@ -111,7 +111,7 @@ def read_batches(
         or len(heads[0]) < HEADER_BYTES
         or _MAGIC_AND_OFFSET.unpack_from(heads[0]) != (MAGIC, index.offsets[first])
     ):
-        raise DamagedError.at(path, start, "the batch that the index names is not there")
+        raise DamagedError.at(path, start, "the batch that the index lists is missing")
     return FoundBatches(batches, heads, next_offset)
 
 
@@ -119,7 +119,7 @@ def read_headers(opened: OpenSegment, path: Path, *, offset: int, end_offset: in
     """Yield the headers of the batches from the one that holds `offset` to the end, without their bodies.
 
     Raises:
-        DamagedError: a header does not check.
+        DamagedError: a header is corrupt.
     """
     index = opened.index
     for slot in range(max(0, index.slot_of(offset)), index.slots_below(end_offset)):
@@ -131,12 +131,12 @@ def read_headers(opened: OpenSegment, path: Path, *, offset: int, end_offset: in
 
 
 def read_digest(opened: OpenSegment, path: Path, offset: int) -> int | None:
-    """Return the running digest in front of the batch that begins at `offset`; None when none begins there.
+    """Return the running digest before the batch that begins at `offset`; None if none begins there.
 
-    `offset` lies behind the segment's first batch and below its end.
+    `offset` is after the segment's first batch and below its end.
 
     Raises:
-        DamagedError: the header in front of it does not check.
+        DamagedError: the previous header is corrupt.
     """
     index = opened.index
     slot = index.slot_of(offset)
@@ -148,5 +148,5 @@ def read_digest(opened: OpenSegment, path: Path, offset: int) -> int | None:
     except ProtocolError as error:
         raise DamagedError.at(path, position, error.message) from error
     if header.end_offset != offset:
-        raise DamagedError.at(path, position, "the batch that the index names is not there")
+        raise DamagedError.at(path, position, "the batch that the index lists is missing")
     return header.digest

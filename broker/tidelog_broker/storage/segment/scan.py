@@ -1,8 +1,8 @@
-"""Walking a segment file: batches and marks in order, up to the first block that is neither.
+"""Scanning a segment file: batches and marks in order, up to the first block that is neither.
 
-The walk checks everything: header and body CRC32C, contiguous offsets, the epoch, and the running digest. It reads
-with `pread` through a window, never through a mapping: a disk that fails to read gives an error there, not a SIGBUS,
-and a cold page does not stop the interpreter (a fault in a mapping is taken with the GIL held).
+The scan checks everything: header and body CRC32C, contiguous offsets, the epoch, and the running digest. It reads with
+`pread` through a window, not through a mapping: a disk error then raises OSError instead of SIGBUS, and waiting for a
+cold page does not hold the GIL.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ZERO_WINDOW: Final = bytes(WINDOW_BYTES)
 
 
 class Window:
-    """Reads a file front to back with few large `pread`s."""
+    """Reads a file sequentially with few large `pread`s."""
 
     def __init__(self, file: File, window_bytes: int = WINDOW_BYTES) -> None:
         self._file = file
@@ -53,7 +53,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Where and why a walk ended: a zero magic, the end of the file, a bad block, or more than was asked for."""
+    """Where and why a scan ended: a zero magic, the end of the file, a bad block, or its byte bound."""
 
     kind: Literal["zero", "end", "bad", "more"]
     position: int
@@ -62,16 +62,16 @@ class Stop:
 
 @dataclass(slots=True)
 class SegmentScan:
-    """What a walk found: the good prefix of a segment."""
+    """The result of a scan: the valid prefix of a segment."""
 
     header: SegmentHeader
     end_position: int
     end_offset: int
     end_digest: int
     synced_offset: int
-    """The newest mark in the good prefix, or what the segment's header says."""
+    """From the newest mark in the valid prefix, or from the segment's header."""
     synced_end: SegmentEnd
-    """Where the newest mark lies that covers everything in front of it; the start of the walk without one."""
+    """Position of the newest mark that covers everything before it; the start of the scan without one."""
     index: Index = field(default_factory=Index)
     stop: Stop = field(default_factory=lambda: Stop("zero", 0))
     records: int = 0
@@ -79,7 +79,7 @@ class SegmentScan:
 
     @property
     def end(self) -> SegmentEnd:
-        """The end as an index file keeps it."""
+        """The end in the form of an index file."""
         return SegmentEnd(self.end_offset, self.end_position, self.end_digest)
 
 
@@ -87,7 +87,7 @@ def read_segment_header(file: File) -> SegmentHeader:
     """Read the header of a segment file.
 
     Raises:
-        LayoutError: it is not a valid one.
+        LayoutError: it is invalid.
     """
     return SegmentHeader.unpack(file.pread(SEGMENT_HEADER_BYTES, 0))
 
@@ -95,9 +95,9 @@ def read_segment_header(file: File) -> SegmentHeader:
 def scan_segment(
     file: File, header: SegmentHeader, start: SegmentEnd | None = None, *, bytes_max: int | None = None
 ) -> SegmentScan:
-    """Walk a segment, all of it or from a batch boundary on, and return its good prefix. Reads every byte of it.
+    """Scan a segment, from the start or from a batch boundary, and return its valid prefix. Reads every byte of it.
 
-    Past `bytes_max` from where it has begun it stops, and can be gone on with.
+    With `bytes_max` it stops after about this many bytes, and the scan can be resumed.
     """
     start = start or SegmentEnd(header.base_offset, SEGMENT_HEADER_BYTES, header.start_digest)
     scan = SegmentScan(
@@ -116,7 +116,7 @@ def scan_segment(
 
 
 def _step(window: Window, scan: SegmentScan) -> Stop | None:
-    """Take the block at the end of the good prefix into it, or say why not."""
+    """Add the block at the end of the valid prefix to it, or return why the scan stops."""
     position = scan.end_position
     head = window.get(position, HEADER_BYTES)
     if len(head) == 0:
@@ -127,7 +127,7 @@ def _step(window: Window, scan: SegmentScan) -> Stop | None:
     if magic == MARK_MAGIC_BYTES:
         synced = parse_mark(head, 0, nonce=scan.header.nonce, position=position)
         if synced is None:
-            return Stop("bad", position, "a sync mark that does not check")
+            return Stop("bad", position, "a sync mark has a bad checksum or position")
         scan.synced_offset = max(scan.synced_offset, synced)
         if synced >= scan.end_offset:
             scan.synced_end = scan.end
@@ -153,28 +153,28 @@ def _step(window: Window, scan: SegmentScan) -> Stop | None:
 
 
 def check_chain(header: BatchHeader, raw: memoryview, scan: SegmentScan) -> str:
-    """Return why a batch does not continue the good prefix; empty when it does."""
+    """Return why a batch does not continue the valid prefix; empty if it does."""
     if header.epoch != scan.header.epoch:
-        return f"a batch of epoch {header.epoch} in epoch {scan.header.epoch}"
+        return f"found a batch of epoch {header.epoch} in epoch {scan.header.epoch}"
     if header.base_offset != scan.end_offset:
-        return f"a batch at offset {header.base_offset} where {scan.end_offset} comes next"
+        return f"found a batch at offset {header.base_offset}, expected {scan.end_offset}"
     if header.digest != digest_after(raw, 0, scan.end_digest):
-        return "the running digest does not continue the one before"
+        return "the running digest does not continue the previous one"
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """What lies behind a good prefix."""
+    """The content after the valid prefix."""
 
     synced_offset: int | None
-    """The newest mark there."""
+    """The synced offset of the newest mark there."""
     dirty: list[tuple[int, int]]
-    """Stretches (position, bytes) that are not all zero."""
+    """Ranges (position, bytes) that are not all zero."""
 
 
 def examine_tail(file: File, *, nonce: int, position: int) -> Remainder:
-    """Look through everything behind the good prefix for marks and for bytes that are not zero."""
+    """Search everything after the valid prefix for marks and for bytes that are not zero."""
     synced: int | None = None
     dirty: list[tuple[int, int]] = []
     for at, chunk in _chunks(file, position):

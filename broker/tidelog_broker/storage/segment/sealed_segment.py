@@ -1,4 +1,4 @@
-"""A segment that takes no more appends: how it is opened for reading, and how its index is rebuilt."""
+"""A sealed segment: opening it for reading, and rebuilding its index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidelog_broker.storage.segment.scan import scan_segment
 
 @dataclass(frozen=True, slots=True)
 class SealedSegment:
-    """A sealed segment as its log knows it; the file is opened when it is read."""
+    """Metadata of a sealed segment; its file is opened on demand."""
 
     path: Path
     header: SegmentHeader
@@ -31,14 +31,14 @@ class SealedSegment:
 
     @property
     def end(self) -> SegmentEnd:
-        """How it ends, with the space behind the last batch if there is some."""
+        """The end, including space after the last batch."""
         return SegmentEnd(self.end_offset, self.size_bytes, self.end_digest)
 
     def open(self, disk: Disk) -> OpenSegment:
-        """Open the segment with its index, which is rebuilt when it is missing, short or damaged.
+        """Open the segment with its index, which is rebuilt if it is missing, short or damaged.
 
         Raises:
-            DamagedError: the segment does not hold what it should; only found when the index had to be rebuilt.
+            DamagedError: the segment's contents are wrong; detected only when the index has to be rebuilt.
         """
         file = disk.fs.open_readonly(self.path)
         try:
@@ -46,7 +46,8 @@ class SealedSegment:
         except BaseException:
             file.close()
             raise
-        return OpenSegment(file, index, synced_bytes=self.size_bytes)  # who owes a sync has it open
+        # A deferred sync has its own open file.
+        return OpenSegment(file, index, synced_bytes=self.size_bytes)
 
     def _load_index(self, fs: FileSystem) -> Index | None:
         loaded = try_load_index(fs, self.path, self.header)
@@ -61,14 +62,14 @@ class SealedSegment:
             raise DamagedError.at(
                 self.path,
                 scan.stop.position,
-                scan.stop.reason or f"it ends at offset {scan.end_offset}, the log goes on at {self.end_offset}",
+                scan.stop.reason or f"it ends at offset {scan.end_offset}, but the log continues at {self.end_offset}",
             )
         write_index(fs, self.path, self.header, scan.index, scan.end)
         return scan.index
 
 
 def try_load_index(fs: FileSystem, segment: Path, header: SegmentHeader) -> tuple[Index, SegmentEnd] | None:
-    """Read a segment's index file; None when it is missing, short, damaged or another segment's."""
+    """Read a segment's index file; None if it is missing, short, damaged or of another segment."""
     path = index_path(segment)
     if not fs.exists(path):
         return None
@@ -82,7 +83,7 @@ def try_load_index(fs: FileSystem, segment: Path, header: SegmentHeader) -> tupl
 
 
 def peek_index_end(fs: FileSystem, segment: Path, header: SegmentHeader) -> SegmentEnd | None:
-    """Read only where a segment's index file says that it ends; None when it does not say."""
+    """Read the end in a segment's index file; None if it is missing or damaged."""
     path = index_path(segment)
     if not fs.exists(path):
         return None

@@ -1,8 +1,8 @@
-"""What an open segment's batches are found by: of each column its index file, or what of the segment was read so far.
+"""Lookup of an open segment's batches by key or tag: from its index files, or from in-memory indexes of a prefix.
 
-Nothing has to be kept in step with the segment. Whoever looks something up has the index brought up to where he looks;
-batches that are not in it yet, because reading them now would take too long, are all named. So what is named never
-lacks a batch that matches, whatever was deleted, cut or not made yet.
+The index need not be consistent with the segment. A lookup first extends the index as far as it searches; batches that
+are not indexed yet, because reading them would take too long, are all returned. So a result never lacks a matching
+batch, whatever was deleted, truncated or not indexed yet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidelog_proto.batch.header import Buffer
 
 
 class Named(NamedTuple):
-    """Batches of a segment that may match: all there are from slot `first` to in front of `stop`, ascending."""
+    """Batches that may match: all of them from slot `first` to below `stop`, ascending."""
 
     slots: list[int]
     first: int
@@ -31,11 +31,11 @@ class Named(NamedTuple):
 
 
 class SegmentHashes:
-    """See the module. For any thread that holds a lease of the segment.
+    """The indexes of one segment. For any thread that holds a lease of the segment.
 
     Args:
-        file, index: the segment's.
-        runs: what is known already.
+        file, index: the file and index of the segment.
+        runs: existing in-memory indexes.
     """
 
     __slots__ = ("_file", "_files", "_given_up", "_index", "_lock", "_looked_for", "_runs")
@@ -51,23 +51,23 @@ class SegmentHashes:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory besides open files."""
+        """Its memory, without open files."""
         return sum(runs.size_bytes for runs in list(self._runs.values()))
 
     def has_file(self, column: TextColumn) -> bool:
-        """Whether a file has the index of a column."""
+        """Whether a column has an open index file."""
         return column in self._files
 
     def covered(self, column: TextColumn) -> int:
-        """Return below which slot batches are in the index of a column."""
+        """Return the slot below which batches are indexed in a column."""
         file = self._files.get(column)
         return file.slots if file is not None else self._runs.get(column, HashRuns()).covered
 
     def load(self, fs: FileSystem, segment: Path, column: TextColumn, *, nonce: int, end: SegmentEnd) -> bool:
-        """Open the file of a column beside the sealed segment; whether it counts. It is looked for once.
+        """Open the index file of a column of a sealed segment, once; return whether it is valid.
 
         Raises:
-            OSError: the disk does not read.
+            OSError: the disk cannot be read.
         """
         with self._lock:
             if column not in self._looked_for:
@@ -76,14 +76,14 @@ class SegmentHashes:
             return column in self._files
 
     def look_again(self, column: TextColumn) -> None:
-        """Let the next `load` look for the file, which has been made."""
+        """Make the next `load` try again, after the file was written."""
         self._looked_for.discard(column)
 
     def catch_up(self, columns: Iterable[TextColumn], stop: int, *, windows_max: int) -> bool:
-        """Read batches into the indexes of columns, about `windows_max` MiB; whether all below slot `stop` are in them.
+        """Read about `windows_max` MiB into the indexes of columns; return whether all slots below `stop` are indexed.
 
         Raises:
-            OSError: the disk does not read.
+            OSError: the disk cannot be read.
         """
         for _ in range(windows_max):
             with self._lock:
@@ -98,7 +98,7 @@ class SegmentHashes:
         return all(self.covered(column) >= stop for column in columns)
 
     def pack(self, column: TextColumn, *, nonce: int, end: SegmentEnd) -> list[Buffer]:
-        """Return the file of a column of a sealed segment, all of which is in the index, in pieces."""
+        """Return the index file of a column of a sealed, completely indexed segment, in pieces."""
         runs = self._runs.get(column, HashRuns())
         assert runs.covered == len(self._index), "all of the segment is in it"
         return pack_hashes(runs, column, nonce=nonce, end=end)
@@ -111,7 +111,7 @@ class SegmentHashes:
         Without a column all may match.
 
         Raises:
-            OSError: the disk does not read.
+            OSError: the disk cannot be read.
         """
         covered = min(stop, max(first, self.covered(column) if column is not None else 0))
         indexed: list[int] = []
@@ -131,12 +131,12 @@ class SegmentHashes:
         return Named([*indexed, *rest], first, rest.stop)
 
     def cut(self, count: int, file: File, index: Index) -> SegmentHashes:
-        """Return what is known of the first `count` batches, for the segment that is left of this one."""
+        """Return the indexes of the first `count` batches, for a truncated segment."""
         with self._lock:
             return SegmentHashes(file, index, {column: runs.first(count) for column, runs in self._runs.items()})
 
     def close(self) -> None:
-        """Close the files; nobody is looking anything up any more."""
+        """Close the files, after the last lookup."""
         for file in (*self._files.values(), *self._given_up):
             file.close()
 
@@ -148,7 +148,7 @@ class SegmentHashes:
             try:
                 return file.find(key_hash, first, stop, count_max, newest=newest)
             except LayoutError:
-                # It was good when it was opened. Until it is made anew all of the segment is named.
+                # It was valid when it was opened. Until it is rebuilt all batches are returned.
                 with self._lock:
                     if self._files.get(column) is file:
                         self._given_up.append(self._files.pop(column))

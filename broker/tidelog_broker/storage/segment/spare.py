@@ -1,16 +1,15 @@
-"""The file of the segment that retention takes away, used again for the next one.
+"""Reuse of a segment's file that retention deletes, for the next segment of the log.
 
-Memory that a deleted file leaves behind goes to whoever asks next, and on a virtual machine back to its host; the first
-touch of a page from there costs ten times the copy into it. Blocks that were allocated and never written must be
-converted when they are synced. A file that was written before has neither cost, so a log under retention keeps the file
-of its oldest segment, under a name that recovery removes, until it begins its next one.
+The page cache memory of a deleted file is returned to the kernel, and on a virtual machine to the host; touching fresh
+pages costs ten times as much as copying into cached ones. Blocks that were allocated and never written must be
+converted at the next sync. A file that was written before has neither cost, so a log with retention keeps the file of
+its oldest segment, under a name that recovery removes, until it begins the next segment.
 
-What the file held stays behind the new content, and nothing of it can be taken for content: it stays in the epoch that
-it came from, where every offset in it is lower than any that is still to come, so no batch of it continues the new
-ones; and its sync marks carry the nonce of the old file. It is used again only after its old name is gone durably, and
-only if nobody has it open.
+The old contents remain after the new ones but cannot be mistaken for them: the file stays within its epoch, where all
+of its offsets are lower than any later one, so no old batch continues the new ones; and its sync marks have the nonce
+of the old file. It is reused only when the removal of its old name is durable, and only if it is not open.
 
-Rejected: a pool for all logs of a node, where a batch of another topic may well carry the right epoch and offset; and
+Rejected: a pool for all logs of a node, where a batch of another topic could have the right epoch and offset; and
 zeroing the file, which writes everything twice.
 """
 
@@ -26,11 +25,11 @@ from tidelog_proto.limits import MIB
 
 SPARE_NAME: Final = "next" + NEW_SUFFIX
 SPARES_BYTES_MAX: Final = 1024 * MIB
-"""What all logs of a node together keep: four segments of the default size."""
+"""Bound for all logs of a node together: four segments of the default size."""
 
 
 class SpareBudget:
-    """Bounds the spares of a node. Thread-safe."""
+    """Bounds the spare files of a node. Thread-safe."""
 
     def __init__(self, bytes_max: int = SPARES_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -38,7 +37,7 @@ class SpareBudget:
         self.kept_bytes = 0
 
     def take(self, size_bytes: int) -> bool:
-        """Count a file in if there is room for it."""
+        """Count a file if it fits the budget; return whether it does."""
         with self._lock:
             fits = self.kept_bytes + size_bytes <= self._bytes_max
             if fits:
@@ -46,24 +45,24 @@ class SpareBudget:
             return fits
 
     def give_back(self, size_bytes: int) -> None:
-        """Count a file out."""
+        """Uncount a file."""
         with self._lock:
             self.kept_bytes -= size_bytes
             assert self.kept_bytes >= 0, "more was given back than was taken"
 
     @property
     def has_ended(self) -> bool:
-        """Whether the disk was full since the node started."""
+        """Whether the disk has been full since the node started."""
         return self._bytes_max == 0
 
     def end(self) -> None:
-        """Keep nothing from here on: the disk was full."""
+        """Keep no more spare files: the disk is full."""
         with self._lock:
             self._bytes_max = 0
 
 
 class Spare:
-    """At most one file of a log. For the log's appending thread."""
+    """At most one spare file of a log. For the log's appending thread."""
 
     def __init__(self, fs: FileSystem, budget: SpareBudget, directory: Path) -> None:
         self._fs = fs
@@ -72,9 +71,9 @@ class Spare:
         self._size_bytes = 0
 
     def keep(self, segment: Path, size_bytes: int) -> bool:
-        """Rename a segment's file to be the spare; False when there is one or no room, and nothing was done.
+        """Rename a segment's file to be the spare; return False, and do nothing, if there is one or no budget.
 
-        Whoever calls it then calls `discard` if somebody still reads the file, and has the names durable before `use`.
+        The caller then calls `discard` if the file is still being read, and makes the names durable before `use`.
         """
         if self._size_bytes or not self._budget.take(size_bytes):
             return False
@@ -86,14 +85,14 @@ class Spare:
         return True
 
     def use(self) -> Path | None:
-        """Hand out the file; None without one."""
+        """Return the file for reuse; None without one."""
         return self._path if self._let_go() else None
 
     def discard(self) -> bool:
-        """Delete the file; False without one.
+        """Delete the file; return False without one.
 
         Raises:
-            OSError: it is still there; the next open of the log removes it.
+            OSError: it still exists; the next open of the log removes it.
         """
         held = self._let_go()
         if held:

@@ -11,8 +11,8 @@ from tests.broker.stand import Stand
 from tests.broker.wire.test_management_port import get
 
 from tidelog_broker.node.node import Node
+from tidelog_broker.partition import background_opener as background_opener_module
 from tidelog_broker.partition import partitions as partitions_module
-from tidelog_broker.partition import waking as waking_module
 from tidelog_broker.server.handlers import described as described_module
 from tidelog_proto import broker_pb2 as pb
 
@@ -21,8 +21,8 @@ from tidelog_proto import broker_pb2 as pb
 def lazy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is opened but by who needs it."""
     monkeypatch.setattr(partitions_module, "OPEN_AHEAD", 0)
-    monkeypatch.setattr(waking_module, "SHARE", 1_000_000)
-    monkeypatch.setattr(waking_module, "PAUSE_S_MIN", 1_000)
+    monkeypatch.setattr(background_opener_module, "SHARE", 1_000_000)
+    monkeypatch.setattr(background_opener_module, "PAUSE_S_MIN", 1_000)
     monkeypatch.setattr(described_module, "DESCRIBED_ENTRIES", 8)
 
 

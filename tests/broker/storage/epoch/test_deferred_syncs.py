@@ -79,7 +79,7 @@ def test_a_rolled_segment_is_synced_once_in_the_background() -> None:
     assert sim.open_files == 0
 
 
-def test_a_log_that_nobody_syncs_leaves_its_segments_to_the_kernel_until_as_many_are_owed_as_may_be() -> None:
+def test_unsynced_log_syncs_rolled_segments_only_at_the_limit() -> None:
     sim, background = SimDisk(), IoWorkers(1, name="sync")
     log = rolling_log(Disk(sim, syncer=background))
     synced = count_syncs(sim)
@@ -94,7 +94,7 @@ def test_a_log_that_nobody_syncs_leaves_its_segments_to_the_kernel_until_as_many
     assert sim.open_files == 0
 
 
-def test_after_a_crash_no_more_is_looked_at_than_what_was_owed() -> None:
+def test_recovery_scans_only_segments_with_a_deferred_sync() -> None:
     sim = SimDisk()
     log = rolling_log(Disk(sim))
     for _ in range(3 * UNSYNCED_SEGMENTS_MAX):
@@ -109,7 +109,7 @@ def test_after_a_crash_no_more_is_looked_at_than_what_was_owed() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_power_cut_takes_no_more_than_what_was_owed(seed: int) -> None:
+def test_power_loss_takes_only_segments_with_a_deferred_sync(seed: int) -> None:
     random = Random(seed)
     sim = SimDisk()
     log = rolling_log(Disk(sim))
@@ -124,7 +124,7 @@ def test_a_power_cut_takes_no_more_than_what_was_owed(seed: int) -> None:
     log.close()
 
 
-def test_what_retention_deletes_is_never_synced() -> None:
+def test_segments_deleted_by_retention_are_never_synced() -> None:
     sim, background = SimDisk(), IoWorkers(1, name="sync")
     log = rolling_log(Disk(sim, syncer=background))
     synced = count_syncs(sim)
@@ -138,7 +138,7 @@ def test_what_retention_deletes_is_never_synced() -> None:
     assert sim.open_files == 0
 
 
-def test_a_failed_sync_in_the_background_stops_the_log_at_its_next_step() -> None:
+def test_failed_background_sync_fails_the_next_operation() -> None:
     sim, background = SimDisk(), IoWorkers(1, name="sync")
     log = rolling_log(Disk(sim, syncer=background))
     append(log, [batch(b"x")])
@@ -158,13 +158,13 @@ def test_a_failed_sync_in_the_background_stops_the_log_at_its_next_step() -> Non
     background.close()
     assert failed
     for _ in range(2):
-        with pytest.raises(StorageFailedError, match="in the background"):
+        with pytest.raises(StorageFailedError, match="a background sync"):
             append(log, [batch(b"x")])
     log.close()
     assert sim.open_files == 0
 
 
-def test_a_log_that_is_dropped_owes_nothing_more() -> None:
+def test_dropped_log_cancels_its_deferred_syncs() -> None:
     sim = SimDisk()
     queue: list[object] = []
 
@@ -204,13 +204,13 @@ def names(sim: SimDisk) -> list[str]:
     return [Path(name).suffix for name in sim.list_dir(EPOCH) if not name.endswith(".idx")]
 
 
-def test_names_and_what_goes_before_them_are_owed_until_they_are_synced_and_once() -> None:
+def test_deferred_name_sync_runs_once_after_its_preceding_step() -> None:
     sim, done = new_disk(), list[str]()
     sim.make_dir(EPOCH)
     owed = DeferredSyncs(Disk(sim), EPOCH)
     assert not owed
     for name in "ab":
-        owed.owe_names(partial(done.append, name))
+        owed.defer_names_sync(partial(done.append, name))
         assert (bool(owed), done[-1:]) == (True, [] if name == "a" else ["a"])
         owed.sync_names()
         steps = sim.steps
@@ -218,16 +218,16 @@ def test_names_and_what_goes_before_them_are_owed_until_they_are_synced_and_once
         assert (bool(owed), done[-1:], sim.steps) == (False, [name], steps)
 
 
-def test_a_change_of_names_is_not_owed_beside_another() -> None:
+def test_only_one_change_of_names_is_deferred_at_a_time() -> None:
     sim = new_disk()
     sim.make_dir(EPOCH)
     owed = DeferredSyncs(Disk(sim), EPOCH)
-    owed.owe_names()
+    owed.defer_names_sync()
     with pytest.raises(AssertionError, match="not durable"):
-        owed.owe_names()
+        owed.defer_names_sync()
 
 
-def test_an_append_does_not_wait_for_the_disk_and_a_sync_does(tmp_path: Path) -> None:
+def test_append_does_not_wait_for_a_name_sync_but_sync_does(tmp_path: Path) -> None:
     disk = FaultyDisk()
     background = IoWorkers(1, name="name")
     log = EpochLog.create(
@@ -256,7 +256,7 @@ def test_an_append_does_not_wait_for_the_disk_and_a_sync_does(tmp_path: Path) ->
     log.close()
 
 
-def test_a_segment_that_was_begun_is_there_after_a_kill() -> None:
+def test_segment_with_temporary_name_survives_a_kill() -> None:
     sim = new_disk()
     log = create(sim)
     batches = roll(log)
@@ -269,7 +269,7 @@ def test_a_segment_that_was_begun_is_there_after_a_kill() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_segment_without_a_header_was_never_begun(seed: int) -> None:
+def test_segment_without_header_is_removed(seed: int) -> None:
     """The power goes before the header is on the disk: all that was synced is there, and the log goes on."""
     sim = new_disk()
     log = create(sim)
@@ -285,7 +285,7 @@ def test_a_segment_without_a_header_was_never_begun(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_power_cut_while_a_start_gives_it_its_name_costs_nothing_that_was_synced(seed: int) -> None:
+def test_power_loss_while_a_start_renames_a_segment_loses_nothing_synced(seed: int) -> None:
     for cut in range(12):
         sim = new_disk()
         log = create(sim)
@@ -301,7 +301,7 @@ def test_a_power_cut_while_a_start_gives_it_its_name_costs_nothing_that_was_sync
         assert read_all(again)[:1] == batches
 
 
-def test_a_begun_file_with_the_header_that_it_had_before_is_not_taken_for_a_segment() -> None:
+def test_reused_file_with_its_old_header_is_not_a_segment() -> None:
     sim = new_disk()
     log = create(sim)
     batches = append(log, [batch(b"first")])
@@ -315,7 +315,7 @@ def test_a_begun_file_with_the_header_that_it_had_before_is_not_taken_for_a_segm
     assert not sim.exists(begun)
 
 
-def test_a_begun_file_beside_its_segment_is_an_older_copy_of_it() -> None:
+def test_temporary_file_beside_its_segment_is_removed() -> None:
     """As when the directory of a running node was copied in two goes."""
     sim = new_disk()
     log = create(sim)
@@ -330,7 +330,7 @@ def test_a_begun_file_beside_its_segment_is_an_older_copy_of_it() -> None:
 
 
 @pytest.mark.parametrize("operation", ["sync", "rename", "sync_dir"])
-def test_what_fails_in_the_background_fails_the_next_step_and_is_never_tried_again(operation: str) -> None:
+def test_failed_background_sync_is_kept_and_never_retried(operation: str) -> None:
     sim, background = new_disk(), IoWorkers(1, name="name")
     log = EpochLog.create(
         Disk(sim, namer=background), EPOCH, topic_id=bytes(16), partition=0, epoch=0, start_offset=0, segment_bytes=4096
@@ -349,7 +349,7 @@ def test_what_fails_in_the_background_fails_the_next_step_and_is_never_tried_aga
     assert sim.open_files == 0
 
 
-def test_a_deletion_waits_for_the_one_before_it_and_for_the_newest_beginning() -> None:
+def test_deletion_first_completes_the_pending_change_of_names() -> None:
     """Without this a crash may bring back an older segment alone, or leave only a file without a header."""
     sim = new_disk()
     log = create(sim)
@@ -364,7 +364,7 @@ def test_a_deletion_waits_for_the_one_before_it_and_for_the_newest_beginning() -
     assert steps[0] == "sync_dir"
 
 
-def test_a_file_is_used_again_only_when_its_old_name_is_gone_durably() -> None:
+def test_file_is_reused_only_after_its_old_name_is_durably_removed() -> None:
     sim = new_disk()
     log = create(sim)
     roll(log)
@@ -377,7 +377,7 @@ def test_a_file_is_used_again_only_when_its_old_name_is_gone_durably() -> None:
     assert steps.index(("sync_dir", "")) < steps.index(("rename", BEGUN_SUFFIX))
 
 
-def test_a_closed_log_is_touched_by_nobody() -> None:
+def test_closed_log_is_not_accessed_in_the_background() -> None:
     sim = new_disk()
     log = create(sim)
     roll(log)

@@ -12,7 +12,7 @@ from tests.broker.storage.logs import EPOCH, new_disk, reopen
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
 from tidelog_broker.storage.epoch.epoch_dir import make_epoch_dir
-from tidelog_broker.storage.epoch.presence import noted_newest
+from tidelog_broker.storage.epoch.existence_markers import marked_newest
 from tidelog_broker.storage.io.errors import DiskFullError, StorageFailedError
 from tidelog_broker.storage.segment.active_segment import SegmentStart
 from tidelog_broker.storage.segment.disk import Disk
@@ -25,7 +25,7 @@ def make(sim: SimDisk, *, is_newest: bool = True, is_lacking: bool = False) -> N
 
 @pytest.mark.parametrize("is_lacking", [False, True])
 @pytest.mark.parametrize("power", [False, True])
-def test_a_crash_at_each_step_leaves_all_of_it_or_nothing(power: bool, is_lacking: bool) -> None:
+def test_crash_at_each_step_leaves_a_complete_directory_or_none(power: bool, is_lacking: bool) -> None:
     for cut in range(40):
         sim = new_disk()
         sim.cut_at = cut
@@ -35,12 +35,12 @@ def test_a_crash_at_each_step_leaves_all_of_it_or_nothing(power: bool, is_lackin
             is_made = True
         again = sim.power_cut(Random(cut)) if power else sim.restart()
         if is_made:
-            assert noted_newest(again, HOME) == 0
+            assert marked_newest(again, HOME) == 0
             assert again.exists(EPOCH)
         if again.exists(EPOCH):
             assert reopen(again).state == ("limbo" if is_lacking else "active")
         else:
-            assert noted_newest(again, HOME) is None
+            assert marked_newest(again, HOME) is None
             make(again, is_lacking=is_lacking)
         if is_made:
             break
@@ -48,19 +48,19 @@ def test_a_crash_at_each_step_leaves_all_of_it_or_nothing(power: bool, is_lackin
         raise AssertionError("it was never made")
 
 
-def test_a_copy_beside_the_log_is_not_noted() -> None:
+def test_copy_beside_the_log_gets_no_newest_marker() -> None:
     sim = new_disk()
     make(sim, is_newest=False)
-    assert noted_newest(sim, HOME) is None
+    assert marked_newest(sim, HOME) is None
     assert reopen(sim).state == "active"
 
 
 @pytest.mark.parametrize("operation", ["create", "make_dir", "allocate"])
-def test_a_full_disk_refuses_it_and_nothing_has_changed(operation: str) -> None:
+def test_full_disk_refuses_creation_and_changes_nothing(operation: str) -> None:
     sim = new_disk()
     full = OSError(errno.ENOSPC, "full")
     sim.fail = lambda what, path: full if what == operation else None
-    with pytest.raises(DiskFullError, match="epoch 0 cannot begin"):
+    with pytest.raises(DiskFullError, match="epoch 0 cannot be created"):
         make(sim)
     assert not sim.exists(EPOCH)
     sim.fail = lambda what, path: None
@@ -68,7 +68,7 @@ def test_a_full_disk_refuses_it_and_nothing_has_changed(operation: str) -> None:
     assert reopen(sim).state == "active"
 
 
-def test_an_error_behind_the_rename_is_final() -> None:
+def test_error_after_the_rename_is_final() -> None:
     sim = new_disk()
     broken = OSError(errno.ENOSPC, "full")
     sim.fail = lambda what, path: broken if what == "sync_dir" and path == HOME else None

@@ -27,7 +27,7 @@ def append_and_sync(log: EpochLog, batches: list[bytearray]) -> None:
     log.sync()
 
 
-def test_what_is_appended_is_read_back_across_rolls_and_after_a_clean_stop() -> None:
+def test_appended_batches_are_read_across_rolls_and_after_a_clean_stop() -> None:
     sim = new_disk()
     log = create(sim)
     batches: list[bytes] = []
@@ -59,7 +59,7 @@ def test_a_log_may_begin_at_any_offset() -> None:
 
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), max_bytes=st.integers(1, 6000))
-def test_a_read_returns_the_batches_that_it_should(seed: int, max_bytes: int) -> None:
+def test_read_returns_the_expected_batches(seed: int, max_bytes: int) -> None:
     random = Random(seed)
     log = create(new_disk())
     batches: list[bytes] = []
@@ -82,7 +82,7 @@ def test_a_read_returns_the_batches_that_it_should(seed: int, max_bytes: int) ->
     assert result.next_offset == (unpack_header(found[-1]).end_offset if found else offset)
 
 
-def test_reads_out_of_range_say_what_the_range_is() -> None:
+def test_out_of_range_error_has_the_bounds() -> None:
     log = create(new_disk(), start_offset=10)
     append(log, [batch()])
     for offset in (9, 12):
@@ -95,7 +95,7 @@ def test_reads_out_of_range_say_what_the_range_is() -> None:
 
 @settings(max_examples=50)
 @given(times=st.lists(st.integers(-5, 50), min_size=1, max_size=40), wanted=st.integers(-10, 60))
-def test_lookup_by_time_is_what_a_walk_finds(times: list[int], wanted: int) -> None:
+def test_lookup_by_time_agrees_with_a_scan(times: list[int], wanted: int) -> None:
     log = create(new_disk())
     for time_us in times:
         append(log, [batch(b"x" * 300, timestamp_us=time_us, records=2)])
@@ -103,7 +103,7 @@ def test_lookup_by_time_is_what_a_walk_finds(times: list[int], wanted: int) -> N
     assert log.reader.find_by_time(wanted) == expected
 
 
-def test_a_group_larger_than_a_segment_gets_one_to_itself() -> None:
+def test_group_larger_than_a_segment_gets_its_own_segment() -> None:
     log = create(new_disk())
     batches = append(log, [batch(b"a")])
     batches += append(log, [batch(b"b" * 3 * SEGMENT_BYTES)])
@@ -166,7 +166,7 @@ def test_a_reader_that_holds_a_deleted_segment_gets_an_answer() -> None:
     assert caught.value.code == pb.OFFSET_OUT_OF_RANGE
 
 
-def test_a_full_disk_refuses_before_an_offset_and_with_nothing_changed() -> None:
+def test_full_disk_refuses_before_an_offset_is_assigned() -> None:
     """At each allocation in turn."""
     for nth in range(40):
         sim = new_disk()
@@ -277,7 +277,7 @@ def test_a_disk_that_fails_while_rolling_stops_the_log(operation: str) -> None:
     assert read_all(reopen(sim.restart())) == batches
 
 
-def test_own_bugs_are_assertions() -> None:
+def test_misuse_fails_assertions() -> None:
     log = create(new_disk())
     log.ensure_space(needed([batch()]))
     for wrong in (
@@ -289,11 +289,11 @@ def test_own_bugs_are_assertions() -> None:
     ):
         with pytest.raises(AssertionError):
             log.append(wrong)
-    with pytest.raises(AssertionError, match="ensure the space"):
+    with pytest.raises(AssertionError, match="ensure_space was not called"):
         log.append(stamp([batch(b"x" * 100_000)], offset=0, digest=0))
 
 
-def test_has_room_promises_what_append_needs() -> None:
+def test_has_room_agrees_with_append() -> None:
     log = create(new_disk())
     group = [batch(b"x" * 100)]
     assert log.has_room(needed(group))
@@ -301,7 +301,7 @@ def test_has_room_promises_what_append_needs() -> None:
     assert not log.has_room(SEGMENT_BYTES)
 
 
-def test_a_log_that_is_never_told_to_sync_owes_only_a_few_segments() -> None:
+def test_unsynced_log_defers_few_segment_syncs() -> None:
     sim = new_disk()
     log = create(sim)
     for _ in range(60):
@@ -327,14 +327,14 @@ def test_a_sealed_log_takes_no_appends() -> None:
     assert sim.open_files == 0
 
 
-def test_limits_cut_reads_at_the_high_watermark() -> None:
+def test_reads_stop_at_the_limit_offset() -> None:
     log = create(new_disk())
     append(log, [batch(records=3), batch(records=3)])
     assert log.reader.read(0, 10_000, limit_offset=3).next_offset == 3
     assert log.reader.read(0, 10_000, limit_offset=2).batches == []
 
 
-def test_simulated_disk_drops_what_was_not_synced() -> None:
+def test_simulated_disk_drops_unsynced_writes() -> None:
     """The tests above lean on this."""
     sim = new_disk()
     path = EPOCH.parent / "file"
@@ -348,7 +348,7 @@ def test_simulated_disk_drops_what_was_not_synced() -> None:
     assert isinstance(sim.restart(), SimDisk)
 
 
-def test_a_full_disk_behind_the_rename_of_a_new_epoch_is_no_refusal_that_changes_nothing() -> None:
+def test_full_disk_after_the_rename_of_a_new_epoch_is_a_storage_failure() -> None:
     sim = new_disk()
     sim.fail = lambda what, path: (
         OSError(errno.ENOSPC, "full") if (what, path) == ("sync_dir", EPOCH.parent) and sim.exists(EPOCH) else None

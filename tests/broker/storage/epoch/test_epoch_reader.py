@@ -23,7 +23,7 @@ def filled(log: EpochLog) -> list[bytes]:
     return batches
 
 
-def test_a_digest_is_known_at_each_boundary_and_nowhere_else() -> None:
+def test_digest_is_known_only_at_batch_boundaries() -> None:
     sim = new_disk()
     log = create(sim, start_offset=100)
     batches = filled(log)
@@ -34,7 +34,7 @@ def test_a_digest_is_known_at_each_boundary_and_nowhere_else() -> None:
             assert view.reader.digest_at(offset) == expected.get(offset)
 
 
-def test_where_the_batch_begins_that_holds_an_offset() -> None:
+def test_batch_start_returns_the_base_offset_of_the_batch() -> None:
     log = create(new_disk())
     headers = [unpack_header(one) for one in filled(log)]
     log.delete_before(60)
@@ -57,7 +57,7 @@ def test_after_retention_the_digest_at_the_new_start_is_still_known() -> None:
     assert log.reader.digest_at(0) is None
 
 
-def test_a_copy_may_begin_behind_the_start_of_its_epoch() -> None:
+def test_copy_may_begin_after_the_start_of_its_epoch() -> None:
     log = EpochLog.create(
         Disk(fs=new_disk()),
         EPOCH,
@@ -73,7 +73,7 @@ def test_a_copy_may_begin_behind_the_start_of_its_epoch() -> None:
     assert read_all(log) == batches
 
 
-def test_a_header_that_does_not_check_is_damage() -> None:
+def test_corrupt_header_is_damage() -> None:
     sim = new_disk()
     log = create(sim)
     batches = append(log, [batch(b"a"), batch(b"b"), batch(b"c")])
@@ -84,7 +84,7 @@ def test_a_header_that_does_not_check_is_damage() -> None:
     assert log.reader.digest_at(2) == unpack_header(batches[1]).digest
 
 
-def test_what_is_synced_ahead_is_what_nobody_has_synced_of_the_newest_segments() -> None:
+def test_sync_ahead_syncs_unsynced_bytes_of_the_newest_segments() -> None:
     sim = new_disk()
     log = create(sim)
     while log.segment_count < 3:
@@ -111,7 +111,7 @@ def test_what_is_synced_ahead_is_what_nobody_has_synced_of_the_newest_segments()
     assert log.synced_offset == log.end_offset
 
 
-def test_a_log_that_was_synced_closed_or_cut_has_nothing_to_sync_ahead() -> None:
+def test_synced_closed_or_truncated_log_has_nothing_to_sync_ahead() -> None:
     sim = new_disk()
     log = create(sim)
     filled(log)
@@ -133,7 +133,7 @@ def test_a_log_that_was_synced_closed_or_cut_has_nothing_to_sync_ahead() -> None
     assert operations == [], "it is closed"
 
 
-def test_after_a_sync_ahead_that_failed_the_log_is_not_synced_any_more() -> None:
+def test_failed_sync_ahead_fails_later_syncs() -> None:
     sim = new_disk()
     log = create(sim)
     append(log, [batch(b"x")])

@@ -64,7 +64,7 @@ class Story:
     mapped=st.booleans(),
     cuts=st.lists(st.integers(0, 60), min_size=1, max_size=4),
 )
-def test_power_cuts_anywhere_lose_nothing_synced_and_invent_nothing(
+def test_power_loss_anywhere_loses_nothing_synced_and_invents_nothing(
     seed: int, always: bool, mapped: bool, cuts: list[int]
 ) -> None:
     story = Story(Random(seed), always=always, mapped=mapped)
@@ -78,7 +78,7 @@ def test_power_cuts_anywhere_lose_nothing_synced_and_invent_nothing(
 
 
 @pytest.mark.parametrize("mapped", [False, True])
-def test_a_power_cut_at_each_single_step(*, mapped: bool) -> None:
+def test_power_loss_at_each_step(*, mapped: bool) -> None:
     steps = Story(Random(1), always=True, mapped=mapped)
     steps.write_some(groups=12)
     for cut in range(steps.sim.steps):
@@ -91,7 +91,7 @@ def test_a_power_cut_at_each_single_step(*, mapped: bool) -> None:
 
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**32))
-def test_a_power_cut_during_recovery_is_recovered_from(seed: int) -> None:
+def test_power_loss_during_recovery_is_recovered(seed: int) -> None:
     random = Random(seed)
     story = Story(random, always=False)
     story.sim.cut_at = story.sim.steps + random.randint(1, 50)
@@ -121,7 +121,7 @@ def segment(sim: SimDisk) -> bytearray:
     return sim.node(segment_path(EPOCH, 0)).current
 
 
-def test_a_cut_at_every_byte_of_the_last_group_leaves_whole_batches() -> None:
+def test_truncation_at_every_byte_of_the_last_group_leaves_whole_batches() -> None:
     sim, batches = three_groups()
     content = bytes(segment(sim))
     start = content.index(batches[4][:128])
@@ -136,7 +136,7 @@ def test_a_cut_at_every_byte_of_the_last_group_leaves_whole_batches() -> None:
         assert log.state == "active"
 
 
-def test_a_file_cut_short_inside_the_last_group_is_recovered() -> None:
+def test_file_truncated_inside_the_last_group_is_recovered() -> None:
     sim, batches = three_groups()
     content = bytes(segment(sim))
     start = content.index(batches[4][:128])
@@ -175,7 +175,7 @@ def test_zeroes_where_a_synced_batch_was_are_limbo() -> None:
     assert reopen(sim.restart()).state == "limbo"
 
 
-def test_rot_in_the_last_synced_group_is_cut_as_if_torn() -> None:
+def test_rot_in_the_last_synced_group_is_truncated_like_a_torn_write() -> None:
     sim, batches = three_groups()
     segment(sim)[segment(sim).index(batches[4][:128]) + 130] ^= 1
     log = reopen(sim.restart())
@@ -192,7 +192,7 @@ def test_rot_in_the_last_group_is_limbo_after_a_clean_stop() -> None:
     assert reopen(sim.restart()).state == "limbo"
 
 
-def test_valid_batches_behind_a_torn_one_never_come_back() -> None:
+def test_valid_batches_after_a_torn_one_never_reappear() -> None:
     sim, batches = three_groups(synced=False)
     first = bytes(segment(sim))
     at = first.index(batches[2][:128])
@@ -206,7 +206,7 @@ def test_valid_batches_behind_a_torn_one_never_come_back() -> None:
     assert read_all(reopen(sim.restart())) == batches[:3]
 
 
-def test_what_is_kept_is_synced_before_it_is_shown() -> None:
+def test_kept_prefix_is_synced_before_it_is_readable() -> None:
     sim, batches = three_groups(synced=False)
     log = reopen(sim.restart())
     assert read_all(log) == batches
@@ -215,7 +215,7 @@ def test_what_is_kept_is_synced_before_it_is_shown() -> None:
     assert read_all(again) == batches
 
 
-def test_rot_in_an_older_segment_that_was_synced_is_found_by_its_reader_and_never_cut() -> None:
+def test_rot_in_an_older_synced_segment_is_found_by_its_reader_and_kept() -> None:
     sim = new_disk()
     log = create(sim)
     batches: list[bytes] = []
@@ -232,7 +232,7 @@ def test_rot_in_an_older_segment_that_was_synced_is_found_by_its_reader_and_neve
     assert log.end_offset == len(batches)
 
 
-def test_damage_in_an_unsynced_older_segment_cuts_it_and_all_behind_it() -> None:
+def test_damage_in_an_unsynced_older_segment_truncates_there() -> None:
     sim = new_disk()
     log = create(sim)
     batches: list[bytes] = []
@@ -244,7 +244,7 @@ def test_damage_in_an_unsynced_older_segment_cuts_it_and_all_behind_it() -> None
     assert read_all(log) == batches[:1]
 
 
-def test_a_bad_segment_header_is_limbo_because_it_was_synced_before_it_had_a_name() -> None:
+def test_bad_segment_header_is_limbo() -> None:
     sim = new_disk()
     log = create(sim)
     batches: list[bytes] = []
@@ -273,7 +273,7 @@ def test_a_segment_missing_in_the_middle_is_limbo() -> None:
     assert reopen(sim.restart()).state == "limbo"
 
 
-def test_an_empty_directory_and_a_disk_that_does_not_read_are_errors(tmp_path: Path) -> None:
+def test_empty_directory_and_unreadable_disk_are_errors(tmp_path: Path) -> None:
     sim = new_disk()
     sim.make_dir(EPOCH)
     with pytest.raises(DamagedError, match="no segment"):
@@ -284,7 +284,7 @@ def test_an_empty_directory_and_a_disk_that_does_not_read_are_errors(tmp_path: P
         reopen(sim)
 
 
-def test_a_sealed_epoch_must_end_where_it_was_decided() -> None:
+def test_sealed_epoch_must_end_at_its_decided_end() -> None:
     sim = new_disk()
     log = create(sim)
     batches = append(log, [batch(b"a"), batch(b"b")])

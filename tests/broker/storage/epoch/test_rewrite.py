@@ -11,7 +11,7 @@ from tests.broker.storage.build import HOME, PARTITION, TOPIC_ID, append, batch,
 from tests.broker.storage.logs import EPOCH, create, failing, new_disk, open_partition, reopen
 from tests.broker.storage.sim_disk import SECTOR_BYTES, PowerCutError, SimDisk
 
-from tidelog_broker.storage.epoch.rewrite import write_anew
+from tidelog_broker.storage.epoch.rewrite import rewrite_range
 from tidelog_broker.storage.io.errors import StorageError, StorageFailedError
 from tidelog_broker.storage.partition.partition_dirs import partition_dir_name
 from tidelog_broker.storage.segment.index import SegmentEnd
@@ -29,7 +29,7 @@ def fail_one(sim: SimDisk, number: int = 0) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_disk_keeps_what_a_failed_sync_covered_readable_until_the_power_goes(seed: int) -> None:
+def test_simulated_disk_keeps_failed_writes_readable_until_power_loss(seed: int) -> None:
     sim = new_disk()
     path = HOME / "file"
     file = sim.open(path, create=True)
@@ -56,7 +56,7 @@ def test_the_disk_keeps_what_a_failed_sync_covered_readable_until_the_power_goes
 # ------------------------------------------------------------------------------------------ writing anew
 
 
-def test_what_is_written_anew_is_what_was_there_and_is_durable() -> None:
+def test_rewritten_range_is_unchanged_and_durable() -> None:
     sim = new_disk()
     log = create(sim)
     batches = append(log, [batch(b"a" * 700), batch(b"b" * 700)])
@@ -68,14 +68,14 @@ def test_what_is_written_anew_is_what_was_there_and_is_durable() -> None:
     file = sim.open(PATH)
     header = read_segment_header(file)
     found = scan_segment(file, header)
-    write_anew(file, header, found.synced_end, found.end)
+    rewrite_range(file, header, found.synced_end, found.end)
     file.datasync()
     assert not sim.node(PATH).lost
     assert bytes(sim.node(PATH).durable) == with_pages
     assert read_all(reopen(sim.power_cut(Random(1)))) == batches
 
 
-def test_what_reads_otherwise_when_it_is_written_is_not_made_good() -> None:
+def test_range_that_changed_between_reads_is_an_error() -> None:
     sim = new_disk()
     log = create(sim)
     append(log, [batch(b"a" * 700), batch(b"b" * 700)])
@@ -83,17 +83,17 @@ def test_what_reads_otherwise_when_it_is_written_is_not_made_good() -> None:
     header = read_segment_header(file)
     found = scan_segment(file, header)
     sim.node(PATH).current[900] ^= 1
-    with pytest.raises(OSError, match="otherwise"):
-        write_anew(file, header, found.synced_end, found.end)
+    with pytest.raises(OSError, match="changed between two reads"):
+        rewrite_range(file, header, found.synced_end, found.end)
     # Short: the pages went with the file's end.
     file.truncate(800)
-    with pytest.raises(OSError, match="otherwise"):
-        write_anew(file, header, found.synced_end, found.end)
-    write_anew(file, header, found.end, found.end)
+    with pytest.raises(OSError, match="changed between two reads"):
+        rewrite_range(file, header, found.synced_end, found.end)
+    rewrite_range(file, header, found.end, found.end)
     assert SegmentEnd(2, found.end_position, found.end_digest) == found.end
 
 
-def test_only_what_no_mark_covers_is_written_anew() -> None:
+def test_only_the_range_without_a_mark_is_rewritten() -> None:
     sim = new_disk()
     log = create(sim, segment_bytes=100_000)
     for number in range(10):
@@ -150,7 +150,7 @@ def lost(sim: SimDisk) -> list[str]:
 
 
 @pytest.mark.parametrize("operations", [{"sync"}, {"sync_dir"}, {"write", "truncate", "rename", "create", "allocate"}])
-def test_a_failure_anywhere_and_starts_after_it_lose_nothing_synced(operations: set[str]) -> None:
+def test_disk_failure_anywhere_and_restarts_lose_nothing_synced(operations: set[str]) -> None:
     for number in range(25):
         for seed in range(3):
             lives = Lives(seed)
@@ -167,7 +167,7 @@ def test_a_failure_anywhere_and_starts_after_it_lose_nothing_synced(operations: 
             lives.live()
 
 
-def test_a_kill_at_each_step_leaves_no_name_that_a_later_power_cut_takes_away() -> None:
+def test_kill_at_each_step_leaves_only_durable_names() -> None:
     for cut in range(60):
         for seed in range(4):
             lives = Lives(seed)
@@ -183,7 +183,7 @@ def test_a_kill_at_each_step_leaves_no_name_that_a_later_power_cut_takes_away() 
 
 
 @pytest.mark.parametrize("power", [False, True])
-def test_a_crash_at_each_step_of_a_start_after_a_failure_loses_nothing_synced(power: bool) -> None:
+def test_crash_at_each_step_of_a_restart_after_a_failure_loses_nothing_synced(power: bool) -> None:
     for cut in range(30):
         for seed in range(3):
             lives = Lives(seed)
@@ -200,7 +200,7 @@ def test_a_crash_at_each_step_of_a_start_after_a_failure_loses_nothing_synced(po
             lives.live()
 
 
-def test_a_disk_that_has_no_space_for_it_is_not_started_on_and_loses_nothing() -> None:
+def test_full_disk_refuses_the_start_and_loses_nothing() -> None:
     lives = Lives(1)
     lives.sim.fail = failing({"sync"}, 5)
     with pytest.raises(StorageFailedError):
@@ -217,7 +217,7 @@ def test_a_disk_that_has_no_space_for_it_is_not_started_on_and_loses_nothing() -
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_is_kept_in_front_of_damage_is_written_anew(seed: int) -> None:
+def test_prefix_before_damage_is_rewritten(seed: int) -> None:
     """A bad header is damage without a mark that covers what lies in front of it."""
     sim = new_disk()
     log = create(sim)
@@ -231,7 +231,7 @@ def test_what_is_kept_in_front_of_damage_is_written_anew(seed: int) -> None:
     log = reopen(sim.restart())
     assert log.state == "limbo"
     if seed % 2:
-        log.cut_to_good()
+        log.truncate_to_valid_prefix()
     else:
         log.truncate(log.end_offset)
     kept = read_all(log)

@@ -42,7 +42,7 @@ def ends(batches: list[bytes]) -> list[int]:
     return [0, *(unpack_header(one).end_offset for one in batches)]
 
 
-def test_a_log_may_be_cut_at_every_boundary_and_goes_on_from_there() -> None:
+def test_log_can_be_truncated_at_every_boundary_and_appended_to() -> None:
     for synced in (True, False):
         _, model = filled(new_disk())
         for count, end in enumerate(ends(model)):
@@ -62,7 +62,7 @@ def test_a_log_may_be_cut_at_every_boundary_and_goes_on_from_there() -> None:
             assert sim.open_files == 0
 
 
-def test_an_end_that_is_no_boundary_changes_nothing() -> None:
+def test_end_inside_a_batch_changes_nothing() -> None:
     log, batches = filled(new_disk())
     inside = next(end - 1 for end in ends(batches) if end - 1 not in ends(batches) and end)
     for wrong in (inside, log.end_offset + 1):
@@ -72,14 +72,14 @@ def test_an_end_that_is_no_boundary_changes_nothing() -> None:
     append(log, [batch()])
 
 
-def test_cutting_nothing_syncs_and_keeps_everything() -> None:
+def test_truncation_at_the_end_syncs_and_keeps_everything() -> None:
     log, batches = filled(new_disk(), synced=False)
     log.truncate(log.end_offset)
     assert log.synced_offset == log.end_offset
     assert read_all(log) == batches
 
 
-def test_a_power_cut_at_every_step_leaves_the_log_cut_or_with_a_part_of_its_tail() -> None:
+def test_power_loss_at_every_step_leaves_a_part_of_the_tail_or_none() -> None:
     _, model = filled(new_disk())
     for count in (0, 1, 4, len(model) - 1):
         for cut in range(200):
@@ -106,7 +106,7 @@ def test_a_power_cut_at_every_step_leaves_the_log_cut_or_with_a_part_of_its_tail
 
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32))
-def test_nothing_of_a_tail_comes_back_whatever_is_written_in_its_place(seed: int) -> None:
+def test_truncated_tail_never_reappears(seed: int) -> None:
     """The same batches again, others of the same sizes, or fewer: after any crash, only what was written last."""
     random = Random(seed)
     sim = new_disk()
@@ -136,7 +136,7 @@ def test_nothing_of_a_tail_comes_back_whatever_is_written_in_its_place(seed: int
             batches = append(log, [batch(b"z" * 900)])
 
 
-def test_rot_in_what_was_kept_is_limbo_and_no_torn_write() -> None:
+def test_rot_in_the_kept_part_is_limbo() -> None:
     """The marks that covered it went with the tail: cutting leaves a new one."""
     _, model = filled(new_disk())
     for count in range(1, len(model)):
@@ -153,7 +153,7 @@ def test_rot_in_what_was_kept_is_limbo_and_no_torn_write() -> None:
             assert again.state == "limbo"
 
 
-def test_a_sealed_log_that_is_cut_takes_appends_again() -> None:
+def test_truncated_sealed_log_takes_appends() -> None:
     sim = new_disk()
     log, batches = filled(sim)
     log.seal()
@@ -165,7 +165,7 @@ def test_a_sealed_log_that_is_cut_takes_appends_again() -> None:
     assert read_all(reopen(sim, sealed_end_offset=unpack_header(kept[-1]).end_offset)) == kept
 
 
-def test_a_disk_that_fails_stops_the_log() -> None:
+def test_disk_failure_stops_the_log() -> None:
     for nth in range(100):
         sim = new_disk()
         log, batches = filled(sim)
@@ -195,7 +195,7 @@ def test_a_disk_that_fails_stops_the_log() -> None:
     raise AssertionError("the cut never succeeded")
 
 
-def test_a_full_disk_does_not_keep_a_log_from_being_cut() -> None:
+def test_full_disk_does_not_prevent_truncation() -> None:
     sim = new_disk()
     log, batches = filled(sim)
     sim.fail = lambda operation, path: OSError(errno.ENOSPC, "full") if operation == "allocate" else None
@@ -204,7 +204,7 @@ def test_a_full_disk_does_not_keep_a_log_from_being_cut() -> None:
     assert read_all(reopen(sim.restart())) == batches[:2]
 
 
-def test_a_reader_that_holds_the_tail_is_told_that_it_is_out_of_range() -> None:
+def test_reader_of_a_truncated_tail_gets_out_of_range() -> None:
     log, batches = filled(new_disk())
     headers = log.reader.scan_headers(0)
     next(headers)
@@ -212,7 +212,7 @@ def test_a_reader_that_holds_the_tail_is_told_that_it_is_out_of_range() -> None:
     assert [bytes(one) for one in log.reader.read(0, 10**6, limit_offset=99).batches] == batches[:2]
 
 
-def test_what_is_kept_of_an_index() -> None:
+def test_kept_part_of_an_index() -> None:
     index = Index()
     index.append(0, SEGMENT_HEADER_BYTES, 200, 5)
     index.append(2, 512, 130, 9)

@@ -30,7 +30,7 @@ from tidelog_proto import broker_pb2 as pb
         (NotHeldError("x"), pb.NOT_OWNER),
     ],
 )
-def test_every_storage_error_travels_as_its_code(error: StorageError, code: pb.ErrorCode) -> None:
+def test_every_storage_error_has_its_protocol_code(error: StorageError, code: pb.ErrorCode) -> None:
     assert error.to_message().code == code
     assert error.to_message().message == "x"
 
@@ -39,13 +39,13 @@ def test_damage_names_file_and_byte() -> None:
     assert "/a/b.seg is damaged at byte 77: why" in DamagedError.at(Path("/a/b.seg"), 77, "why").message
 
 
-def test_what_counts_as_a_full_disk() -> None:
+def test_shortage_errors_are_recognised() -> None:
     assert is_shortage(OSError(errno.ENOSPC, ""))
     assert is_shortage(OSError(errno.EDQUOT, ""))
     assert not is_shortage(OSError(errno.EIO, ""))
 
 
-def test_a_full_disk_is_told_from_a_broken_one() -> None:
+def test_full_disk_and_failed_disk_are_distinguished() -> None:
     full = space_or_failure("the file cannot be made", OSError(errno.ENOSPC, "no space"))
     broken = space_or_failure("the file cannot be made", OSError(errno.EIO, "I/O error"))
     assert (type(full), type(broken)) == (DiskFullError, StorageFailedError)

@@ -11,7 +11,7 @@ import pytest
 from tidelog_broker.storage.io.filesystem import RealFileSystem
 
 
-def test_writes_of_more_buffers_than_the_kernel_takes_arrive_whole(tmp_path: Path) -> None:
+def test_writes_of_more_than_iov_max_buffers_are_complete(tmp_path: Path) -> None:
     fs = RealFileSystem()
     file = fs.open(tmp_path / "file", create=True)
     buffers = [bytes([number % 256]) * (number % 7) for number in range(3000)]
@@ -33,7 +33,7 @@ def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("takes", ["all", "some", "no flags"])
-def test_a_durable_write_syncs_the_file_where_it_cannot_sync_the_write(
+def test_durable_write_syncs_the_file_without_rwf_dsync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes: str
 ) -> None:
     real_pwritev, real_datasync = os.pwritev, os.fdatasync
@@ -59,7 +59,7 @@ def test_a_durable_write_syncs_the_file_where_it_cannot_sync_the_write(
     file.close()
 
 
-def test_a_durable_write_that_fails_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_durable_write_is_not_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[int] = []
 
     def pwritev(fd: int, buffers: list[bytes], at: int, flags: int = 0) -> int:
@@ -128,7 +128,7 @@ def test_a_lock_is_exclusive_and_ends_with_its_file(tmp_path: Path) -> None:
     fs.lock(tmp_path / "lock", b"you\n").close()
 
 
-def test_a_directory_is_synced_also_where_no_more_files_can_be_open(tmp_path: Path) -> None:
+def test_directory_is_synced_without_a_free_descriptor(tmp_path: Path) -> None:
     program = """
 import os, resource, sys
 from pathlib import Path

@@ -13,7 +13,7 @@ PATH = Path("/file")
 
 
 @pytest.mark.skipif(not can_copy(), reason="something forbids process_vm_readv")
-def test_it_goes_on_in_space_that_was_taken_later(tmp_path: Path) -> None:
+def test_writes_continue_in_later_allocated_space(tmp_path: Path) -> None:
     path = tmp_path / "file"
     file = MappedWriter(RealFileSystem().open(path, create=True))
     at = 0
@@ -32,7 +32,7 @@ def test_it_goes_on_in_space_that_was_taken_later(tmp_path: Path) -> None:
     assert path.read_bytes()[:5] == b"head\1"
 
 
-def test_the_file_is_never_cut_while_it_is_mapped() -> None:
+def test_file_is_never_truncated_while_mapped() -> None:
     sim = SimDisk()
     file = MappedWriter(sim.open(PATH, create=True))
     file.allocate(0, 100)
@@ -48,7 +48,7 @@ def test_the_file_is_never_cut_while_it_is_mapped() -> None:
     assert not sim.mapped_to_write
 
 
-def test_nothing_is_written_beyond_the_space() -> None:
+def test_write_beyond_the_allocated_space_is_refused() -> None:
     sim = SimDisk()
     file = MappedWriter(sim.open(PATH, create=True))
     file.allocate(0, 4)

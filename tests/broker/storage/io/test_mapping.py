@@ -41,7 +41,7 @@ def mapped(path: Path, content: bytes) -> RealMapping:
 
 
 @needs_populate
-def test_a_slice_is_what_the_file_holds_and_keeps_it_mapped(tmp_path: Path) -> None:
+def test_slice_has_the_file_contents_and_keeps_the_mapping(tmp_path: Path) -> None:
     content = random.Random(1).randbytes(3 * PAGE_BYTES + 17)
     mapping = mapped(tmp_path / "file", content)
     assert mapping.size_bytes == len(content)
@@ -55,7 +55,7 @@ def test_a_slice_is_what_the_file_holds_and_keeps_it_mapped(tmp_path: Path) -> N
 
 
 @needs_populate
-def test_pages_that_are_gone_are_an_error_and_no_signal(tmp_path: Path) -> None:
+def test_missing_pages_raise_an_error_instead_of_sigbus(tmp_path: Path) -> None:
     mapping = mapped(tmp_path / "file", bytes(4 * PAGE_BYTES))
     mapping.populate(0, 4 * PAGE_BYTES)
     os.truncate(tmp_path / "file", PAGE_BYTES)
@@ -95,7 +95,7 @@ async def _sent(part: memoryview) -> tuple[bytes, Exception | None]:
     return bytes(arrived), why
 
 
-def test_a_file_that_is_cut_while_it_is_sent_ends_the_connection_and_not_the_process(tmp_path: Path) -> None:
+def test_file_truncated_during_a_send_ends_only_the_connection(tmp_path: Path) -> None:
     content = random.Random(2).randbytes(64 * PAGE_BYTES)
     mapping = mapped(tmp_path / "file", content)
     assert uvloop.run(_sent(mapping.slice(0, len(content)))) == (b"head" + content, None)
@@ -108,7 +108,7 @@ def test_a_file_that_is_cut_while_it_is_sent_ends_the_connection_and_not_the_pro
 
 
 @needs_populate
-def test_populating_gives_the_interpreter_away(tmp_path: Path) -> None:
+def test_populate_releases_the_gil(tmp_path: Path) -> None:
     """The loop of the other thread goes on while a large part is taken in."""
     path = tmp_path / "file"
     path.write_bytes(bytes(64 << 20))
@@ -145,7 +145,7 @@ def test_reading_ahead_is_a_hint_only(tmp_path: Path) -> None:
     at=st.integers(0, 3 * mmap.ALLOCATIONGRANULARITY),
     space_bytes=st.integers(0, 5000),
 )
-def test_what_is_written_through_a_mapping_is_what_is_written_to_a_file(
+def test_write_through_a_mapping_equals_a_file_write(
     tmp_path_factory: pytest.TempPathFactory, parts: list[bytes], at: int, space_bytes: int
 ) -> None:
     path = tmp_path_factory.mktemp("mapped") / "file"
@@ -162,7 +162,7 @@ def test_what_is_written_through_a_mapping_is_what_is_written_to_a_file(
 
 
 @needs_copy
-def test_many_parts_are_more_than_one_call(tmp_path: Path) -> None:
+def test_more_than_iov_max_parts_take_several_calls(tmp_path: Path) -> None:
     parts = [bytes([number % 251]) * 3 for number in range(3000)]
     file = RealFileSystem().open(tmp_path / "file", create=True)
     file.allocate(0, 9000)
@@ -174,7 +174,7 @@ def test_many_parts_are_more_than_one_call(tmp_path: Path) -> None:
 
 
 @needs_copy
-def test_space_that_is_gone_is_an_error_and_no_signal(tmp_path: Path) -> None:
+def test_write_to_missing_space_raises_an_error_instead_of_sigbus(tmp_path: Path) -> None:
     path = tmp_path / "file"
     file = RealFileSystem().open(path, create=True)
     file.allocate(0, 4 * PAGE_BYTES)
@@ -187,7 +187,7 @@ def test_space_that_is_gone_is_an_error_and_no_signal(tmp_path: Path) -> None:
     file.close()
 
 
-def test_a_system_that_lacks_the_calls_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_system_calls_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     class Refusing:
         def madvise(self, *_: object) -> int:
             return -1
@@ -206,9 +206,9 @@ def test_a_mapping_begins_at_the_page_of_its_position(tmp_path: Path) -> None:
     mapping = file.map_to_write(5 * mmap.ALLOCATIONGRANULARITY + 9)
     assert isinstance(mapping, RealWriteMapping)
     assert len(mapping._map) == 3 * mmap.ALLOCATIONGRANULARITY
-    with pytest.raises(AssertionError, match="written before"):
+    with pytest.raises(AssertionError, match="position before"):
         mapping.write([b"x"], 0)
-    with pytest.raises(AssertionError, match="take the space"):
+    with pytest.raises(AssertionError, match="beyond the allocated space"):
         mapping.write([b"xx"], 8 * mmap.ALLOCATIONGRANULARITY - 1)
     mapping.close()
     file.close()

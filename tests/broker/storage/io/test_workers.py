@@ -23,7 +23,7 @@ def test_work_of_one_key_runs_in_order_on_one_thread() -> None:
     workers.close()
 
 
-def test_keys_are_spread_over_threads_that_do_not_wait_for_each_other() -> None:
+def test_keys_are_spread_over_independent_threads() -> None:
     workers = IoWorkers(2)
     gate = threading.Event()
     blocked = workers.submit(0, gate.wait)
@@ -33,7 +33,7 @@ def test_keys_are_spread_over_threads_that_do_not_wait_for_each_other() -> None:
     workers.close()
 
 
-def test_results_and_errors_come_back() -> None:
+def test_results_and_errors_are_returned() -> None:
     workers = IoWorkers(1)
     assert workers.submit(0, divmod, 7, 2).result() == (3, 1)
     with pytest.raises(ZeroDivisionError):
@@ -42,7 +42,7 @@ def test_results_and_errors_come_back() -> None:
     workers.close()
 
 
-def test_the_queue_is_bounded_and_a_cancelled_piece_is_skipped() -> None:
+def test_queue_is_bounded_and_cancelled_work_is_skipped() -> None:
     workers = IoWorkers(1, pending_max=2)
     gate, started = threading.Event(), threading.Event()
 
@@ -55,7 +55,7 @@ def test_the_queue_is_bounded_and_a_cancelled_piece_is_skipped() -> None:
     ran: list[int] = []
     first = workers.submit(0, ran.append, 1)
     workers.submit(0, ran.append, 2)
-    with pytest.raises(WorkersFullError, match="2 pieces"):
+    with pytest.raises(WorkersFullError, match="2 tasks"):
         workers.submit(0, ran.append, 3)
     assert first.cancel()
     gate.set()
@@ -63,7 +63,7 @@ def test_the_queue_is_bounded_and_a_cancelled_piece_is_skipped() -> None:
     assert ran == [2]
 
 
-def test_close_finishes_what_was_submitted_and_takes_no_more() -> None:
+def test_close_finishes_submitted_work_and_refuses_more() -> None:
     workers = IoWorkers(2)
     done: list[int] = []
     for number in range(50):
@@ -74,14 +74,14 @@ def test_close_finishes_what_was_submitted_and_takes_no_more() -> None:
         workers.submit(0, done.append, 1)
 
 
-def test_nothing_runs_before_the_first_work() -> None:
+def test_threads_start_with_the_first_work() -> None:
     before = threading.active_count()
     workers = IoWorkers(4)
     assert threading.active_count() == before
     workers.close()
 
 
-def test_offers_are_done_in_order_and_declined_after_the_end() -> None:
+def test_offers_run_in_order_and_are_declined_after_close() -> None:
     workers = IoWorkers(1)
     seen: list[int] = []
     for number in range(HEAD_STARTS_MAX):
@@ -93,7 +93,7 @@ def test_offers_are_done_in_order_and_declined_after_the_end() -> None:
     assert seen == list(range(HEAD_STARTS_MAX))
 
 
-def test_an_offer_is_declined_where_much_waits_and_other_work_is_not() -> None:
+def test_offer_is_declined_on_a_long_queue_but_work_is_not() -> None:
     workers = IoWorkers(1)
     gate = threading.Event()
 

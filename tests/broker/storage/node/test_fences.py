@@ -40,7 +40,7 @@ def fences_of(journal: TypedJournal[pb.FenceEntry]) -> dict[int, pb.FenceEntry]:
     return {key[2]: entry for key, entry in found.items()}
 
 
-def test_the_newest_fence_of_an_epoch_holds_across_restarts() -> None:
+def test_newest_fence_of_an_epoch_survives_restarts() -> None:
     sim = new_disk()
     journal = open_journal(sim)
     journal.append([fence(1), fence(2), fence(9, epoch=5)])
@@ -63,7 +63,7 @@ def test_the_newest_fence_of_an_epoch_holds_across_restarts() -> None:
         (fence(5), pb.FenceEntry(topic_id=TOPIC_ID, partition=1, epoch=4, promised=pb.Ballot(round=7))),
     ],
 )
-def test_a_fence_never_goes_back(first: pb.FenceEntry, second: pb.FenceEntry) -> None:
+def test_fence_never_regresses(first: pb.FenceEntry, second: pb.FenceEntry) -> None:
     sim = new_disk()
     journal = open_journal(sim)
     with pytest.raises(AssertionError):
@@ -80,7 +80,7 @@ def test_a_fence_never_goes_back(first: pb.FenceEntry, second: pb.FenceEntry) ->
         open_journal(sim)
 
 
-def test_a_dropped_fence_may_come_back_as_it_likes() -> None:
+def test_dropped_fence_may_be_replaced_by_any_entry() -> None:
     journal = open_journal(new_disk())
     dropped = pb.FenceEntry(topic_id=TOPIC_ID, partition=1, epoch=4, dropped=True)
     journal.append([fence(5), dropped, fence(1)])

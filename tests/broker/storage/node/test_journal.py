@@ -48,7 +48,7 @@ def flipped(sim: SimDisk, content: bytes, at: int) -> SimDisk:
     return again
 
 
-def test_what_was_appended_comes_back_in_order() -> None:
+def test_appended_payloads_are_loaded_in_order() -> None:
     sim, payloads, _ = written()
     journal, found = open_journal(sim)
     assert found == payloads
@@ -58,7 +58,7 @@ def test_what_was_appended_comes_back_in_order() -> None:
     assert open_journal(sim)[1] == [*payloads, b"more"]
 
 
-def test_a_cut_or_flip_in_the_last_group_is_torn_and_before_it_damage() -> None:
+def test_truncation_or_flip_is_torn_in_the_last_group_and_damage_before_it() -> None:
     sim, payloads, starts = written(close=False)
     content = bytes(sim.node(PATH).current)
     end = open_journal(sim)[0].size_bytes - 64  # a mark since it was opened
@@ -132,7 +132,7 @@ def test_a_mark_that_fails_is_final() -> None:
     with pytest.raises(StorageFailedError, match="broken"):
         journal.mark()
     sim.fail = lambda what, path: None
-    with pytest.raises(StorageFailedError, match="takes nothing more"):
+    with pytest.raises(StorageFailedError, match="takes no more writes"):
         journal.append([b"y"])
     journal.close()
 
@@ -159,7 +159,7 @@ def test_a_bad_header_or_another_kind_is_damage() -> None:
 
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), cut=st.integers(0, 60))
-def test_power_cuts_lose_nothing_that_append_or_compact_returned(seed: int, cut: int) -> None:
+def test_power_loss_loses_nothing_that_append_or_compact_returned(seed: int, cut: int) -> None:
     random = Random(seed)
     sim = new_disk()
     sim.cut_at = sim.steps + cut
@@ -195,7 +195,7 @@ def test_the_reserve_takes_entries_when_the_disk_is_full() -> None:
     assert open_journal(sim.restart())[1] == taken
 
 
-def test_reserve_is_taken_again_when_there_is_space() -> None:
+def test_reserve_is_reallocated_when_there_is_space() -> None:
     sim = new_disk()
     journal, _ = open_journal(sim)
     assert journal.has_reserve()
@@ -229,14 +229,14 @@ def test_compaction_on_a_full_disk_leaves_the_old_file() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-def test_an_error_behind_the_rename_of_a_compaction_is_final(number: int) -> None:
+def test_error_after_the_rename_of_a_compaction_is_final(number: int) -> None:
     sim, payloads, _ = written()
     journal, _ = open_journal(sim)
     sim.fail = lambda what, path: OSError(number, "broken") if what == "sync_dir" else None
     with pytest.raises(StorageFailedError, match="broken"):
         journal.compact(payloads)
     sim.fail = lambda what, path: None
-    with pytest.raises(StorageFailedError, match="takes nothing more"):
+    with pytest.raises(StorageFailedError, match="takes no more writes"):
         journal.append([b"would go to a file without a name"])
     journal.close()
     assert open_journal(sim.restart())[1] == payloads
@@ -250,12 +250,12 @@ def test_a_failed_append_is_final(operation: str) -> None:
     with pytest.raises(StorageFailedError, match="broken"):
         journal.append([b"x"])
     sim.fail = lambda what, path: None
-    with pytest.raises(StorageFailedError, match="takes nothing more"):
+    with pytest.raises(StorageFailedError, match="takes no more writes"):
         journal.append([b"y"])
     assert open_journal(sim.restart())[1][: len(payloads)] == payloads
 
 
-def test_payloads_that_look_like_entries_do_not_count() -> None:
+def test_payloads_that_look_like_entries_are_ignored() -> None:
     sim, _, starts = written()
     entry = bytes(sim.node(PATH).current[starts[2] : starts[2] + 128])
     other = new_disk()
@@ -298,7 +298,7 @@ class Lives:
 
 
 @pytest.mark.parametrize("operation", ["sync", "sync_dir", "write", "rename"])
-def test_a_failure_anywhere_and_starts_after_it_lose_nothing_that_was_appended(operation: str) -> None:
+def test_disk_failure_anywhere_and_restarts_lose_nothing_appended(operation: str) -> None:
     for number in range(12):
         for seed in range(4):
             lives = Lives(seed)
@@ -312,7 +312,7 @@ def test_a_failure_anywhere_and_starts_after_it_lose_nothing_that_was_appended(o
             lives.live()
 
 
-def test_a_crash_at_each_step_of_a_start_after_a_failure_loses_nothing_that_was_appended() -> None:
+def test_crash_at_each_step_of_a_restart_after_a_failure_loses_nothing_appended() -> None:
     for cut in range(16):
         for seed in range(4):
             for power in (False, True):
@@ -331,7 +331,7 @@ def test_a_crash_at_each_step_of_a_start_after_a_failure_loses_nothing_that_was_
 
 
 @pytest.mark.parametrize("how", ["in compaction", "when it is made"])
-def test_a_kill_behind_a_rename_leaves_a_name_that_the_next_start_makes_durable(how: str) -> None:
+def test_start_after_a_kill_makes_a_renamed_journal_durable(how: str) -> None:
     for seed in range(8):
         sim = new_disk()
         if how == "in compaction":
@@ -345,7 +345,7 @@ def test_a_kill_behind_a_rename_leaves_a_name_that_the_next_start_makes_durable(
         assert open_journal(sim.power_cut(Random(seed)))[1][-1:] == [b"new"]
 
 
-def test_an_entry_behind_a_torn_one_does_not_come_back_although_zeroing_it_failed() -> None:
+def test_entry_after_a_torn_one_does_not_reappear_if_zeroing_failed() -> None:
     for seed in range(8):
         sim = new_disk()
         journal, _ = open_journal(sim)
@@ -365,14 +365,14 @@ def test_an_entry_behind_a_torn_one_does_not_come_back_although_zeroing_it_faile
         assert open_journal(sim.power_cut(Random(seed)))[1] == [b"T" * size_bytes]
 
 
-def test_one_that_is_missing_is_damaged_and_not_made_anew() -> None:
+def test_missing_journal_is_damage_and_is_not_recreated() -> None:
     sim = new_disk()
-    with pytest.raises(DamagedError, match=r"missing.*promised was in it.*--replace"):
+    with pytest.raises(DamagedError, match=r"missing.*held this node's promises.*--replace"):
         Journal.open(sim, PATH, MAGIC)
     assert not sim.exists(PATH)
 
 
-def test_one_is_made_over_an_empty_one_and_never_over_entries() -> None:
+def test_journal_is_created_over_an_empty_one_but_not_over_entries() -> None:
     sim, payloads, _ = written()
     with pytest.raises(DamagedError, match=f"holds {len(payloads)} entries"):
         Journal.make(sim, PATH, MAGIC)
@@ -387,8 +387,8 @@ def test_one_is_made_over_an_empty_one_and_never_over_entries() -> None:
         assert Journal.open(sim.power_cut(Random(cut)), PATH, MAGIC)[1] == []
 
 
-def test_a_full_disk_refuses_to_make_one() -> None:
+def test_full_disk_refuses_creation() -> None:
     sim = new_disk()
     sim.free_bytes = 10
-    with pytest.raises(DiskFullError, match="cannot be made"):
+    with pytest.raises(DiskFullError, match="cannot be created"):
         Journal.make(sim, PATH, MAGIC)

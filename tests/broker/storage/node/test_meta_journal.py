@@ -31,7 +31,7 @@ def open_journal(sim: SimDisk) -> TypedJournal[pb.ChainEntry]:
     return TypedJournal.open(sim, PATH, CHAINS)
 
 
-def test_chains_come_back_in_order_and_forgotten_ones_do_not() -> None:
+def test_chains_are_loaded_in_order_without_forgotten_ones() -> None:
     sim = new_disk()
     journal = open_journal(sim)
     journal.append(entries(0)[:1])
@@ -46,7 +46,7 @@ def test_chains_come_back_in_order_and_forgotten_ones_do_not() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"\xff\xff\xff", pb.ChainEntry(partition=3).SerializeToString()])
-def test_an_entry_that_means_nothing_is_damage(payload: bytes) -> None:
+def test_entry_of_unknown_kind_is_damage(payload: bytes) -> None:
     sim = new_disk()
     open_journal(sim).close()
     raw, _ = Journal.open(sim, PATH, CHAINS.magic)

@@ -15,7 +15,7 @@ def snapshot(applied: int) -> pb.MetaSnapshot:
     return pb.MetaSnapshot(applied=applied, meta=pb.TopicRecord(name="__meta"), records=[b"a", b"b" * applied])
 
 
-def test_the_newest_is_loaded(tmp_path: Path) -> None:
+def test_newest_snapshot_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "state"
     assert load_meta_snapshot(FS, path) is None
     for applied in (9, 3):
@@ -25,7 +25,7 @@ def test_the_newest_is_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 9, -1])
-def test_a_damaged_one_is_said_and_passed_over(tmp_path: Path, at: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_snapshot_is_logged_and_ignored(tmp_path: Path, at: int, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "state"
     save_meta_snapshot(FS, path, snapshot(5))
     data = bytearray(path.read_bytes())
@@ -35,7 +35,7 @@ def test_a_damaged_one_is_said_and_passed_over(tmp_path: Path, at: int, caplog: 
     assert "waits for __meta" in caplog.text
 
 
-def test_what_a_crash_left_unnamed_is_replaced(tmp_path: Path) -> None:
+def test_temporary_file_of_a_crash_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "state.new").write_bytes(b"x" * 1000)
     save_meta_snapshot(FS, tmp_path / "state", snapshot(1))
     assert load_meta_snapshot(FS, tmp_path / "state") == snapshot(1)

@@ -34,7 +34,7 @@ sys.stdin.read()
 """
 
 
-def test_a_new_directory_is_made_and_keeps_its_identity(tmp_path: Path) -> None:
+def test_new_directory_is_created_and_keeps_its_identity(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "data"
     assert is_new_dir(path)
     first = open_node_dir(path)
@@ -50,7 +50,7 @@ def test_a_new_directory_is_made_and_keeps_its_identity(tmp_path: Path) -> None:
     second.close()
 
 
-def test_a_name_may_be_given_once(tmp_path: Path) -> None:
+def test_node_id_may_be_given_once(tmp_path: Path) -> None:
     open_node_dir(tmp_path / "d", node_id="alpha").close()
     assert json.loads((tmp_path / "d" / "node.json").read_text())["node_id"] == "alpha"
     open_node_dir(tmp_path / "d", node_id="alpha").close()
@@ -58,14 +58,14 @@ def test_a_name_may_be_given_once(tmp_path: Path) -> None:
         open_node_dir(tmp_path / "d", node_id="beta")
 
 
-def test_another_process_holds_the_lock(tmp_path: Path) -> None:
+def test_directory_of_another_process_is_refused(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(NodeDirLockedError, match=f"id {holder.pid};"):
+        with pytest.raises(NodeDirLockedError, match=f"process {holder.pid};"):
             open_node_dir(tmp_path)
         holder.kill()
     open_node_dir(tmp_path).close()
@@ -85,13 +85,13 @@ def change(path: Path, **fields: object) -> None:
     (path / "node.json").write_text(json.dumps({**record, **fields}))
 
 
-def test_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_another_version_is_refused_and_unchanged(tmp_path: Path) -> None:
     open_node_dir(tmp_path).close()
     for version, age in ((4, "newer"), (0, "older")):
         change(tmp_path, format_version=version)
         before = (tmp_path / "node.json").read_bytes()
         with pytest.raises(
-            NodeDirError, match=f"format version {version}, this build reads 1 to 3; use the {age} build"
+            NodeDirError, match=f"format version {version}; this build reads 1 to 3; use the {age} build"
         ):
             open_node_dir(tmp_path)
         assert (tmp_path / "node.json").read_bytes() == before
@@ -127,7 +127,7 @@ def test_a_damaged_record_is_refused(tmp_path: Path, content: bytes) -> None:
         open_node_dir(tmp_path)
 
 
-def test_a_lost_part_is_refused(tmp_path: Path) -> None:
+def test_missing_part_is_refused(tmp_path: Path) -> None:
     open_node_dir(tmp_path).close()
     (tmp_path / "meta").rename(tmp_path / "lost+found")
     with pytest.raises(NodeDirError, match="meta"):
@@ -135,7 +135,7 @@ def test_a_lost_part_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has", ["a partition", "what is known of __meta", "promises"])
-def test_a_directory_with_data_and_without_its_record_is_not_a_new_one(tmp_path: Path, has: str) -> None:
+def test_directory_with_data_but_without_node_json_is_refused(tmp_path: Path, has: str) -> None:
     directory = open_node_dir(tmp_path)
     directory.close()
     if has == "a partition":
@@ -147,12 +147,12 @@ def test_a_directory_with_data_and_without_its_record_is_not_a_new_one(tmp_path:
     else:
         directory.meta_state.touch()
     (tmp_path / "node.json").unlink()
-    with pytest.raises(NodeDirError, match=r"has lost its node.json \(.*(events|state|entries).*--replace"):
+    with pytest.raises(NodeDirError, match=r"has data but no node.json \(.*(events|state|entries).*--replace"):
         open_node_dir(tmp_path)
     assert not (tmp_path / "node.json").exists()
 
 
-def test_a_new_directory_has_its_journals_before_its_record_says_so(tmp_path: Path) -> None:
+def test_journals_are_created_before_node_json(tmp_path: Path) -> None:
     directory = open_node_dir(tmp_path)
     directory.close()
     for magic, path in ((FENCES.magic, directory.fences), (CHAINS.magic, directory.meta_journal)):
@@ -164,7 +164,7 @@ def test_a_new_directory_has_its_journals_before_its_record_says_so(tmp_path: Pa
             Journal.open(RealFileSystem(), path, magic)
 
 
-def test_no_space_for_the_journals_is_no_directory() -> None:
+def test_full_disk_for_the_journals_leaves_no_node_json() -> None:
     sim = new_disk()
     sim.free_bytes = 100
     with pytest.raises(NodeDirError, match="no space"):
@@ -201,7 +201,7 @@ def test_a_reboot_counts_only_after_an_unclean_stop(tmp_path: Path, monkeypatch:
 CLUSTER = bytes(range(16))
 
 
-def test_a_founder_and_a_joiner_belong_to_the_cluster_that_they_are_given(tmp_path: Path) -> None:
+def test_founder_and_joiner_have_the_given_cluster_id(tmp_path: Path) -> None:
     founder = open_node_dir(tmp_path / "f", node_id="alpha", cluster_id=CLUSTER)
     joiner = open_node_dir(tmp_path / "j", cluster_id=CLUSTER)
     single = open_node_dir(tmp_path / "s")
@@ -216,7 +216,7 @@ def test_a_founder_and_a_joiner_belong_to_the_cluster_that_they_are_given(tmp_pa
         again.close()
 
 
-def test_a_directory_of_another_cluster_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_directory_of_another_cluster_is_refused_and_unchanged(tmp_path: Path) -> None:
     open_node_dir(tmp_path).close()
     before = (tmp_path / "node.json").read_bytes()
     with pytest.raises(NodeDirError, match=f"belongs to the cluster [0-9a-f]{{32}}, not to {CLUSTER.hex()}"):
@@ -224,7 +224,7 @@ def test_a_directory_of_another_cluster_is_refused_and_left_alone(tmp_path: Path
     assert (tmp_path / "node.json").read_bytes() == before
 
 
-def test_an_admission_outlasts_crashes_and_starting_often_is_none(tmp_path: Path) -> None:
+def test_admission_survives_crashes_and_repeated_starts_do_not_admit(tmp_path: Path) -> None:
     for _ in range(3):
         directory = open_node_dir(tmp_path, node_id="alpha", cluster_id=CLUSTER)
         assert not directory.admitted
@@ -243,7 +243,7 @@ def test_an_admission_outlasts_crashes_and_starting_often_is_none(tmp_path: Path
     assert (record["admitted"], record["stopped_cleanly"]) == (True, True)
 
 
-def test_a_directory_from_before_there_were_clusters_is_admitted(tmp_path: Path) -> None:
+def test_directory_older_than_clusters_is_admitted(tmp_path: Path) -> None:
     open_node_dir(tmp_path).close()
     record = json.loads((tmp_path / "node.json").read_text())
     for key in ("admitted", "directory_id", "bound"):
@@ -254,7 +254,7 @@ def test_a_directory_from_before_there_were_clusters_is_admitted(tmp_path: Path)
     directory.close()
 
 
-def test_a_directory_has_an_id_that_no_other_has_and_keeps_it(tmp_path: Path) -> None:
+def test_directory_id_is_unique_and_permanent(tmp_path: Path) -> None:
     one = open_node_dir(tmp_path / "one", node_id="alpha", cluster_id=CLUSTER)
     other = open_node_dir(tmp_path / "other", node_id="alpha", cluster_id=CLUSTER)
     assert len(one.directory_id) == 16
@@ -266,7 +266,7 @@ def test_a_directory_has_an_id_that_no_other_has_and_keeps_it(tmp_path: Path) ->
     again.close()
 
 
-def test_a_directory_of_the_first_version_gets_an_id_and_is_as_admitted_as_it_was(tmp_path: Path) -> None:
+def test_directory_of_version_1_gets_an_id_and_keeps_its_admission(tmp_path: Path) -> None:
     for admitted in (True, False):
         path = tmp_path / str(admitted)
         open_node_dir(path, node_id="alpha", cluster_id=CLUSTER).close()
@@ -282,7 +282,7 @@ def test_a_directory_of_the_first_version_gets_an_id_and_is_as_admitted_as_it_wa
         assert json.loads((path / "node.json").read_text())["format_version"] == 3
 
 
-def test_a_founder_is_bound_once_and_for_all(tmp_path: Path) -> None:
+def test_founder_binding_is_permanent(tmp_path: Path) -> None:
     directory = open_node_dir(tmp_path, node_id="alpha", cluster_id=CLUSTER)
     assert directory.bound("beta") == b""
     assert directory.bind("beta", b"1" * 16) == b"1" * 16
@@ -297,7 +297,7 @@ def test_a_founder_is_bound_once_and_for_all(tmp_path: Path) -> None:
     again.close()
 
 
-def test_what_threads_write_at_once_is_all_there(tmp_path: Path) -> None:
+def test_concurrent_writes_of_threads_are_all_kept(tmp_path: Path) -> None:
     directory = open_node_dir(tmp_path, node_id="alpha", cluster_id=CLUSTER)
     founders = [f"founder-{number}" for number in range(20)]
     with ThreadPoolExecutor(8) as threads:
@@ -311,17 +311,17 @@ def test_what_threads_write_at_once_is_all_there(tmp_path: Path) -> None:
     again.close()
 
 
-def test_there_is_an_end_to_bindings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_bindings_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_dir, "NODES_MAX", 1)
     directory = open_node_dir(tmp_path, node_id="alpha", cluster_id=CLUSTER)
     directory.bind("beta", b"1" * 16)
-    with pytest.raises(NodeDirError, match="bindings of 1 founders"):
+    with pytest.raises(NodeDirError, match="1 founder bindings"):
         directory.bind("gamma", b"1" * 16)
     assert directory.bind("beta", b"2" * 16) == b"1" * 16
     directory.close()
 
 
-def test_a_binding_that_was_told_outlasts_a_power_cut() -> None:
+def test_returned_binding_survives_power_loss() -> None:
     """Before that, the answer was not given: the next question may bind another directory."""
     for cut in range(40):
         sim = new_disk()
@@ -342,7 +342,7 @@ def test_a_binding_that_was_told_outlasts_a_power_cut() -> None:
         raise AssertionError("it was never bound")
 
 
-def test_a_replacement_gets_an_id_of_its_own_and_an_empty_directory(tmp_path: Path) -> None:
+def test_replacement_gets_a_new_id_and_needs_an_empty_directory(tmp_path: Path) -> None:
     open_node_dir(tmp_path / "old", node_id="alpha", cluster_id=CLUSTER).close()
     with pytest.raises(NodeDirError, match="'alpha' itself: start it without --replace"):
         open_node_dir(tmp_path / "old", node_id="alpha", cluster_id=CLUSTER, replaces=True)
@@ -354,7 +354,7 @@ def test_a_replacement_gets_an_id_of_its_own_and_an_empty_directory(tmp_path: Pa
     again.close()
 
 
-def test_power_cuts_around_an_admission_lose_nothing_else() -> None:
+def test_power_loss_around_an_admission_loses_nothing_else() -> None:
     for cut in range(40):
         sim = new_disk()
         path = Path("/home/data")
@@ -373,7 +373,7 @@ def test_power_cuts_around_an_admission_lose_nothing_else() -> None:
         raise AssertionError("it never was admitted")
 
 
-def test_power_cuts_never_lose_or_repeat_an_incarnation() -> None:
+def test_power_loss_never_loses_or_repeats_an_incarnation() -> None:
     for cut in range(40):
         sim = new_disk()
         path = Path("/home/data")
@@ -393,7 +393,7 @@ def test_power_cuts_never_lose_or_repeat_an_incarnation() -> None:
         raise AssertionError("it never opened")
 
 
-def test_power_cuts_while_it_is_new_leave_something_that_can_be_opened() -> None:
+def test_power_loss_during_creation_leaves_an_openable_directory() -> None:
     for cut in range(40):
         sim = new_disk()
         sim.cut_at = sim.steps + cut
@@ -409,7 +409,7 @@ def test_power_cuts_while_it_is_new_leave_something_that_can_be_opened() -> None
         raise AssertionError("it never opened")
 
 
-def test_a_first_start_that_is_killed_leaves_nothing_that_a_later_power_cut_takes() -> None:
+def test_killed_first_start_leaves_only_durable_names() -> None:
     """What the second start finds it did not make itself, so nobody but it makes those names durable."""
     path = Path("/home/of/nodes/data")
     for cut in range(60):

@@ -46,7 +46,7 @@ def open_chains(sim: SimDisk) -> TypedJournal[pb.ChainEntry]:
     return TypedJournal.open(sim, PATH, CHAINS)
 
 
-def test_the_caller_s_message_may_change_afterwards() -> None:
+def test_caller_may_change_its_message_after_append() -> None:
     journal = open_fences(new_disk())
     entry = fence(5)
     journal.append([entry])
@@ -54,7 +54,7 @@ def test_the_caller_s_message_may_change_afterwards() -> None:
     assert journal.load() == [fence(5)]
 
 
-def test_what_was_replaced_is_compacted_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_entries_are_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(typed_journal, "COMPACT_AFTER_BYTES", 5_000)
     sim = new_disk()
     journal = open_fences(sim)
@@ -64,7 +64,7 @@ def test_what_was_replaced_is_compacted_away(monkeypatch: pytest.MonkeyPatch) ->
     assert open_fences(sim.restart()).load() == [fence(299)]
 
 
-def test_what_was_ended_is_compacted_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ended_keys_are_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(typed_journal, "COMPACT_AFTER_BYTES", 10_000)
     sim = new_disk()
     journal = open_chains(sim)
@@ -76,7 +76,7 @@ def test_what_was_ended_is_compacted_away(monkeypatch: pytest.MonkeyPatch) -> No
     assert open_chains(sim.restart()).load() == chain(0)
 
 
-def test_a_journal_that_is_mostly_live_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mostly_live_journal_is_not_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(typed_journal, "COMPACT_AFTER_BYTES", 5_000)
     journal = open_chains(new_disk())
     sizes = [journal._journal.size_bytes]
@@ -88,7 +88,7 @@ def test_a_journal_that_is_mostly_live_is_left_as_it_is(monkeypatch: pytest.Monk
     assert journal._journal.size_bytes > sizes[-1] > 5_000
 
 
-def test_what_was_dead_before_a_restart_counts_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_bytes_are_counted_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = new_disk()
     journal = open_chains(sim)
     for partition in range(10):
@@ -102,7 +102,7 @@ def test_what_was_dead_before_a_restart_counts_after_it(monkeypatch: pytest.Monk
     assert again.load() == chain(20)[:1]
 
 
-def test_a_disk_without_space_for_compaction_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_for_compaction_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(typed_journal, "COMPACT_AFTER_BYTES", 5_000)
     sim = new_disk()
     journal = open_fences(sim)
@@ -122,7 +122,7 @@ def test_a_disk_without_space_for_compaction_changes_nothing(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("opened", "magic"), [(open_fences, FENCES.magic), (open_chains, CHAINS.magic)])
-def test_an_entry_that_does_not_decode_is_damage(opened: Callable[[SimDisk], TypedJournal[Any]], magic: bytes) -> None:
+def test_undecodable_entry_is_damage(opened: Callable[[SimDisk], TypedJournal[Any]], magic: bytes) -> None:
     sim = new_disk()
     opened(sim).close()
     raw, _ = Journal.open(sim, PATH, magic)

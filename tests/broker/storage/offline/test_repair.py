@@ -47,7 +47,7 @@ def rotten(
                 chains.append([pb.ChainEntry(topic_id=ID, decision=decision)])
 
 
-def test_a_log_that_is_missing_cannot_be_cut(tmp_path: Path) -> None:
+def test_missing_log_cannot_be_repaired(tmp_path: Path) -> None:
     rotten(tmp_path, epoch=1)
     (directory,) = (path for path in (tmp_path / "partitions").iterdir() if path.is_dir())
     shutil.rmtree(directory)
@@ -61,7 +61,7 @@ def one(path: Path, *, apply: bool = True) -> Repair:
 
 
 @pytest.mark.parametrize("decided", [False, True])
-def test_what_other_nodes_hold_they_give_back(tmp_path: Path, *, decided: bool) -> None:
+def test_log_with_other_replicas_is_not_truncated(tmp_path: Path, *, decided: bool) -> None:
     rotten(tmp_path, epoch=1, placement=("me", "you"), decided=decided)
     found = one(tmp_path)
     assert (found.others, found.epoch, found.kept) == (["you"], None, None)
@@ -69,7 +69,7 @@ def test_what_other_nodes_hold_they_give_back(tmp_path: Path, *, decided: bool) 
 
 
 @pytest.mark.parametrize("decided", [False, True])
-def test_the_newest_epoch_is_cut(tmp_path: Path, *, decided: bool) -> None:
+def test_newest_epoch_is_truncated(tmp_path: Path, *, decided: bool) -> None:
     rotten(tmp_path, epoch=1, decided=decided)
     told = one(tmp_path, apply=False)
     assert (told.epoch, told.end_offset, told.kept) == (1, 4, None)
@@ -80,20 +80,20 @@ def test_the_newest_epoch_is_cut(tmp_path: Path, *, decided: bool) -> None:
     assert list(repair(tmp_path, apply=True)) == []
 
 
-def test_an_older_epoch_is_not_cut(tmp_path: Path) -> None:
+def test_older_epoch_is_not_truncated(tmp_path: Path) -> None:
     rotten(tmp_path, epoch=0)
     found = one(tmp_path)
     assert (found.others, found.epoch, found.kept) == ([], None, None)
 
 
-def test_an_epoch_whose_end_is_decided_is_not_cut_although_it_is_the_newest_on_the_disk(tmp_path: Path) -> None:
+def test_epoch_with_a_decided_end_is_not_truncated(tmp_path: Path) -> None:
     """The next one has begun, and nothing was written to it yet."""
     rotten(tmp_path, epoch=1, open_epoch=2, decided=True)
     found = one(tmp_path)
     assert (found.others, found.epoch, found.kept) == ([], None, None)
 
 
-def test_a_cut_without_space_for_its_note_leaves_no_copy(tmp_path: Path) -> None:
+def test_full_disk_for_the_repair_marker_leaves_no_copy(tmp_path: Path) -> None:
     rotten(tmp_path, epoch=1)
 
     class Full(FaultyDisk):
@@ -109,7 +109,7 @@ def test_a_cut_without_space_for_its_note_leaves_no_copy(tmp_path: Path) -> None
     assert one(tmp_path).kept is not None
 
 
-def test_without_space_for_what_was_there_nothing_is_cut(tmp_path: Path) -> None:
+def test_full_disk_for_the_copy_prevents_truncation(tmp_path: Path) -> None:
     rotten(tmp_path, epoch=1)
     before = one(tmp_path, apply=False)
 
@@ -119,7 +119,7 @@ def test_without_space_for_what_was_there_nothing_is_cut(tmp_path: Path) -> None
                 raise OSError(errno.ENOSPC, "no space left on device")
             return super().open(path, create=create)
 
-    with pytest.raises(DiskFullError, match="cannot be kept aside"):
+    with pytest.raises(DiskFullError, match="cannot be copied before the repair"):
         list(repair(tmp_path, apply=True, fs=Full()))
     assert one(tmp_path, apply=False) == before
     assert one(tmp_path).kept is not None, "a copy that was cut short is no hindrance"

@@ -51,7 +51,7 @@ def messages(reports: list[SegmentReport]) -> list[tuple[str, str]]:
     return [(finding.severity, finding.message) for report in reports for finding in report.findings]
 
 
-def test_sound_files_give_a_report_each_and_no_finding() -> None:
+def test_valid_files_have_a_report_without_findings() -> None:
     sim = filled()
     reports = walk(sim)
     assert messages(reports) == []
@@ -63,7 +63,7 @@ def test_sound_files_give_a_report_each_and_no_finding() -> None:
     assert reports[-1].max_timestamp_us == 11
 
 
-def test_any_level_may_be_walked() -> None:
+def test_any_directory_level_can_be_verified() -> None:
     sim = filled()
     count = len(walk(sim))
     assert len(walk(sim, DIRECTORY)) == count
@@ -78,7 +78,7 @@ def test_any_level_may_be_walked() -> None:
         walk(sim, HOME / "empty")
 
 
-def test_rot_torn_tails_and_notes_are_told_apart() -> None:
+def test_rot_torn_tails_and_notes_are_distinguished() -> None:
     sim = filled()
     segments = sim.files(DIRECTORY / "epoch-00000001", ".seg")
     sim.node(segments[0]).current[300] ^= 1
@@ -94,10 +94,10 @@ def test_rot_torn_tails_and_notes_are_told_apart() -> None:
 
     sim = filled()
     sim.node(sim.files(DIRECTORY / "epoch-00000000", ".idx")[0]).current[70] ^= 1
-    assert messages(walk(sim)) == [("note", "the index does not check; it is rebuilt when needed")]
+    assert messages(walk(sim)) == [("note", "the index is corrupt; it is rebuilt when needed")]
 
 
-def test_indexes_of_keys_are_named_or_noted() -> None:
+def test_valid_key_indexes_are_reported_and_invalid_ones_noted() -> None:
     sim = new_disk()
     log = open_partition(sim)
     log.indexes.switch(frozenset({"key"}))
@@ -114,7 +114,7 @@ def test_indexes_of_keys_are_named_or_noted() -> None:
     assert [report.indexes for report in walk(sim)] == [[], [], ["key"], []]
 
 
-def test_a_segment_that_was_begun_is_walked_and_one_without_a_header_is_no_damage() -> None:
+def test_segment_with_temporary_name_is_verified_and_without_header_not_damage() -> None:
     sim = filled()
     newest = sim.files(DIRECTORY / "epoch-00000001", ".seg")[-1]
     records = sum(report.records for report in walk(sim))
@@ -130,7 +130,7 @@ def test_a_segment_that_was_begun_is_walked_and_one_without_a_header_is_no_damag
     assert messages(walk(sim)) == []
 
 
-def test_a_bad_header_a_hole_and_a_stranger_are_damage() -> None:
+def test_bad_header_gap_and_foreign_segment_are_damage() -> None:
     sim = filled()
     segments = sim.files(DIRECTORY / "epoch-00000000", ".seg")
     sim.node(segments[1]).current[0] ^= 1
@@ -176,7 +176,7 @@ def test_copies_beside_the_log_are_listed_and_their_faults_are_notes() -> None:
     assert {severity for severity, _ in messages(walk(sim))} == {"note"}
 
 
-def test_versions_of_compacted_epochs_are_told_apart() -> None:
+def test_versions_of_compacted_epochs_are_distinguished() -> None:
     sim = new_disk()
     log = open_partition(sim)
     for epoch in range(3):
@@ -214,7 +214,7 @@ def copy_dir(sim: SimDisk, source: Path, target: Path) -> None:
             new.pwritev([old.pread(old.size(), 0)], 0)
 
 
-def test_a_partition_of_which_only_copies_are_left_is_walked() -> None:
+def test_partition_with_only_copies_is_verified() -> None:
     sim = new_disk()
     log = open_partition(sim)
     log.start_epoch(4, 0)
@@ -226,16 +226,16 @@ def test_a_partition_of_which_only_copies_are_left_is_walked() -> None:
     for path in (HOME, DIRECTORY):
         (report,) = walk(sim, path)
         assert report.role == "aside"
-        assert ["nothing has replaced it" in message for _, message in messages([report])] == [True]
+        assert ["has not been replaced" in message for _, message in messages([report])] == [True]
         assert not report.is_sound
 
 
-def test_a_repair_that_is_not_finished_is_damage() -> None:
+def test_unfinished_repair_is_damage() -> None:
     sim = filled()
     newest = sim.files(DIRECTORY / "epoch-00000001", ".seg")[-1]
     sim.node(newest).current[300] ^= 1
     log = open_partition(sim)
-    log.repair.cut_to_good(1)
+    log.repair.truncate_to_valid_prefix(1)
     log.close()
     (message,) = [message for severity, message in messages(walk(sim)) if severity == "damage"]
     assert "not been fetched" in message

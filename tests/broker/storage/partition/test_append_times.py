@@ -81,7 +81,7 @@ def test_nothing_is_expired_without_a_time() -> None:
         (50, 5, 0, 0, False),
     ],
 )
-def test_a_segment_is_expired_when_its_youngest_batch_is(
+def test_segment_expires_with_its_newest_batch(
     before_us: int, expired_below: int, oldest_end: int, oldest_last_us: int, is_rolled: bool
 ) -> None:
     found = three_segments(new_disk()).times.look(before_us)
@@ -104,7 +104,7 @@ def test_ages_go_across_epochs_and_restarts() -> None:
         assert (found.expired_below, found.oldest_end, found.newest_first_us, found.newest_us) == (5, 6, 60, 60)
 
 
-def test_a_segment_that_grows_is_young_again() -> None:
+def test_growing_segment_is_not_expired() -> None:
     log = three_segments(new_disk())
     assert log.times.look(50).expired_below == 5
     append_at(log, 60)
@@ -113,7 +113,7 @@ def test_a_segment_that_grows_is_young_again() -> None:
     assert (found.newest_first_us, found.newest_us) == (40, 60)
 
 
-def test_what_is_known_is_not_read_again(reads: list[int]) -> None:
+def test_known_times_are_not_read_again(reads: list[int]) -> None:
     log = three_segments(new_disk())
     reads.clear()
     log.times.look(None)
@@ -128,7 +128,7 @@ def test_what_is_known_is_not_read_again(reads: list[int]) -> None:
     assert reads == [5], "one header tells of what has grown"
 
 
-def test_what_is_deleted_is_not_looked_at() -> None:
+def test_deleted_segments_are_not_read() -> None:
     log = three_segments(new_disk())
     log.times.look(20)
     log.delete_before(2)
@@ -137,7 +137,7 @@ def test_what_is_deleted_is_not_looked_at() -> None:
     assert log.times.at(0) == 30, "the first behind what was asked for"
 
 
-def test_a_record_was_appended_with_its_batch() -> None:
+def test_record_has_the_append_time_of_its_batch() -> None:
     log = open_partition(new_disk())
     log.start_epoch(0, 0)
     append_at(log, 10, 20, records=3)

@@ -19,7 +19,7 @@ from tidelog_broker.storage.partition.compaction_pass import Terms
 from tidelog_proto.errors import ProtocolError
 
 
-def test_a_reader_that_holds_an_older_version_goes_on_with_the_newer() -> None:
+def test_reader_of_an_older_version_continues_with_the_newer() -> None:
     log = open_partition(new_disk())
     keyed_epochs(log, Random(8), epochs=3)
     end = log.epochs[-1].start_offset
@@ -30,7 +30,7 @@ def test_a_reader_that_holds_an_older_version_goes_on_with_the_newer() -> None:
     assert log.reader.read(0, 1000, limit_offset=end).batches
 
 
-def test_a_crash_at_any_instant_leaves_one_version_or_the_other() -> None:
+def test_crash_at_any_step_leaves_one_of_the_versions() -> None:
     """Power goes at every operation of making versions and of putting them in place; a later pass ends as the first."""
     random, number = Random(11), 0
     for number in range(10_000):

@@ -31,7 +31,7 @@ def some_terms(random: Random, log: PartitionLog) -> Terms:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_pass_leaves_what_a_model_leaves(seed: int) -> None:
+def test_pass_keeps_the_same_records_as_a_model(seed: int) -> None:
     random = Random(seed)
     sim = new_disk()
     log = open_partition(sim)
@@ -67,7 +67,7 @@ def test_pass_keeps_a_record_at_the_floor_and_drops_the_one_before_it(floor: int
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_replica_that_missed_passes_ends_where_the_others_are(seed: int) -> None:
+def test_replica_that_missed_passes_converges(seed: int) -> None:
     """Bytes and digests, not only records: whatever passes a copy has been through, the newest decides."""
     random = Random(seed)
     logs = [open_partition(new_disk()) for _ in range(2)]
@@ -85,7 +85,7 @@ def test_a_replica_that_missed_passes_ends_where_the_others_are(seed: int) -> No
     assert read_all(often) == read_all(once)
 
 
-def test_many_keys_are_looked_at_in_slices_and_stretches() -> None:
+def test_many_keys_are_processed_in_slices_and_ranges() -> None:
     sim = new_disk()
     log = open_partition(sim, segment_bytes=1 << 16)
     log.start_epoch(0, 0)
@@ -104,9 +104,7 @@ def test_many_keys_are_looked_at_in_slices_and_stretches() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_pass_with_a_table_that_outgrows_its_memory_leaves_what_a_model_leaves(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pass_beyond_its_memory_keeps_the_same_records_as_a_model(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction_pass, "MERGE_ROWS", 8)
     monkeypatch.setattr(compaction_pass, "SLICES_MAX", 16)
     random = Random(seed)
@@ -124,7 +122,7 @@ def test_pass_with_a_table_that_outgrows_its_memory_leaves_what_a_model_leaves(
     assert all_records(log) == expected(before, terms.horizon, terms)
 
 
-def test_pass_ends_although_one_key_alone_outgrows_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pass_ends_even_if_one_key_exceeds_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction_pass, "MERGE_ROWS", 1)
     monkeypatch.setattr(compaction_pass, "SLICES_MAX", 4)
     log = open_partition(new_disk())
@@ -141,7 +139,7 @@ def test_pass_ends_although_one_key_alone_outgrows_its_memory(monkeypatch: pytes
     assert [record.offset for record in all_records(log)] == [1, 2]
 
 
-def test_a_pass_that_is_stopped_leaves_nothing() -> None:
+def test_stopped_pass_leaves_nothing() -> None:
     sim = new_disk()
     log = open_partition(sim)
     keyed_epochs(log, Random(3), epochs=3)
@@ -163,7 +161,7 @@ def test_a_pass_that_is_stopped_leaves_nothing() -> None:
     assert (read_all(log), sim.list_dir(log.directory)) == (before, names)
 
 
-def test_a_front_that_retention_has_deleted_is_covered() -> None:
+def test_deleted_beginning_is_covered_by_a_span() -> None:
     sim = new_disk()
     log = open_partition(sim, segment_bytes=2048)
     log.start_epoch(0, 0)
@@ -183,7 +181,7 @@ def test_a_front_that_retention_has_deleted_is_covered() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_an_epoch_that_fits_no_batch_stays_with_the_tombstones_behind_it(
+def test_epoch_that_fits_no_batch_is_unchanged_with_later_tombstones(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = Random(seed)

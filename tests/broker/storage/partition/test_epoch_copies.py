@@ -38,7 +38,7 @@ def with_hole(sim: SimDisk) -> PartitionLog:
 ALL = [raw for one in HISTORY for raw in one.batches]
 
 
-def test_filling_newest_first_extends_what_can_be_read_downwards() -> None:
+def test_filling_newest_first_extends_the_readable_log_downwards() -> None:
     sim = new_disk()
     log = with_hole(sim)
     assert list(log.copies.fill_epochs) == [0, 1]
@@ -51,7 +51,7 @@ def test_filling_newest_first_extends_what_can_be_read_downwards() -> None:
     assert list(log.copies.fill_epochs) == []
 
 
-def test_a_copy_that_is_complete_before_the_next_epoch_begins_comes_into_use_with_that() -> None:
+def test_complete_copy_is_added_when_the_next_epoch_begins() -> None:
     log = open_partition(new_disk())
     log.start_epoch(1, HISTORY[1].start_offset)
     copy(log, HISTORY[1].batches[:3])
@@ -63,7 +63,7 @@ def test_a_copy_that_is_complete_before_the_next_epoch_begins_comes_into_use_wit
     assert read_all(log) == HISTORY[3].batches + HISTORY[4].batches
 
 
-def test_filling_oldest_first_comes_into_use_with_the_last_one() -> None:
+def test_filling_oldest_first_is_added_with_the_last_copy() -> None:
     log = with_hole(new_disk())
     for epoch in (0, 1, 2):
         assert not fill(log, HISTORY[epoch])
@@ -74,7 +74,7 @@ def test_filling_oldest_first_comes_into_use_with_the_last_one() -> None:
     assert read_all(log) == ALL
 
 
-def test_a_prefix_and_a_whole_copy_are_not_fetched_again() -> None:
+def test_prefix_and_complete_copy_are_not_fetched_again() -> None:
     log = with_hole(new_disk())
     one = HISTORY[1]
     position = log.copies.begin_fill(1, one.start_offset, one.end_offset, one.end_digest)
@@ -84,7 +84,7 @@ def test_a_prefix_and_a_whole_copy_are_not_fetched_again() -> None:
     assert log.copies.fill_position(0) == (zero.end_offset, zero.end_digest)
 
 
-def test_a_fill_that_is_begun_again_with_another_end_takes_that() -> None:
+def test_fill_restarted_with_another_end_uses_it() -> None:
     log = with_hole(new_disk())
     one = HISTORY[1]
     cut = unpack_header(one.batches[1])
@@ -94,7 +94,7 @@ def test_a_fill_that_is_begun_again_with_another_end_takes_that() -> None:
     assert log.copies.begin_fill(1, one.start_offset, cut.end_offset, cut.digest) == (cut.end_offset, cut.digest)
 
 
-def test_a_fill_may_be_abandoned_and_must_be_begun() -> None:
+def test_fill_can_be_abandoned_and_must_be_begun() -> None:
     sim = new_disk()
     log = with_hole(sim)
     log.copies.abandon_fill(0)
@@ -121,7 +121,7 @@ def test_a_node_without_the_active_epoch_may_hold_sealed_ones() -> None:
     assert {one.state for one in log.epochs} == {"sealed"}
 
 
-def test_the_newest_epoch_that_ends_too_soon_is_gone_on_with() -> None:
+def test_newest_epoch_that_ends_too_early_is_resumed() -> None:
     for crash in (False, True):
         sim = new_disk()
         log = open_partition(sim)
@@ -140,7 +140,7 @@ def test_the_newest_epoch_that_ends_too_soon_is_gone_on_with() -> None:
         log.start_epoch(2, one.end_offset)
 
 
-def test_an_empty_epoch_is_filled_wherever_it_lies() -> None:
+def test_empty_epoch_is_filled_anywhere() -> None:
     log = open_partition(new_disk())
     log.start_epoch(3, 0)
     copy(log, [bytes(one) for one in stamped([batch()], 3, 0)])
@@ -151,7 +151,7 @@ def test_an_empty_epoch_is_filled_wherever_it_lies() -> None:
     assert list(log.copies.fill_epochs) == []
 
 
-def test_retention_takes_what_is_filled_first() -> None:
+def test_retention_deletes_old_fills_first() -> None:
     sim = new_disk()
     log = with_hole(sim)
     fill(log, HISTORY[2])
@@ -166,7 +166,7 @@ def test_retention_takes_what_is_filled_first() -> None:
     assert sorted(name for name in sim.list_dir(DIRECTORY) if name.startswith("epoch")) == ["epoch-00000004"]
 
 
-def test_a_log_in_front_of_a_hole_that_retention_has_made_gives_way_to_the_copy_behind_it() -> None:
+def test_log_before_a_permanent_gap_is_replaced_by_the_copy_after_it() -> None:
     log = open_partition(new_disk())
     log.start_epoch(0, 0)
     copy(log, HISTORY[0].batches)
@@ -182,7 +182,7 @@ def test_a_log_in_front_of_a_hole_that_retention_has_made_gives_way_to_the_copy_
     assert list(log.copies.fill_epochs) == []
 
 
-def test_an_empty_epoch_in_front_of_a_hole_that_nothing_fills_is_overtaken_too() -> None:
+def test_empty_epoch_before_a_permanent_gap_is_replaced() -> None:
     log = open_partition(new_disk())
     log.start_epoch(0, 0)
     behind = HISTORY[4]
@@ -194,7 +194,7 @@ def test_an_empty_epoch_in_front_of_a_hole_that_nothing_fills_is_overtaken_too()
     assert (log.start_offset, log.end_offset) == (behind.start_offset, behind.end_offset)
 
 
-def test_power_cuts_while_a_copy_comes_into_the_log() -> None:
+def test_power_loss_while_a_copy_is_added() -> None:
     for cut in range(60):
         sim = new_disk()
         log = with_hole(sim)
@@ -215,7 +215,7 @@ def test_power_cuts_while_a_copy_comes_into_the_log() -> None:
     raise AssertionError("the copy never came in")
 
 
-def test_truncating_takes_snapshots_of_the_tail_along() -> None:
+def test_truncation_removes_snapshots_of_the_tail() -> None:
     log = open_partition(new_disk())
     log.start_epoch(0, 0)
     copy(log, HISTORY[0].batches)
@@ -234,7 +234,7 @@ def test_truncating_takes_snapshots_of_the_tail_along() -> None:
         log.truncate_epoch(-1, 0)
 
 
-def test_a_real_disk_does_what_the_simulated_one_does(tmp_path: Path) -> None:
+def test_real_disk_behaves_like_the_simulated_one(tmp_path: Path) -> None:
     preallocator = IoWorkers(1, name="preallocate")
     disk = Disk(preallocator=preallocator)
 
@@ -290,7 +290,7 @@ def test_a_damaged_sealed_epoch_is_set_aside_and_fetched_again() -> None:
     assert sim.open_files == 0
 
 
-def test_an_unreadable_sealed_epoch_leaves_what_is_newer_readable_and_can_be_set_aside() -> None:
+def test_unreadable_sealed_epoch_leaves_newer_ones_readable() -> None:
     sim = new_disk()
     whole(sim, HISTORY).close()
     sim.node(sim.files(DIRECTORY / "epoch-00000002", ".seg")[0]).current[0] ^= 1
@@ -308,7 +308,7 @@ def test_an_unreadable_sealed_epoch_leaves_what_is_newer_readable_and_can_be_set
     assert read_all(log) == ALL
 
 
-def test_the_newest_epoch_set_aside_is_limbo_until_a_copy_or_a_successor_is_there() -> None:
+def test_newest_epoch_set_aside_is_limbo_until_replaced() -> None:
     for unreadable in (False, True):
         for by_fill in (False, True):
             sim = new_disk()
@@ -337,7 +337,7 @@ def test_the_newest_epoch_set_aside_is_limbo_until_a_copy_or_a_successor_is_ther
             assert open_partition(sim.power_cut(Random(1))).limbo is None
 
 
-def test_power_cuts_while_a_copy_is_set_aside() -> None:
+def test_power_loss_while_a_copy_is_set_aside() -> None:
     for epoch in (1, 4):
         for cut in range(60):
             sim = new_disk()
@@ -364,7 +364,7 @@ def test_power_cuts_while_a_copy_is_set_aside() -> None:
 
 
 @pytest.mark.parametrize("operation", ["rename", "sync_dir"])
-def test_a_disk_that_fails_is_said_plainly(operation: str) -> None:
+def test_disk_failure_is_reported(operation: str) -> None:
     sim = new_disk()
     log = with_hole(sim)
     three = HISTORY[3]

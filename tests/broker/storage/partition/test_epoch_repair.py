@@ -21,7 +21,7 @@ HISTORY = decided(Random(5), epochs=5, batches_min=6, batches_max=9)
 ALL = [raw for one in HISTORY for raw in one.batches]
 
 
-def test_the_newest_epoch_is_cut_in_front_of_its_damage_and_repaired() -> None:
+def test_newest_epoch_is_truncated_at_its_damage_and_repaired() -> None:
     sim = new_disk()
     whole(sim, HISTORY).close()
     rot(sim, HISTORY[4], 3)
@@ -29,8 +29,8 @@ def test_the_newest_epoch_is_cut_in_front_of_its_damage_and_repaired() -> None:
     assert log.repair.repairable_end(3) is None
     end = log.repair.repairable_end(4)
     assert end == (unpack_header(HISTORY[4].batches[2]).end_offset, unpack_header(HISTORY[4].batches[2]).digest)
-    assert log.repair.cut_to_good(4) == end
-    assert log.repair.cut_to_good(4) == end
+    assert log.repair.truncate_to_valid_prefix(4) == end
+    assert log.repair.truncate_to_valid_prefix(4) == end
     with pytest.raises(LimboError):
         log.ensure_space(64)
     with pytest.raises(ProtocolError):
@@ -48,7 +48,7 @@ def test_the_newest_epoch_is_cut_in_front_of_its_damage_and_repaired() -> None:
     append(log, [batch()], epoch=4)
 
 
-def test_a_power_cut_while_damage_is_cut_off_never_ends_limbo() -> None:
+def test_power_loss_during_truncation_of_damage_does_not_end_limbo() -> None:
     for cut in range(60):
         sim = new_disk()
         whole(sim, HISTORY).close()
@@ -56,18 +56,18 @@ def test_a_power_cut_while_damage_is_cut_off_never_ends_limbo() -> None:
         log = open_partition(sim)
         sim.cut_at = sim.steps + cut
         with suppress(PowerCutError):
-            log.repair.cut_to_good(4)
+            log.repair.truncate_to_valid_prefix(4)
             return
         again = open_partition(sim.power_cut(Random(cut)))
         assert again.state == "limbo"
-        again.repair.cut_to_good(4)
+        again.repair.truncate_to_valid_prefix(4)
         again.repair.append_repair(4, HISTORY[4].batches[1:])
         again.repair.finish_repair(4)
         assert read_all(again) == ALL
     raise AssertionError("the damage was never cut off")
 
 
-def test_a_decided_end_in_front_of_the_damage_ends_limbo() -> None:
+def test_decided_end_before_the_damage_ends_limbo() -> None:
     sim = new_disk()
     whole(sim, HISTORY).close()
     rot(sim, HISTORY[4], 3)
@@ -82,14 +82,14 @@ def test_a_decided_end_in_front_of_the_damage_ends_limbo() -> None:
     assert read_all(log) == ALL[: -len(HISTORY[4].batches) + 3]
 
 
-def test_a_successor_ends_a_repair_and_the_good_prefix_is_filled_on() -> None:
+def test_next_epoch_ends_a_repair_and_the_valid_prefix_is_resumed() -> None:
     sim = new_disk()
     whole(sim, HISTORY).close()
     rot(sim, HISTORY[4], 3)
     log = open_partition(sim.restart())
     with pytest.raises(LimboError):
         log.start_epoch(5, HISTORY[4].end_offset)
-    log.repair.cut_to_good(4)
+    log.repair.truncate_to_valid_prefix(4)
     log.start_epoch(5, HISTORY[4].end_offset)
     assert (log.state, log.start_offset) == ("active", HISTORY[4].end_offset)
     four = HISTORY[4]
@@ -105,7 +105,7 @@ def test_a_repair_that_reached_the_decided_end_is_continued_by_the_next_epoch() 
     whole(sim, HISTORY).close()
     rot(sim, HISTORY[4], 3)
     log = open_partition(sim.restart())
-    log.repair.cut_to_good(4)
+    log.repair.truncate_to_valid_prefix(4)
     log.repair.append_repair(4, HISTORY[4].batches[3:])
     log.start_epoch(5, HISTORY[4].end_offset)
     for view in (log, open_partition(sim.power_cut(Random(0)))):

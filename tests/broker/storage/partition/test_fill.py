@@ -13,7 +13,7 @@ from tests.broker.storage.logs import create, new_disk
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
 from tidelog_broker.storage.io.errors import DiskFullError, DivergedError, StorageFailedError
-from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.fill import EpochFill, FillTarget
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto import broker_pb2 as pb
@@ -55,7 +55,7 @@ def test_a_copy_is_filled_batch_by_batch() -> None:
     assert read_all(again.log) == EPOCH.batches
 
 
-def test_power_cuts_anywhere_cost_only_what_was_not_synced() -> None:
+def test_power_loss_anywhere_loses_only_unsynced_batches() -> None:
     for cut in range(0, 400, 3):
         random = Random(cut)
         sim = new_disk()
@@ -77,7 +77,7 @@ def test_power_cuts_anywhere_cost_only_what_was_not_synced() -> None:
     raise AssertionError("the fill never ended")
 
 
-def test_garbage_is_refused_and_the_fill_goes_on() -> None:
+def test_corrupt_batches_are_refused_and_the_fill_continues() -> None:
     fill = begin(new_disk())
     fill.append(EPOCH.batches[:4])
     before = fill.position
@@ -91,16 +91,16 @@ def test_garbage_is_refused_and_the_fill_goes_on() -> None:
     assert fill.is_complete
 
 
-def test_a_batch_that_goes_past_the_decided_end_is_refused() -> None:
+def test_batch_beyond_the_decided_end_is_refused() -> None:
     fill = begin(new_disk())
     fill.append(EPOCH.batches[:-1])
     last = unpack_header(EPOCH.batches[-1]).record_count
     wrong = stamp([batch(records=last + 1)], offset=fill.position.offset, digest=fill.position.digest, epoch=1)
-    with pytest.raises(ProtocolError, match="ends before"):
+    with pytest.raises(ProtocolError, match="ends at"):
         fill.append(wrong)
 
 
-def test_other_content_than_was_decided_never_completes() -> None:
+def test_content_that_differs_from_the_decision_never_completes() -> None:
     """Whole, sound and chained, but of another history: only the decided digest tells."""
     fill = begin(new_disk())
     fill.append(EPOCH.batches[:-1])
@@ -111,7 +111,7 @@ def test_other_content_than_was_decided_never_completes() -> None:
     fill_up(fill)
 
 
-def test_a_short_copy_is_gone_on_with_and_a_long_one_cut() -> None:
+def test_short_copy_is_resumed_and_long_copy_truncated() -> None:
     for extra in (False, True):
         sim = new_disk()
         log = create(sim, PATH, epoch=1, start_offset=EPOCH.start_offset)
@@ -127,7 +127,7 @@ def test_a_short_copy_is_gone_on_with_and_a_long_one_cut() -> None:
         fill_up(fill)
 
 
-def test_a_damaged_copy_is_cut_in_front_of_the_damage() -> None:
+def test_damaged_copy_is_truncated_at_the_damage() -> None:
     sim = new_disk()
     fill_up(begin(sim))
     path = sim.files(PATH, ".seg")[-1]
@@ -141,7 +141,7 @@ def test_a_damaged_copy_is_cut_in_front_of_the_damage() -> None:
     assert read_all(begin(sim).log) == EPOCH.batches
 
 
-def test_a_copy_that_cannot_become_the_decided_one_is_set_aside() -> None:
+def test_copy_that_differs_from_the_decision_is_set_aside() -> None:
     last = unpack_header(EPOCH.batches[-1])
     for tail in ([batch(b"?", records=last.record_count)], [batch(b"?", records=last.record_count + 1)]):
         sim = new_disk()
@@ -157,7 +157,7 @@ def test_a_copy_that_cannot_become_the_decided_one_is_set_aside() -> None:
         fill_up(fill)
 
 
-def test_a_copy_without_a_front_or_a_header_is_begun_again() -> None:
+def test_copy_without_its_beginning_or_header_is_restarted() -> None:
     sim = new_disk()
     create(sim, PATH, epoch=1, start_offset=EPOCH.start_offset + 1).close()
     assert begin(sim).position == TARGET.start
@@ -173,7 +173,7 @@ def test_a_copy_without_a_front_or_a_header_is_begun_again() -> None:
     assert sim.exists(HOME / "epoch-00000001.fill.bad-1")
 
 
-def test_a_copy_may_begin_where_retention_has_left_off() -> None:
+def test_copy_may_begin_at_the_log_start() -> None:
     sim = new_disk()
     first = unpack_header(EPOCH.batches[2])
     target = FillTarget(1, LogPosition(first.end_offset, first.digest), TARGET.end)
@@ -184,7 +184,7 @@ def test_a_copy_may_begin_where_retention_has_left_off() -> None:
     assert read_all(begin(sim, target).log) == EPOCH.batches[3:]
 
 
-def test_a_full_disk_changes_nothing_and_a_broken_one_is_said_plainly() -> None:
+def test_full_disk_changes_nothing_and_failed_disk_is_reported() -> None:
     sim = new_disk()
     sim.free_bytes = 100
     with pytest.raises(DiskFullError):

@@ -16,7 +16,7 @@ from tidelog_broker.storage.io.filesystem import RealFileSystem
 from tidelog_broker.storage.partition.log_start import LINES_AT, NAME, keep_space, load_log_start, raise_log_start
 
 
-def test_the_highest_offset_is_kept(tmp_path: Path) -> None:
+def test_highest_offset_is_stored(tmp_path: Path) -> None:
     fs = RealFileSystem()
     assert load_log_start(fs, tmp_path) == 0
     assert load_log_start(fs, tmp_path / "nothing here") == 0
@@ -30,7 +30,7 @@ def test_the_highest_offset_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 10, 19, 25])
-def test_a_damaged_line_counts_for_nothing(tmp_path: Path, at: int) -> None:
+def test_damaged_line_is_ignored(tmp_path: Path, at: int) -> None:
     fs = RealFileSystem()
     raise_log_start(fs, tmp_path, 5)
     for offset in (1234567890123, 1234567890124):
@@ -49,7 +49,7 @@ def test_a_damaged_line_counts_for_nothing(tmp_path: Path, at: int) -> None:
     assert load_log_start(fs, tmp_path) == 6
 
 
-def test_a_file_of_one_line_as_it_once_was_is_read_and_goes_on(tmp_path: Path) -> None:
+def test_one_line_file_of_an_older_version_is_read_and_extended(tmp_path: Path) -> None:
     fs = RealFileSystem()
     raise_log_start(fs, tmp_path, 5)
     (tmp_path / NAME).write_bytes((tmp_path / NAME).read_bytes()[:29])
@@ -58,7 +58,7 @@ def test_a_file_of_one_line_as_it_once_was_is_read_and_goes_on(tmp_path: Path) -
     assert load_log_start(fs, tmp_path) == 6
 
 
-def test_a_full_disk_has_the_only_line_of_such_a_file_written_over(tmp_path: Path) -> None:
+def test_full_disk_overwrites_the_only_line_of_an_older_file(tmp_path: Path) -> None:
     disk = FaultyDisk()
     raise_log_start(disk, tmp_path, 5)
     path = tmp_path / NAME
@@ -84,7 +84,7 @@ def test_a_full_disk_has_the_only_line_of_such_a_file_written_over(tmp_path: Pat
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_power_cut_leaves_what_was_kept_or_what_was_being_kept(seed: int) -> None:
+def test_power_loss_leaves_the_old_or_the_new_offset(seed: int) -> None:
     random = Random(seed)
     sim = new_disk()
     kept = offset = 0
@@ -101,7 +101,7 @@ def test_a_power_cut_leaves_what_was_kept_or_what_was_being_kept(seed: int) -> N
 
 
 @pytest.mark.parametrize("operation", ["create", "write", "sync", "rename", "sync_dir"])
-def test_a_disk_that_fails_when_the_file_is_made_is_told(tmp_path: Path, operation: str) -> None:
+def test_disk_failure_at_creation_is_reported(tmp_path: Path, operation: str) -> None:
     disk = FaultyDisk()
     disk.fail = lambda what, path: OSError(5, "broken") if what == operation else None
     with pytest.raises(StorageFailedError):
@@ -112,7 +112,7 @@ def test_a_disk_that_fails_when_the_file_is_made_is_told(tmp_path: Path, operati
     assert load_log_start(disk, tmp_path) == 7
 
 
-def test_a_disk_that_fails_later_is_told_and_the_old_offset_stands(tmp_path: Path) -> None:
+def test_disk_failure_at_an_update_is_reported_and_keeps_the_old_offset(tmp_path: Path) -> None:
     disk = FaultyDisk()
     raise_log_start(disk, tmp_path, 5)
     disk.fail = lambda what, path: OSError(5, "broken") if what == "write" else None
@@ -121,7 +121,7 @@ def test_a_disk_that_fails_later_is_told_and_the_old_offset_stands(tmp_path: Pat
     assert load_log_start(disk, tmp_path) == 5
 
 
-def test_a_full_disk_is_told_where_there_is_no_file(tmp_path: Path) -> None:
+def test_full_disk_without_a_file_is_reported(tmp_path: Path) -> None:
     disk = FaultyDisk()
     disk.fill_up()
     with pytest.raises(DiskFullError):
@@ -130,7 +130,7 @@ def test_a_full_disk_is_told_where_there_is_no_file(tmp_path: Path) -> None:
         keep_space(disk, tmp_path)
 
 
-def test_a_full_disk_has_the_lower_line_written_over(tmp_path: Path) -> None:
+def test_full_disk_overwrites_the_lower_line(tmp_path: Path) -> None:
     disk = FaultyDisk()
     keep_space(disk, tmp_path)
     assert load_log_start(disk, tmp_path) == 0
@@ -143,7 +143,7 @@ def test_a_full_disk_has_the_lower_line_written_over(tmp_path: Path) -> None:
     assert (tmp_path / NAME).stat().st_size == size_bytes
 
 
-def test_an_error_behind_the_rename_is_final(tmp_path: Path) -> None:
+def test_error_after_the_rename_is_final(tmp_path: Path) -> None:
     disk = FaultyDisk()
     disk.fail = lambda what, path: OSError(errno.ENOSPC, "full") if what == "sync_dir" else None
     with pytest.raises(StorageFailedError):

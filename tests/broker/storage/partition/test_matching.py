@@ -96,7 +96,7 @@ def spoil(sim: SimDisk, log: PartitionLog, random: Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_reads_find_what_is_there(seed: int) -> None:
+def test_reads_return_all_matching_records(seed: int) -> None:
     random = Random(seed)
     sim = new_disk()
     by_hand = ByHand() if random.random() < 0.6 else None
@@ -137,7 +137,7 @@ def test_reads_find_what_is_there(seed: int) -> None:
     assert sim.open_files == 0
 
 
-def test_a_read_under_which_an_epochs_files_are_replaced_is_done_again_with_the_new_ones() -> None:
+def test_read_is_retried_when_an_epoch_is_replaced() -> None:
     disk = Disk(fs=new_disk())
     log = opened(disk)
     fill(log, [keyed([b"a", b"b"], [None, None]) for _ in range(3)])
@@ -162,7 +162,7 @@ def test_a_read_under_which_an_epochs_files_are_replaced_is_done_again_with_the_
     log.close()
 
 
-def test_what_is_gone_and_not_replaced_is_told() -> None:
+def test_deleted_offset_is_out_of_range() -> None:
     log = opened(Disk(fs=new_disk()))
     fill(log, [keyed([b"a"], [None])])
     with pytest.raises(ProtocolError) as caught:

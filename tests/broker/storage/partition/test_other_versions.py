@@ -40,7 +40,7 @@ def fetch(log: PartitionLog, newer: tuple[PartitionLog, Made], *, parts: int | N
         log.copies.append_fill(0, batches[:parts])
 
 
-def test_the_older_one_is_read_until_the_newer_one_is_whole(newer: tuple[PartitionLog, Made]) -> None:
+def test_older_version_is_read_until_the_newer_is_complete(newer: tuple[PartitionLog, Made]) -> None:
     sim = new_disk()
     log = same(sim)
     before = read_all(log)
@@ -55,7 +55,7 @@ def test_the_older_one_is_read_until_the_newer_one_is_whole(newer: tuple[Partiti
     assert not sim.exists(log.directory / "epoch-00000000"), "the older one takes space still"
 
 
-def test_a_crash_at_any_instant_leaves_one_version_or_the_other(newer: tuple[PartitionLog, Made]) -> None:
+def test_crash_at_any_step_leaves_one_of_the_versions(newer: tuple[PartitionLog, Made]) -> None:
     number = 0
     for number in range(10_000):
         sim = new_disk()
@@ -76,7 +76,7 @@ def test_a_crash_at_any_instant_leaves_one_version_or_the_other(newer: tuple[Par
     assert number > 15
 
 
-def test_what_is_being_filled_goes_where_the_older_one_leaves_the_log(newer: tuple[PartitionLog, Made]) -> None:
+def test_fill_is_removed_when_the_older_version_leaves_the_log(newer: tuple[PartitionLog, Made]) -> None:
     """The older one is whole, and all there is."""
     log = same(new_disk())
     end = log.epochs[0].end_digest
@@ -88,7 +88,7 @@ def test_what_is_being_filled_goes_where_the_older_one_leaves_the_log(newer: tup
     assert log.epochs[0].end_digest == end
 
 
-def test_one_that_was_made_here_meanwhile_is_not_put_in_place_twice(newer: tuple[PartitionLog, Made]) -> None:
+def test_version_compacted_here_meanwhile_is_not_swapped_in_twice(newer: tuple[PartitionLog, Made]) -> None:
     log = same(new_disk())
     fetch(log, newer)
     compact(log, Terms(log.epochs[-1].start_offset, 3, 0), decided=DECIDED)
@@ -96,7 +96,7 @@ def test_one_that_was_made_here_meanwhile_is_not_put_in_place_twice(newer: tuple
     assert (log.epochs[0].end_digest, log.copies.fill_epochs) == (newer[1].end.digest, ())
 
 
-def test_one_that_has_come_meanwhile_is_not_made_once_more(newer: tuple[PartitionLog, Made]) -> None:
+def test_version_fetched_meanwhile_is_not_compacted_again(newer: tuple[PartitionLog, Made]) -> None:
     log = same(new_disk())
     fetch(log, newer)
     assert log.copies.finish_fill(0, DECIDED)
@@ -104,7 +104,7 @@ def test_one_that_has_come_meanwhile_is_not_made_once_more(newer: tuple[Partitio
     assert log.epochs[0].directory.name == f"epoch-00000000.c{DECIDED:08d}"
 
 
-def test_a_damaged_older_one_is_set_aside_and_the_fill_goes_on(newer: tuple[PartitionLog, Made]) -> None:
+def test_damaged_older_version_is_set_aside_and_the_fill_continues(newer: tuple[PartitionLog, Made]) -> None:
     log = same(new_disk())
     fetch(log, newer, parts=0)
     assert log.copies.set_aside(0, "it has rotted").name == "epoch-00000000.bad-1"
@@ -113,7 +113,7 @@ def test_a_damaged_older_one_is_set_aside_and_the_fill_goes_on(newer: tuple[Part
     assert log.epochs[0].end_digest == newer[1].end.digest
 
 
-def test_a_front_that_is_gone_takes_what_lies_before_it_out_of_the_log(newer: tuple[PartitionLog, Made]) -> None:
+def test_version_with_a_later_start_removes_older_epochs_from_the_log(newer: tuple[PartitionLog, Made]) -> None:
     """The log's version of epoch 1 begins where the epoch does, the other one behind that: retention was there."""
     log, source = newer[0], same(new_disk()).epochs[1]
     batches = source.reader.read(source.start_offset, 1, limit_offset=source.end_offset)
@@ -125,7 +125,7 @@ def test_a_front_that_is_gone_takes_what_lies_before_it_out_of_the_log(newer: tu
     assert (log.start_offset, [one.epoch for one in log.epochs]) == (middle, [1, 2])
 
 
-def test_beginning_anew_leaves_a_whole_older_one(newer: tuple[PartitionLog, Made]) -> None:
+def test_discarding_a_fill_keeps_a_complete_older_version(newer: tuple[PartitionLog, Made]) -> None:
     log = same(new_disk())
     fetch(log, newer, parts=0)
     log.copies.begin_anew(0, newer[1].end.offset)

@@ -42,7 +42,7 @@ def test_directory_names_round_trip() -> None:
     assert parse_partition_dir_name(".trash-" + name + "x") is None
 
 
-def test_each_role_has_names_of_its_own() -> None:
+def test_each_role_has_distinct_names() -> None:
     sim = with_epochs(0, 1, 2, 3, 100_000_000)
     demote(sim, HOME / "epoch-00000000")
     assert put_aside(sim, HOME / "epoch-00000001", "rot").name == "epoch-00000001.bad-1"
@@ -55,14 +55,14 @@ def test_each_role_has_names_of_its_own() -> None:
     assert bytes(reason.current) == b"rot\n"
 
 
-def test_copies_that_are_set_aside_are_numbered() -> None:
+def test_set_aside_copies_are_numbered() -> None:
     sim = with_epochs(0)
     assert put_aside(sim, EPOCH, "one").name == "epoch-00000000.bad-1"
     create(sim, EPOCH).close()
     assert put_aside(sim, EPOCH, "two").name == "epoch-00000000.bad-2"
 
 
-def test_an_epoch_is_missing_when_the_newest_was_set_aside() -> None:
+def test_newest_epoch_that_was_set_aside_is_missing() -> None:
     sim = with_epochs(0, 1, 2)
     assert missing_epoch(sim, HOME) is None
     put_aside(sim, HOME / "epoch-00000001", "sealed")
@@ -73,14 +73,14 @@ def test_an_epoch_is_missing_when_the_newest_was_set_aside() -> None:
     assert missing_epoch(sim, HOME) is None
 
 
-def test_what_was_only_being_filled_is_not_missed() -> None:
+def test_set_aside_fill_is_not_missing() -> None:
     sim = with_epochs(0, 7)
     demote(sim, HOME / "epoch-00000007")
     put_aside(sim, HOME / fill_dir_name(7), "wrong")
     assert missing_epoch(sim, HOME) is None
 
 
-def test_a_full_disk_does_not_keep_a_copy_from_being_set_aside() -> None:
+def test_full_disk_does_not_prevent_setting_a_copy_aside() -> None:
     sim = with_epochs(0)
     sim.fail = lambda operation, path: OSError(errno.ENOSPC, "full") if operation in {"create", "write"} else None
     assert put_aside(sim, EPOCH, "rot").name == "epoch-00000000.bad-1"
@@ -90,7 +90,7 @@ def test_a_full_disk_does_not_keep_a_copy_from_being_set_aside() -> None:
         put_aside(sim, EPOCH, "rot")
 
 
-def test_a_power_cut_leaves_one_of_the_two_names() -> None:
+def test_power_loss_leaves_one_of_the_two_names() -> None:
     for cut in range(10):
         sim = with_epochs(0)
         sim.cut_at = sim.steps + cut

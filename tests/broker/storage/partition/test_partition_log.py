@@ -14,7 +14,7 @@ from tests.broker.storage.build import HOME, PARTITION, SEGMENT_BYTES, TOPIC_ID,
 from tests.broker.storage.logs import new_disk, open_partition, retain
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
-from tidelog_broker.storage.epoch.presence import HELD_SUFFIX
+from tidelog_broker.storage.epoch.existence_markers import HELD_SUFFIX
 from tidelog_broker.storage.io.errors import (
     DamagedError,
     DiskFullError,
@@ -105,7 +105,7 @@ def test_retention_goes_across_epochs_and_keeps_the_newest_segment() -> None:
     assert list(epoch_dirs(sim, DIRECTORY)) == [2]
 
 
-def test_all_in_front_of_an_epoch_that_has_no_records_yet_may_go() -> None:
+def test_everything_before_an_empty_epoch_may_be_deleted() -> None:
     """What is known of the producers there is saved where that epoch begins: see `LoggedProducers.keep`."""
     log, _ = filled(new_disk())
     end_offset = log.end_offset
@@ -118,7 +118,7 @@ def test_all_in_front_of_an_epoch_that_has_no_records_yet_may_go() -> None:
     assert [(one.epoch, one.start_offset, one.end_offset) for one in log.epochs] == [(3, end_offset, end_offset)]
 
 
-def test_what_is_deleted_while_it_is_counted_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrently_deleted_segments_are_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     log, _ = filled(new_disk())
     bytes_max = 9000
     expected = log.outdated(below=0, bytes_max=bytes_max, committed=log.end_offset)
@@ -132,7 +132,7 @@ def test_what_is_deleted_while_it_is_counted_is_not_counted_again(monkeypatch: p
     assert log.outdated(below=0, bytes_max=bytes_max, committed=log.end_offset) in {0, expected}
 
 
-def test_power_cuts_during_retention_leave_a_log_without_holes() -> None:
+def test_power_loss_during_retention_leaves_no_gaps() -> None:
     for cut in range(60):
         sim = new_disk()
         log, batches = filled(sim)
@@ -159,7 +159,7 @@ def steps_of(sim: SimDisk) -> list[tuple[str, str]]:
     return noted
 
 
-def test_a_first_use_waits_for_no_more_syncs_than_it_needs() -> None:
+def test_first_use_waits_only_for_required_syncs() -> None:
     sim = new_disk()
     log = open_partition(sim)
     noted = steps_of(sim)
@@ -175,7 +175,7 @@ def test_a_first_use_waits_for_no_more_syncs_than_it_needs() -> None:
     ]
 
 
-def test_what_was_acknowledged_after_a_kill_during_the_first_use_survives_a_power_cut() -> None:
+def test_acknowledged_records_survive_kill_in_first_use_and_power_loss() -> None:
     """A process that is killed leaves names that are there and not durable; the next one must not build on them."""
     for cut in range(60):
         is_begun = False
@@ -198,7 +198,7 @@ def test_what_was_acknowledged_after_a_kill_during_the_first_use_survives_a_powe
     raise AssertionError("the epoch never began")
 
 
-def test_what_was_acknowledged_after_a_kill_during_rolls_survives_a_power_cut() -> None:
+def test_acknowledged_records_survive_kill_in_rolls_and_power_loss() -> None:
     """The next process finds segments whose names were never synced, appends behind them, and syncs no names again."""
     for cut in range(200):
         sim = new_disk()
@@ -225,7 +225,7 @@ def test_what_was_acknowledged_after_a_kill_during_rolls_survives_a_power_cut() 
     raise AssertionError("the log was never filled")
 
 
-def test_a_power_cut_during_the_first_use_leaves_a_log_that_begins() -> None:
+def test_power_loss_in_first_use_leaves_a_usable_log() -> None:
     for cut in range(60):
         sim = new_disk()
         sim.cut_at = sim.steps + cut
@@ -246,7 +246,7 @@ def test_a_power_cut_during_the_first_use_leaves_a_log_that_begins() -> None:
     raise AssertionError("the epoch never began")
 
 
-def test_an_epoch_is_not_there_before_the_name_of_its_partition_is_durable() -> None:
+def test_epoch_is_created_after_its_partition_directory_is_durable() -> None:
     """Another thread makes that durable meanwhile; else a kill would leave an epoch that the next process trusts."""
     sim, go_on, seen = new_disk(), threading.Event(), list[bool]()
     disk = Disk(sim, namer=IoWorkers(1, name="namer"))
@@ -277,7 +277,7 @@ def test_an_epoch_is_not_there_before_the_name_of_its_partition_is_durable() -> 
     assert log.epochs[0].epoch == 0
 
 
-def test_a_name_that_cannot_be_synced_is_told_also_where_the_epoch_finds_no_space() -> None:
+def test_failed_directory_sync_is_reported_even_on_a_full_disk() -> None:
     sim = new_disk()
     log = open_partition(sim)
     full, broken = OSError(errno.ENOSPC, "no space"), OSError(errno.EIO, "broken")
@@ -288,11 +288,11 @@ def test_a_name_that_cannot_be_synced_is_told_also_where_the_epoch_finds_no_spac
         return broken if (operation, path) == ("sync_dir", HOME) else None
 
     sim.fail = fail
-    with pytest.raises(StorageFailedError, match="cannot be made"):
+    with pytest.raises(StorageFailedError, match="cannot be created"):
         log.start_epoch(0, 0)
 
 
-def test_power_cuts_while_an_epoch_begins_keep_everything() -> None:
+def test_power_loss_while_an_epoch_begins_loses_nothing() -> None:
     for cut in range(60):
         sim = new_disk()
         log, batches = filled(sim, epochs=2)
@@ -320,7 +320,7 @@ def test_beginning_the_same_empty_epoch_again_changes_nothing() -> None:
         log.start_epoch(1, log.end_offset)
 
 
-def test_an_epoch_may_begin_behind_a_hole_and_nothing_in_front_of_it_is_read() -> None:
+def test_epoch_may_begin_after_a_gap_that_is_not_read_across() -> None:
     sim = new_disk()
     log, _ = filled(sim, epochs=2)
     log.start_epoch(5, 100)
@@ -351,7 +351,7 @@ def test_a_partition_may_begin_with_any_epoch() -> None:
         log.reader.read(3, 100, limit_offset=500)
 
 
-def test_what_retention_deleted_is_out_of_range_and_not_elsewhere() -> None:
+def test_offsets_deleted_by_retention_are_out_of_range() -> None:
     log, _ = filled(new_disk())
     log.start_epoch(9, 60)
     append(log, [batch(b"x" * 1500) for _ in range(2)], epoch=9)
@@ -363,7 +363,7 @@ def test_what_retention_deleted_is_out_of_range_and_not_elsewhere() -> None:
     assert caught.value.code == pb.OFFSET_OUT_OF_RANGE
 
 
-def test_power_cuts_while_an_epoch_begins_behind_a_hole_leave_a_log_without_one() -> None:
+def test_power_loss_while_an_epoch_begins_after_a_gap_leaves_no_gap() -> None:
     for cut in range(100):
         sim = new_disk()
         log, batches = filled(sim, epochs=3)
@@ -384,7 +384,7 @@ def test_power_cuts_while_an_epoch_begins_behind_a_hole_leave_a_log_without_one(
         raise AssertionError("the epoch never began")
 
 
-def test_a_disk_that_fails_while_an_epoch_begins_behind_a_hole_is_said_plainly() -> None:
+def test_disk_failure_while_an_epoch_begins_after_a_gap_is_reported() -> None:
     sim = new_disk()
     log, _ = filled(sim, epochs=2)
     sim.fail = lambda operation, path: OSError(errno.EIO, "broken") if operation == "rename" else None
@@ -404,7 +404,7 @@ def test_a_full_disk_when_an_epoch_begins_can_be_tried_again() -> None:
     assert read_all(log) == batches
 
 
-def test_damage_in_a_sealed_epoch_is_limbo_and_what_is_good_can_be_read() -> None:
+def test_damaged_sealed_epoch_is_limbo_and_readable_up_to_the_damage() -> None:
     sim = new_disk()
     log, batches = filled(sim)
     log.close()
@@ -432,7 +432,7 @@ def test_damage_in_a_sealed_epoch_is_limbo_and_what_is_good_can_be_read() -> Non
         log.reader.read(damage.offset, 10_000, limit_offset=log.end_offset)
 
 
-def test_an_epoch_whose_first_header_is_gone_is_limbo_with_nothing_readable() -> None:
+def test_epoch_without_its_first_header_is_limbo_and_unreadable() -> None:
     sim = new_disk()
     log, _ = filled(sim, epochs=2)
     log.close()
@@ -444,7 +444,7 @@ def test_an_epoch_whose_first_header_is_gone_is_limbo_with_nothing_readable() ->
     assert sim.open_files == 0
 
 
-def test_delete_removes_everything_and_a_rest_is_swept() -> None:
+def test_delete_removes_everything_and_remains_are_swept() -> None:
     for cut in range(200):
         sim = new_disk()
         log, _ = filled(sim, epochs=1, groups=4)
@@ -462,7 +462,7 @@ def test_delete_removes_everything_and_a_rest_is_swept() -> None:
         raise AssertionError("the deletion never ended")
 
 
-def test_a_disk_that_fails_is_said_plainly() -> None:
+def test_disk_failure_is_reported() -> None:
     sim = new_disk()
     log, _ = filled(sim, epochs=1)
     sim.fail = lambda operation, path: OSError(errno.EIO, "broken") if operation in {"unlink", "rename"} else None

@@ -11,7 +11,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import unpack_header
 
 
-def test_digests_are_told_by_epoch() -> None:
+def test_digests_are_returned_by_epoch() -> None:
     log = open_partition(new_disk())
     batches: list[bytes] = []
     for epoch in (2, 3):
@@ -24,7 +24,7 @@ def test_digests_are_told_by_epoch() -> None:
     assert log.unreadable_epoch is None
 
 
-def test_what_is_not_in_this_copy_is_with_another_replica() -> None:
+def test_records_missing_in_this_copy_are_on_another_replica() -> None:
     log = open_partition(new_disk())
     log.start_epoch(1, 10)
     with pytest.raises(NotHeldError) as caught:

@@ -56,7 +56,7 @@ def wanted_of(record: Record, columns: int) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_reads_find_what_is_there(seed: int) -> None:
+def test_reads_return_the_projected_records(seed: int) -> None:
     random = Random(seed)
     log = open_partition(new_disk(), segment_bytes=MIB)
     log.start_epoch(0, 0)
@@ -90,7 +90,7 @@ def filled(times: range, sim: SimDisk | None = None) -> PartitionLog:
     return log
 
 
-def test_times_that_nobody_wants_are_passed_over() -> None:
+def test_batches_outside_the_time_range_are_skipped() -> None:
     log = filled(range(10))
     found = read(log, Projection(from_us=3, until_us=7), max_bytes=PLENTY)
     assert [one.offset for one in found] == list(range(9, 21))
@@ -101,7 +101,7 @@ def test_times_that_nobody_wants_are_passed_over() -> None:
     assert len(project_all(batches, Projection(0, until_us=4))) == 4
 
 
-def test_nothing_behind_the_end_is_sent() -> None:
+def test_batches_beyond_the_end_offset_are_not_sent() -> None:
     log = filled(range(10))
     for columns in (0, Flags.KEY, COLUMN_FLAGS):
         for end, next_offset in ((3, 3), (4, 6), (29, 30), (99, 30)):
@@ -110,7 +110,7 @@ def test_nothing_behind_the_end_is_sent() -> None:
             assert sum(len(RecordBatch.parse(batch)) for batch in result.batches) == next_offset
 
 
-def test_a_read_is_bounded_by_what_it_looks_at() -> None:
+def test_read_is_bounded_by_examined_bytes() -> None:
     log = filled(range(10))
     headers = log.projecting.read(0, 4 * LOOK_BYTES, limit_offset=30, projection=Projection(0))
     assert [len(batch) for batch in headers.batches] == [HEADER_BYTES] * 4
@@ -122,7 +122,7 @@ def test_a_read_is_bounded_by_what_it_looks_at() -> None:
     assert limited.next_offset == 6, "what is not committed is not read"
 
 
-def test_small_batches_are_sent_as_they_are() -> None:
+def test_small_batches_are_sent_unchanged() -> None:
     log = open_partition(new_disk(), segment_bytes=MIB)
     log.start_epoch(0, 0)
     small = [keyed([b"a"]) for _ in range(600)]
@@ -132,7 +132,7 @@ def test_small_batches_are_sent_as_they_are() -> None:
     assert result.next_offset == 600
 
 
-def test_what_is_deleted_is_an_error() -> None:
+def test_deleted_offset_is_an_error() -> None:
     log = filled(range(200))
     log.delete_before(400)
     assert log.start_offset
@@ -142,7 +142,7 @@ def test_what_is_deleted_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("columns", [0, Flags.KEY])
-def test_damage_is_told_with_its_place(columns: int) -> None:
+def test_damage_error_has_file_and_position(columns: int) -> None:
     sim = new_disk()
     log = filled(range(3), sim)
     (path,) = sim.files(log.epochs[0].directory, ".seg")

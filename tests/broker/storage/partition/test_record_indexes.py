@@ -42,7 +42,7 @@ def found(log: PartitionLog, key: bytes) -> list[int]:
     return [one.offset for one in read_matching(log, Wanted(key), offset=log.start_offset, max_bytes=1 << 20, **bounds)]
 
 
-def test_rolled_segments_get_their_files_and_the_last_one_is_read() -> None:
+def test_rolled_segments_get_index_files_and_the_active_one_an_index() -> None:
     sim, thread = new_disk(), ByHand()
     log = opened(Disk(fs=sim, indexer=thread))
     rolled(log)
@@ -60,7 +60,7 @@ def test_a_topic_without_an_index_has_no_files_and_no_memory() -> None:
     assert (thread.works, index_files(sim, log), log.indexes.size_bytes) == ([], [], 0)
 
 
-def test_only_what_is_asked_for_is_indexed_and_the_rest_when_it_is() -> None:
+def test_only_configured_columns_are_indexed() -> None:
     sim, thread = new_disk(), ByHand()
     log = opened(Disk(fs=sim, indexer=thread), frozenset({"tag"}))
     rolled(log)
@@ -71,7 +71,7 @@ def test_only_what_is_asked_for_is_indexed_and_the_rest_when_it_is() -> None:
     assert len(index_files(sim, log)) == 2 * SEGMENTS - 2
 
 
-def test_the_index_follows_what_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_follows_appends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_indexes, "BEHIND_BYTES_MAX", 1000)
     sim, thread = new_disk(), ByHand()
     log = opened(Disk(fs=sim, indexer=thread), segment_bytes=1 << 20)
@@ -82,7 +82,7 @@ def test_the_index_follows_what_is_appended(monkeypatch: pytest.MonkeyPatch) -> 
     assert log.indexes.size_bytes == 8 * covered(log)
 
 
-def test_what_little_is_missing_whoever_looks_reads_himself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lookup_indexes_small_missing_parts_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     sim, thread = new_disk(), ByHand()
     log = opened(Disk(fs=sim, indexer=thread), segment_bytes=1 << 20)
     thread.works.clear()
@@ -99,7 +99,7 @@ def test_what_little_is_missing_whoever_looks_reads_himself(monkeypatch: pytest.
     assert thread.works, "the thread is to read it"
 
 
-def test_a_file_that_is_gone_or_spoilt_is_made_again() -> None:
+def test_missing_or_corrupt_index_file_is_rebuilt() -> None:
     sim, thread = new_disk(), ByHand()
     log = opened(Disk(fs=sim, indexer=thread))
     rolled(log)
@@ -121,7 +121,7 @@ def test_a_file_that_is_gone_or_spoilt_is_made_again() -> None:
                 assert open_segment.hashes.has_file("key"), segment.path
 
 
-def test_a_full_disk_leaves_no_file_until_the_next_segment() -> None:
+def test_full_disk_delays_the_index_file_to_the_next_roll() -> None:
     sim, thread = new_disk(), ByHand()
     log = opened(Disk(fs=sim, indexer=thread))
     rolled(log)
@@ -144,7 +144,7 @@ def test_a_full_disk_leaves_no_file_until_the_next_segment() -> None:
     assert len(index_files(sim, log)) == 2 * SEGMENTS
 
 
-def test_what_is_deleted_or_closed_meanwhile_gets_no_file() -> None:
+def test_deleted_or_closed_segment_gets_no_index_file() -> None:
     sim, thread = new_disk(), ByHand()
     log = opened(Disk(fs=sim, indexer=thread))
     rolled(log)
@@ -155,7 +155,7 @@ def test_what_is_deleted_or_closed_meanwhile_gets_no_file() -> None:
     assert not sim.exists(log.directory)
 
 
-def test_files_go_with_their_segments() -> None:
+def test_index_files_are_deleted_with_their_segments() -> None:
     sim, thread = new_disk(), ByHand()
     log = opened(Disk(fs=sim, indexer=thread))
     rolled(log)
@@ -168,7 +168,7 @@ def test_files_go_with_their_segments() -> None:
     assert newest_matching(log, Wanted(b"nobody"), limit_offset=log.end_offset, work_bytes=1) is None
 
 
-def test_files_are_closed_with_their_segments() -> None:
+def test_index_files_are_closed_with_their_segments() -> None:
     sim, thread = new_disk(), ByHand()
     disk = Disk(fs=sim, indexer=thread, open_segments=OpenSegments(capacity=2))
     log = opened(disk)
@@ -182,7 +182,7 @@ def test_files_are_closed_with_their_segments() -> None:
     assert sim.open_files == 0
 
 
-def test_appends_go_on_after_a_cut() -> None:
+def test_indexing_continues_after_a_truncation() -> None:
     sim, thread = new_disk(), ByHand()
     log = opened(Disk(fs=sim, indexer=thread), segment_bytes=1 << 20)
     log.start_epoch(0, 0)
@@ -194,7 +194,7 @@ def test_appends_go_on_after_a_cut() -> None:
     assert (found(log, b"a"), found(log, b"b"), found(log, b"c"), found(log, b"d")) == ([0], [], [], [1])
 
 
-def test_indexes_past_the_memory_of_the_node_wait_for_their_segment_to_be_full() -> None:
+def test_indexes_beyond_the_memory_budget_wait_for_the_roll() -> None:
     sim, thread = new_disk(), ByHand()
     disk = Disk(fs=sim, indexer=thread, hash_memory=HashMemory(400))
     log = opened(disk, segment_bytes=1 << 20)
@@ -219,7 +219,7 @@ def test_indexes_past_the_memory_of_the_node_wait_for_their_segment_to_be_full()
     assert found(log, b"b-7") == [107]
 
 
-def test_a_closed_log_takes_no_memory_for_its_indexes() -> None:
+def test_closed_log_releases_its_index_memory() -> None:
     sim, thread = new_disk(), ByHand()
     disk = Disk(fs=sim, indexer=thread)
     log = opened(disk, segment_bytes=1 << 20)

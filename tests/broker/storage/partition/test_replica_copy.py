@@ -174,9 +174,7 @@ class Replica:
 
 @settings(max_examples=150)
 @given(seed=st.integers(0, 2**32), cuts=st.lists(st.integers(0, 120), min_size=0, max_size=4))
-def test_power_cuts_anywhere_lose_nothing_decided_and_a_copy_heals_whatever_it_lacks(
-    seed: int, cuts: list[int]
-) -> None:
+def test_power_loss_anywhere_loses_nothing_decided_and_copies_are_repaired(seed: int, cuts: list[int]) -> None:
     replica = Replica(Random(seed))
     for cut in cuts:
         replica.sim.cut_at = replica.sim.steps + cut

@@ -38,7 +38,7 @@ def whole(sim: SimDisk, part: Part, *, bytes_max: int = 1000) -> tuple[Scrubbed,
     return one, count
 
 
-def test_all_but_the_open_segment_is_read() -> None:
+def test_all_but_the_active_segment_is_scrubbed() -> None:
     sim = new_disk()
     log = long_log(sim)
     parts = parts_of(log)
@@ -52,7 +52,7 @@ def test_all_but_the_open_segment_is_read() -> None:
 
 
 @pytest.mark.parametrize("at", [70, 400, -30])
-def test_a_bit_that_has_flipped_is_found_wherever_it_is(at: int) -> None:
+def test_flipped_bit_is_found_anywhere(at: int) -> None:
     sim = new_disk()
     log = long_log(sim)
     for part in parts_of(log):
@@ -62,11 +62,11 @@ def test_a_bit_that_has_flipped_is_found_wherever_it_is(at: int) -> None:
         assert str(part.path) in scrub(sim, part, None, 1 << 20).damage
 
 
-def test_what_is_cut_or_cannot_be_read_is_damaged_and_what_is_gone_is_gone() -> None:
+def test_truncated_or_unreadable_segment_is_damage_and_deleted_one_is_not() -> None:
     sim = new_disk()
     first, second, third, *_ = parts_of(long_log(sim))
     del sim.node(first.path).current[832:]
-    assert "it is to end at" in scrub(sim, first, None, 1 << 20).damage
+    assert "expected" in scrub(sim, first, None, 1 << 20).damage
     sim.node(second.path).current[:4] = b"what"
     assert "cannot be read" in scrub(sim, second, None, 1 << 20).damage
     sim.unlink(third.path)
@@ -74,7 +74,7 @@ def test_what_is_cut_or_cannot_be_read_is_damaged_and_what_is_gone_is_gone() -> 
         scrub(sim, third, None, 1 << 20)
 
 
-def test_what_retention_has_deleted_is_not_held() -> None:
+def test_deleted_segment_is_not_held() -> None:
     log = long_log(new_disk())
     (first, *_, last) = parts_of(log)
     log.delete_before(last.end_offset)

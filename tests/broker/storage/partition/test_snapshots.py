@@ -32,7 +32,7 @@ def fail_writes(number: int, operation: str, path: Path) -> OSError | None:
     return OSError(number, "no") if operation == "write" else None
 
 
-def test_the_newest_is_loaded_and_two_are_kept() -> None:
+def test_newest_snapshot_is_loaded_and_two_are_kept() -> None:
     sim = new_disk()
     assert load_snapshot(sim, HOME) is None
     for offset in (5, 70, 800):
@@ -41,7 +41,7 @@ def test_the_newest_is_loaded_and_two_are_kept() -> None:
     assert len(sim.list_dir(HOME)) == 2
 
 
-def test_what_may_still_be_cut_off_takes_nobodys_place() -> None:
+def test_uncommitted_snapshots_replace_no_committed_one() -> None:
     sim = new_disk()
     for offset in (5, 70, 80, 90, 800):
         save_snapshot(sim, HOME, snapshot(offset), committed=70)
@@ -52,7 +52,7 @@ def test_what_may_still_be_cut_off_takes_nobodys_place() -> None:
     assert [one.offset for one in load_snapshots(sim, HOME)] == [800, 70]
 
 
-def test_those_behind_a_cut_are_dropped_and_the_older_one_counts_again() -> None:
+def test_snapshots_beyond_a_truncation_are_dropped() -> None:
     sim = new_disk()
     for offset in (5, 70):
         save_snapshot(sim, HOME, snapshot(offset), committed=800)
@@ -63,7 +63,7 @@ def test_those_behind_a_cut_are_dropped_and_the_older_one_counts_again() -> None
     drop_snapshots_behind(sim, HOME / "nowhere", 0)
 
 
-def test_a_spoiled_one_gives_way_to_the_one_before() -> None:
+def test_corrupt_snapshot_is_skipped_for_the_previous_one() -> None:
     sim = new_disk()
     save_snapshot(sim, HOME, snapshot(5), committed=800)
     save_snapshot(sim, HOME, snapshot(70), committed=800)
@@ -78,7 +78,7 @@ def test_a_spoiled_one_gives_way_to_the_one_before() -> None:
         assert load_snapshot(sim, HOME) == snapshot(5)
 
 
-def test_power_cuts_leave_the_old_or_the_new_one() -> None:
+def test_power_loss_leaves_the_old_or_the_new_snapshot() -> None:
     for cut in range(20):
         sim = new_disk()
         save_snapshot(sim, HOME, snapshot(5), committed=800)
@@ -91,7 +91,7 @@ def test_power_cuts_leave_the_old_or_the_new_one() -> None:
         raise AssertionError("it was never saved")
 
 
-def test_a_full_and_a_broken_disk_are_told_apart() -> None:
+def test_full_and_failed_disk_are_distinguished() -> None:
     sim = new_disk()
     for number, kind in ((errno.ENOSPC, DiskFullError), (errno.EIO, StorageFailedError)):
         sim.fail = partial(fail_writes, number)

@@ -55,7 +55,7 @@ def parked(logs: list[EpochLog]) -> int:
     return sum(active_of(log).is_parked for log in logs)
 
 
-def test_files_that_were_used_last_stay_open_and_all_logs_go_on() -> None:
+def test_most_recently_used_files_stay_open() -> None:
     disk = Disk(fs=new_disk(), active_files=ActiveFiles(2))
     logs = [log_of(disk, number) for number in range(5)]
     for _ in range(3):
@@ -73,7 +73,7 @@ def test_files_that_were_used_last_stay_open_and_all_logs_go_on() -> None:
     assert len(disk.active_files) == 0
 
 
-def test_what_was_not_synced_is_synced_before_its_file_is_closed() -> None:
+def test_unsynced_file_is_synced_before_it_is_parked() -> None:
     sim = new_disk()
     disk = Disk(fs=sim, active_files=ActiveFiles(1))
     first, second = log_of(disk, 0), log_of(disk, 1)
@@ -86,7 +86,7 @@ def test_what_was_not_synced_is_synced_before_its_file_is_closed() -> None:
     assert after.end_offset == 1, "the log lost what it let go of"
 
 
-def test_a_sync_that_fails_leaves_the_file_open_and_fails_the_next_sync() -> None:
+def test_failed_sync_keeps_the_file_open_and_fails_the_next_sync() -> None:
     sim = new_disk()
     disk = Disk(fs=sim, active_files=ActiveFiles(1))
     first, second = log_of(disk, 0), log_of(disk, 1)
@@ -101,7 +101,7 @@ def test_a_sync_that_fails_leaves_the_file_open_and_fails_the_next_sync() -> Non
         first.sync()
 
 
-def test_rolling_cutting_and_closing_a_parked_log() -> None:
+def test_parked_log_can_be_rolled_truncated_and_closed() -> None:
     sim = new_disk()
     disk = Disk(fs=sim, active_files=ActiveFiles(1))
     first, second = log_of(disk, 0, segment_bytes=1024), log_of(disk, 1)
@@ -127,7 +127,7 @@ def test_rolling_cutting_and_closing_a_parked_log() -> None:
     assert EpochLog.open(Disk(fs=sim), first.directory, segment_bytes=1024).state == "active"
 
 
-def test_many_threads_append_while_files_are_parked_under_them(tmp_path: Path) -> None:
+def test_concurrent_appends_while_files_are_parked(tmp_path: Path) -> None:
     preallocator = IoWorkers(1, name="preallocate")
     disk = Disk(active_files=ActiveFiles(3), preallocator=preallocator)
     logs = [log_of(disk, number, segment_bytes=1 << 20, parent=tmp_path) for number in range(12)]
@@ -161,20 +161,18 @@ def test_many_threads_append_while_files_are_parked_under_them(tmp_path: Path) -
         assert end_offset == (61 if log is again else 60)
 
 
-def test_the_bound_follows_what_a_process_may_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bound_follows_the_descriptor_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     for soft, expected in ((1024, 256), (16, ACTIVE_FILES_MIN), (1 << 20, ACTIVE_FILES_MAX), (-1, ACTIVE_FILES_MAX)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
         assert active_files_max() == expected
 
 
-def test_the_disk_of_a_node_is_bounded_unless_told_otherwise() -> None:
+def test_disk_bounds_active_files_by_default() -> None:
     assert Disk(fs=SimDisk()).active_files._capacity == active_files_max()
 
 
 @pytest.mark.parametrize("is_synced", [False, True])
-def test_a_roll_that_parks_the_old_segment_needs_no_descriptor_to_hand_it_over(
-    monkeypatch: pytest.MonkeyPatch, *, is_synced: bool
-) -> None:
+def test_roll_does_not_park_the_old_segment(monkeypatch: pytest.MonkeyPatch, *, is_synced: bool) -> None:
     """Only so many files may be open that the new segment has the old one's descriptor taken, and none is left."""
     sim = new_disk()
     disk = Disk(fs=sim, active_files=ActiveFiles(1))
@@ -205,7 +203,7 @@ def test_a_roll_that_parks_the_old_segment_needs_no_descriptor_to_hand_it_over(
 
 
 @pytest.mark.parametrize("end", ["seal", "close"])
-def test_the_end_of_a_parked_log_takes_descriptors_from_readers(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+def test_sealing_a_parked_log_closes_unused_segments(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     sim = new_disk()
     disk = Disk(fs=sim, active_files=ActiveFiles(1))
     first, second = log_of(disk, 0), log_of(disk, 1)
@@ -231,7 +229,7 @@ def test_the_end_of_a_parked_log_takes_descriptors_from_readers(monkeypatch: pyt
     assert EpochLog.open(Disk(fs=sim), first.directory, segment_bytes=SEGMENT_BYTES).end_offset == 1
 
 
-def test_a_roll_that_fails_lets_the_old_segment_be_parked_again() -> None:
+def test_failed_roll_allows_parking_again() -> None:
     sim = new_disk()
     disk = Disk(fs=sim, active_files=ActiveFiles(1))
     first, second = log_of(disk, 0, segment_bytes=1024), log_of(disk, 1)

@@ -34,7 +34,7 @@ def write(segment: ActiveSegment, body: bytes, *, synced_offset: int) -> None:
     segment.write(group, [batch_fields(one) for one in group], synced_offset)
 
 
-def test_a_mark_comes_only_with_news_and_in_front_of_its_group() -> None:
+def test_mark_is_written_before_a_group_if_the_synced_offset_advanced() -> None:
     sim = new_disk()
     segment = create(sim)
     write(segment, b"a", synced_offset=40)
@@ -49,7 +49,7 @@ def test_a_mark_comes_only_with_news_and_in_front_of_its_group() -> None:
     assert (scan.marks, scan.synced_offset, scan.end_position) == (2, 43, segment.end.position)
 
 
-def test_sealing_gives_back_space_and_leaves_a_whole_index() -> None:
+def test_sealing_frees_space_and_writes_the_index() -> None:
     sim = new_disk()
     segment = create(sim)
     write(segment, b"a", synced_offset=40)
@@ -61,7 +61,7 @@ def test_sealing_gives_back_space_and_leaves_a_whole_index() -> None:
     assert segment.opened.file.size() == segment.size_bytes
 
 
-def test_a_segment_has_its_name_only_with_a_durable_header() -> None:
+def test_segment_is_renamed_after_its_header_is_durable() -> None:
     sim = new_disk()
     segment = create(sim)
     assert sim.list_dir(HOME) == ["00000000000000000040.beg"]
@@ -74,7 +74,7 @@ def test_a_segment_has_its_name_only_with_a_durable_header() -> None:
 
 
 @pytest.mark.parametrize("operation", ["create", "allocate", "write"])
-def test_a_creation_that_fails_leaves_nothing_and_can_be_repeated(operation: str) -> None:
+def test_failed_creation_leaves_nothing_and_can_be_retried(operation: str) -> None:
     sim = new_disk()
     sim.fail = lambda what, path: OSError(errno.ENOSPC, "full") if what == operation else None
     with pytest.raises(OSError, match="full"):
@@ -86,7 +86,7 @@ def test_a_creation_that_fails_leaves_nothing_and_can_be_repeated(operation: str
 
 
 @pytest.mark.parametrize("operation", ["write", "sync", "rename"])
-def test_a_header_that_does_not_get_to_the_disk_gives_no_name(operation: str) -> None:
+def test_segment_is_not_renamed_if_its_header_sync_fails(operation: str) -> None:
     sim = new_disk()
     segment = create(sim)
     sim.fail = lambda what, path: OSError(errno.EIO, "broken") if what == operation else None
@@ -95,7 +95,7 @@ def test_a_header_that_does_not_get_to_the_disk_gives_no_name(operation: str) ->
     assert sim.list_dir(HOME) == ["00000000000000000040.beg"]
 
 
-def test_when_a_chunk_does_not_fit_the_needed_bytes_may() -> None:
+def test_required_bytes_are_allocated_if_a_chunk_does_not_fit() -> None:
     sim = new_disk()
     segment = ActiveSegment.begin(Disk(fs=sim), HOME, START, segment_bytes=10**9)
     held = segment.opened.file.size()
@@ -107,7 +107,7 @@ def test_when_a_chunk_does_not_fit_the_needed_bytes_may() -> None:
 
 
 @pytest.mark.parametrize("operation", ["create", "write", "rename"])
-def test_a_full_disk_costs_a_sealed_segment_its_index_and_nothing_else(operation: str) -> None:
+def test_full_disk_loses_only_the_index_of_a_sealed_segment(operation: str) -> None:
     sim = new_disk()
     segment = create(sim)
     write(segment, b"a", synced_offset=40)

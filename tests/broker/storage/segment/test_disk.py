@@ -25,7 +25,7 @@ class Opener:
         return OpenSegment(self.sim.open_readonly(path), Index())
 
 
-def test_the_least_recently_used_are_closed_past_the_capacity() -> None:
+def test_least_recently_used_segments_are_closed_beyond_the_capacity() -> None:
     opener, segments = Opener(), OpenSegments(2)
     for name in ("a", "b", "a", "c", "a", "b"):
         path = Path("/" + name)
@@ -35,7 +35,7 @@ def test_the_least_recently_used_are_closed_past_the_capacity() -> None:
     assert len(segments) == opener.sim.open_files == 2
 
 
-def test_what_is_leased_stays_open_whatever_happens() -> None:
+def test_leased_segment_stays_open() -> None:
     opener, segments = Opener(), OpenSegments(1)
     path = Path("/a")
     with segments.lease(path, lambda: opener.open(path)) as opened:
@@ -50,7 +50,7 @@ def test_what_is_leased_stays_open_whatever_happens() -> None:
         opened.file.close()
 
 
-def test_a_sync_that_failed_is_not_tried_again_and_fails_for_everybody() -> None:
+def test_failed_sync_is_kept_for_all_callers() -> None:
     opener = Opener()
     segment = opener.open(Path("/a"))
     segment.datasync(5)
@@ -93,7 +93,7 @@ def test_a_replaced_segment_stays_open_while_it_is_leased() -> None:
     assert opener.sim.open_files == 1
 
 
-def test_two_threads_that_open_at_once_share_one() -> None:
+def test_concurrent_opens_share_one_segment() -> None:
     opener, segments = Opener(), OpenSegments(4)
     path = Path("/a")
     opener.open(path).file.close()
@@ -137,7 +137,7 @@ def test_without_a_descriptor_unleased_segments_are_closed_and_the_open_is_retri
         assert opener.sim.open_files == len(segments) == 2
 
 
-def test_an_opener_that_fails_leaves_nothing() -> None:
+def test_failed_open_leaves_nothing() -> None:
     segments = OpenSegments(4)
 
     def fail() -> OpenSegment:

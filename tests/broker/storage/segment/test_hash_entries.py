@@ -45,7 +45,7 @@ def named(entries: np.ndarray, key: bytes, first: int = 0, stop: int = 1 << 20) 
     return slots
 
 
-def test_each_batch_is_named_once_for_each_of_its_keys() -> None:
+def test_each_key_of_a_batch_has_one_entry() -> None:
     file, index = stored([keyed([b"a", b"b", b"a", None]), keyed([b"b"]), keyed(None, ["b"]), keyed([b"a"])])
     found = collect(file, index, ["key"], 0, 4)["key"]
     assert len(found.entries) == 4
@@ -106,13 +106,13 @@ def test_windows_end_with_whole_batches() -> None:
     assert window_stop(large, 0, 2) == 1
 
 
-def test_the_last_slot_there_can_be_and_the_last_hash() -> None:
+def test_largest_slot_and_hash_have_entries() -> None:
     low, high = bounds_of((1 << 64) - 1, 0, 1 << 25)
     assert int(low) >> 25 == (1 << 39) - 1
     assert int(high) == (1 << 64) - 1
 
 
-def test_slots_of_several_sources_are_put_in_order() -> None:
+def test_slots_of_several_sources_are_merged() -> None:
     sources = [np.array([1, 5]), np.array([], np.int64), np.array([2, 5, 9])]
     assert newest_or_oldest(sources, 3, newest=False) == [1, 2, 5]
     assert newest_or_oldest(sources, 2, newest=True) == [5, 9]

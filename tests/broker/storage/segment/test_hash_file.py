@@ -53,7 +53,7 @@ def load(sim: SimDisk, slots: int) -> HashFile:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_both_find_what_is_there(seed: int) -> None:
+def test_file_and_memory_index_find_the_same(seed: int) -> None:
     random = Random(seed)
     slots = random.choice((1, 30, 500))
     runs, held = runs_of(random, slots, step=random.choice((1, 7, 200)))
@@ -70,7 +70,7 @@ def test_both_find_what_is_there(seed: int) -> None:
             assert file.find(key, first, stop, count, newest=newest) == some
 
 
-def test_one_key_in_every_batch_is_answered_in_pages() -> None:
+def test_key_in_every_batch_is_returned_in_pages() -> None:
     runs = HashRuns()
     slots = 20_000
     entries = np.array([int(bounds_of(KEYS[0], slot, slot + 1)[0]) for slot in range(slots)], np.uint64)
@@ -91,14 +91,14 @@ def test_an_index_without_entries() -> None:
     file.check()
 
 
-def test_runs_are_few_and_lose_nothing() -> None:
+def test_runs_are_merged_without_loss() -> None:
     runs, held = runs_of(Random(1), 2000, step=1)
     assert len(runs.runs) < 15
     assert len(runs.entries()) == sum(len(mine) for slot, mine in enumerate(held) if slot not in runs.open_slots)
     assert runs.size_bytes == 8 * (len(runs.entries()) + len(runs.open_slots))
 
 
-def test_what_is_cut_off_is_not_found_any_more() -> None:
+def test_truncated_batches_are_not_found() -> None:
     runs, held = runs_of(Random(2), 300)
     kept = runs.first(100)
     assert (kept.covered, runs.first(300)) == (100, runs)
@@ -109,7 +109,7 @@ def test_what_is_cut_off_is_not_found_any_more() -> None:
     assert again.find(KEYS[0], 100, 300, 9, newest=False) == [100]
 
 
-def test_another_segments_file_does_not_count() -> None:
+def test_file_of_another_segment_is_invalid() -> None:
     runs, _ = runs_of(Random(3), 50)
     sim = write(runs)
     file = sim.open_readonly(PATH)
@@ -121,7 +121,7 @@ def test_another_segments_file_does_not_count() -> None:
         HashFile.load(file, "tag", nonce=NONCE, slots=50, end=END)
 
 
-def test_a_file_that_is_short_or_damaged_does_not_count_or_says_so() -> None:
+def test_short_or_damaged_file_is_invalid() -> None:
     runs, _ = runs_of(Random(4), 400)
     size = write(runs).open_readonly(PATH).size()
     random = Random(5)
@@ -145,7 +145,7 @@ def test_a_file_that_is_short_or_damaged_does_not_count_or_says_so() -> None:
                 file.check()
 
 
-def test_another_version_does_not_count() -> None:
+def test_another_version_is_invalid() -> None:
     sim = write(runs_of(Random(6), 10)[0])
     sim.node(PATH).current[4] = 9
     with pytest.raises(LayoutError, match="version"):

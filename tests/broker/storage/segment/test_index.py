@@ -48,7 +48,7 @@ def test_lookups_in_arrays_and_in_a_mapped_file_agree() -> None:
     check(again)
 
 
-def test_the_first_entries_are_a_copy_that_may_grow() -> None:
+def test_first_returns_an_independent_copy() -> None:
     loaded, _ = load_index(file_with(pack_index(filled(), nonce=7, end=END)), nonce=7)
     for whole in (filled(), loaded):
         first = whole.first(2)
@@ -66,7 +66,7 @@ def test_positions_near_the_largest_segment_fit() -> None:
     assert index.place(0) == Place(2**32 - 64, 2**24)
 
 
-def test_every_spoiled_byte_and_every_cut_is_seen() -> None:
+def test_every_corrupt_byte_and_truncation_is_detected() -> None:
     raw = pack_index(filled(), nonce=7, end=END)
     for at in range(len(raw)):
         rotten = bytearray(raw)
@@ -77,7 +77,7 @@ def test_every_spoiled_byte_and_every_cut_is_seen() -> None:
             load_index(file_with(raw[:at]), nonce=7)
 
 
-def test_an_index_of_another_segment_does_not_count() -> None:
+def test_index_of_another_segment_is_invalid() -> None:
     with pytest.raises(LayoutError, match="another segment"):
         parse_index_header(pack_index(filled(), nonce=7, end=END), nonce=8)
 

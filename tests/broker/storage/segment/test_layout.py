@@ -41,18 +41,18 @@ def test_the_segment_header_has_the_documented_bytes() -> None:
     assert SegmentHeader.unpack(raw) == HEADER
 
 
-def test_every_flipped_bit_of_a_segment_header_is_seen() -> None:
+def test_every_flipped_bit_of_a_segment_header_is_detected() -> None:
     raw = HEADER.pack()
     for bit in range(len(raw) * 8):
         rotten = bytearray(raw)
         rotten[bit // 8] ^= 1 << bit % 8
         with pytest.raises(LayoutError):
             SegmentHeader.unpack(rotten)
-    with pytest.raises(LayoutError, match="127 are here"):
+    with pytest.raises(LayoutError, match="got 127"):
         SegmentHeader.unpack(raw[:127])
 
 
-def test_a_mark_counts_only_in_its_file_at_its_place_and_whole() -> None:
+def test_mark_is_valid_only_in_its_file_and_position() -> None:
     raw = pack_mark(nonce=9, position=640, synced_offset=77)
     assert len(raw) == MARK_BYTES
     assert raw[:40].hex() == "544c4d4b01000000090000000000000080020000000000004d00000000000000" + "00" * 8
@@ -66,7 +66,7 @@ def test_a_mark_counts_only_in_its_file_at_its_place_and_whole() -> None:
         assert parse_mark(rotten, 0, nonce=9, position=640) is None
 
 
-def test_the_quick_fields_are_those_of_the_whole_header() -> None:
+def test_batch_fields_agree_with_the_full_header() -> None:
     raw = stamp([batch(b"body!", records=3, timestamp_us=-8)], offset=12, digest=5, epoch=2)[0]
     header, fields = unpack_header(raw), batch_fields(raw)
     assert fields.body_length == header.body_length == 5

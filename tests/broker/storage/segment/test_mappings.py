@@ -19,7 +19,7 @@ def files(count: int, size_bytes: int = 100) -> list[File]:
     return found
 
 
-def test_the_least_recently_used_go_and_the_newest_stays() -> None:
+def test_least_recently_used_mappings_are_removed() -> None:
     mappings = Mappings(bytes_max=250)
     one, two, three = files(3)
     for file in (one, two, one, three):
@@ -35,7 +35,7 @@ def test_the_least_recently_used_go_and_the_newest_stays() -> None:
     assert len(few) == 2
 
 
-def test_what_slices_hold_is_counted_and_past_the_bound_nobody_gets_one() -> None:
+def test_slices_are_refused_beyond_the_held_bytes_bound() -> None:
     mappings = Mappings(held_bytes_max=150)
     one, two, three = files(3)
     slices = [mappings.take(file, 0, 10) for file in (one, two)]
@@ -52,7 +52,7 @@ def test_what_slices_hold_is_counted_and_past_the_bound_nobody_gets_one() -> Non
     assert mappings.drop(three), "what is not mapped nobody holds"
 
 
-def test_a_file_that_is_too_short_or_cannot_be_mapped_is_not_taken() -> None:
+def test_short_or_unmappable_file_gives_no_slice() -> None:
     mappings = Mappings()
     (file,) = files(1)
     assert mappings.take(file, 50, 51) is None

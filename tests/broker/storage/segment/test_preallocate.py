@@ -22,7 +22,7 @@ from tidelog_proto.limits import MIB
 AllocateFn = Callable[[RealFile, int, int], None]
 
 
-def test_small_files_grow_by_three_times_what_they_have_larger_ones_by_as_much_again() -> None:
+def test_small_files_quadruple_and_larger_ones_double() -> None:
     assert next_chunk_bytes(0) == CHUNK_BYTES_MIN
     assert next_chunk_bytes(10 * CHUNK_BYTES_MIN) == 30 * CHUNK_BYTES_MIN
     assert next_chunk_bytes(SMALL_CHUNK_BYTES_MAX // 2) == SMALL_CHUNK_BYTES_MAX
@@ -30,13 +30,13 @@ def test_small_files_grow_by_three_times_what_they_have_larger_ones_by_as_much_a
     assert next_chunk_bytes(10 * CHUNK_BYTES_MAX) == CHUNK_BYTES_MAX
 
 
-def test_only_large_chunks_are_taken_ahead() -> None:
+def test_only_large_chunks_are_preallocated() -> None:
     assert ahead_bytes(SMALL_CHUNK_BYTES_MAX) == 0
     assert ahead_bytes(2 * SMALL_CHUNK_BYTES_MAX) == SMALL_CHUNK_BYTES_MAX
     assert ahead_bytes(10 * CHUNK_BYTES_MAX) == CHUNK_BYTES_MAX // 2
 
 
-def test_a_log_asks_for_space_a_few_times_while_it_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_log_allocates_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
 
     def counted(self: RealFile, at: int, length_bytes: int, *, real: AllocateFn = RealFile.allocate) -> None:

@@ -25,7 +25,7 @@ from tidelog_proto.limits import HEADER_BYTES
 PATH = segment_path(EPOCH, 0)
 
 
-def test_padding_and_marks_between_batches_are_left_out() -> None:
+def test_padding_and_marks_are_not_returned() -> None:
     log = create(new_disk())
     batches = append(log, [batch(b"a"), batch(b"b" * 63)])
     log.sync()
@@ -44,7 +44,7 @@ def test_a_read_costs_one_pread_and_returns_a_copy() -> None:
     assert [bytes(one) for one in result.batches] == batches
 
 
-def test_what_is_not_what_the_index_says_is_damage() -> None:
+def test_batch_that_contradicts_the_index_is_damage() -> None:
     sim = new_disk()
     log = create(sim)
     append(log, [batch(b"a"), batch(b"b")])
@@ -82,7 +82,7 @@ def is_mapped(found: FoundBatches) -> bool:
 
 
 @needs_populate
-def test_what_is_sent_of_a_full_segment_is_a_part_of_its_mapping(tmp_path: Path) -> None:
+def test_sealed_segment_is_sent_from_its_mapping(tmp_path: Path) -> None:
     log = mapped_log(tmp_path / "log")
     read = log.reader.read
     found = read(2, 400_000, limit_offset=99, to_send=True)
@@ -113,7 +113,7 @@ def shared_log(tmp_path_factory: pytest.TempPathFactory) -> EpochLog:
 
 
 @needs_populate
-def test_a_slice_outlives_the_deletion_of_its_segment_whose_file_is_not_used_again(tmp_path: Path) -> None:
+def test_slice_outlives_its_deleted_segment(tmp_path: Path) -> None:
     log = mapped_log(tmp_path / "log")
     found = log.reader.read(0, 400_000, limit_offset=99, to_send=True)
     before = [bytes(one) for one in found.batches]
@@ -131,7 +131,7 @@ def test_a_slice_outlives_the_deletion_of_its_segment_whose_file_is_not_used_aga
 
 @needs_populate
 @pytest.mark.parametrize("is_mapped_before", [False, True])
-def test_a_file_that_somebody_has_cut_is_damage_and_no_signal(tmp_path: Path, *, is_mapped_before: bool) -> None:
+def test_truncated_file_is_damage_instead_of_sigbus(tmp_path: Path, *, is_mapped_before: bool) -> None:
     log = mapped_log(tmp_path / "log")
     if is_mapped_before:
         log.reader.read(0, SEGMENT_BYTES, limit_offset=99, to_send=True)
@@ -144,7 +144,7 @@ def test_a_file_that_somebody_has_cut_is_damage_and_no_signal(tmp_path: Path, *,
 
 
 @needs_populate
-def test_a_file_that_cannot_be_read_is_an_error_of_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_file_is_a_storage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = mapped_log(tmp_path / "log")
 
     def fail(*_: object) -> None:

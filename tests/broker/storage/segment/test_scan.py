@@ -19,7 +19,7 @@ def written() -> tuple[SimDisk, list[bytes]]:
     return sim, batches
 
 
-def test_a_walk_finds_batches_and_marks_up_to_the_zero_magic() -> None:
+def test_scan_finds_batches_and_marks_up_to_the_zero_magic() -> None:
     sim, _ = written()
     file = sim.open(PATH)
     scan = scan_segment(file, read_segment_header(file))
@@ -29,7 +29,7 @@ def test_a_walk_finds_batches_and_marks_up_to_the_zero_magic() -> None:
     assert scan_segment(file, scan.header).stop.kind == "end"
 
 
-def test_what_does_not_continue_is_bad_and_says_why() -> None:
+def test_discontinuous_batch_is_bad_with_a_reason() -> None:
     def reason(group: list[bytearray]) -> str:
         sim, batches = written()
         at = SEGMENT_HEADER_BYTES + padded(len(batches[0])) + 64 + padded(len(batches[1]))
@@ -39,14 +39,14 @@ def test_what_does_not_continue_is_bad_and_says_why() -> None:
         assert (scan.end_offset, scan.stop.kind, scan.stop.position) == (3, "bad", at)
         return scan.stop.reason
 
-    assert "offset 4 where 3" in reason(stamp([batch()], offset=4, digest=0))
+    assert "offset 4, expected 3" in reason(stamp([batch()], offset=4, digest=0))
     assert "epoch 1 in epoch 0" in reason(stamp([batch()], offset=3, digest=0, epoch=1))
     assert "digest" in reason(stamp([batch()], offset=3, digest=0))
     assert "magic" in reason([bytearray(b"garbage")])
     assert "mark" in reason([bytearray(pack_mark(nonce=1, position=2, synced_offset=3))])
 
 
-def test_marks_in_bodies_and_of_other_places_do_not_count() -> None:
+def test_marks_in_bodies_and_of_other_positions_are_ignored() -> None:
     sim = new_disk()
     log = create(sim)
     nonce = read_segment_header(sim.open(PATH)).nonce
@@ -68,7 +68,7 @@ def test_a_clean_tail_is_clean() -> None:
     assert examine_tail(file, nonce=scan.header.nonce, position=scan.end_position).dirty == []
 
 
-def test_a_window_gives_the_bytes_of_the_file_across_its_borders() -> None:
+def test_window_reads_across_its_borders() -> None:
     sim = new_disk()
     content = bytes(range(256)) * 40
     sim.open(EPOCH.parent / "f", create=True).pwritev([content], 0)

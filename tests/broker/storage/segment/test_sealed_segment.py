@@ -23,7 +23,7 @@ def sealed() -> tuple[SimDisk, SealedSegment]:
     return sim, segment
 
 
-def test_an_index_that_is_whole_is_used_and_one_that_is_not_is_rebuilt() -> None:
+def test_valid_index_is_used_and_invalid_one_rebuilt() -> None:
     sim, segment = sealed()
     whole = bytes(sim.node(index_path(segment.path)).current)
     assert list(segment.open(Disk(fs=sim)).index.offsets) == [0, 1]
@@ -33,10 +33,10 @@ def test_an_index_that_is_whole_is_used_and_one_that_is_not_is_rebuilt() -> None
     assert bytes(sim.node(index_path(segment.path)).current) == whole
 
 
-def test_a_segment_that_does_not_end_where_the_log_goes_on_is_damaged() -> None:
+def test_segment_with_a_wrong_end_is_damaged() -> None:
     sim, segment = sealed()
     before = sim.open_files
-    with pytest.raises(DamagedError, match="ends at offset 5, the log goes on at 9"):
+    with pytest.raises(DamagedError, match="ends at offset 5, but the log continues at 9"):
         replace(segment, end_offset=9).open(Disk(fs=sim))
     sim.unlink(index_path(segment.path))
     sim.node(segment.path).current[300] ^= 1
@@ -45,7 +45,7 @@ def test_a_segment_that_does_not_end_where_the_log_goes_on_is_damaged() -> None:
     assert sim.open_files == before
 
 
-def test_a_peek_tells_the_end_or_nothing() -> None:
+def test_peek_returns_the_end_or_none() -> None:
     sim, segment = sealed()
     end = peek_index_end(sim, segment.path, segment.header)
     assert end is not None

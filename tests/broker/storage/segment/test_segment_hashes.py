@@ -47,7 +47,7 @@ def all_named(hashes: SegmentHashes, key: bytes, first: int, stop: int, count: i
 
 @pytest.mark.parametrize("covered", [0, 17, SLOTS])
 @pytest.mark.parametrize("newest", [True, False])
-def test_what_is_named_has_all_that_match(monkeypatch: pytest.MonkeyPatch, covered: int, newest: bool) -> None:
+def test_lookup_returns_all_matching_batches(monkeypatch: pytest.MonkeyPatch, covered: int, newest: bool) -> None:
     monkeypatch.setattr(segment_hashes, "window_stop", lambda _, first, stop: min(stop, first + 5))
     random = Random(f"{covered} {newest}")
     hashes, held = made(random)
@@ -63,7 +63,7 @@ def test_what_is_named_has_all_that_match(monkeypatch: pytest.MonkeyPatch, cover
         assert [slot for slot in named if slot >= covered] == list(range(max(first, covered), max(covered, stop)))
 
 
-def test_without_a_column_everything_is_named() -> None:
+def test_lookup_without_a_column_returns_everything() -> None:
     hashes, _ = made(Random(1))
     hashes.catch_up(["key"], SLOTS, windows_max=100)
     named = hashes.find(None, 0, 3, 40, 20, newest=False)
@@ -71,7 +71,7 @@ def test_without_a_column_everything_is_named() -> None:
     assert hashes.find(None, 0, 3, 40, 20, newest=True) == (list(range(20, 40)), 20, 40)
 
 
-def test_catching_up_stops_where_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_catch_up_stops_at_the_given_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_hashes, "window_stop", lambda _, first, stop: min(stop, first + 5))
     hashes, _ = made(Random(2))
     assert not hashes.catch_up(["key"], SLOTS, windows_max=2)
@@ -80,7 +80,7 @@ def test_catching_up_stops_where_it_is_told_to(monkeypatch: pytest.MonkeyPatch) 
     assert hashes.size_bytes > 0
 
 
-def test_a_file_takes_the_place_of_what_was_read() -> None:
+def test_index_file_replaces_the_memory_index() -> None:
     hashes, held = made(Random(3))
     sim = SimDisk()
     assert not hashes.load(sim, SEGMENT, "key", nonce=1, end=END)
@@ -100,7 +100,7 @@ def test_a_file_takes_the_place_of_what_was_read() -> None:
     hashes.close()
 
 
-def test_a_shorter_segment_keeps_what_is_known_of_it() -> None:
+def test_truncated_segment_keeps_its_index() -> None:
     hashes, held = made(Random(4))
     hashes.catch_up(["key"], SLOTS, windows_max=100)
     cut = hashes.cut(20, hashes._file, hashes._index.first(20))

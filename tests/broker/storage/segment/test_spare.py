@@ -38,7 +38,7 @@ def fill(log: EpochLog, segments: int, *, size_bytes: int = 700) -> list[bytes]:
     return batches
 
 
-def test_the_oldest_file_becomes_the_next_segment() -> None:
+def test_oldest_segment_file_is_reused_for_the_next() -> None:
     sim = new_disk()
     log = create(sim)
     batches = fill(log, 3)
@@ -58,7 +58,7 @@ def test_the_oldest_file_becomes_the_next_segment() -> None:
     fixed=st.booleans(),
     cuts=st.lists(st.integers(0, 90), min_size=1, max_size=3),
 )
-def test_power_cuts_anywhere_lose_nothing_synced_and_bring_nothing_back(
+def test_power_loss_anywhere_loses_nothing_synced_and_revives_nothing(
     seed: int, always: bool, fixed: bool, cuts: list[int]
 ) -> None:
     """With batches of one size old ones lie exactly where new ones go."""
@@ -92,7 +92,7 @@ def test_power_cuts_anywhere_lose_nothing_synced_and_bring_nothing_back(
         synced = log.end_offset
 
 
-def test_a_killed_process_leaves_what_was_appended_and_an_end_that_is_cut() -> None:
+def test_kill_keeps_appended_batches_and_recovery_truncates_old_contents() -> None:
     sim = new_disk()
     log = create(sim)
     batches = fill(log, 3)
@@ -107,7 +107,7 @@ def test_a_killed_process_leaves_what_was_appended_and_an_end_that_is_cut() -> N
     assert read_all(again) == batches[again.start_offset :]
 
 
-def test_a_clean_stop_leaves_neither_a_spare_nor_what_a_file_once_held() -> None:
+def test_clean_stop_removes_the_spare_and_old_contents() -> None:
     sim = new_disk()
     disk = Disk(fs=sim)
     log = on(disk)
@@ -123,7 +123,7 @@ def test_a_clean_stop_leaves_neither_a_spare_nor_what_a_file_once_held() -> None
     assert sum(len(sim.node(path).current) for path in sim.files(EPOCH, ".seg")) == pytest.approx(size_bytes, abs=64)
 
 
-def test_a_file_that_is_read_is_not_used_again() -> None:
+def test_file_being_read_is_not_reused() -> None:
     sim = new_disk()
     disk = Disk(fs=sim)
     log = on(disk)
@@ -139,7 +139,7 @@ def test_a_file_that_is_read_is_not_used_again() -> None:
     assert read_all(log) == batches[log.start_offset :]
 
 
-def test_a_file_that_is_being_opened_is_not_used_again() -> None:
+def test_file_being_opened_is_not_reused() -> None:
     sim = new_disk()
     disk = Disk(fs=sim)
     log = on(disk)
@@ -155,7 +155,7 @@ def test_a_file_that_is_being_opened_is_not_used_again() -> None:
         assert not sim.exists(SPARE), "its opener has it open"
 
 
-def test_a_full_disk_gets_the_spare_back_and_no_more_are_kept() -> None:
+def test_full_disk_frees_the_spare_and_keeps_no_more() -> None:
     sim = new_disk()
     disk = Disk(fs=sim)
     log = on(disk, segment_bytes=60_000)
@@ -172,7 +172,7 @@ def test_a_full_disk_gets_the_spare_back_and_no_more_are_kept() -> None:
     assert read_all(log) == batches[log.start_offset :]
 
 
-def test_a_spare_that_cannot_be_named_stops_the_log() -> None:
+def test_spare_that_cannot_be_renamed_stops_the_log() -> None:
     sim = new_disk()
     log = create(sim)
     fill(log, 3)
@@ -182,7 +182,7 @@ def test_a_spare_that_cannot_be_named_stops_the_log() -> None:
     assert log.state == "failed"
 
 
-def test_budgets_bound_all_spares_together() -> None:
+def test_budget_bounds_the_sum_of_spares() -> None:
     sim = new_disk()
     sim.make_dir(EPOCH)
     budget = SpareBudget(100)

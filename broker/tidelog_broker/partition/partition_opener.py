@@ -1,8 +1,8 @@
-"""PartitionOpener partitions: a few at a time, those first that somebody waits for, each of them once.
+"""Opening of partitions: a few at a time, awaited ones first, each once.
 
-Who waits is called in the order of coming, in the very step in which the partition is there for everybody: so what
-producers send while a log is being opened lies in its queue in front of what they send afterwards. How many may wait
-for one is bounded; how many are to be opened is by what is stored here.
+Waiters are called in order, in the same step in which the partition becomes visible: so batches that producers send
+while a log is being opened are queued before later ones. The number of waiters per partition is bounded; the number of
+partitions to open is bounded by what this node stores.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from tidelog_proto.errors import ProtocolError
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 8
-"""Logs that are being opened: enough for all I/O workers, and few enough that one more has its turn soon."""
+"""Concurrently opened logs: enough for all I/O workers, and few enough that an urgent one begins soon."""
 WAITING_MAX: Final = 8192
-"""Who may wait for one partition."""
+"""Bound on the waiters for one partition."""
 RETRY_AFTER_MS: Final = 100
 
 Then = Callable[[Partition | None, ProtocolError | None], None]
-"""Told of the partition, or of why it is not there."""
+"""Called with the partition, or with the error."""
 
 
 class PartitionOpener:
-    """See the module. All methods are for the event loop's thread.
+    """Opens the partitions of a node. All methods are for the event loop's thread.
 
     Args:
-        open_one: opens a partition and returns it once it is found by others; raises ProtocolError.
-        tasks: the node's.
+        open_one: opens a partition and returns it once others can find it; raises ProtocolError.
+        tasks: the node's tasks.
     """
 
     def __init__(self, open_one: Callable[[PartitionKey], Awaitable[Partition]], tasks: Tasks) -> None:
         self._open_one = open_one
         self._tasks = tasks
         self._waiting: dict[PartitionKey, list[Then]] = {}
-        """Those that are to be opened, or are being opened, and who waits for them."""
+        """Partitions to be opened, or being opened, with their waiters."""
         self._wanted: dict[PartitionKey, None] = {}
         self._unwanted: dict[PartitionKey, None] = {}
-        """To be opened although nobody waits."""
+        """To be opened without a waiter."""
         self._running: set[PartitionKey] = set()
         self._ended: asyncio.Event | None = None
         self._refusal: ProtocolError | None = None
@@ -54,12 +54,12 @@ class PartitionOpener:
         return key in self._waiting
 
     def soon(self, key: PartitionKey, then: Then | None = None, *, is_wanted: bool = True) -> None:
-        """Open a partition that is not open; `then` may be told at once that it is not going to be.
+        """Open a partition that is not open; `then` may be called at once with an error.
 
         Args:
             key: the partition.
-            then: is called when it is open, or cannot be opened.
-            is_wanted: whether it goes in front of those that nobody waits for.
+            then: called when it is open, or cannot be opened.
+            is_wanted: whether it precedes those without a waiter.
         """
         if self._refusal is not None:
             if then is not None:
@@ -77,7 +77,7 @@ class PartitionOpener:
                 None,
                 ProtocolError(
                     pb.OVERLOADED,
-                    f"{WAITING_MAX} requests wait for this partition to be opened; send again",
+                    f"{WAITING_MAX} requests already wait for this partition to be opened; send again",
                     retry_after_ms=RETRY_AFTER_MS,
                 ),
             )
@@ -112,7 +112,7 @@ class PartitionOpener:
         await self._until(lambda: not any(key[0] == topic_id for key in self._running))
 
     async def close(self, error: ProtocolError) -> None:
-        """Open nothing more; return when nothing is being opened."""
+        """Open no more partitions; return when none is being opened."""
         self._refusal = error
         for key in [*self._wanted, *self._unwanted]:
             self._give_up(key, error)
@@ -130,7 +130,7 @@ class PartitionOpener:
 
     async def _run(self, key: PartitionKey) -> None:
         partition: Partition | None = None
-        error = ProtocolError(pb.SHUTTING_DOWN, "the node stops")
+        error = ProtocolError(pb.SHUTTING_DOWN, "the node is stopping")
         try:
             partition = await self._open_one(key)
         except ProtocolError as failure:

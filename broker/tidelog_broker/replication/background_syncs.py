@@ -1,7 +1,7 @@
-"""The syncs of one partition that no write waits for: one at a time, on their own worker.
+"""Syncs of one partition's log that no write waits for: one at a time, on a separate worker.
 
-What is asked for while one is under way waits for it; of each node that asks only the newest question, because its
-answer covers those before. So a peer that asks all the time costs no memory, and no more than one sync after the other.
+A request during a sync waits for it; only the newest request of each node is kept, because its answer covers the
+earlier ones. So a peer that requests constantly costs no memory, and at most one sync after another.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from tidelog_broker.core.replication.effects import SyncAhead
 from tidelog_broker.replication.replica_log import ReplicaLog
 
 
-class SyncingAhead:
-    """See the module. For the event loop's thread.
+class BackgroundSyncs:
+    """Runs these syncs. For the event loop's thread.
 
     Args:
-        offload, key: the worker.
+        offload, key: the worker and its key.
         view: the log.
-        done: told of each that is done.
-        failed: told of a disk that failed; nothing is synced ahead after that.
+        done: called after each sync.
+        failed: called if the disk fails; nothing is synced ahead after that.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class SyncingAhead:
         self._stopped = False
 
     def add(self, effect: SyncAhead) -> None:
-        """Sync what is written by now, or a little later."""
+        """Sync what is written by now, or slightly later."""
         self._waiting[effect.to] = effect
         if not self._is_syncing:
             self._next()
 
     def stop(self) -> None:
-        """Begin none any more; nobody is told of the one that is under way."""
+        """Begin no more syncs; a running one is not reported."""
         self._stopped = True
         self._waiting.clear()
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.core.replication.producers import ProducerTable, StoredBatch
-from tidelog_broker.partition.waiting import Waiting
+from tidelog_broker.partition.pending_acks import PendingAcks
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -34,14 +34,14 @@ class Settled(list[int | str]):
             self.append(outcome.end_offset)
 
 
-def waiting(*ends: int, acks: pb.Acks = pb.QUORUM) -> tuple[Waiting, Settled]:
-    subject, settled = Waiting(), Settled()
+def waiting(*ends: int, acks: pb.Acks = pb.QUORUM) -> tuple[PendingAcks, Settled]:
+    subject, settled = PendingAcks(), Settled()
     for end in ends:
         subject.add(acks, stored(end), False, settled.take, epoch=0)
     return subject, settled
 
 
-def test_each_kind_waits_for_what_it_asked_for() -> None:
+def test_each_acks_level_waits_for_its_replicas() -> None:
     holder = owner()
     one, settled_one = waiting(1, 2, 3, acks=pb.ONE)
     most, settled_most = waiting(1, 2, 3)
@@ -57,7 +57,7 @@ def test_each_kind_waits_for_what_it_asked_for() -> None:
     assert not most.wants_all
 
 
-def test_the_end_of_an_epoch_parts_what_is_stored_from_what_is_nowhere() -> None:
+def test_end_of_an_epoch_settles_stored_and_refuses_the_rest() -> None:
     for acks in (pb.ONE, pb.QUORUM, pb.ALL):
         subject, settled = waiting(1, 2, 3, acks=acks)
         subject.decided(2, ProtocolError(pb.EPOCH_CHANGING, "not stored"), held_by_all=2)
@@ -65,7 +65,7 @@ def test_the_end_of_an_epoch_parts_what_is_stored_from_what_is_nowhere() -> None
         assert not subject
 
 
-def test_at_the_end_of_an_epoch_only_what_all_hold_is_said_to_be_on_all() -> None:
+def test_acks_all_after_the_epoch_needs_held_by_all() -> None:
     subject, settled = waiting(1, 2, 3, acks=pb.ALL)
     subject.decided(2, ProtocolError(pb.EPOCH_CHANGING, "not stored"), held_by_all=1)
     assert (settled[0], settled[2]) == (1, "not stored")
@@ -75,29 +75,29 @@ def test_at_the_end_of_an_epoch_only_what_all_hold_is_said_to_be_on_all() -> Non
     assert not subject
 
 
-def test_a_retry_behind_a_later_batch_is_judged_by_its_own_offset() -> None:
+def test_retry_after_a_later_batch_uses_its_own_offset() -> None:
     for acks in (pb.ONE, pb.QUORUM, pb.ALL):
         subject, settled = waiting(3, 1, acks=acks)
         subject.decided(2, ProtocolError(pb.EPOCH_CHANGING, "not stored"), held_by_all=2)
         assert settled == ["not stored", 1]
 
 
-def test_a_retry_of_what_an_ended_epoch_holds_is_not_said_to_be_on_all() -> None:
+def test_retry_of_an_ended_epoch_gets_stored_on_quorum() -> None:
     """Who owns the next epoch hears only of that one what its replicas hold."""
     for acks, expected in ((pb.QUORUM, []), (pb.ALL, [pb.STORED_ON_QUORUM])):
-        subject, settled = Waiting(), Settled()
+        subject, settled = PendingAcks(), Settled()
         subject.add(acks, stored(4, epoch=2), True, settled.take, epoch=3)
         assert [error.code for error in settled.errors] == expected
         assert bool(subject) == (not expected)
 
 
-def test_a_failure_is_told_to_everybody() -> None:
+def test_failure_is_reported_to_all_publishes() -> None:
     subject, settled = waiting(1, 2)
     subject.fail(ProtocolError(pb.STORAGE_FAILED, "who knows"))
     assert settled == ["who knows"] * 2
 
 
-def test_an_unknown_kind_of_acknowledgement_waits_for_a_quorum() -> None:
+def test_unknown_acks_level_waits_for_a_quorum() -> None:
     subject, settled = waiting(1, acks=7)  # type: ignore[arg-type]  # of a newer client
     holder = owner()
     holder.acknowledge("a", 1)

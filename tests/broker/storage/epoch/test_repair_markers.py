@@ -10,7 +10,7 @@ from tests.broker.storage.logs import EPOCH, create, new_disk, reopen
 from tests.broker.storage.sim_disk import SimDisk
 
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
-from tidelog_broker.storage.epoch.repair import has_note, remove_note, write_note
+from tidelog_broker.storage.epoch.repair_markers import has_marker, remove_marker, write_marker
 from tidelog_broker.storage.io.errors import LimboError, StorageFailedError
 
 
@@ -30,24 +30,24 @@ def damaged() -> tuple[SimDisk, EpochLog, list[bytes]]:
     return sim, log, batches
 
 
-def test_a_note_is_durable_and_written_once() -> None:
+def test_marker_is_durable_and_written_once() -> None:
     sim = new_disk()
     create(sim).close()
-    assert not has_note(sim, EPOCH)
-    write_note(sim, EPOCH)
-    write_note(sim, EPOCH)
+    assert not has_marker(sim, EPOCH)
+    write_marker(sim, EPOCH)
+    write_marker(sim, EPOCH)
     again = sim.power_cut(Random(1))
-    assert has_note(again, EPOCH)
-    remove_note(again, EPOCH)
-    remove_note(again, EPOCH)
-    assert not has_note(again.power_cut(Random(1)), EPOCH)
+    assert has_marker(again, EPOCH)
+    remove_marker(again, EPOCH)
+    remove_marker(again, EPOCH)
+    assert not has_marker(again.power_cut(Random(1)), EPOCH)
 
 
-def test_a_log_with_a_note_is_in_limbo_and_takes_what_is_missing() -> None:
+def test_log_with_a_marker_is_in_limbo_and_takes_missing_batches() -> None:
     sim, log, batches = damaged()
     with pytest.raises(LimboError):
         log.ensure_space(64)
-    log.cut_to_good()
+    log.truncate_to_valid_prefix()
     assert (log.state, log.is_repairing, log.has_room(64)) == ("limbo", True, False)
     assert read_all(log) == batches[:2]
     append(log, [batch(bytes([2]) * 200)])
@@ -56,43 +56,43 @@ def test_a_log_with_a_note_is_in_limbo_and_takes_what_is_missing() -> None:
     assert (again.state, again.is_repairing, again.end_offset) == ("limbo", True, 3)
     again.finish_repair()
     assert (again.state, again.damage) == ("active", None)
-    assert not has_note(again._disk.fs, EPOCH)
+    assert not has_marker(again._disk.fs, EPOCH)
     append(again, [batch()])
 
 
-def test_where_the_end_is_decided_and_met_the_note_is_taken_away() -> None:
+def test_marker_is_removed_when_the_decided_end_is_reached() -> None:
     sim, log, _ = damaged()
-    log.cut_to_good()
+    log.truncate_to_valid_prefix()
     log.close()
     assert reopen(sim, sealed_end_offset=2).state == "sealed"
-    assert not has_note(sim, EPOCH)
+    assert not has_marker(sim, EPOCH)
 
 
-def test_new_damage_during_a_repair_is_cut_off_again() -> None:
+def test_new_damage_during_a_repair_is_truncated() -> None:
     sim, log, batches = damaged()
-    log.cut_to_good()
+    log.truncate_to_valid_prefix()
     log.close()
     node = sim.node(sim.files(EPOCH, ".seg")[0])
     node.current[bytes(node.current).index(batches[0][:128]) + 130] ^= 1
     log = reopen(sim)
     assert (log.state, log.is_repairing) == ("limbo", False)
-    log.cut_to_good()
+    log.truncate_to_valid_prefix()
     assert (log.state, log.is_repairing, log.end_offset) == ("limbo", True, 0)
 
 
-def test_a_disk_that_fails_stops_the_log_in_limbo() -> None:
+def test_disk_failure_stops_the_log_in_limbo() -> None:
     sim, log, _ = damaged()
     sim.fail = lambda operation, path: OSError(5, "broken") if operation == "truncate" else None
     with pytest.raises(StorageFailedError):
-        log.cut_to_good()
+        log.truncate_to_valid_prefix()
     assert log.state == "failed"
     sim.fail = lambda operation, path: None
     assert reopen(sim.restart()).state == "limbo"
 
     sim, log, _ = damaged()
-    log.cut_to_good()
+    log.truncate_to_valid_prefix()
     sim.fail = lambda operation, path: OSError(5, "broken") if operation == "unlink" else None
     with pytest.raises(StorageFailedError):
         log.finish_repair()
     with pytest.raises(StorageFailedError):
-        log.cut_to_good()
+        log.truncate_to_valid_prefix()

@@ -1,7 +1,7 @@
-"""Checking batches that another node sent as a copy, before they are written.
+"""Verification of batches that another node sent as a copy, before they are written.
 
-The log's own `append` asserts what is wrong here: the owner stamps its groups itself, and a wrong one there is a bug.
-Bytes of a peer raise.
+The log's own `append` asserts these conditions, because the owner stamps its groups itself; for bytes from a peer a
+violation raises an error.
 """
 
 from __future__ import annotations
@@ -19,34 +19,36 @@ from tidelog_proto.limits import HEADER_BYTES
 
 
 class LogPosition(NamedTuple):
-    """A batch boundary of an epoch: the offset, and the running digest of everything in the epoch before it."""
+    """A batch boundary of an epoch: the offset, and the running digest of all batches of the epoch before it."""
 
     offset: int
     digest: int
 
 
 def check_copied(batches: Sequence[Buffer], *, epoch: int, position: LogPosition) -> LogPosition:
-    """Return where `batches` end, if they are whole, sound, and continue an epoch at `position` without a hole.
+    """Return the end of `batches` if they are complete and valid and continue an epoch at `position` without a gap.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH and others of `unpack_header`: nothing of them may be used.
+        ProtocolError: CORRUPT_BATCH and others of `unpack_header`: none of the batches may be used.
     """
     offset, digest = position
     for batch in batches:
         header = unpack_header(batch)
         if header.length != len(batch):
-            raise _corrupt(f"{len(batch)} bytes came for a batch of {header.length}")
+            raise _corrupt(f"received {len(batch)} bytes for a batch of {header.length}")
         if header.epoch != epoch:
-            raise _corrupt(f"a batch of epoch {header.epoch} came for epoch {epoch}")
+            raise _corrupt(f"received a batch of epoch {header.epoch} for epoch {epoch}")
         if header.base_offset != offset:
-            raise _corrupt(f"a batch at offset {header.base_offset} came where {offset} is next")
+            raise _corrupt(f"received a batch at offset {header.base_offset}, expected {offset}")
         if crc32c(memoryview(batch)[HEADER_BYTES:]) != header.body_crc:
             raise _corrupt(f"the body of the batch at offset {offset} does not match its CRC32C")
         if header.flags & Flags.DERIVED:
-            verify_stored(batch)  # no owner has: it was made by a node, from what one had verified
+            verify_stored(
+                batch
+            )  # A derived batch was built by a node from verified batches; no owner has verified the result.
         digest = digest_after(batch, 0, digest)
         if header.digest != digest:
-            raise _corrupt(f"the running digest of the batch at offset {offset} does not continue the copy here")
+            raise _corrupt(f"the running digest of the batch at offset {offset} does not continue this node's copy")
         offset = header.end_offset
     return LogPosition(offset, digest)
 

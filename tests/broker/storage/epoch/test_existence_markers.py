@@ -12,15 +12,15 @@ from tests.broker.storage.build import HOME, PARTITION, TOPIC_ID, append, batch,
 from tests.broker.storage.logs import new_disk, open_partition
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
-from tidelog_broker.storage.epoch.presence import (
+from tidelog_broker.storage.epoch.existence_markers import (
     HELD_SUFFIX,
-    forget_directory,
-    has_directory_note,
-    make_again,
-    note_directory,
-    note_newest,
-    noted_newest,
-    prepare_note,
+    has_directory_marker,
+    mark_directory,
+    mark_newest,
+    marked_newest,
+    prepare_newest_marker,
+    recreate_directory,
+    remove_directory_marker,
 )
 from tidelog_broker.storage.io.errors import DiskFullError
 from tidelog_broker.storage.partition.partition_dirs import forget_partition_dir, partition_dir_name
@@ -44,32 +44,32 @@ def with_epochs(sim: SimDisk, epochs: int) -> None:
     log.close()
 
 
-def test_the_newest_epoch_is_noted_once() -> None:
+def test_newest_epoch_marker_is_written_once() -> None:
     sim = new_disk()
     sim.make_dir(DIRECTORY)
-    assert noted_newest(sim, DIRECTORY) is None
-    prepare_note(sim, DIRECTORY)
-    assert noted_newest(sim, DIRECTORY) is None
+    assert marked_newest(sim, DIRECTORY) is None
+    prepare_newest_marker(sim, DIRECTORY)
+    assert marked_newest(sim, DIRECTORY) is None
     for epoch in (0, 7, 123_456_789):
-        prepare_note(sim, DIRECTORY)
-        note_newest(sim, DIRECTORY, epoch)
-        assert noted_newest(sim, DIRECTORY) == epoch
+        prepare_newest_marker(sim, DIRECTORY)
+        mark_newest(sim, DIRECTORY, epoch)
+        assert marked_newest(sim, DIRECTORY) == epoch
         assert len(sim.list_dir(DIRECTORY)) == 1
 
 
-def test_a_directory_is_noted_and_forgotten() -> None:
+def test_directory_marker_is_created_and_removed() -> None:
     sim = new_disk()
-    assert not has_directory_note(sim, DIRECTORY)
+    assert not has_directory_marker(sim, DIRECTORY)
     for _ in range(2):
-        note_directory(sim, DIRECTORY)
-        assert has_directory_note(sim, DIRECTORY)
+        mark_directory(sim, DIRECTORY)
+        assert has_directory_marker(sim, DIRECTORY)
         assert sim.list_dir(HOME) == [DIRECTORY.name + HELD_SUFFIX]
     for _ in range(2):
-        forget_directory(sim, DIRECTORY)
+        remove_directory_marker(sim, DIRECTORY)
         assert sim.list_dir(HOME) == []
 
 
-def test_what_is_missing_is_told_from_what_never_was() -> None:
+def test_lost_directory_is_told_from_one_that_never_existed() -> None:
     sim = new_disk()
     assert open_partition(sim).repair.lost_epoch(5) is None
     with_epochs(sim, 3)
@@ -93,7 +93,7 @@ def test_an_epoch_that_lies_beside_the_log_is_not_lost(how: str) -> None:
     assert open_partition(sim.restart()).repair.lost_epoch(1) is None
 
 
-def test_a_copy_that_begins_again_is_in_limbo_until_it_is_repaired() -> None:
+def test_recreated_copy_is_in_limbo_until_repaired() -> None:
     sim = new_disk()
     with_epochs(sim, 2)
     lose(sim, DIRECTORY / "epoch-00000001")
@@ -106,34 +106,34 @@ def test_a_copy_that_begins_again_is_in_limbo_until_it_is_repaired() -> None:
     assert open_partition(sim.restart()).state == "active"
 
 
-def test_a_directory_of_before_there_were_notes_gets_them_when_it_is_opened() -> None:
+def test_directory_without_markers_gets_them_at_open() -> None:
     sim = new_disk()
     with_epochs(sim, 2)
     sim.unlink(DIRECTORY / "newest-00000001")
-    forget_directory(sim, DIRECTORY)
+    remove_directory_marker(sim, DIRECTORY)
     open_partition(sim)
     sim = sim.power_cut(Random(1))
-    assert (noted_newest(sim, DIRECTORY), has_directory_note(sim, DIRECTORY)) == (1, True)
+    assert (marked_newest(sim, DIRECTORY), has_directory_marker(sim, DIRECTORY)) == (1, True)
 
 
-def test_a_full_disk_without_space_for_notes_is_opened() -> None:
+def test_full_disk_without_space_for_markers_can_be_opened() -> None:
     sim = new_disk()
     with_epochs(sim, 1)
     sim.unlink(DIRECTORY / "newest-00000000")
     full = OSError(errno.ENOSPC, "full")
     sim.fail = lambda operation, path: full if operation == "create" else None
     log = open_partition(sim)
-    assert (log.end_offset, noted_newest(sim, DIRECTORY)) == (1, None)
+    assert (log.end_offset, marked_newest(sim, DIRECTORY)) == (1, None)
     with pytest.raises(DiskFullError):
         log.start_epoch(1, 1)
     assert log.end_offset == 1
     sim.fail = lambda operation, path: None
     log.start_epoch(1, 1)
-    assert noted_newest(sim, DIRECTORY) == 1
+    assert marked_newest(sim, DIRECTORY) == 1
 
 
 @pytest.mark.parametrize("power", [False, True])
-def test_no_crash_leaves_a_note_of_an_epoch_that_never_began(power: bool) -> None:
+def test_no_crash_leaves_a_marker_without_its_epoch(power: bool) -> None:
     for cut in range(70):
         sim = new_disk()
         sim.cut_at = cut
@@ -144,24 +144,24 @@ def test_no_crash_leaves_a_note_of_an_epoch_that_never_began(power: bool) -> Non
         assert log.repair.lost_epoch(0) is None, f"cut at {cut}"
         newest = log.active.epoch if log.active is not None else None
         if newest is not None:
-            assert noted_newest(again.power_cut(Random(cut)), DIRECTORY) == newest
+            assert marked_newest(again.power_cut(Random(cut)), DIRECTORY) == newest
 
 
 @pytest.mark.parametrize("power", [False, True])
-def test_a_loss_is_remembered_whenever_making_it_good_is_cut_short(power: bool) -> None:
+def test_loss_is_detected_again_after_an_interrupted_recreation(power: bool) -> None:
     for cut in range(40):
         sim = new_disk()
         with_epochs(sim, 2)
         lose(sim, DIRECTORY)
         sim.cut_at = sim.steps + cut
         with suppress(PowerCutError):
-            make_again(sim, DIRECTORY, 1)
+            recreate_directory(sim, DIRECTORY, 1)
             open_partition(sim).start_epoch(1, 1, is_lacking=True)
         again = open_partition(sim.power_cut(Random(cut)) if power else sim.restart())
         assert again.repair.lost_epoch(1) == 1 or again.state == "limbo", f"cut at {cut}"
 
 
-def test_a_deletion_takes_the_note_in_front_of_the_directory() -> None:
+def test_deletion_removes_the_marker_before_the_directory() -> None:
     for cut in range(40):
         sim = new_disk()
         with_epochs(sim, 1)

@@ -1,12 +1,12 @@
-"""Publishes that have their offsets and wait until enough replicas hold them.
+"""Publishes with offsets that wait until enough replicas hold them.
 
-One queue for each kind of acknowledgement, in the order of the offsets: what is complete is always at the head. A
-retry waits in it as well, for the commit of its first attempt.
+There is one queue per kind of acknowledgement, in offset order, so complete publishes are always at the head. A retry
+waits in it as well, for the commit of its first attempt.
 
-`acks=all` is about the replicas of the epoch that a batch lies in. While that is open, their acknowledgements tell.
-Once it has ended nobody says any more what they hold: a batch that they were not known to hold by then, or that is sent
-again later, is answered with what is true, STORED_ON_QUORUM. Rejected: to wait for the lacking replicas, which may be
-gone for good and are the very reason why the epoch has ended.
+`acks=all` concerns the replicas of the batch's epoch. While the epoch is open, their acknowledgements are known. After
+its end they are not reported any more: a batch that not all replicas were known to hold, or that is retried later, is
+answered with STORED_ON_QUORUM. Rejected: waiting for the missing replicas, which may be gone for good and have caused
+the end of the epoch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 Settle = Callable[[StoredBatch | ProtocolError, bool], None]
-"""Called once per batch with where it went, or why not, and whether it had been there before."""
+"""Called once per batch with its position or the error, and whether it is a duplicate."""
 
 
 class _Awaiting(NamedTuple):
@@ -30,8 +30,8 @@ class _Awaiting(NamedTuple):
     settle: Settle
 
 
-class Waiting:
-    """The publishes of one partition whose outcome is open."""
+class PendingAcks:
+    """The publishes of one partition with a pending outcome."""
 
     def __init__(self) -> None:
         self._quorum: deque[_Awaiting] = deque()
@@ -43,11 +43,11 @@ class Waiting:
 
     @property
     def wants_all(self) -> bool:
-        """Whether somebody waits for every replica."""
+        """Whether a publish waits for every replica."""
         return bool(self._all)
 
     def add(self, acks: pb.Acks, stored: StoredBatch, duplicate: bool, settle: Settle, *, epoch: int) -> None:
-        """Let a batch wait that has its offsets. `epoch` is the open one, which a retry may lie before."""
+        """Add a batch with offsets. `epoch` is the open epoch; a retry may be in an earlier one."""
         if acks == pb.ALL and stored.epoch != epoch:
             settle(_on_quorum(stored), False)
             return
@@ -55,7 +55,7 @@ class Waiting:
         queue.append(_Awaiting(stored, duplicate, settle))
 
     def release(self, owner: Owner, high_watermark: int) -> None:
-        """Settle what enough replicas hold now."""
+        """Settle publishes that enough replicas hold."""
         if self._quorum:
             _settle(self._quorum, high_watermark)
         if self._one:
@@ -64,9 +64,9 @@ class Waiting:
             _settle(self._all, min(high_watermark, owner.held_by_all))
 
     def decided(self, end_offset: int, refusal: ProtocolError, *, held_by_all: int) -> None:
-        """The epoch has ended: what lies before its end is stored for good, the rest is nowhere.
+        """Settle all publishes: the epoch has ended; records before its end are stored, the rest is not.
 
-        Every replica of it is known to hold what lies before `held_by_all`.
+        Every replica is known to hold what is before `held_by_all`.
         """
         for waiting in (self._quorum, self._one, self._all):
             while waiting:
@@ -79,7 +79,7 @@ class Waiting:
                     settle(stored, duplicate)
 
     def fail(self, error: ProtocolError) -> None:
-        """Nobody will ever know here."""
+        """Fail all publishes: their outcome stays unknown."""
         for waiting in (self._quorum, self._one, self._all):
             while waiting:
                 waiting.popleft().settle(error, False)
@@ -94,6 +94,6 @@ def _settle(waiting: deque[_Awaiting], end_offset: int) -> None:
 def _on_quorum(stored: StoredBatch) -> ProtocolError:
     return ProtocolError(
         pb.STORED_ON_QUORUM,
-        f"stored at offset {stored.base_offset} and committed, but its epoch {stored.epoch} has ended, and whether all "
-        "of its replicas hold it is not known: it must not be sent again",
+        f"stored at offset {stored.base_offset} and committed, but epoch {stored.epoch} has ended, and whether all "
+        "of its replicas hold it is unknown; do not send it again",
     )

@@ -16,7 +16,7 @@ from tests.broker.stand import Stand, settled
 
 from tidelog_broker import broker as broker_module
 from tidelog_broker.base.steady_clock import SteadyClock
-from tidelog_broker.partition import deleting as deleting_module
+from tidelog_broker.partition import record_deletion as record_deletion_module
 from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -72,9 +72,7 @@ def asked(offset: int) -> pb.DeleteRecords:
     return pb.DeleteRecords(entries=[pb.DeleteRecordsEntry(topic_id=TOPIC_ID, offset=offset)])
 
 
-async def test_nothing_is_told_and_nothing_goes_before_a_quorum_has_it_on_its_disks(
-    cluster: ClusterStand, held: Held
-) -> None:
+async def test_deletion_is_answered_after_a_quorum_has_synced_it(cluster: ClusterStand, held: Held) -> None:
     owner = await cluster.owner()
     peer = await cluster.peer(owner)
     assert len({log.segment_count for log in cluster.partition(owner).log.epochs} - {1}) == 1, "no file could go"
@@ -90,7 +88,7 @@ async def test_nothing_is_told_and_nothing_goes_before_a_quorum_has_it_on_its_di
     await settled(lambda: all(0 < files <= seen == 7 for seen, files in starts(cluster)), "the files stay")
 
 
-async def test_what_was_told_holds_when_all_are_killed_at_once(cluster: ClusterStand, held: Held) -> None:
+async def test_acknowledged_deletion_survives_a_kill_of_all_nodes(cluster: ClusterStand, held: Held) -> None:
     held.free.set()
     peer = await cluster.peer(await cluster.owner())
     (result,) = (await peer.ask(delete_records=asked(3))).envelope.delete_records_reply.results
@@ -103,21 +101,21 @@ async def test_what_was_told_holds_when_all_are_killed_at_once(cluster: ClusterS
     assert (await (await cluster.peer(owner)).fetch(TOPIC_ID, 3))[0].base_offset == 3
 
 
-async def test_without_a_quorum_of_notes_nothing_is_told(
+async def test_deletion_without_a_quorum_times_out(
     cluster: ClusterStand, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deleting_module, "AGREE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(record_deletion_module, "AGREE_TIMEOUT_S", 0.2)
     held.free.set()
     owner = await cluster.owner()
     for name in others(owner):
         monkeypatch.setattr(cluster.partition(name).driver, "receive", lambda *_: None)
-    with pytest.raises(ProtocolError, match="too few replicas have noted") as late:
+    with pytest.raises(ProtocolError, match="too few replicas agreed") as late:
         await cluster.partition(owner).deletion.agree(5, epoch=cluster.partition(owner).state.epoch)
     assert late.value.code == pb.TIMED_OUT
     assert cluster.partition(owner).state.log_start == 0
 
 
-async def test_records_up_to_the_end_can_be_deleted_and_none_beyond_it(cluster: ClusterStand, held: Held) -> None:
+async def test_deletion_beyond_the_end_is_refused(cluster: ClusterStand, held: Held) -> None:
     held.free.set()
     partition = cluster.partition(await cluster.owner())
     with pytest.raises(ProtocolError) as refused:
@@ -145,9 +143,7 @@ async def test_deletion_that_waits_for_a_quorum_is_refused_once_its_topic_is_hel
 
 
 @pytest.mark.parametrize("call", ["agree", "delete_below"])
-async def test_an_offset_of_an_epoch_that_ended_in_front_of_it_deletes_nothing(
-    cluster: ClusterStand, held: Held, call: str
-) -> None:
+async def test_offset_beyond_its_ended_epoch_deletes_nothing(cluster: ClusterStand, held: Held, call: str) -> None:
     """Other records have these offsets now than those that were to be deleted."""
     held.free.set()
     partition = cluster.partition(await cluster.owner())
@@ -180,7 +176,7 @@ class Wall:
 
 
 @pytest.mark.parametrize("end", ["stop", "crash"])
-async def test_a_node_that_was_down_for_a_year_deletes_nothing_before_its_clock_has_stood(
+async def test_nothing_expires_before_the_clock_is_steady_after_long_downtime(
     stand: Stand, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     wall = Wall(monkeypatch)

@@ -1,4 +1,4 @@
-"""Waiters of a partition: readers wait for records, others for its replica to change."""
+"""Notification of a partition's readers about new records, and of waiters about changes of its replica."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Callable
 from tidelog_proto.errors import ProtocolError
 
 
-class Changes:
-    """See the module. All methods are for the event loop's thread."""
+class ChangeNotifier:
+    """The listeners and waiters of one partition. All methods are for the event loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.listeners: set[Callable[[], None]] = set()
-        """Called when there may be something new to read, or when readers are to look why not."""
+        """Called when there may be new records, or when readers must check why not."""
         self._loop = loop
         self._waiters: dict[asyncio.Future[None], None] = {}
-        """In the order in which they came."""
+        """In the order of their arrival."""
 
     def wake(self) -> None:
-        """Tell every listener that there may be something new."""
+        """Call every listener: there may be new records."""
         for listener in list(self.listeners):
             listener()
 
     def changed(self, error: ProtocolError | None = None) -> None:
-        """Let those go on who wait for the replica to change, or fail them."""
+        """Resume the waiters for a change of the replica, or fail them with an error."""
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             if not waiter.done():
@@ -37,7 +37,7 @@ class Changes:
         """Wait until the replica has changed.
 
         Raises:
-            ProtocolError: DISK_FULL: what would change it finds no space.
+            ProtocolError: DISK_FULL: there is no space for the change.
         """
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters[waiter] = None

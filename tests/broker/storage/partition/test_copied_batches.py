@@ -10,7 +10,7 @@ from tests.broker.storage.decided import decided
 from tests.proto.batches import Given
 from tests.proto.derived_batches import END_OFFSET, compacted_log, derived
 
-from tidelog_broker.storage.partition.copied import LogPosition, check_copied
+from tidelog_broker.storage.partition.copied_batches import LogPosition, check_copied
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
@@ -19,7 +19,7 @@ EPOCH = decided(Random(3), epochs=2, batches_min=6)[1]
 START = LogPosition(EPOCH.start_offset, 0)
 
 
-def test_a_sound_run_tells_where_it_ends() -> None:
+def test_valid_batches_return_their_end() -> None:
     assert check_copied([], epoch=1, position=START) == START
     assert check_copied(EPOCH.batches, epoch=1, position=START) == (EPOCH.end_offset, EPOCH.end_digest)
     first = unpack_header(EPOCH.batches[0])
@@ -27,7 +27,7 @@ def test_a_sound_run_tells_where_it_ends() -> None:
     assert check_copied(EPOCH.batches[1:], epoch=1, position=middle).offset == EPOCH.end_offset
 
 
-def test_every_flipped_byte_is_noticed() -> None:
+def test_every_flipped_byte_is_detected() -> None:
     for at in range(len(EPOCH.batches[1])):
         wrong = bytearray(EPOCH.batches[1])
         wrong[at] ^= 0x20
@@ -35,7 +35,7 @@ def test_every_flipped_byte_is_noticed() -> None:
             check_copied([EPOCH.batches[0], wrong], epoch=1, position=START)
 
 
-def test_what_does_not_continue_the_copy_is_refused() -> None:
+def test_discontinuous_batches_are_refused() -> None:
     one, two = EPOCH.batches[:2]
     (other,) = stamp([batch(b"other")], offset=EPOCH.start_offset, digest=5, epoch=1)
     (later,) = stamp([batch(b"other")], offset=EPOCH.start_offset, digest=0, epoch=2)
@@ -45,7 +45,7 @@ def test_what_does_not_continue_the_copy_is_refused() -> None:
         assert caught.value.code == pb.CORRUPT_BATCH
 
 
-def test_derived_batches_are_held_to_their_format() -> None:
+def test_derived_batches_are_verified() -> None:
     log = compacted_log()
     assert check_copied(log, epoch=0, position=LogPosition(0, 0)).offset == END_OFFSET
     after = LogPosition(2, unpack_header(log[0]).digest)

@@ -11,10 +11,10 @@ from tests.broker.stand import Stand, settled
 
 from tidelog_broker.core.placement.registry import NodeRegistry
 from tidelog_broker.core.topics import PartitionKey
+from tidelog_broker.partition import background_opener as background_opener_module
 from tidelog_broker.partition import partitions as partitions_module
-from tidelog_broker.partition import waking as waking_module
-from tidelog_broker.partition.closed import ClosedPartitions
-from tidelog_broker.partition.waking import Waking
+from tidelog_broker.partition.background_opener import BackgroundOpener
+from tidelog_broker.partition.closed_partitions import ClosedPartitions
 from tidelog_broker.storage.node import node_dir
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -55,8 +55,8 @@ class Around:
         return node_id not in self.dead
 
 
-def waking(sleepers: Sleepers, around: Around, nodes: NodeRegistry | None = None) -> Waking:
-    return Waking(
+def waking(sleepers: Sleepers, around: Around, nodes: NodeRegistry | None = None) -> BackgroundOpener:
+    return BackgroundOpener(
         cast("Any", sleepers),
         neighbours=cast("Any", around),
         nodes=nodes or NodeRegistry(),
@@ -66,8 +66,8 @@ def waking(sleepers: Sleepers, around: Around, nodes: NodeRegistry | None = None
     )
 
 
-async def test_who_is_not_met_yet_is_not_missed_and_who_is_gone_then_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waking_module, "GRACE_S", 0.01)
+async def test_unknown_owner_counts_as_down_only_after_the_grace_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background_opener_module, "GRACE_S", 0.01)
     sleepers, around = Sleepers(), Around()
     for index, owner in enumerate(["n0", "n1", "n2", ""]):
         sleepers.closed.add((ID, index), owner, is_used=False)
@@ -97,7 +97,7 @@ def record(node_id: str, *, draining: bool = False, revision: int = 1) -> pb.Nod
     )
 
 
-async def test_what_a_node_owns_is_opened_when_nodes_join_or_are_drained() -> None:
+async def test_owned_partitions_are_opened_when_nodes_join_or_drain() -> None:
     sleepers, nodes = Sleepers(), NodeRegistry()
     for index in (1, 2, 9):
         sleepers.closed.add((ID, index), "n0", is_used=False)
@@ -117,10 +117,12 @@ async def test_what_a_node_owns_is_opened_when_nodes_join_or_are_drained() -> No
     assert sleepers.asked[2:] == [1, 2, 9]
 
 
-async def test_what_was_used_is_opened_by_and_by_and_what_fails_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waking_module, "PAUSE_S_MIN", 0.0)
-    monkeypatch.setattr(waking_module, "SHARE", 0)
-    monkeypatch.setattr(waking_module, "LOOK_S", 0.001)
+async def test_used_partitions_are_opened_in_the_background(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(background_opener_module, "PAUSE_S_MIN", 0.0)
+    monkeypatch.setattr(background_opener_module, "SHARE", 0)
+    monkeypatch.setattr(background_opener_module, "LOOK_S", 0.001)
     sleepers = Sleepers()
     for index in range(4):
         sleepers.closed.add((ID, index), "n0", is_used=index != 2)
@@ -142,12 +144,12 @@ def entry(topic_id: bytes, partition: int, data: bytes) -> pb.PublishEntry:
 @pytest.fixture
 def lazy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions_module, "OPEN_AHEAD", 0)
-    monkeypatch.setattr(waking_module, "SHARE", 1_000_000)
-    monkeypatch.setattr(waking_module, "PAUSE_S_MIN", 1_000)
+    monkeypatch.setattr(background_opener_module, "SHARE", 1_000_000)
+    monkeypatch.setattr(background_opener_module, "PAUSE_S_MIN", 1_000)
 
 
 @pytest.mark.usefixtures("lazy")
-async def test_a_node_opens_what_is_asked_for_and_keeps_the_order_of_what_waits(stand: Stand) -> None:
+async def test_requested_partition_is_opened_and_waiting_requests_keep_their_order(stand: Stand) -> None:
     node = await stand.start()
     peer = await stand.peer()
     topic = await peer.create(partitions=4)
@@ -170,7 +172,7 @@ async def test_a_node_opens_what_is_asked_for_and_keeps_the_order_of_what_waits(
 
 @pytest.mark.usefixtures("lazy")
 @pytest.mark.parametrize("how", ["stop", "crash"])
-async def test_after_a_start_records_are_read_and_described_though_nothing_is_open(stand: Stand, how: str) -> None:
+async def test_closed_partitions_are_readable_after_a_start(stand: Stand, how: str) -> None:
     await stand.start()
     peer = await stand.peer()
     topic = await peer.create(partitions=3)
@@ -189,7 +191,7 @@ async def test_after_a_start_records_are_read_and_described_though_nothing_is_op
 
 
 @pytest.mark.usefixtures("lazy")
-async def test_a_topic_is_deleted_with_what_is_closed_and_its_name_is_free_at_once(stand: Stand) -> None:
+async def test_topic_with_closed_partitions_can_be_deleted(stand: Stand) -> None:
     await stand.start()
     peer = await stand.peer()
     topic = await peer.create(partitions=3)
@@ -211,7 +213,7 @@ async def test_a_topic_is_deleted_with_what_is_closed_and_its_name_is_free_at_on
 
 
 @pytest.mark.usefixtures("lazy")
-async def test_that_the_machine_went_down_reaches_logs_that_are_opened_later(
+async def test_machine_crash_is_recorded_in_logs_opened_later(
     stand: Stand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(node_dir, "BOOT_ID", boot_id := tmp_path / "boot_id")
@@ -232,10 +234,10 @@ async def test_that_the_machine_went_down_reaches_logs_that_are_opened_later(
 
 
 @pytest.mark.usefixtures("lazy")
-async def test_closed_replicas_whose_owner_dies_are_opened_and_take_over(
+async def test_closed_replicas_are_opened_and_take_over_when_their_owner_dies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waking_module, "GRACE_S", 0.01)
+    monkeypatch.setattr(background_opener_module, "GRACE_S", 0.01)
     async with standing(tmp_path) as stand:
         await stand.start()
         for name in stand.nodes:

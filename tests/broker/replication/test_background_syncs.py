@@ -17,8 +17,8 @@ from tidelog_broker.core.replication import planned_end
 from tidelog_broker.core.replication.effects import SyncAhead
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.replication import log_writer
+from tidelog_broker.replication.background_syncs import BackgroundSyncs
 from tidelog_broker.replication.replica_log import ReplicaLog
-from tidelog_broker.replication.syncing_ahead import SyncingAhead
 from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_proto import broker_pb2 as pb
@@ -34,7 +34,7 @@ class Stand:
         self.done: list[SyncAhead] = []
         self.failed: list[BaseException] = []
         offload = Offload(workers, asyncio.get_running_loop())
-        self.ahead = SyncingAhead(offload, 0, self.view, done=self.done.append, failed=self.failed.append)
+        self.ahead = BackgroundSyncs(offload, 0, self.view, done=self.done.append, failed=self.failed.append)
 
     def append(self, value: bytes) -> None:
         store = self.view.store
@@ -53,7 +53,7 @@ async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
     await asyncio.to_thread(workers.close)
 
 
-async def test_what_is_appended_is_synced_and_who_asked_is_told(stand: Stand) -> None:
+async def test_requested_sync_is_done_and_reported(stand: Stand) -> None:
     stand.disk.log.clear()
     asked = SyncAhead(0, "a", 1)
     stand.ahead.add(asked)
@@ -64,7 +64,7 @@ async def test_what_is_appended_is_synced_and_who_asked_is_told(stand: Stand) ->
     assert stand.syncs == 1, "nothing has come since"
 
 
-async def test_of_those_that_wait_only_the_newest_of_each_who_asks_is_done(stand: Stand) -> None:
+async def test_only_the_newest_pending_request_of_a_node_is_done(stand: Stand) -> None:
     stand.disk.hold("sync")
     stand.ahead.add(SyncAhead(0, "a", 1))
     await stand.disk.held_up()
@@ -77,7 +77,7 @@ async def test_of_those_that_wait_only_the_newest_of_each_who_asks_is_done(stand
     assert stand.done == [SyncAhead(0, "a", 1), SyncAhead(0, "a", 49), SyncAhead(0, "b", 49)]
 
 
-async def test_after_a_stop_nobody_is_told_and_nothing_begun(stand: Stand) -> None:
+async def test_stop_begins_and_reports_nothing(stand: Stand) -> None:
     stand.disk.hold("sync")
     stand.ahead.add(SyncAhead(0, "a", 1))
     await stand.disk.held_up()
@@ -88,7 +88,7 @@ async def test_after_a_stop_nobody_is_told_and_nothing_begun(stand: Stand) -> No
     assert (stand.done, stand.failed) == ([], [])
 
 
-async def test_a_disk_that_fails_is_told_once_and_synced_no_more(stand: Stand) -> None:
+async def test_disk_failure_is_reported_once_and_ends_syncs(stand: Stand) -> None:
     stand.disk.break_at("sync")
     stand.ahead.add(SyncAhead(0, "a", 1))
     stand.ahead.add(SyncAhead(0, "b", 1))
@@ -108,7 +108,7 @@ async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         yield made
 
 
-async def test_writers_go_on_while_the_logs_are_synced_for_a_planned_move(cluster: ClusterStand) -> None:
+async def test_publishes_continue_during_syncs_for_a_planned_move(cluster: ClusterStand) -> None:
     owner = await cluster.owner()
     heir = next(name for name in NODES if name != owner)
     await cluster.publish(b"a")
@@ -132,7 +132,7 @@ async def test_writers_go_on_while_the_logs_are_synced_for_a_planned_move(cluste
     await cluster.agree(b"a", b"b", b"c")
 
 
-async def test_a_node_that_cannot_sync_ahead_stops(cluster: ClusterStand) -> None:
+async def test_failed_sync_ahead_stops_the_node(cluster: ClusterStand) -> None:
     owner = await cluster.owner()
     broken = next(name for name in NODES if name != owner)
     await cluster.publish(b"a")

@@ -10,8 +10,8 @@ from tests.broker.peer import batch
 from tests.broker.stand import Stand, settled
 
 from tidelog_broker.base.steady_clock import SteadyClock
-from tidelog_broker.partition.ages import LONG, ROLLS, RecordAges
 from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.record_ages import LONG, ROLLS, RecordAges
 from tidelog_broker.storage.partition.append_times import Ages, AppendTimes
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -52,7 +52,7 @@ def described(ages: RecordAges) -> pb.PartitionInfo:
     return info
 
 
-async def test_records_are_too_old_when_the_topic_s_time_has_passed(stand: Stand) -> None:
+async def test_records_expire_after_the_retention_time(stand: Stand) -> None:
     passing, partition = Passing(), await filled(stand, retention_ms=DAY_MS)
     found: list[tuple[int, int]] = []
     for passing.passed_s in (0, DAY_S - 60, DAY_S + 60, LONG * DAY_S - 60, LONG * DAY_S + 60):
@@ -70,9 +70,7 @@ async def ended(partition: Partition) -> None:
     await settled(lambda: partition.state.epoch > epoch, "the epoch does not end")
 
 
-async def test_offsets_that_have_expired_are_forgotten_when_the_epoch_ends(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_expired_offsets_are_forgotten_when_the_epoch_ends(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log may be cut there, and new records get the same offsets."""
     passing, partition = Passing(), await filled(stand, retention_ms=DAY_MS)
     ages = passing.ages(partition)
@@ -86,7 +84,7 @@ async def test_offsets_that_have_expired_are_forgotten_when_the_epoch_ends(
     assert (ages.expired_below, ages.long_expired_below) == (3, 3)
 
 
-async def test_what_is_found_while_an_epoch_ends_does_not_count(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_result_found_while_an_epoch_ends_is_discarded(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     passing, partition = Passing(), await filled(stand, retention_ms=DAY_MS)
     ages = passing.ages(partition)
     passing.passed_s = DAY_S + 60
@@ -105,7 +103,7 @@ async def test_what_is_found_while_an_epoch_ends_does_not_count(stand: Stand, mo
     assert ages.expired_below == 3
 
 
-async def test_what_is_too_old_stays_so_until_it_is_deleted(stand: Stand) -> None:
+async def test_expired_records_stay_expired_until_deleted(stand: Stand) -> None:
     passing, partition = Passing(), await filled(stand, retention_ms=DAY_MS)
     ages = passing.ages(partition)
     passing.passed_s = DAY_S + 60
@@ -115,7 +113,7 @@ async def test_what_is_too_old_stays_so_until_it_is_deleted(stand: Stand) -> Non
 
 
 @pytest.mark.parametrize("config", [{}, {"retention_ms": DAY_MS, "cleanup": pb.COMPACT}, {"retention_bytes": 1 << 20}])
-async def test_without_a_time_nothing_is_too_old(
+async def test_nothing_expires_without_a_retention_time(
     stand: Stand, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passing, partition = Passing(), await filled(stand)
@@ -127,7 +125,7 @@ async def test_without_a_time_nothing_is_too_old(
     assert (ages.expired_below, ages.long_expired_below, ages.is_to_roll) == (0, 0, False)
 
 
-async def test_a_segment_is_to_roll_after_a_part_of_the_time_unless_held(stand: Stand) -> None:
+async def test_segment_rolls_after_a_fraction_of_the_time_unless_on_hold(stand: Stand) -> None:
     passing, partition = Passing(), await filled(stand, retention_ms=DAY_MS)
     ages = passing.ages(partition)
     passing.passed_s = DAY_S // ROLLS + 60
@@ -142,9 +140,7 @@ async def test_a_segment_is_to_roll_after_a_part_of_the_time_unless_held(stand: 
     assert told == [False, True, False, False], "before a look, after it, too early, and held"
 
 
-async def test_an_idle_log_is_not_looked_at_until_something_is_too_old(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_idle_log_is_not_read_until_something_expires(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     passing, partition = Passing(), await filled(stand, retention_ms=DAY_MS)
     ages, looks, look = passing.ages(partition), list[int | None](), AppendTimes.look
 
@@ -166,7 +162,7 @@ async def test_an_idle_log_is_not_looked_at_until_something_is_too_old(
     assert ages.expired_below == 3
 
 
-async def test_time_off_counts_only_when_the_clock_has_stood(stand: Stand) -> None:
+async def test_downtime_counts_only_after_the_clock_is_steady(stand: Stand) -> None:
     partition = await filled(stand, retention_ms=DAY_MS)
     passing = Passing(off_s=365 * DAY_S, settle_s=3_600)
     ages = passing.ages(partition)
@@ -177,7 +173,7 @@ async def test_time_off_counts_only_when_the_clock_has_stood(stand: Stand) -> No
     assert (ages.expired_below, ages.long_expired_below) == (3, 3)
 
 
-async def test_what_retention_does_next_is_told(stand: Stand) -> None:
+async def test_next_deletion_is_described(stand: Stand) -> None:
     partition = await filled(stand, retention_ms=DAY_MS, retention_bytes=1 << 20)
     ages = Passing().ages(partition)
     assert described(ages) == pb.PartitionInfo(), "nobody has asked yet"
@@ -199,7 +195,7 @@ async def test_what_retention_does_next_is_told(stand: Stand) -> None:
     assert not described(ages).HasField("next_deletion"), "it keeps everything"
 
 
-async def test_what_was_deleted_is_the_oldest_no_longer(stand: Stand) -> None:
+async def test_deleted_records_are_not_the_oldest(stand: Stand) -> None:
     partition = await filled(stand, retention_ms=DAY_MS)
     ages = Passing().ages(partition)
     await ages.refresh()

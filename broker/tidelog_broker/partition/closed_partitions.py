@@ -1,8 +1,8 @@
-"""The partitions that are stored here and are not open: a few numbers for each, and nothing that runs.
+"""The stored partitions of this node that are not open: a few numbers for each, and no running tasks.
 
-What is known of one without opening it is what the journals and its topic's record say: the owner of its newest epoch,
-and whether anything of it may be on the disk. That is enough to find its owner, to notice that this one is gone, and to
-remove it with its topic. Nothing else is ever answered for one: who must know more has it opened first.
+For a closed partition the journals and the topic's record have the owner of its newest epoch, and whether it may have
+data on the disk. That suffices to find its owner, to notice that the owner is gone, and to remove it with its topic.
+For everything else the partition is opened first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidelog_broker.core.topics import PartitionKey
 
 
 class ClosedPartitions:
-    """topic id -> number -> owner of the newest epoch."""
+    """Closed partitions: topic id -> number -> owner of the newest epoch."""
 
     def __init__(self) -> None:
         self._by_topic: dict[bytes, dict[int, str]] = {}
@@ -30,15 +30,15 @@ class ClosedPartitions:
         return sum(map(len, self._by_topic.values()))
 
     def count(self, topic_id: bytes) -> int:
-        """Return how many of a topic there are."""
+        """Return how many partitions of a topic are closed."""
         return len(self._by_topic.get(topic_id, ()))
 
     def topics(self) -> list[bytes]:
-        """Return the ids of their topics."""
+        """Return the ids of the topics with closed partitions."""
         return list(self._by_topic)
 
     def add(self, key: PartitionKey, owner: str, *, is_used: bool) -> None:
-        """Note a partition; `is_used`: something of it may be on the disk, or was decided about it."""
+        """Add a partition; `is_used`: it may have data on the disk, or a decision."""
         self.discard(key)
         self._by_topic.setdefault(key[0], {})[key[1]] = owner
         self._by_owner.setdefault(owner, {})[key] = None
@@ -46,7 +46,7 @@ class ClosedPartitions:
             self._used[key] = None
 
     def discard(self, key: PartitionKey) -> None:
-        """Forget a partition: it is open now, or gone."""
+        """Remove a partition: it is open now, or deleted."""
         owner = self._by_topic.get(key[0], {}).pop(key[1], None)
         if owner is None:
             return
@@ -58,22 +58,22 @@ class ClosedPartitions:
         self._used.pop(key, None)
 
     def forget_topic(self, topic_id: bytes) -> None:
-        """Forget all partitions of a topic."""
+        """Remove all partitions of a topic."""
         for index in list(self._by_topic.get(topic_id, ())):
             self.discard((topic_id, index))
 
     def owners(self) -> list[str]:
-        """Return who owns any of them."""
+        """Return the owners of closed partitions."""
         return list(self._by_owner)
 
     def owned_by(self, node_id: str) -> list[PartitionKey]:
-        """Return those that a node owns."""
+        """Return the closed partitions that a node owns."""
         return list(self._by_owner.get(node_id, ()))
 
     def is_used(self, key: PartitionKey) -> bool:
-        """Whether something of a closed partition may be on the disk, or was decided about it."""
+        """Whether a closed partition may have data on the disk, or a decision."""
         return key in self._used
 
     def used(self) -> Iterator[PartitionKey]:
-        """Yield those that were used; to be left before anything changes."""
+        """Yield the used partitions; the caller must stop iterating before the set changes."""
         yield from self._used

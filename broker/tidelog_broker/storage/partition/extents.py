@@ -1,4 +1,4 @@
-"""The readable parts of a log, one segment after another, open while they are looked at: for reads batch by batch."""
+"""The readable extents of a log, one segment at a time, leased while they are read."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
 
 
-class OpenStretch(NamedTuple):
-    """Batches first..stop-1 of a segment, which may be read."""
+class OpenExtent(NamedTuple):
+    """The readable batches `first` to `stop - 1` of a segment."""
 
     segment: Segment
     opened: OpenSegment
     first: int
     stop: int
     end_offset: int
-    """Of the last of them."""
+    """End offset of the last of them."""
 
     def offset_of(self, slot: int) -> int:
-        """Return where the batch of a slot begins; of `stop`, where the one before it ends."""
+        """Return where the batch of a slot begins; for `stop`, where the last batch ends."""
         return self.opened.index.offsets[slot] if slot < self.stop else self.end_offset
 
 
-def readable_stretches(held: HeldEpochs, offset: int, limit_offset: int) -> Generator[OpenStretch]:
-    """Yield what there is to be read, oldest first, while it is contiguous."""
+def readable_extents(held: HeldEpochs, offset: int, limit_offset: int) -> Generator[OpenExtent]:
+    """Yield the readable extents, oldest first, while they are contiguous."""
     position = offset
     for epoch in held.epochs:
         if epoch.end_offset <= position:
@@ -44,53 +44,53 @@ def readable_stretches(held: HeldEpochs, offset: int, limit_offset: int) -> Gene
             if position >= limit_offset:
                 return
             with epoch.reader.lease(segment) as opened:
-                stretch = _stretch(segment, opened, position, limit_offset, min(end_offset, segment.end_offset))
-                if stretch is not None:
-                    yield stretch
-                    position = stretch.end_offset
+                extent = _extent(segment, opened, position, limit_offset, min(end_offset, segment.end_offset))
+                if extent is not None:
+                    yield extent
+                    position = extent.end_offset
         if position < end_offset:
             return
 
 
-def readable_stretches_back(held: HeldEpochs, limit_offset: int) -> Generator[OpenStretch]:
-    """Yield what there is to be read, newest first."""
+def readable_extents_reversed(held: HeldEpochs, limit_offset: int) -> Generator[OpenExtent]:
+    """Yield the readable extents, newest first."""
     for epoch in reversed(held.epochs):
         end_offset = epoch.end_offset
         for segment in reversed(epoch.segments):
             if segment.base_offset >= limit_offset:
                 continue
             with epoch.reader.lease(segment) as opened:
-                stretch = _stretch(segment, opened, 0, limit_offset, min(end_offset, segment.end_offset))
-                if stretch is not None:
-                    yield stretch
+                extent = _extent(segment, opened, 0, limit_offset, min(end_offset, segment.end_offset))
+                if extent is not None:
+                    yield extent
 
 
-def _stretch(
+def _extent(
     segment: Segment, opened: OpenSegment, offset: int, limit_offset: int, end_offset: int
-) -> OpenStretch | None:
-    """Return what of a segment lies from the batch that holds `offset` on, below both ends; None for nothing."""
+) -> OpenExtent | None:
+    """Return the extent of a segment from the batch that holds `offset` on, below both limits; None if it is empty."""
     index = opened.index
     first, readable = max(0, index.slot_of(offset)), index.slots_below(end_offset)
-    # The last batch in reach: the one behind it begins at or below the limit.
+    # The last readable batch: the one after it begins at or below the limit.
     stop = min(readable, max(0, index.slot_of(limit_offset))) if limit_offset < end_offset else readable
     if first >= stop:
         return None
-    return OpenStretch(segment, opened, first, stop, index.offsets[stop] if stop < readable else end_offset)
+    return OpenExtent(segment, opened, first, stop, index.offsets[stop] if stop < readable else end_offset)
 
 
 @contextmanager
-def checking(stretch: OpenStretch, slot: int, batch: memoryview) -> Iterator[None]:
-    """Say where it lies if a batch is not the one that the index names, or does not check.
+def checking(extent: OpenExtent, slot: int, batch: memoryview) -> Iterator[None]:
+    """Add the file position to errors about a batch that is corrupt or not the one that the index lists.
 
     Raises:
-        DamagedError: so it is.
+        DamagedError: the batch is corrupt.
     """
-    position = stretch.opened.index.place(slot).position
+    position = extent.opened.index.place(slot).position
     try:
-        if unpack_header(batch).base_offset != stretch.opened.index.offsets[slot]:
-            raise DamagedError.at(stretch.segment.path, position, "the batch that the index names is not there")
+        if unpack_header(batch).base_offset != extent.opened.index.offsets[slot]:
+            raise DamagedError.at(extent.segment.path, position, "the batch that the index lists is missing")
         yield
     except DamagedError:
         raise
     except ProtocolError as error:
-        raise DamagedError.at(stretch.segment.path, position, error.message) from error
+        raise DamagedError.at(extent.segment.path, position, error.message) from error

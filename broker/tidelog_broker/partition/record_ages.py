@@ -1,7 +1,7 @@
-"""How old a partition's records are: what its topic does not keep any longer, and what retention will do next.
+"""The age of a partition's records: which ones have expired, and what retention will delete next.
 
-Ages are told by the stamps of appends and by the node's steady clock. The log is looked at on a thread for reads, and
-only where its topic has a time or somebody asks; how old what was found has become since is told by the clock alone.
+Ages are computed from append timestamps and the node's steady clock. The log is read on a reader thread, and only if
+the topic has a retention time or a client asks; afterwards ages follow from the clock alone.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 ROLLS: Final = 4
-"""A segment is closed when its oldest record has lived for so much of the topic's time: it goes this much late."""
+"""A segment is rolled when its oldest record has lived for this fraction of the retention time, which bounds the delay.
+"""
 
 LONG: Final = 2
-"""How many times the topic's time what is deleted is kept for a replica that lacks it."""
+"""Multiple of the retention time for which expired records are kept for a replica that lacks them."""
 
 
 class RecordAges:
-    """See the module. All methods are for the event loop's thread.
+    """The ages of one partition's records. All methods are for the event loop's thread.
 
     Args:
-        state: of the partition.
-        tools, io_key: the node's, and the partition's I/O worker.
+        state: the partition's state.
+        tools, io_key: the node's resources, and the partition's worker key.
     """
 
     def __init__(self, state: PartitionState, tools: PartitionTools, io_key: int) -> None:
@@ -38,14 +39,14 @@ class RecordAges:
         self._oldest_us = 0
         self._opened_end = state.log.end_offset
         self._newest_at_start_us: int | None = None
-        """The stamp of the last record that was here when the process began; 0 where that cannot be told any more."""
+        """The append time of the last record at the start of the process; 0 if it is not known any more."""
         self._seen: tuple[int, ...] = ()
-        """What the log was like when it was last looked at."""
+        """The shape of the log when it was last examined."""
         self._refreshed_at = -1
         self.expired_below = 0
-        """Below it all records are older than the topic keeps them; 0 for none."""
+        """All records below it have expired; 0 for none."""
         self.long_expired_below = 0
-        """The same for `LONG` times that."""
+        """The same for `LONG` times the retention time."""
 
     @property
     def _time_us(self) -> int:
@@ -54,22 +55,22 @@ class RecordAges:
 
     @property
     def is_to_roll(self) -> bool:
-        """Whether the segment that is appended to holds records that are old enough for it to be closed."""
+        """Whether the active segment has records that are old enough to roll it."""
         found, time_us = self._found, self._time_us
         if not time_us or not found.newest_first_us or self._state.topic.config.hold:
             return False
         return found.newest_first_us <= self._before_us(time_us // ROLLS)
 
     def forget_expired(self) -> None:
-        """Forget which offsets have expired: the epoch has ended, and the log may be cut in front of them.
+        """Forget the expired offsets: the epoch has ended, and the log may be truncated before them.
 
-        New records get those offsets then, which the next look sees (ADR 0123).
+        New records may get those offsets; the next `look` sees them (ADR 0123).
         """
         self.expired_below = self.long_expired_below = 0
         self._seen = ()
 
     async def look(self) -> None:
-        """Look how old the records are, if the topic has a time."""
+        """Determine the expired offsets, if the topic has a retention time."""
         epoch = self._state.epoch
         had_expired, self.expired_below, self.long_expired_below = self.expired_below > 0, 0, 0
         time_us = self._time_us
@@ -79,7 +80,7 @@ class RecordAges:
             self._newest_at_start_us = await self._stamp_at(self._opened_end - 1)
         before_us, shape = self._before_us(time_us), self._shape()
         if shape == self._seen and not had_expired and not 0 < self._found.oldest_last_us <= before_us:
-            return  # an idle log costs nothing until something of it is too old
+            return  # An idle log costs nothing until its oldest segment expires.
         self._seen = shape if await self._look(before_us) else ()
         self.expired_below = self._found.expired_below
         if self.expired_below:
@@ -90,7 +91,7 @@ class RecordAges:
             self.forget_expired()
 
     async def refresh(self) -> None:
-        """Find out when the oldest and the newest record were appended, for who asks."""
+        """Determine when the oldest and the newest record were appended, for a description."""
         shape, start_offset = self._shape(), self._state.log_start
         if shape != self._seen:
             self._seen = shape if await self._look(None) else ()
@@ -98,7 +99,7 @@ class RecordAges:
             self._oldest_us, self._refreshed_at = await self._stamp_at(start_offset), start_offset
 
     def describe(self, info: pb.PartitionInfo) -> None:
-        """Fill in what was found last, and what retention will do next."""
+        """Fill in the last results, and the next deletion of retention."""
         state, config, found = self._state, self._state.topic.config, self._found
         info.oldest_append_us, info.newest_append_us = self._oldest_us, found.newest_us
         if state.replica.state.owner is None or config.hold or config.cleanup not in DELETING:
@@ -109,14 +110,14 @@ class RecordAges:
         if not time_us and not bytes_max:
             return
         following = pb.NextDeletion(below=found.oldest_end, size_bytes=found.oldest_bytes, bounded=bytes_max > 0)
-        if time_us:  # of a segment that is appended to, the newest record decides, and is not known yet
+        if time_us:  # Of the active segment the newest record decides, which is not known yet.
             following.at_us = found.oldest_last_us + time_us
         if bytes_max:
             following.bytes_more = max(0, bytes_max - state.log.size_bytes)
         info.next_deletion.CopyFrom(following)
 
     def _shape(self) -> tuple[int, ...]:
-        """Return what changes when the log grows, rolls or loses something."""
+        """Return a value that changes when the log grows, rolls or is deleted from."""
         log = self._state.log
         return (log.start_offset, log.end_offset, *(held.segment_count for held in log.epochs))
 
@@ -133,7 +134,7 @@ class RecordAges:
         try:
             return await self._readers.call(self._io_key, self._times.look, before_us)
         except ProtocolError:
-            return None  # deleted meanwhile, or damaged: the next look, or whoever reads there, sees
+            return None  # Deleted meanwhile, or damaged, which the next look or a reader reports.
 
     async def _stamp_at(self, offset: int) -> int:
         if offset < 0:

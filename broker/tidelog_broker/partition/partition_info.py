@@ -1,4 +1,4 @@
-"""What a node tells of a partition that it stores: its epoch, its offsets, its own copy, and the others as an owner."""
+"""The description of a stored partition: its epoch, offsets and copy, and at the owner the other copies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 def describe_partition(state: PartitionState) -> pb.PartitionInfo:
-    """Return what TOPIC describe and CLUSTER_STATUS tell."""
+    """Return the partition's part of a TOPIC describe or CLUSTER_STATUS reply."""
     active, missing = state.replica.state.active, state.replica.backfill.missing()
     info = pb.PartitionInfo(
         partition=state.index,
@@ -29,8 +29,8 @@ def describe_partition(state: PartitionState) -> pb.PartitionInfo:
 def _end_offset(state: PartitionState) -> int:
     """Return the end of the readable offsets.
 
-    The high watermark of an only copy that was not used since the start is not known yet: its next epoch begins at the
-    end of its log.
+    The high watermark of a single copy is unknown until its first use after a start: its next epoch begins at the end
+    of its log.
     """
     if state.is_alone and state.writer is None and state.cut_offset is None:
         return max(state.high_watermark, state.log.end_offset)
@@ -38,9 +38,9 @@ def _end_offset(state: PartitionState) -> int:
 
 
 def _copy_fault(state: PartitionState) -> str:
-    """Return why this node's copy cannot be counted on; empty when it can.
+    """Return why this node's copy does not count; empty if it does.
 
-    A lone copy that may be short is all there is: nobody has what it may lack.
+    A single copy that may be short still counts: no other node has the records that it may lack.
     """
     if state.refusal is not None:
         return "failed"
@@ -50,7 +50,7 @@ def _copy_fault(state: PartitionState) -> str:
 
 
 def _replicas(state: PartitionState) -> list[pb.ReplicaInfo]:
-    """Return a partition's copies as its owner sees them; none where this node is not the owner."""
+    """Return a partition's copies as its owner knows them; empty if this node is not the owner."""
     owner = state.replica.state.owner
     if owner is None:
         return []

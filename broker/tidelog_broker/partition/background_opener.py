@@ -1,12 +1,12 @@
-"""Which closed partitions are opened although nobody asks for them.
+"""Opening of closed partitions without a request.
 
-    the owner is gone   gossip says so: the replicas here may have to take over, or to vote on who does
-    nodes change        one is drained, joins or gets another role: what this node owns may have to move
-    by and by           what was ever used, so slowly that it costs a small part of a core: so old records expire,
-                        history that is missing is fetched and damage is found without anybody's asking
+    the owner is down   by gossip: the replicas here may have to take over, or to vote
+    nodes change        one is drained, joins or gets another role: partitions that this node owns may have to move
+    background          every used partition, at a small share of a core: so that old records expire, missing
+    history is fetched and damage is found
 
-A partition that was never used is opened for none of these but the first two. Where one replica of a partition is open,
-the others soon are, because it speaks to them: so none that counts on the others has to know who sleeps.
+A partition that was never used is opened only for the first two reasons. When one replica of a partition is open, the
+others soon are, because it sends messages to them: so no replica has to know which others are closed.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 GRACE_S: Final = 2.0
-"""Before this, gossip has not met everybody: who is not known to live is not missed yet."""
+"""Before this, gossip has not reached all nodes: an unknown node does not count as down yet."""
 SHARE: Final = 50
-"""After an opening, so many times what it took goes by until the next: two hundredths of a core at most."""
+"""The pause after an opening, as a multiple of its duration: at most two hundredths of a core."""
 PAUSE_S_MIN: Final = 0.05
 LOOK_S: Final = 10.0
-"""After a start, which leaves enough to do, and where there is nothing to open."""
+"""Pause after a start, which has other work to do, and when there is nothing to open."""
 
 
-class Waking:
-    """See the module. All methods are for the event loop's thread.
+class BackgroundOpener:
+    """Opens closed partitions of a node. All methods are for the event loop's thread.
 
     Args:
-        partitions: those of the node.
-        neighbours: who is alive.
-        nodes: who is registered, and draining.
+        partitions: the node's partitions.
+        neighbours: the liveness of the other nodes.
+        nodes: the registered nodes.
         node_id: this node.
-        first_epoch: the first epoch of a partition, as its topic's record has it.
-        loop: the node's.
+        first_epoch: returns the first epoch of a partition in its topic's record.
+        loop: the event loop.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class Waking:
         self._loop = loop
         self._serves = self._may_miss = False
         self._standing: frozenset[tuple[str, bool, frozenset[int]]] | None = None
-        """Who could store and own partitions when that was last looked at."""
+        """Which nodes could store and own partitions at the last look."""
         self._tried: set[PartitionKey] = set()
-        """What was opened by and by, or was to be: one that cannot be opened is left to who needs it."""
+        """Partitions that the background task has tried; one that cannot be opened is left to its users."""
 
     def begin(self) -> None:
-        """The node serves: after a while, whoever is not known to live is missed."""
+        """Begin, when the node serves; after a delay unknown nodes count as down."""
         self._serves = True
         self.nodes_changed()
         self._loop.call_later(GRACE_S, self._begun)
@@ -77,7 +77,7 @@ class Waking:
         self.liveness_changed()
 
     def liveness_changed(self) -> None:
-        """Who is alive has changed, or what is stored here: open what may lack its owner."""
+        """Open partitions whose owner may be down: the set of live nodes, or of stored partitions, has changed."""
         if not self._may_miss:
             return
         closed, opening = self._partitions.closed, self._partitions.opening
@@ -87,7 +87,7 @@ class Waking:
                     opening.soon(key, is_wanted=False)
 
     def nodes_changed(self) -> None:
-        """The registry has changed: open what this node owns, if other nodes may have to store that."""
+        """Open partitions that this node owns if other nodes may have to store them: the registry has changed."""
         if not self._serves:
             return
         records = list(self._nodes.records())
@@ -107,7 +107,7 @@ class Waking:
         return set(newest.placement) if newest is not None else set()
 
     async def run(self) -> None:
-        """Open what was used, by and by, for as long as the node runs."""
+        """Open used partitions in the background, as long as the node runs."""
         while True:
             await asyncio.sleep(LOOK_S)
             keys = [key for key in self._partitions.closed.used() if key not in self._tried]
@@ -116,7 +116,7 @@ class Waking:
                 if key not in self._partitions.closed:
                     continue
                 began_s = self._loop.time()
-                with contextlib.suppress(ProtocolError):  # it is told where it was tried
+                with contextlib.suppress(ProtocolError):  # The opener has logged it.
                     await self._partitions.opening.opened(key, is_wanted=False)
                 await asyncio.sleep(max(PAUSE_S_MIN, SHARE * (self._loop.time() - began_s)))
             self._tried.intersection_update(self._partitions.closed.used())

@@ -13,7 +13,7 @@ from tidelog_broker.core.replication.effects import ReadLog
 from tidelog_broker.core.replication.ports import Position
 from tidelog_broker.core.replication.source import Source
 from tidelog_broker.core.topics import META_KEY
-from tidelog_broker.partition.history_watch import HistoryWatch
+from tidelog_broker.partition.backfill_monitor import BackfillMonitor
 from tidelog_broker.partition.partition import Partition
 from tidelog_proto import broker_pb2 as pb
 
@@ -54,7 +54,7 @@ async def moved_solo(founded: Founded, hidden: Hidden) -> tuple[Peer, pb.TopicIn
     return peer, topic, old, partition
 
 
-async def test_who_asks_for_history_that_is_not_here_is_told_so_and_the_rest_is_served(
+async def test_missing_history_is_refused_and_the_rest_served(
     founded: Founded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hidden = Hidden(monkeypatch)
@@ -70,7 +70,7 @@ async def test_who_asks_for_history_that_is_not_here_is_told_so_and_the_rest_is_
         error = (await asked(offset)).error
         assert (error.code, error.retriable, error.definite) == (pb.EPOCH_CHANGING, True, True)
         assert error.retry_after_ms >= 100, "who asks again at once keeps both sides busy for nothing"
-        assert f"offset {offset} is not here yet, 2 older records are missing" in error.message
+        assert f"offset {offset} is missing on this node, with 2 older records" in error.message
     assert (await asked(2)).next_offset == 3
     for at in (pb.ListOffsetsEntry(earliest=True), pb.ListOffsetsEntry(timestamp_us=1)):
         at.topic_id = topic.topic_id
@@ -84,7 +84,7 @@ async def test_who_asks_for_history_that_is_not_here_is_told_so_and_the_rest_is_
     assert await reader.read_all(topic.topic_id) == [b"one", b"two", b"three"]
 
 
-async def test_a_node_is_not_removed_while_its_history_is_nowhere_else(
+async def test_node_with_the_only_copy_of_history_is_not_removed(
     founded: Founded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hidden = Hidden(monkeypatch)
@@ -104,7 +104,7 @@ async def test_a_node_is_not_removed_while_its_history_is_nowhere_else(
     await founded.until(lambda: not partition.replica.backfill.incomplete, "history does not come")
 
 
-async def test_history_that_nobody_has_is_told_of_once_and_counted(
+async def test_unavailable_history_is_logged_once_and_counted(
     founded: Founded, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -116,13 +116,13 @@ async def test_history_that_nobody_has_is_told_of_once_and_counted(
         missing = partition.replica.backfill.missing()
         return missing is not None and missing.is_unavailable
 
-    watch = HistoryWatch(lambda: [partition], node.broker.metrics)
+    watch = BackfillMonitor(lambda: [partition], node.broker.metrics)
     await founded.until(is_nowhere, "it is not found out that nobody has it")
     for _ in range(3):
         watch.look()
     value = node.broker.metrics.registry.get_sample_value
     assert (value("tidelog_missing_epochs"), value("tidelog_missing_records")) == (1, 2)
-    told = [record for record in caplog.records if record.name == "tidelog_broker.partition.history_watch"]
+    told = [record for record in caplog.records if record.name == "tidelog_broker.partition.backfill_monitor"]
     assert [record.levelname for record in told] == ["WARNING"]
     hidden.topic_id = b""
     await founded.until(lambda: not partition.replica.backfill.incomplete, "history does not come")

@@ -1,7 +1,7 @@
-"""Watching backfill: gauges of the history that is missing, and a line in the log when no node has it.
+"""Monitoring of backfill: gauges of missing history, and a warning if no node has it.
 
-A replica that finds none of its sources able to help asks them again and again by itself, without a word: a source may
-be starting. If that goes on, it is for an operator: the only copy lies on a node that is away, or was removed.
+A replica without a usable source silently asks all sources again and again, because one may be starting. If that lasts,
+an operator must act: the only copy is on a node that is down or was removed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ log = logging.getLogger(__name__)
 LOOK_S: Final = 5.0
 
 
-class HistoryWatch:
-    """See the module.
+class BackfillMonitor:
+    """Watches the backfill of all partitions.
 
     Args:
-        partitions: what this node stores.
-        metrics: the node's.
+        partitions: the partitions that this node stores.
+        metrics: the node's metrics.
     """
 
     def __init__(self, partitions: Callable[[], Iterable[Partition]], metrics: NodeMetrics) -> None:
@@ -33,13 +33,13 @@ class HistoryWatch:
         self._nowhere: frozenset[str] = frozenset()
 
     async def run(self) -> None:
-        """Look every few seconds, for as long as the node runs."""
+        """Check every few seconds, as long as the node runs."""
         while True:
             await asyncio.sleep(LOOK_S)
             self.look()
 
     def look(self) -> None:
-        """Count what is missing, and tell of what is nowhere: once when it is found out, once when it is over."""
+        """Update the gauges; warn of unavailable history once, and log once when it is over."""
         epochs = records = 0
         nowhere: set[str] = set()
         for partition in self._partitions():
@@ -53,14 +53,14 @@ class HistoryWatch:
                 nowhere.add(partition.name)
                 if partition.name not in self._nowhere:
                     log.warning(
-                        "%s: epoch %d is not whole here, and no node that stored it or a later one has it or answers; "
+                        "%s: epoch %d is incomplete here, and no node that stored it or a later one has it or answers; "
                         "%d records cannot be read; start the node that has them",
                         partition.name,
                         missing.epoch,
                         missing.records,
                     )
         for name in sorted(self._nowhere - nowhere):
-            log.info("%s: the history that was nowhere is coming, or here", name)
+            log.info("%s: missing history is being fetched, or has been restored", name)
         self._nowhere = frozenset(nowhere)
         self._metrics.missing_epochs.set(epochs)
         self._metrics.missing_records.set(records)

@@ -1,10 +1,10 @@
-"""Ending a partition's epoch with what is left of its replicas, when an operator gives the others up for good.
+"""Ending a partition's epoch without a quorum, when an operator gives up its other replicas.
 
-No node can tell replicas that are gone from replicas that cannot be reached. This one gives the others a moment to
-answer. With a quorum nothing is lost and nothing is unsafe; without one it ends the epoch at the longest log among
-those that did, or where one of them had accepted that it ends, and opens the next one alone. A partition that works is
-left alone: it has an owner, a quorum lives, and all that is written is committed. (Where replicas live and yet take no
-part, as in limbo, a record that waits for them shows it.)
+No node can tell lost replicas from unreachable ones, so this one gives the others some time to answer. With a quorum
+nothing is lost and nothing is unsafe. Without one it ends the epoch at the longest log among those that answered, or
+where one of them had accepted its end, and opens the next one alone. A working partition is not changed: it has an
+owner and a live quorum, and everything written is committed. (Replicas that live but take no part, as in LIMBO, show by
+uncommitted records.)
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from tidelog_proto.errors import ProtocolError
 log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 10.0
-"""For the decision, a little more than the core tries (`Timing.unsafe_ms`)."""
+"""For the decision: a little longer than the core tries (`Timing.unsafe_ms`)."""
 
 COMMIT_S: Final = 1.0
-"""So long what is on its way may take to be committed where a quorum lives."""
+"""How long pending records may take to be committed if a quorum lives."""
 
 _COMMIT_POLL_S: Final = 0.02
 
 
-class UnsafeEnd:
-    """Of one partition that is stored here.
+class UnsafeRecovery:
+    """Ends the epoch of one partition that is stored here.
 
     Args:
-        partition: whose epoch is to end.
-        alive: whether another node lives, as far as is known here.
+        partition: the partition.
+        alive: whether another node lives, as known here.
     """
 
     def __init__(self, partition: Partition, alive: Callable[[str], bool]) -> None:
@@ -45,11 +45,11 @@ class UnsafeEnd:
         self._loop = partition.tools.loop
 
     async def run(self) -> pb.ClusterChangeReply:
-        """End the epoch, and the ones after it whose replicas are lost as well; return where the first one ended.
+        """End the epoch, and following ones whose replicas are lost, too; return the end of the first one.
 
         Raises:
-            ProtocolError: INVALID_REQUEST when this copy cannot be the one that counts, or the partition works;
-                TIMED_OUT when nothing came of it in time.
+            ProtocolError: INVALID_REQUEST if this copy does not count, or the partition works; TIMED_OUT without a
+                decision in time.
         """
         partition = self._partition
         self._check()
@@ -58,7 +58,7 @@ class UnsafeEnd:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
                 f"{partition.name} has its quorum: {active.owner} owns it, and enough of {', '.join(active.placement)} "
-                "live; nothing was done",
+                "are alive; nothing was changed",
             )
         try:
             async with asyncio.timeout(TIMEOUT_S):
@@ -67,19 +67,20 @@ class UnsafeEnd:
                     epoch = partition.state.epoch
                     decision = await self._end_epoch()
                     unsafe |= decision.unsafe
-                    # What had been proposed before may have been kept, and its successor may be lost as well.
+                    # An earlier proposal may have been decided, and its next owner may be lost as well.
                     if not self._is_lost():
                         return pb.ClusterChangeReply(epoch=epoch, end_offset=decision.end_offset, unsafe=unsafe)
         except TimeoutError:
             raise ProtocolError(
-                pb.TIMED_OUT, f"{partition.name}: epoch {partition.state.epoch} could not be ended; see this node's log"
+                pb.TIMED_OUT,
+                f"{partition.name}: epoch {partition.state.epoch} could not be ended in time; see this node's log",
             ) from None
 
     async def _end_epoch(self) -> pb.EpochDecision:
         self._check()
         partition, replica = self._partition, self._replica
         epoch = partition.state.epoch
-        log.warning("%s: an operator wants epoch %d ended without a quorum", partition.name, epoch)
+        log.warning("%s: an operator has requested to end epoch %d without a quorum", partition.name, epoch)
         replica.candidate.recover_unsafely(self._now_ms())
         partition.driver.tick()
         while partition.state.epoch == epoch and replica.state.halted is None and partition.state.refusal is None:
@@ -89,7 +90,7 @@ class UnsafeEnd:
         return replica.state.decision(epoch)
 
     async def _works(self) -> bool:
-        """Whether the partition has its owner and its quorum, and commits what it has."""
+        """Whether the partition has its owner and its quorum, and commits its records."""
         state, until_s = self._partition.state, self._loop.time() + COMMIT_S
         end_offset = state.log.end_offset
         while self._is_served() and state.high_watermark < end_offset and self._loop.time() < until_s:  # noqa: ASYNC110
@@ -110,10 +111,10 @@ class UnsafeEnd:
         return living < max(active.ack_quorum, seal_quorum(len(active.placement), active.ack_quorum))
 
     def _check(self) -> None:
-        """See that this node's copy can be the one that counts.
+        """Check that this node's copy may count.
 
         Raises:
-            ProtocolError: INVALID_REQUEST, and why.
+            ProtocolError: INVALID_REQUEST with the reason.
         """
         replica, name = self._replica, self._partition.name
         if replica.state.halted is not None:
@@ -127,19 +128,19 @@ class UnsafeEnd:
             )
         if replica.state.doubt == "damaged":
             raise ProtocolError(
-                pb.INVALID_REQUEST, f"{name}: the copy on {replica.state.node_id} is damaged; name another node"
+                pb.INVALID_REQUEST, f"{name}: the copy on {replica.state.node_id} is damaged; choose another node"
             )
         if replica.backfill.incomplete:
             epochs = ", ".join(map(str, sorted(replica.backfill.incomplete)))
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"{name}: the copy on {replica.state.node_id} lacks epochs {epochs}; name another node",
+                f"{name}: the copy on {replica.state.node_id} lacks epochs {epochs}; choose another node",
             )
 
     def _halted(self) -> ProtocolError:
         return ProtocolError(
             pb.INVALID_REQUEST,
-            f"{self._partition.name}: this copy takes no part any more: {self._replica.state.halted}",
+            f"{self._partition.name}: the copy on this node is halted: {self._replica.state.halted}",
         )
 
     def _now_ms(self) -> int:

@@ -7,9 +7,9 @@ import pytest
 
 from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.core.topics import PartitionKey
-from tidelog_broker.partition import opening as opening_module
-from tidelog_broker.partition.opening import AT_ONCE, PartitionOpener, Then
+from tidelog_broker.partition import partition_opener as partition_opener_module
 from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.partition_opener import AT_ONCE, PartitionOpener, Then
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -43,7 +43,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_each_is_opened_once_and_who_waits_is_told_in_order() -> None:
+async def test_each_partition_is_opened_once_and_waiters_called_in_order() -> None:
     doors, told = Doors(), list[Any]()
 
     def telling(number: int) -> Then:
@@ -60,7 +60,7 @@ async def test_each_is_opened_once_and_who_waits_is_told_in_order() -> None:
     assert (ID, 0) not in doors.opening
 
 
-async def test_a_few_are_opened_at_a_time_and_those_that_are_wanted_first() -> None:
+async def test_few_partitions_open_at_a_time_and_awaited_ones_first() -> None:
     doors = Doors()
     for index in range(AT_ONCE + 3):
         doors.opening.soon((ID, index), is_wanted=False)
@@ -74,7 +74,7 @@ async def test_a_few_are_opened_at_a_time_and_those_that_are_wanted_first() -> N
     assert doors.begun[AT_ONCE:] == [100, AT_ONCE + 2, AT_ONCE, AT_ONCE + 1]
 
 
-async def test_a_failure_is_told_and_the_next_one_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_opening_is_reported_and_the_next_continues(caplog: pytest.LogCaptureFixture) -> None:
     doors = Doors()
     doors.release(0, ProtocolError(pb.DISK_FULL, "no space"))
     with pytest.raises(ProtocolError, match="no space"):
@@ -84,7 +84,7 @@ async def test_a_failure_is_told_and_the_next_one_goes_on(caplog: pytest.LogCapt
     assert cast("str", await doors.opening.opened((ID, 1))) == "partition 1"
 
 
-async def test_of_a_topic_that_is_deleted_nothing_more_is_opened() -> None:
+async def test_deleted_topic_is_not_opened() -> None:
     doors, told = Doors(), list[Any]()
     for index in range(AT_ONCE + 2):
         doors.opening.soon((ID, index), lambda _, error: told.append(error))
@@ -99,7 +99,7 @@ async def test_of_a_topic_that_is_deleted_nothing_more_is_opened() -> None:
     assert len(told) == AT_ONCE + 2
 
 
-async def test_a_node_that_stops_opens_nothing_more() -> None:
+async def test_stopping_node_opens_nothing() -> None:
     doors, told = Doors(), list[Any]()
     doors.opening.soon((ID, 0), lambda _, error: told.append(error))
     await turns()
@@ -114,8 +114,8 @@ async def test_a_node_that_stops_opens_nothing_more() -> None:
     assert told == [GONE, GONE, None]
 
 
-async def test_who_waits_for_one_partition_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening_module, "WAITING_MAX", 2)
+async def test_waiters_of_a_partition_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_opener_module, "WAITING_MAX", 2)
     doors, told = Doors(), list[ProtocolError | None]()
     for _ in range(3):
         doors.opening.soon((ID, 0), lambda _, error: told.append(error))

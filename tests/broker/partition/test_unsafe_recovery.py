@@ -7,7 +7,7 @@ from tests.broker.founded import Founded
 from tests.broker.peer import Peer, batch
 
 from tidelog_broker.core.topics import META_KEY
-from tidelog_broker.partition.unsafe_end import UnsafeEnd
+from tidelog_broker.partition.unsafe_recovery import UnsafeRecovery
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -28,9 +28,7 @@ async def recovered(peer: Peer, topic: str, node: str) -> pb.ClusterChangeReply:
     return (await peer.ask(cluster_change=asked(topic, 0, node))).envelope.cluster_change_reply
 
 
-async def test_a_cluster_of_which_one_node_is_left_is_brought_back(
-    founded: Founded, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_last_node_recovers_the_partition(founded: Founded, caplog: pytest.LogCaptureFixture) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")
@@ -56,7 +54,7 @@ async def test_a_cluster_of_which_one_node_is_left_is_brought_back(
         told = await recovered(peer, name, "a")
         assert told.unsafe
     assert told.end_offset == 2
-    assert "DATA_LOSS: t/0: an operator had epoch" in caplog.text
+    assert "DATA_LOSS: t/0: an operator ended epoch" in caplog.text
     result = await founded.publish(peer, topic.topic_id, b"three")
     assert result.base_offset == 2
     assert (await peer.read_all(topic.topic_id)) == [b"one", b"two", b"three"]
@@ -83,7 +81,7 @@ async def test_a_cluster_of_which_one_node_is_left_is_brought_back(
         assert await (await founded.peer(name)).read_all(topic.topic_id) == [b"one", b"two", b"three"]
 
 
-async def test_a_partition_that_works_is_left_alone_whichever_node_is_asked(founded: Founded) -> None:
+async def test_working_partition_is_unchanged(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("b")
@@ -100,15 +98,13 @@ async def test_a_partition_that_works_is_left_alone_whichever_node_is_asked(foun
     assert {copy.state.epoch for copy in copies} == {epoch}
 
 
-async def test_with_a_quorum_nothing_is_unsafe_and_any_node_may_be_asked(
-    founded: Founded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_recovery_with_a_quorum_is_safe_on_any_node(founded: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when the lost ones come back while an operator gives them up."""
 
-    async def seems_lost(_: UnsafeEnd) -> bool:
+    async def seems_lost(_: UnsafeRecovery) -> bool:
         return False
 
-    monkeypatch.setattr(UnsafeEnd, "_works", seems_lost)
+    monkeypatch.setattr(UnsafeRecovery, "_works", seems_lost)
     await founded.found()
     await founded.settled()
     peer = await founded.peer("b")
@@ -123,7 +119,7 @@ async def test_with_a_quorum_nothing_is_unsafe_and_any_node_may_be_asked(
     assert await peer.read_all(topic.topic_id) == [b"one", b"two"]
 
 
-async def test_what_cannot_be_recovered_is_said(founded: Founded) -> None:
+async def test_unrecoverable_copy_is_refused_with_a_reason(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")

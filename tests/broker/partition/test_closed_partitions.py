@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tidelog_broker.partition.closed import ClosedPartitions
+from tidelog_broker.partition.closed_partitions import ClosedPartitions
 
 A, B = b"a" * 16, b"b" * 16
 
@@ -23,7 +23,7 @@ def test_closed_partitions_are_found_by_key_topic_and_owner() -> None:
     assert not closed.is_used((A, 1))
 
 
-def test_nothing_is_left_of_those_that_are_opened_or_deleted() -> None:
+def test_opened_and_deleted_partitions_are_removed() -> None:
     closed = ClosedPartitions()
     for index in range(3):
         closed.add((A, index), "n0", is_used=True)

@@ -1,8 +1,8 @@
-"""Deleting records below an offset because somebody asks: at the owner, answered when it holds for good.
+"""Deletion of records below an offset on request: at the owner, answered when a quorum has agreed.
 
-What is asked for is decided as what retention decides (`core.replication.deletion`), at any offset that is committed,
-whether or not a segment ends there: readers are told that what lies below is gone, and files go when all that they hold
-lies below. An answer that does not come says nothing: it may be deleted, or not, or later. Asking again does no harm.
+A requested deletion is decided like one by retention (`core.replication.deletion`), at any committed offset, whether or
+not a segment ends there: readers no longer see the records, and files are deleted when all of their records are below
+the offset. Without an answer the outcome is unknown; the request may be repeated.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ import asyncio
 from typing import Final
 
 from tidelog_broker.partition.access import Access
-from tidelog_broker.partition.changes import Changes
+from tidelog_broker.partition.change_notifier import ChangeNotifier
 from tidelog_broker.partition.state import RETRY_AFTER_MS, PartitionState
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 AGREE_TIMEOUT_S: Final = 10.0
-"""For a quorum to note it, with changes of the owner in between."""
+"""For a quorum to agree, including changes of the owner."""
 
 
 class RecordDeletion:
-    """See the module. All methods are for the event loop's thread.
+    """Deletes records of one partition. All methods are for the event loop's thread.
 
     Args:
-        state, changes: of the partition.
-        driver: has the replicas note it.
-        access: makes sure that this node is the owner.
+        state, changes: the partition's state and notifications.
+        driver: has the replicas agree.
+        access: confirms that this node is the owner.
     """
 
-    def __init__(self, state: PartitionState, changes: Changes, driver: ReplicaDriver, access: Access) -> None:
+    def __init__(self, state: PartitionState, changes: ChangeNotifier, driver: ReplicaDriver, access: Access) -> None:
         self._state = state
         self._changes = changes
         self._driver = driver
@@ -40,12 +40,12 @@ class RecordDeletion:
         """Delete all records below an offset.
 
         Args:
-            offset: below which.
-            epoch: in which that was found to be the offset that is meant; None: the caller has named it.
+            offset: the offset.
+            epoch: the epoch in which the offset was looked up; None: the caller has named the offset.
 
         Raises:
-            ProtocolError: OFFSET_OUT_OF_RANGE with the bounds where it lies behind the high watermark, FORBIDDEN while
-                the topic is held; NOT_OWNER and others as `Access.confirm_owner`; TIMED_OUT: too few replicas answer.
+            ProtocolError: OFFSET_OUT_OF_RANGE with the bounds above the high watermark, FORBIDDEN while the topic
+                is on hold; NOT_OWNER and others as `Access.confirm_owner`; TIMED_OUT: too few replicas answer.
         """
         await self._access.confirm_owner()
         state = self._state
@@ -55,21 +55,20 @@ class RecordDeletion:
         if offset > state.high_watermark:
             raise ProtocolError(
                 pb.OFFSET_OUT_OF_RANGE,
-                f"{state.name}: nothing can be deleted up to offset {offset}, the log ends at {state.high_watermark}",
+                f"{state.name}: cannot delete records below offset {offset}, the log ends at {state.high_watermark}",
                 log_start_offset=state.log_start,
                 high_watermark=state.high_watermark,
             )
         await self.agree(offset, epoch=state.epoch)
 
     async def agree(self, offset: int, *, epoch: int) -> None:
-        """Have a quorum note that records below an offset are deleted, and wait for it.
+        """Have a quorum agree on the deletion of records below an offset, and wait for it.
 
-        Where epochs end meanwhile it goes on, but not where one ended in front of the offset: other records may lie
-        below that now.
+        It continues when an epoch ends, unless the epoch ended before the offset: other records may be below it now.
 
         Args:
-            offset: below which; it is committed.
-            epoch: in which that is so.
+            offset: a committed offset.
+            epoch: the epoch in which it is committed.
 
         Raises:
             ProtocolError: as `delete_below`.
@@ -88,12 +87,13 @@ class RecordDeletion:
         except TimeoutError:
             raise ProtocolError(
                 pb.TIMED_OUT,
-                f"{state.name}: too few replicas have noted that records below {offset} are deleted; they may be yet",
+                f"{state.name}: too few replicas agreed to delete records below {offset} in time; they may still do so",
                 retry_after_ms=RETRY_AFTER_MS,
             ) from None
 
     def _refuse_held(self) -> None:
         if self._state.topic.config.hold:
             raise ProtocolError(
-                pb.FORBIDDEN, f"{self._state.topic.name!r} is on hold: nothing of it is deleted until that is ended"
+                pb.FORBIDDEN,
+                f"{self._state.topic.name!r} is on hold; end the hold first: tidelog topic alter --no-hold",
             )

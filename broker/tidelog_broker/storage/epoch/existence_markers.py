@@ -1,0 +1,101 @@
+"""Existence markers, which distinguish a lost directory from one that never existed.
+
+    DATA/partitions/TOPIC.ID-N.held             empty: the directory TOPIC.ID-N has been created
+    DATA/partitions/TOPIC.ID-N/newest-00000007  empty: epoch 7 is the newest that has begun here
+
+A replica without a record of an epoch has no directory for it and may vote that its log is empty. A replica that has
+lost its directory must not: it may have acknowledged records. Each marker lies beside the object that it marks and
+becomes durable with the same sync; it is created after the object, so that no crash leaves a marker without its object.
+Directories of older versions get their markers when they are opened. A missing epoch or segment between others needs no
+marker, because the log before and after it is not contiguous.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from tidelog_broker.storage.io.filesystem import FileSystem
+from tidelog_broker.storage.segment.layout import NEW_SUFFIX
+
+HELD_SUFFIX: Final = ".held"
+_BLANK: Final = "newest"
+"""A marker without an epoch, created early, because a rename works on a full disk."""
+_NEWEST: Final = re.compile(r"newest-(\d{8,20})")
+
+
+def mark_directory(fs: FileSystem, directory: Path) -> None:
+    """Mark that a partition's directory exists; the caller syncs its parent directory.
+
+    Raises:
+        OSError: the marker was not created.
+    """
+    if not fs.exists(_held(directory)):
+        fs.open(_held(directory), create=True).close()
+
+
+def has_directory_marker(fs: FileSystem, directory: Path) -> bool:
+    """Whether the marker of a partition's directory exists."""
+    return fs.exists(_held(directory))
+
+
+def remove_directory_marker(fs: FileSystem, directory: Path) -> None:
+    """Remove the marker, before its directory is removed; the next sync makes both removals durable.
+
+    Raises:
+        OSError: the marker may or may not exist.
+    """
+    if fs.exists(_held(directory)):
+        fs.unlink(_held(directory))
+
+
+def prepare_newest_marker(fs: FileSystem, directory: Path) -> None:
+    """Create the file for `mark_newest` in a partition's directory.
+
+    Raises:
+        OSError: it was not created.
+    """
+    if _note(fs, directory) is None:
+        fs.open(directory / _BLANK, create=True).close()
+
+
+def mark_newest(fs: FileSystem, directory: Path, epoch: int) -> None:
+    """Record an epoch as the newest of a partition's directory; the caller syncs the directory.
+
+    Raises:
+        OSError: the epoch may or may not be recorded.
+    """
+    note = _note(fs, directory)
+    assert note is not None, "prepare_newest_marker was not called"
+    fs.rename(directory / note, directory / f"newest-{epoch:08d}")
+
+
+def marked_newest(fs: FileSystem, directory: Path) -> int | None:
+    """Return the recorded newest epoch of a partition's directory; None without one."""
+    match = _NEWEST.fullmatch(_note(fs, directory) or "")
+    return int(match[1]) if match else None
+
+
+def recreate_directory(fs: FileSystem, directory: Path, epoch: int) -> None:
+    """Recreate a lost partition's directory, durably, with the marker that an epoch had begun in it.
+
+    Raises:
+        OSError: the directory exists with the marker, or not at all.
+    """
+    unnamed = directory.with_name(directory.name + NEW_SUFFIX)
+    if not fs.exists(unnamed):
+        fs.make_dir(unnamed)
+    prepare_newest_marker(fs, unnamed)
+    mark_newest(fs, unnamed, epoch)
+    fs.sync_dir(unnamed)
+    fs.rename(unnamed, directory)
+    fs.sync_dir(directory.parent)
+
+
+def _held(directory: Path) -> Path:
+    return directory.with_name(directory.name + HELD_SUFFIX)
+
+
+def _note(fs: FileSystem, directory: Path) -> str | None:
+    return max((name for name in fs.list_dir(directory) if name == _BLANK or _NEWEST.fullmatch(name)), default=None)
