@@ -1,10 +1,10 @@
-"""Requests that have begun to come and are not whole: whoever does not go on gives way when others find no room.
+"""Requests that are being received and not complete: slow senders are closed when other requests find no room.
 
-What a frame announces is counted in the node's budget before memory is taken for it, and stays there until the frame
-is whole. Nothing obliges a client to send the rest, so a few that announce much and send nothing would have the whole
-budget for themselves. There is no deadline while there is room; but where a request finds none, those go whose frame
-has been coming for `SLOW_AFTER_S` at a pace at which it would take longer than `WHOLE_WITHIN_S`, the largest first,
-until half of the budget is free.
+The announced size of a frame is counted in the node's budget before memory is allocated, and stays counted until the
+frame is complete. A client need not send the rest, so a few clients that announce large frames and send nothing could
+hold the whole budget. There is no deadline while the budget has room. When a request finds no room, connections are
+closed whose frame has been arriving for `SLOW_AFTER_S` at a rate that would take longer than `WHOLE_WITHIN_S`, largest
+first, until half of the budget is free.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from tidelog_broker.wire.budget import Budget
 SLOW_AFTER_S: Final = 2.0
 WHOLE_WITHIN_S: Final = 30.0
 LOOK_AGAIN_S: Final = 0.1
-"""Those who find no room ask often: all that is coming is looked at once in this time."""
+"""Least time between two checks; many requests can find no room at the same time."""
 
 
 class Sender(Protocol):
-    """A connection on which a frame is coming, as it is seen from here."""
+    """The interface of a connection that is receiving a frame."""
 
     def announced(self) -> tuple[int, int]:
-        """Return how many bytes were announced and counted, and how many of them have come."""
+        """Return how many bytes were announced and counted, and how many of them have arrived."""
         ...
 
     def send_too_slowly(self) -> None:
-        """Be cut off; what was counted is given back at once."""
+        """Close the connection; its counted bytes are given back at once."""
 
 
 class Arriving:
-    """All frames of clients that are not whole yet.
+    """All client frames that are not complete.
 
     Args:
-        budget: in which they are counted.
+        budget: the budget in which they are counted.
     """
 
     def __init__(self, budget: Budget) -> None:
@@ -44,15 +44,15 @@ class Arriving:
         self._look_at_s = 0.0
 
     def begun(self, sender: Sender) -> None:
-        """A frame is coming, and counted."""
+        """Register a frame that is being received and is counted in the budget."""
         self._since_s[sender] = asyncio.get_running_loop().time()
 
     def ended(self, sender: Sender) -> None:
-        """It is whole, or its connection is gone."""
+        """Remove a frame that is complete or whose connection is closed."""
         self._since_s.pop(sender, None)
 
     def make_room(self, size_bytes: int) -> bool:
-        """Cut off who sends too slowly; return whether `size_bytes` fit now."""
+        """Close slow senders if necessary; return whether `size_bytes` fit now."""
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_AGAIN_S

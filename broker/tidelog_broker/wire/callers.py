@@ -1,4 +1,4 @@
-"""Handing a request on: another node is told for whom it is, and checks what that caller may do."""
+"""Forwarding of a request's caller: the other node learns whose request it is and checks that caller's permissions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from tidelog_proto import broker_pb2 as pb
 
 
 def hand_on(request: Request, envelope: pb.Envelope) -> pb.Envelope:
-    """Return `envelope`, changed to name the caller of `request`, where callers have names."""
+    """Return `envelope` with the caller of `request` set, if callers are authenticated, and its trace contexts."""
     if request.envelope.trace_contexts and not envelope.trace_contexts:
         envelope.trace_contexts.extend(request.envelope.trace_contexts)
     session = request.session
     if session is not None:
-        envelope.ClearField("on_behalf")  # this node has looked at it; the other one is told what came of that
+        envelope.ClearField("on_behalf")  # this node has verified it; `caller` is the result
         envelope.caller.CopyFrom(session.caller())
     return envelope

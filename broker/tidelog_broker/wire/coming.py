@@ -1,6 +1,6 @@
-"""The frame of one connection that has begun to come: counted in the node's budget before memory is taken for it.
+"""The incomplete frame of one connection, counted in the node's budget before memory is allocated for it.
 
-Clients that announce much and do not go on sending give way when others find no room (`arriving`).
+Clients that announce large frames and stop sending are closed when other requests find no room (`arriving`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _GATHERED_SHARE: Final = 16
 
 
 class Coming:
-    """See the module.
+    """Budget accounting of the frame that a connection is receiving.
 
     Args:
-        budget: the node's.
-        arriving: where it is looked at how fast frames come.
-        arrived_bytes: returns how much of the frame is here.
-        too_slow: called with the bytes that were announced and those that came, when the client has to give way.
+        budget: the node's budget.
+        arriving: the registry that watches the rate of incomplete frames.
+        arrived_bytes: returns how many bytes of the frame have arrived.
+        too_slow: called with the announced and the arrived bytes if the connection has to be closed.
     """
 
     __slots__ = ("_arrived_bytes", "_arriving", "_budget", "_gathering_bytes", "_is_watched", "_too_slow", "size_bytes")
@@ -34,41 +34,41 @@ class Coming:
         too_slow: Callable[[int, int], None],
     ) -> None:
         self.size_bytes: int | None = None
-        """The share in the budgets of the frame that is admitted and not yet a request."""
+        """Budget share of a frame that is admitted and not yet a request."""
         self._budget = budget
         self._arriving = arriving
         self._arrived_bytes = arrived_bytes
         self._too_slow = too_slow
         self._gathering_bytes = 0
-        """The share of a large envelope that is not whole."""
+        """Budget share of a large envelope that is not complete."""
         self._is_watched = False
-        """Whether it is looked at how fast the frame comes."""
+        """Whether the frame is registered in `arriving`."""
 
     # --- for `arriving` ----------------------------------------------------------------------------------
 
     def announced(self) -> tuple[int, int]:
-        """Return how many bytes the frame that is coming has in the budget, and how many have come."""
+        """Return the budget share of the incomplete frame in bytes, and how many bytes have arrived."""
         return self._gathering_bytes or self.size_bytes or 0, self._arrived_bytes()
 
     def send_too_slowly(self) -> None:
-        """Give way: the client has announced much and does not go on, and others find no room."""
+        """Close the connection: it announced much, sends too slowly, and other requests find no room."""
         self._too_slow(*self.announced())
 
     # --- for the connection ------------------------------------------------------------------------------
 
     def has_room_for(self, size_bytes: int) -> bool:
-        """Count bytes in if the node has room for them, or those that send too slowly can be made to give way."""
+        """Count bytes if the node has room for them, closing slow senders if necessary."""
         budget = self._budget
         return budget.admit(size_bytes) or (self._arriving.make_room(size_bytes) and budget.admit(size_bytes))
 
     def watch(self) -> None:
-        """Have it looked at how fast the frame comes."""
+        """Register the frame, so that its rate is watched."""
         if not self._is_watched:
             self._is_watched = True
             self._arriving.begun(self)
 
     def whole(self) -> int:
-        """The frame is whole: return its share in the budgets, which is the request's from now on."""
+        """Return the budget share of the complete frame, which the request owns from now on."""
         size_bytes, self.size_bytes = self.size_bytes, None
         assert size_bytes is not None, "admitted before it is whole"
         if self._is_watched:
@@ -76,10 +76,10 @@ class Coming:
         return size_bytes
 
     def gather(self, size_bytes: int) -> bool:
-        """Count a large envelope while it comes; False: too many of those have come without room.
+        """Count a large envelope while it arrives; return False if too many of them exceed the budget.
 
-        What it asks is not known yet, so that it cannot be declined alone: a few may come without room, to be declined
-        when they are whole.
+        The kind of its request is not known yet, so it cannot be declined alone: a few envelopes may exceed the budget
+        and are declined when they are complete.
         """
         self._give_back_envelope()
         if not self.has_room_for(size_bytes):
@@ -92,13 +92,13 @@ class Coming:
         return True
 
     def gathered(self) -> None:
-        """Stop counting the envelope by itself, if it was: it is whole."""
+        """Stop counting the envelope separately: it is complete."""
         if self._gathering_bytes:
             self._give_back_envelope()
             self._unwatch()
 
     def forget(self) -> int | None:
-        """The frame will never be whole; return the share of the request that it would have been, if it was one."""
+        """Drop an incomplete frame; return the share of its request, if it was admitted."""
         self._unwatch()
         self._give_back_envelope()
         size_bytes, self.size_bytes = self.size_bytes, None

@@ -1,4 +1,4 @@
-"""The interface of the server that a connection belongs to."""
+"""The interface of a connection to its server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog_proto.idle_poll import IdlePoll
 
 Connection = Any
 Request = Any
-"""Those of `wire.connection`, which imports this module."""
+"""Stand-ins for the classes of `wire.connection`, which imports this module."""
 
 
 class ConnectionHost(Protocol):
@@ -29,17 +29,17 @@ class ConnectionHost(Protocol):
 
     @property
     def idle_poll(self) -> IdlePoll:
-        """Told of what comes, on all connections together."""
+        """Receives the arrival of data on all connections."""
         ...
 
     def opened(self, connection: Connection) -> None:
-        """A connection was accepted."""
+        """Register an accepted connection."""
 
     def greeted(self, connection: Connection) -> None:
-        """A connection has said who it is."""
+        """Record that a connection has completed HELLO."""
 
     def closed(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """Remove a closed connection."""
 
     def dispatch(self, request: Request) -> None:
         """Start work on a request."""

@@ -1,9 +1,9 @@
-"""Connections of one caller that have to wait until it has no debt any more: let through one by one, in order.
+"""A queue of one caller's connections that wait until its debt is paid: they continue one by one, in order.
 
-Whoever is let through sends, or is sent, something that may make the next debt, so the next one is let through a moment
-later, and only if there is none. A client that is gone while nothing is read from it is noticed all the same: its
-kernel has said that it sends no more. (It says so behind what it has sent: while that does not fit the socket's buffer,
-who is gone cannot be told from who waits.)
+A connection that continues may create the next debt, so the next connection follows a moment later, and only if there
+is no debt. Connections that wait are not read, so a closed connection is detected through the kernel's TCP state. (The
+kernel reports the end of the stream only after the data before it: while that does not fit the socket's buffer, a
+closed connection cannot be distinguished from a waiting one.)
 """
 
 from __future__ import annotations
@@ -15,57 +15,58 @@ from typing import Final, Generic, Protocol, TypeVar
 
 NEXT_S: Final = 0.002
 STILL_THERE_S: Final = 1.0
-"""How often it is looked whether those that wait are still there."""
+"""How often waiting connections are checked for having been closed."""
 NEVER: Final = math.inf
-"""For `wait_s`: until `look`."""
+"""Result of `wait_s` that means: until `look` is called."""
 
 
 class Waiter(Protocol):
-    """A connection, as it is seen from here."""
+    """The interface of a connection."""
 
     def end_if_gone(self) -> None:
-        """End, if the client has closed its side: nothing is read, so nothing else would tell."""
+        """Close if the client has closed its side; reading would not detect that, because reading is paused."""
 
 
 C = TypeVar("C", bound=Waiter)
 
 
 class Gate(Generic[C]):
-    """See the module. Belongs to one event loop; has a timer while somebody waits.
+    """A queue of throttled connections. Belongs to one event loop; has a timer while any connection waits.
 
     Args:
-        wait_s: returns how long nobody may pass, in seconds; 0: now; infinity: until `look`.
-        passes: called with who may pass, and for how many seconds it has waited.
+        wait_s: returns the remaining wait in seconds; 0: none; infinity: until `look`.
+        passes: called with the connection that may continue, and the seconds that it has waited.
     """
 
     def __init__(self, wait_s: Callable[[], float], passes: Callable[[C, float], None]) -> None:
         self._wait_s = wait_s
         self._passes = passes
         self._since_s: dict[C, float] = {}
-        """The one that came first is first."""
+        """Start of the wait of each connection, in order of arrival."""
         self._timer: asyncio.TimerHandle | None = None
         self._look_at_s = 0.0
         self._room_for = 0
-        """How many may pass in one go."""
+        """Number of connections that may continue in one go."""
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return the number of waiting connections."""
         return len(self._since_s)
 
     def wait(self, one: C) -> None:
-        """Queue a connection; one that waits already keeps its place."""
+        """Queue a connection; a connection that is queued already keeps its place."""
         self._since_s.setdefault(one, asyncio.get_running_loop().time())
         if self._timer is None:
             self._look_later(0.0)
 
     def leave(self, one: C) -> None:
-        """Forget a connection that is gone."""
+        """Remove a closed connection."""
         self._since_s.pop(one, None)
 
     def look(self) -> None:
-        """Look again soon: there may be no reason to wait any more; what came to an end makes room for one.
+        """Check again soon, because a request ended, which makes room for one connection.
 
-        Not at once: who is let through works, that may come to an end, and so on, as deep as there are connections.
+        The check is scheduled, not called: a connection that continues may end a request, and so on, with a recursion
+        as deep as the number of connections.
         """
         if self._since_s:
             self._room_for += 1
@@ -73,7 +74,7 @@ class Gate(Generic[C]):
                 self._look_later(0.0, at_once=True)
 
     def open(self) -> None:
-        """Let everybody through: nothing is bounded any more."""
+        """Let all connections continue: there is no limit any more."""
         while self._since_s:
             self._pass_first()
 
@@ -91,7 +92,7 @@ class Gate(Generic[C]):
                 room_for -= 1
                 self._pass_first()
             self._look_who_is_gone()
-        finally:  # whatever one of them does: the others are not to wait for ever
+        finally:  # a failing connection must not block the others
             if self._since_s and not self._room_for:
                 self._look_later(NEXT_S)
 

@@ -1,20 +1,19 @@
-"""What waits to be sent to clients: one budget of a node, and the clock of those that take nothing.
+"""The budget of bytes that are waiting to be sent to clients, and detection of clients that do not read.
 
-Batches and answers that a client does not take lie in the node's memory. So what is read for a client is held against
-two bounds before it is read and again before it is sent: its own (`connection_bytes_max`) and its share of what is
-left of three quarters of the node's budget, a `SHARE`th. So a few slow clients may have much, and many get less each.
-The last quarter is for those that come then: each may have a `LEAST`th of the budget, so that one that reads is served
-beside hundreds that do not. A batch that is larger than that waits until it fits the budget as a whole. Small answers
-that are no batches are always sent; what a client may ask for while it takes nothing is bounded by the connection.
+Unread batches and answers occupy the node's memory. So data for a client is checked against two limits, before it is
+read from the log and again before it is sent: the connection's own (`connection_bytes_max`), and a fraction
+(1/`SHARE`) of what remains of three quarters of the node's budget. So a few slow clients may have much, and many get
+less each. The last quarter is a reserve for later clients: each may have 1/`LEAST` of the budget, so that a client that
+reads is served in spite of hundreds that do not. A larger batch waits until it fits the budget as a whole. Small
+answers without batches are always sent; the requests of a client that does not read are limited by its connection.
 
-asyncio tells of a full buffer, but not in each of its releases and not below the mark. So the transport is asked for
-the size of its buffer after each write (what it has taken of a write in part lies in memory until all of it is taken,
-and counts in whole), and while anything waits all connections are looked at every `TICK_S`. One that takes nothing
-for `stall_ms` while something waits for it is cut off, whatever it sends meanwhile; where somebody who has nothing
-waiting finds no room, those that have taken nothing for `PRESSED_STALL_S` go at once, the largest first, until half
-of the budget is free.
+asyncio reports a full buffer, but not in each of its releases and not below the high-water mark. So the size of the
+transport's buffer is read after each write (a partly sent write stays in memory as a whole, and counts as a whole), and
+while anything waits all connections are checked every `TICK_S`. A client that reads nothing for `stall_ms` while
+something waits for it is closed, whatever it sends meanwhile. If a client with nothing unsent finds no room, clients
+that have read nothing for `PRESSED_STALL_S` are closed at once, largest first, until half of the budget is free.
 
-Other nodes have bounds of their own and are not counted; their clock is the same.
+Other nodes have their own limits and are not counted; the stall limit applies to them too.
 """
 
 from __future__ import annotations
@@ -30,31 +29,31 @@ SHARE: Final = 8
 LEAST: Final = 4096
 TICK_S: Final = 0.02
 PROMPT_S: Final = 1.0
-"""Who has something waiting for longer is sent copies: it would hold files of the log instead of memory."""
+"""A client whose unsent data is older is sent copies, because it would otherwise keep mapped log files open."""
 PRESSED_STALL_S: Final = 2.0
 _ONE_GO_S: Final = 0.002
 
 
 class Sink(Protocol):
-    """A connection, as it is seen from here."""
+    """The interface of a connection."""
 
     def unsent(self) -> int:
-        """Return the size of the transport's buffer in bytes; 0 when the connection is gone."""
+        """Return the size of the transport's buffer in bytes; 0 when the connection is lost."""
         ...
 
     def changed(self) -> None:
-        """Look at how much waits: it is more or less than before."""
+        """Handle a change of the unsent bytes."""
 
     def has_room_again(self) -> None:
-        """Send on: there is room."""
+        """Resume sending: there is room."""
 
     def take_too_little(self, stalled_s: float) -> None:
-        """Be cut off: nothing was taken for so long."""
+        """Close the connection: nothing was read for this long."""
 
 
 @dataclass(slots=True)
 class _Piece:
-    """What was written in one go: where it begins and ends in all that was ever written, and when."""
+    """One write: its range in all bytes ever written to the connection, and its time."""
 
     begin_bytes: int
     end_bytes: int
@@ -62,7 +61,7 @@ class _Piece:
 
 
 class Backlog:
-    """What waits for one connection."""
+    """The unsent bytes of one connection."""
 
     __slots__ = (
         "_outgoing",
@@ -82,35 +81,35 @@ class Backlog:
         self._outgoing = outgoing
         self._sink = sink
         self.is_node = False
-        """Of another node: not counted."""
+        """Whether it is a connection of another node, which is not counted."""
         self.unsent_bytes = 0
-        """As the transport said last."""
+        """Size of the transport's buffer when last read."""
         self.held_bytes = 0
-        """What of it lies in memory: what was written in one go is let go of as a whole."""
+        """Memory that the unsent bytes occupy: a write is released as a whole."""
         self._pieces: deque[_Piece] = deque()
         self.reserved_bytes = 0
-        """For what is being read."""
+        """Bytes reserved for data that is being read."""
         self.wanted_bytes = 0
-        """What found no room: nothing else is read before it does."""
+        """Size of data that found no room; nothing else is read before it fits."""
         self.written_bytes = 0
         self._taken_bytes = 0
         self._since_s = 0.0
-        """Since when nothing was taken, though something waits."""
+        """Since when nothing was sent although something is unsent."""
 
-    # --- before something is sent ----------------------------------------------------------------------
+    # --- before sending --------------------------------------------------------------------------------
 
     @property
     def room_bytes(self) -> int:
-        """How much may be read for it now; not above zero: nothing."""
+        """Bytes that may be read for it now; zero or less: none."""
         return self._outgoing.share_bytes - self.held_bytes - self.reserved_bytes
 
     @property
     def is_prompt(self) -> bool:
-        """Whether what it was sent has not been waiting for long."""
+        """Whether its oldest unsent write is recent."""
         return not self._pieces or self._outgoing.now_s() - self._pieces[0].written_s < PROMPT_S
 
     def fits(self, size_bytes: int) -> bool:
-        """Whether so much may be sent: it is within the share, or it is all that waits for it and fits the budget."""
+        """Return whether this much may be sent: it fits the share, or nothing else waits and it fits the budget."""
         outgoing = self._outgoing
         if self.is_node or size_bytes <= self.room_bytes:
             return True
@@ -119,7 +118,7 @@ class Backlog:
         return not outgoing.total_bytes or outgoing.total_bytes + size_bytes <= outgoing.bytes_max
 
     def has_room(self) -> bool:
-        """Whether anything may be read for it; if not, it is told when that is so again."""
+        """Return whether anything may be read for it; if not, the connection is resumed when it may."""
         if self.unsent_bytes < self._outgoing.connection_bytes_max:
             if self.is_node:
                 return True
@@ -130,13 +129,13 @@ class Backlog:
         return False
 
     def want(self, size_bytes: int) -> None:
-        """Note that so much did not fit."""
+        """Record the size of data that did not fit."""
         self.wanted_bytes = size_bytes
         self._outgoing.wait(self)
 
     @contextlib.contextmanager
     def reserving(self, size_bytes: int) -> Iterator[None]:
-        """Count what is about to be read, until it is sent or let go of."""
+        """Count data that is about to be read, until it is sent or discarded."""
         if self.is_node:
             yield
             return
@@ -148,12 +147,12 @@ class Backlog:
             self.reserved_bytes -= size_bytes
             self._outgoing.total_bytes -= size_bytes
 
-    # --- after it ---------------------------------------------------------------------------------------
+    # --- after sending ----------------------------------------------------------------------------------
 
     def wrote(self, size_bytes: int) -> None:
-        """Note that so much was handed to the transport.
+        """Record that bytes were handed to the transport.
 
-        Encrypted it is more: where less was taken than TLS has added, nothing must look as if it had been.
+        TLS adds bytes: an increase of the buffer beyond `size_bytes` must not count as bytes that were sent.
         """
         unsent_bytes = self._sink.unsent()
         self.written_bytes += max(size_bytes, unsent_bytes - self.unsent_bytes)
@@ -163,7 +162,7 @@ class Backlog:
             self.note(unsent_bytes)
 
     def _keep(self, size_bytes: int) -> None:
-        """Note a piece that was not taken at once; the event loop writes what comes in one turn together."""
+        """Record a write that is not sent completely; writes of one event loop turn are merged."""
         now_s = self._outgoing.now_s()
         last = self._pieces[-1] if self._pieces else None
         if last is not None and now_s - last.written_s < _ONE_GO_S:
@@ -172,11 +171,11 @@ class Backlog:
             self._pieces.append(_Piece(self.written_bytes - size_bytes, self.written_bytes, now_s))
 
     def look(self) -> None:
-        """See how much waits now."""
+        """Read the size of the transport's buffer."""
         self.note(self._sink.unsent())
 
     def note(self, unsent_bytes: int) -> None:
-        """Take how much waits now."""
+        """Record the size of the transport's buffer."""
         taken_bytes = self.written_bytes - unsent_bytes
         while self._pieces and (self._pieces[0].end_bytes <= taken_bytes or not unsent_bytes):
             self._pieces.popleft()
@@ -193,31 +192,31 @@ class Backlog:
         self._sink.changed()
 
     def become_node(self) -> None:
-        """Another node has proven itself at the other end."""
+        """Stop counting: another node has authenticated on this connection."""
         if not self.is_node:
             self.is_node = True
             self._outgoing.total_bytes -= self.held_bytes + self.reserved_bytes
 
     def end(self) -> None:
-        """The connection is gone, and what waited for it."""
+        """Release everything: the connection is lost."""
         self.note(0)
         self._outgoing.let_go(self)
 
-    # --- for the budget ---------------------------------------------------------------------------------
+    # --- called by the budget ---------------------------------------------------------------------------
 
     def stalled_s(self, now_s: float) -> float:
-        """Return for how long nothing was taken, though something waits."""
+        """Return for how long nothing was sent although something is unsent."""
         taken_bytes = self.written_bytes - self.unsent_bytes
         if taken_bytes != self._taken_bytes or not self.unsent_bytes:
             self._taken_bytes, self._since_s = taken_bytes, now_s
         return now_s - self._since_s
 
     def cut_off(self, stalled_s: float) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._sink.take_too_little(stalled_s)
 
     def room_again(self) -> None:
-        """Let it send on."""
+        """Resume sending on the connection."""
         self._sink.has_room_again()
 
 
@@ -225,25 +224,25 @@ class Outgoing:
     """The budget of one node.
 
     Args:
-        bytes_max: what may wait for all clients together.
-        connection_bytes_max: nothing more is read for a client for which so much waits.
-        stall_ms: a client that takes nothing for so long is cut off.
+        bytes_max: limit of the unsent bytes of all clients together.
+        connection_bytes_max: nothing more is read for a client with this many unsent bytes.
+        stall_ms: a client that reads nothing for this long is closed.
     """
 
     def __init__(self, *, bytes_max: int, connection_bytes_max: int, stall_ms: int) -> None:
         self.bytes_max = bytes_max
         self.connection_bytes_max = connection_bytes_max
         self.total_bytes = 0
-        """What waits for clients, and what is reserved for what is being read for them."""
+        """Unsent bytes of all clients, plus reservations for data that is being read."""
         self._stall_s = stall_ms / 1000
         self._held: dict[Backlog, None] = {}
         self._waiting: dict[Backlog, None] = {}
-        """Those that found no room, the first of them first."""
+        """Connections that found no room, in order of arrival."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def share_bytes(self) -> int:
-        """What one more connection may have."""
+        """The bytes that one more connection may have."""
         left_bytes = self.bytes_max - self.total_bytes
         share_bytes = (left_bytes - self.bytes_max // 4) // SHARE
         least_bytes = self.bytes_max // LEAST
@@ -254,17 +253,17 @@ class Outgoing:
         return asyncio.get_running_loop().time()
 
     def hold(self, backlog: Backlog) -> None:
-        """Something waits for a connection: look at it from now on."""
+        """Watch a connection that has unsent bytes."""
         self._held[backlog] = None
         self._watch()
 
     def wait(self, backlog: Backlog) -> None:
-        """Tell a connection when it has room."""
+        """Resume a connection when it has room."""
         self._waiting[backlog] = None
         self._watch()
 
     def let_go(self, backlog: Backlog) -> None:
-        """A connection is gone."""
+        """Forget a closed connection."""
         self._held.pop(backlog, None)
         self._waiting.pop(backlog, None)
 
@@ -291,7 +290,7 @@ class Outgoing:
             self._watch()
 
     def _relieve(self, now_s: float) -> None:
-        """Cut off those that take nothing, if somebody who takes everything finds no room for what is theirs."""
+        """Close stalled connections if a client with nothing unsent finds no room."""
         if not any(not one.unsent_bytes and not one.has_room() for one in list(self._waiting)):
             return
         stalled = [one for one in self._held if not one.is_node and one.stalled_s(now_s) >= PRESSED_STALL_S]

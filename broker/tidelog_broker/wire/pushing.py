@@ -1,4 +1,4 @@
-"""What a connection asks of the subscriptions that it has."""
+"""The interface between a connection and its subscriptions."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from tidelog_broker.core.security.session import Session
 
 
 class Pushing(Protocol):
-    """A subscription of this connection."""
+    """A subscription of a connection."""
 
     def pump(self) -> None:
-        """Send what may be sent."""
+        """Send as much as credit and room allow."""
 
     def grant(self, *, records: int, size_bytes: int) -> None:
-        """Take credit from the client and send what may be sent with it."""
+        """Add credit from the client and send what it allows."""
 
     def stop(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
 
     def check(self, session: Session) -> None:
-        """Look whether it may go on: of `session`, the connection's, or of the caller of a gateway, which ends it here.
+        """Check that the subscription is still allowed.
+
+        Args:
+            session: the session of the connection, or of a gateway's caller, whose subscription ends here if it is
+                refused.
 
         Raises:
-            ProtocolError: it may not, and the connection has to end.
+            ProtocolError: the subscription is refused, and the connection has to end.
         """

@@ -1,9 +1,9 @@
-"""A connection over which a gateway asks for its callers: each is charged by himself, and none has all of it.
+"""Fair limits for the callers on a gateway's connection: each caller is charged alone, and none can use all of it.
 
-What such a connection is not read for, all of them wait for. So nobody is made to wait by that for what one of them has
-had too much of: his request is refused with OVERLOADED, and with when to send it again; nothing was done, and a gateway
-of ours sends it then. What he may have in flight on the connection is as much as is free on it: one alone may have half
-of it, two a third each, and who comes next finds as much again.
+Pausing reads on such a connection would delay all of its callers. So a request of a caller that exceeds its limits is
+refused with OVERLOADED and a time to retry; nothing was done, and Tidelog's gateway retries then. A caller may have as
+much in flight on the connection as is free on it: a single caller gets half of it, two get a third each, and the next
+one finds as much again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ BUSY_RETRY_MS: Final = 50
 
 
 class Charged(Protocol):
-    """A request, as it is seen from here."""
+    """The interface of a request."""
 
     account: Account | None
-    """Whose it is; set while it is charged."""
+    """The caller's account while the request is charged."""
     size_bytes: int
 
 
@@ -34,10 +34,10 @@ class _Share:
 
 
 class Shares:
-    """What the callers on one connection have in flight.
+    """In-flight requests of the callers on one connection.
 
     Args:
-        requests_max, bytes_max: what the connection may have in flight in all.
+        requests_max, bytes_max: in-flight limits of the connection.
     """
 
     def __init__(self, *, requests_max: int, bytes_max: int) -> None:
@@ -46,20 +46,20 @@ class Shares:
         self._shares: dict[Account, _Share] = {}
 
     def __len__(self) -> int:
-        """Return how many callers have anything in flight."""
+        """Return the number of callers with requests in flight."""
         return len(self._shares)
 
     def take(self, request: Charged, account: Account, *, requests: int, size_bytes: int) -> None:
-        """Charge a request to its caller, until it is given back.
+        """Charge a request to its caller, until `give_back`.
 
         Args:
             request: the request.
-            account: the caller's.
-            requests: what the connection has in flight, with this one.
-            size_bytes: the same in bytes.
+            account: the caller's account.
+            requests: in-flight requests of the connection, including this one.
+            size_bytes: their bytes.
 
         Raises:
-            ProtocolError: OVERLOADED: the caller has had too much, or has too much in flight. Nothing was charged.
+            ProtocolError: OVERLOADED: the caller's quota is used up, or it has too much in flight. Nothing was charged.
         """
         share = self._shares.get(account)
         if share is not None:
@@ -73,7 +73,7 @@ class Shares:
         if early_s > 0:
             raise ProtocolError(
                 pb.OVERLOADED,
-                f"the quota of {account.name!r} is used up for {early_s:.1f} s: send again then",
+                f"the quota of {account.name!r} is used up for {early_s:.1f} s; retry after that time",
                 retry_after_ms=math.ceil(early_s * 1000),
             )
         if share is None:
@@ -84,7 +84,7 @@ class Shares:
         request.account = account
 
     def give_back(self, request: Charged) -> None:
-        """A request is answered; nothing happens for one that was not charged."""
+        """Release an answered request; a request that was not charged is ignored."""
         account, request.account = request.account, None
         if account is None:
             return
@@ -97,9 +97,9 @@ class Shares:
 
 
 def busy(account: Account) -> ProtocolError:
-    """Return the refusal of a request whose caller has as much in flight as it may."""
+    """Return the error for a caller that has reached its in-flight limit."""
     return ProtocolError(
         pb.OVERLOADED,
-        f"as many requests of {account.name!r} are being worked on as may be: send again",
+        f"{account.name!r} has reached its limit of requests in flight; retry",
         retry_after_ms=BUSY_RETRY_MS,
     )

@@ -43,7 +43,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arriving_module, "LOOK_AGAIN_S", 0.0)
 
 
-async def test_who_sends_nothing_gives_way_after_a_while_the_largest_first() -> None:
+async def test_slow_senders_are_closed_largest_first() -> None:
     budget = Budget(100)
     arriving = Arriving(budget)
     small, large, whole = (FakeSender(budget, size) for size in (20, 60, 20))
@@ -58,7 +58,7 @@ async def test_who_sends_nothing_gives_way_after_a_while_the_largest_first() -> 
     assert not small.cut
 
 
-async def test_who_sends_on_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fast_sender_is_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arriving_module, "WHOLE_WITHIN_S", 30 * SLOW_AFTER_S)
     budget = Budget(100)
     arriving = Arriving(budget)
@@ -70,7 +70,7 @@ async def test_who_sends_on_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (brisk.cut, slow.cut) == (False, True)
 
 
-async def test_announced_attachments_that_never_come_shut_nobody_out(stand: Stand) -> None:
+async def test_announced_attachments_that_never_arrive_do_not_block_other_clients(stand: Stand) -> None:
     node = await stand.start(node_in_flight_bytes=FRAME_BYTES_MAX)
     peer, hog = await stand.peer(), await stand.peer()
     topic = await peer.create()
@@ -86,7 +86,7 @@ async def test_announced_attachments_that_never_come_shut_nobody_out(stand: Stan
     assert counted(node.broker.metrics.stalled) == 1
 
 
-async def test_envelopes_that_never_end_are_counted_and_shut_nobody_out(stand: Stand) -> None:
+async def test_incomplete_envelopes_are_counted_and_do_not_block_other_clients(stand: Stand) -> None:
     node = await stand.start(node_in_flight_bytes=FRAME_BYTES_MAX)
     peer = await stand.peer()
     frame = padded_frame(pb.Envelope(correlation_id=1, topic_list=pb.TopicList()), 1_000_000)
@@ -107,7 +107,9 @@ async def test_envelopes_that_never_end_are_counted_and_shut_nobody_out(stand: S
     await settled(lambda: node.server.budget.in_flight_bytes == 0, "what never came is still counted")
 
 
-async def test_without_room_a_large_envelope_ends_its_connection(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_envelope_beyond_the_budget_closes_its_connection(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(arriving_module, "SLOW_AFTER_S", 60.0)
     node = await stand.start(node_in_flight_bytes=FRAME_BYTES_MAX)
     hog, *late = [await stand.peer() for _ in range(6)]

@@ -24,7 +24,7 @@ class Stand:
         )
 
 
-async def test_a_frame_is_counted_until_it_is_whole_or_given_up() -> None:
+async def test_incomplete_frame_is_counted_until_complete_or_dropped() -> None:
     stand = Stand()
     assert stand.coming.has_room_for(700)
     stand.coming.size_bytes = 700
@@ -40,7 +40,7 @@ async def test_a_frame_is_counted_until_it_is_whole_or_given_up() -> None:
     assert stand.coming.forget() == 0, "a request without bytes counts as one"
 
 
-async def test_a_large_envelope_is_counted_by_itself_while_it_comes() -> None:
+async def test_large_envelope_is_counted_while_it_arrives() -> None:
     stand = Stand()
     assert stand.coming.gather(500)
     assert stand.coming.announced() == (500, 0)
@@ -54,7 +54,7 @@ async def test_a_large_envelope_is_counted_by_itself_while_it_comes() -> None:
 
 
 @pytest.mark.parametrize(("size_bytes", "may"), [(100, True), (101, False)])
-async def test_a_few_envelopes_may_come_without_room(size_bytes: int, may: bool) -> None:
+async def test_few_envelopes_may_exceed_the_budget(size_bytes: int, may: bool) -> None:
     stand = Stand(of_others=BYTES_MAX)
     assert not stand.coming.has_room_for(size_bytes)
     assert stand.coming.gather(size_bytes) is may

@@ -35,7 +35,7 @@ class World:
             self.wait_s = NEVER  # it has made the next debt
 
 
-async def test_the_first_passes_first_and_none_behind_one_that_makes_a_debt() -> None:
+async def test_queue_is_fifo_and_stops_at_a_new_debt() -> None:
     world = World()
     ones = [One(name) for name in "abcd"]
     for one in (*ones, ones[0]):
@@ -53,7 +53,7 @@ async def test_the_first_passes_first_and_none_behind_one_that_makes_a_debt() ->
     assert world.passed == ["a", "b", "c"]
 
 
-async def test_who_waits_again_while_it_is_let_through_is_behind_the_others() -> None:
+async def test_connection_that_waits_again_is_queued_last() -> None:
     world = World()
     world.wait_s = 0.0
     again = One("a")
@@ -70,7 +70,7 @@ async def test_who_waits_again_while_it_is_let_through_is_behind_the_others() ->
     assert world.passed == ["a", "x", "a", "x"][: len(world.passed)]
 
 
-async def test_each_that_comes_to_an_end_makes_room_for_one_and_none_works_within_another() -> None:
+async def test_each_finished_request_resumes_one_connection_without_recursion() -> None:
     passed: list[str] = []
     depth = 0
 
@@ -94,7 +94,7 @@ async def test_each_that_comes_to_an_end_makes_room_for_one_and_none_works_withi
     assert passed == [str(number) for number in range(2_000)]
 
 
-async def test_one_that_fails_does_not_let_the_others_wait(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_connection_does_not_block_the_queue(caplog: pytest.LogCaptureFixture) -> None:
     passed: list[str] = []
 
     def passes(one: One, waited_s: float) -> None:

@@ -53,7 +53,7 @@ def budget(*, stall_ms: int = 60_000) -> Outgoing:
     return Outgoing(bytes_max=MAX, connection_bytes_max=MARK, stall_ms=stall_ms)
 
 
-async def test_what_tls_adds_does_not_look_like_something_that_was_taken() -> None:
+async def test_tls_overhead_does_not_count_as_sent_bytes() -> None:
     """Each small answer is encrypted to more than it is; a client that takes none of them has stalled all the same."""
     outgoing = budget(stall_ms=60)
     sink = FakeSink(outgoing)
@@ -73,7 +73,7 @@ async def test_what_tls_adds_does_not_look_like_something_that_was_taken() -> No
     assert outgoing.total_bytes == 0
 
 
-async def test_many_who_take_nothing_leave_a_share_for_the_next() -> None:
+async def test_stalled_clients_leave_a_share_for_others() -> None:
     outgoing = budget()
     given: list[int] = []
     for _ in range(500):
@@ -99,7 +99,7 @@ async def test_many_who_take_nothing_leave_a_share_for_the_next() -> None:
     assert not polite.backlog.has_room()
 
 
-async def test_nothing_more_is_read_past_the_mark_of_one_connection() -> None:
+async def test_reading_pauses_at_the_limit_of_a_connection() -> None:
     outgoing = budget()
     sink = FakeSink(outgoing)
     sink.send(MARK)
@@ -110,7 +110,7 @@ async def test_nothing_more_is_read_past_the_mark_of_one_connection() -> None:
     assert sink.backlog.has_room()
 
 
-async def test_a_batch_larger_than_the_share_goes_if_nothing_else_waits_for_it_and_the_budget_holds_it() -> None:
+async def test_batch_larger_than_the_share_is_sent_if_the_budget_has_room() -> None:
     outgoing = budget()
     first, second = FakeSink(outgoing), FakeSink(outgoing)
     assert first.backlog.fits(10 * MAX), "alone it always fits, or it would never be sent"
@@ -121,7 +121,7 @@ async def test_a_batch_larger_than_the_share_goes_if_nothing_else_waits_for_it_a
     assert not second.backlog.fits(MAX // 2 + 1)
 
 
-async def test_what_is_being_read_counts_as_what_waits() -> None:
+async def test_reserved_reads_count_as_unsent() -> None:
     outgoing = budget()
     sink, other = FakeSink(outgoing), FakeSink(outgoing)
     with sink.backlog.reserving(MAX // 2):
@@ -132,7 +132,7 @@ async def test_what_is_being_read_counts_as_what_waits() -> None:
     assert outgoing.total_bytes == 0
 
 
-async def test_who_found_no_room_is_told_when_there_is_without_being_told_by_asyncio() -> None:
+async def test_waiting_connection_is_resumed_without_asyncio_callbacks() -> None:
     outgoing = budget()
     slow, other = FakeSink(outgoing), FakeSink(outgoing)
     slow.send(MAX - 8)
@@ -149,7 +149,7 @@ async def test_who_found_no_room_is_told_when_there_is_without_being_told_by_asy
 
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "more is sent to it"])
-async def test_who_takes_nothing_is_cut_off_and_who_takes_a_little_is_not(meanwhile: str) -> None:
+async def test_stalled_client_is_closed_and_slow_one_is_not(meanwhile: str) -> None:
     outgoing = budget(stall_ms=1500)
     deaf, slow = FakeSink(outgoing), FakeSink(outgoing)
     deaf.send(100)
@@ -169,7 +169,7 @@ async def test_who_takes_nothing_is_cut_off_and_who_takes_a_little_is_not(meanwh
 
 
 @pytest.mark.parametrize("somebody_waits", [True, False])
-async def test_the_largest_who_take_nothing_go_at_once_where_another_finds_no_room(
+async def test_largest_stalled_clients_are_closed_when_others_find_no_room(
     monkeypatch: pytest.MonkeyPatch, *, somebody_waits: bool
 ) -> None:
     monkeypatch.setattr(outgoing_module, "PRESSED_STALL_S", 0.1)
@@ -194,7 +194,7 @@ async def test_the_largest_who_take_nothing_go_at_once_where_another_finds_no_ro
     assert outgoing.total_bytes == 0
 
 
-async def test_other_nodes_are_not_counted_and_keep_their_mark() -> None:
+async def test_connections_of_nodes_are_not_counted_but_limited() -> None:
     outgoing = budget()
     node, client = FakeSink(outgoing), FakeSink(outgoing)
     node.send(100)
@@ -215,7 +215,7 @@ def ends() -> list[Callable[[FakeSink], None]]:
 
 
 @pytest.mark.parametrize("end", ends())
-async def test_who_is_gone_is_forgotten(end: Callable[[FakeSink], None]) -> None:
+async def test_closed_connection_is_forgotten(end: Callable[[FakeSink], None]) -> None:
     outgoing = budget()
     sink = FakeSink(outgoing)
     sink.send(MARK)
@@ -226,7 +226,7 @@ async def test_who_is_gone_is_forgotten(end: Callable[[FakeSink], None]) -> None
     assert sink.told == 0
 
 
-async def test_who_is_behind_for_long_is_not_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lagging_connection_is_not_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     outgoing = budget()
     now_s = 100.0
     monkeypatch.setattr(outgoing, "now_s", lambda: now_s)

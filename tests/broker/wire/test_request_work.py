@@ -24,11 +24,11 @@ class Work:
         self.dropped = True
 
 
-def test_nothing_is_left_of_nothing() -> None:
+def test_empty_rest_is_done() -> None:
     assert Rest().is_done(Turn())
 
 
-def test_work_goes_on_until_the_turn_is_over() -> None:
+def test_pieces_are_processed_until_the_turn_is_over() -> None:
     turn, rest = Turn(), Rest()
     work = Work(turn, pieces=5, share=2)
     rest.begin(work)
@@ -43,14 +43,14 @@ def test_work_goes_on_until_the_turn_is_over() -> None:
     assert (work.left, work.dropped) == (0, False)
 
 
-def test_work_that_ends_with_its_turn_is_done() -> None:
+def test_work_that_ends_with_the_turn_is_done() -> None:
     turn, rest = Turn(), Rest()
     rest.begin(Work(turn, pieces=2, share=2))
     assert rest.is_done(turn)
     assert turn.is_over
 
 
-def test_what_is_left_is_dropped_once() -> None:
+def test_remaining_work_is_dropped_once() -> None:
     turn, rest = Turn(), Rest()
     work = Work(turn, pieces=3, share=1)
     rest.begin(work)

@@ -58,21 +58,21 @@ class Of:
         return list(self.turns)
 
 
-async def test_in_a_turn_of_the_loop_each_caller_has_one() -> None:
+async def test_each_caller_gets_one_read_turn_per_loop_iteration() -> None:
     of = Of()
     of.wait(*(FakeSender(name, of) for name in ("a1", "a2", "a3", "b1")))
     assert of.turns == []
     assert [await of.next_turns() for _ in range(4)] == [["a1", "b1"], ["a2"], ["a3"], []]
 
 
-async def test_those_of_whom_little_is_taken_share_a_turn() -> None:
+async def test_callers_that_send_little_are_read_at_once() -> None:
     of = Of()
     of.wait(*(FakeSender(name, of, size_bytes=TURN_BYTES // 2) for name in ("a1", "a2", "a3", "a4", "a5")))
     assert [await of.next_turns() for _ in range(4)] == [["a1", "a2"], ["a3", "a4"], ["a5"], []]
     assert not of.turn("a").is_over, "half a turn was taken"
 
 
-async def test_a_turn_is_over_when_it_is_full_and_the_next_one_comes() -> None:
+async def test_full_turn_is_followed_by_another() -> None:
     of, turn = Of(), Turn()
     of.rounds.took(turn, TURN_BYTES - 1)
     await of.next_turns()
@@ -83,7 +83,7 @@ async def test_a_turn_is_over_when_it_is_full_and_the_next_one_comes() -> None:
     assert turn.taken_bytes == 0
 
 
-async def test_a_connection_that_is_gone_takes_no_turn_from_others() -> None:
+async def test_closed_connection_uses_no_turn() -> None:
     of = Of()
     of.wait(*(FakeSender(name, of, is_open=name == "a3") for name in ("a1", "a2", "a3", "b1")))
     assert await of.next_turns() == ["a3"]
@@ -97,7 +97,7 @@ class Broken(FakeSender):
         raise ValueError("on purpose")
 
 
-async def test_whose_turn_fails_is_closed_and_all_others_take_theirs() -> None:
+async def test_connection_with_a_failing_turn_is_closed() -> None:
     of = Of()
     of.wait(Broken("a1", of), FakeSender("a2", of), FakeSender("b1", of))
     assert [await of.next_turns() for _ in range(2)] == [["a1", "a1 is cut off", "b1"], ["a2"]]
@@ -111,7 +111,7 @@ class Ceaseless(FakeSender):
         self.of.wait(self)
 
 
-async def test_who_sends_on_waits_behind_the_same_callers_others() -> None:
+async def test_connection_that_sends_more_waits_after_its_callers_others() -> None:
     of = Of()
     of.wait(Ceaseless("a1", of), Ceaseless("a2", of))
     assert [await of.next_turns() for _ in range(5)] == [["a1"], ["a2"], ["a1"], ["a2"], ["a1"]]
@@ -160,7 +160,7 @@ async def receives_many(node: Node, peer: Peer) -> Connection:
     return connection
 
 
-async def test_who_need_not_wait_for_the_account_any_more_still_waits_for_the_turn(node: Node, peer: Peer) -> None:
+async def test_resumed_connection_still_waits_for_its_turn(node: Node, peer: Peer) -> None:
     connection = await receives_many(node, peer)
     before = publishes(node)
     connection.read_on()
@@ -170,7 +170,7 @@ async def test_who_need_not_wait_for_the_account_any_more_still_waits_for_the_tu
     assert publishes(node) == len(NUMBERS)
 
 
-async def test_of_what_was_received_at_once_a_turn_takes_a_part(node: Node, peer: Peer) -> None:
+async def test_received_data_is_processed_over_several_turns(node: Node, peer: Peer) -> None:
     await receives_many(node, peer)
     assert 0 < publishes(node) <= TURN_BYTES // REQUEST_BYTES
     for number in NUMBERS:
@@ -178,7 +178,7 @@ async def test_of_what_was_received_at_once_a_turn_takes_a_part(node: Node, peer
     assert publishes(node) == len(NUMBERS)
 
 
-async def test_a_request_about_many_partitions_is_a_turn(node: Node, peer: Peer) -> None:
+async def test_request_about_many_partitions_fills_a_turn(node: Node, peer: Peer) -> None:
     """What is worked on for it goes by its entries, and those are in the envelope."""
     (connection,) = node.server.connections
     topic = await peer.create()
@@ -194,7 +194,7 @@ async def test_a_request_about_many_partitions_is_a_turn(node: Node, peer: Peer)
         assert len(reply.results) == len(asked.entries)
 
 
-async def test_what_is_declined_counts_in_a_turn_too(node: Node, peer: Peer) -> None:
+async def test_declined_requests_count_in_the_turn(node: Node, peer: Peer) -> None:
     """To decline and to answer takes time as well, and nothing else bounds how many come at once."""
     topic = await peer.create()
     declined, budget = node.broker.metrics.declined, node.server.budget
@@ -227,7 +227,7 @@ async def test_connections_of_one_caller_share_its_turn(stand: Stand, peer: Peer
     assert publishes(stand.node) == len(peers) * len(NUMBERS)
 
 
-async def test_what_is_read_past_counts_too(node: Node, peer: Peer) -> None:
+async def test_discarded_bytes_count_in_the_turn(node: Node, peer: Peer) -> None:
     """The attachment of a request that was declined, as it comes."""
     topic = await peer.create()
     budget = node.server.budget
@@ -248,7 +248,7 @@ async def test_what_is_read_past_counts_too(node: Node, peer: Peer) -> None:
     budget.give_back(budget.bytes_max)
 
 
-async def test_large_batches_take_turns_and_all_are_stored(stand: Stand, peer: Peer) -> None:
+async def test_large_batches_take_turns_without_loss(stand: Stand, peer: Peer) -> None:
     topic = await peer.create(flush=pb.NEVER)
     floods = [await stand.peer() for _ in range(3)]
     sent = batch(bytes(2 * TURN_BYTES))

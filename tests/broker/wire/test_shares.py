@@ -54,7 +54,7 @@ class World:
         self.taken.clear()
 
 
-async def test_one_who_floods_leaves_half_and_two_leave_a_third() -> None:
+async def test_caller_shares_leave_room_for_the_next_caller() -> None:
     world = World()
     ann, ben, cleo = map(world.account, ("ann", "ben", "cleo"))
     assert world.take_all(ann) == 4
@@ -65,7 +65,7 @@ async def test_one_who_floods_leaves_half_and_two_leave_a_third() -> None:
     assert (ann.users, ben.users, cleo.users, len(world.shares)) == (0, 0, 0, 0)
 
 
-async def test_bytes_are_shared_as_requests_are_and_a_lone_one_passes() -> None:
+async def test_bytes_are_shared_and_a_single_request_is_admitted() -> None:
     world = World()
     ann, ben = map(world.account, ("ann", "ben"))
     assert world.take_all(ann, 100) == 4
@@ -78,11 +78,11 @@ async def test_bytes_are_shared_as_requests_are_and_a_lone_one_passes() -> None:
     assert (ann.in_flight_bytes, ben.in_flight_bytes) == (0, 0)
 
 
-async def test_what_a_caller_has_in_flight_is_bounded_over_all_connections() -> None:
+async def test_callers_bytes_in_flight_are_limited_over_all_connections() -> None:
     world = World()
     ann = world.account("ann", in_flight_bytes=150)
     world.take(ann, 200)
-    with pytest.raises(ProtocolError, match="being worked on"):
+    with pytest.raises(ProtocolError, match="limit of requests in flight"):
         world.take(ann, 1)
     world.take(ann)
     world.give_back()
@@ -90,7 +90,7 @@ async def test_what_a_caller_has_in_flight_is_bounded_over_all_connections() -> 
     world.take(ann, 50)
 
 
-async def test_who_is_early_is_told_when_to_come_and_owes_nothing_for_it() -> None:
+async def test_early_request_is_refused_with_a_retry_time_and_not_charged() -> None:
     world = World()
     told: list[float] = []
     ann = Account("ann", lambda: Limits(produce_bytes=100), lambda: world.now_s, count=told.append)
@@ -105,7 +105,7 @@ async def test_who_is_early_is_told_when_to_come_and_owes_nothing_for_it() -> No
     world.take(ann, 50)
 
 
-async def test_a_gateway_itself_is_bound_by_its_quota_alone() -> None:
+async def test_gateway_connection_is_limited_only_by_its_quota() -> None:
     world = World()
     gate = world.account("gate", in_flight_bytes=150)
     gate.share()

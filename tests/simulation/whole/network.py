@@ -282,7 +282,7 @@ class SimLinks:
                 del self._peers[node_id]
                 if peer.task is not None:
                     peer.task.cancel()
-                self._gone(node_id, peer, "the node is no longer called at this address")
+                self._gone(node_id, peer, "the node's address has changed or the node was removed")
         for node_id, address in sorted(wanted.items()):
             if node_id not in self._peers and not self._closed:
                 peer = self._peers[node_id] = _Peer(address)
