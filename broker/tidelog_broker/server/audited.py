@@ -1,7 +1,6 @@
-"""Which requests the audit log has also where they are allowed, and what its lines say of a request.
+"""The kinds of requests that are audited also when they are allowed, and the details of their audit lines.
 
-Of an act there are two lines: one before it begins, so that nothing is done of which there is none, and one when it is
-answered, with what became of it. They have the number of the act in common.
+An audited operation has two lines with a common number: one for the intent, before it begins, and one for its outcome.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def _cluster(_broker: Broker, _envelope: pb.Envelope) -> Iterable[str]:
 
 
 def _topics(broker: Broker, envelope: pb.Envelope) -> Iterable[str]:
-    """Return the topics of which records are deleted; one that this node does not know by its id."""
+    """Return the topics whose records are deleted; an unknown topic is given by its id."""
     ids = {entry.topic_id for entry in envelope.delete_records.entries}
     known = {topic_id: broker.topics.get(topic_id) for topic_id in ids}
     return sorted(f"topic:{topic_id.hex() if topic is None else topic.name}" for topic_id, topic in known.items())
@@ -41,11 +40,11 @@ _RESOURCES: Final[dict[str, _Named]] = {
     "security_change": _cluster,
 }
 AUDITED: Final = frozenset(_RESOURCES)
-"""Kinds that are written into the audit log also where they are allowed."""
+"""Kinds that are audited also when they are allowed."""
 
 
 def follow_act(broker: Broker, kind: str, request: Request, session: Session, operation: str) -> None:
-    """Write down that something is asked for that is allowed, and what becomes of it when it is answered."""
+    """Log the intent of an allowed operation now, and its outcome when it is answered."""
     resource = ", ".join(_RESOURCES[kind](broker, request.envelope))
     about = came_from(request.connection, session)._replace(operation=operation, resource=resource)
     act = broker.audit.asked(kind, session, request.envelope, about)
@@ -54,7 +53,7 @@ def follow_act(broker: Broker, kind: str, request: Request, session: Session, op
 
 
 def _error_in(answer: pb.Envelope) -> pb.Error | None:
-    """Return the error of an answer, or the first of its results; None: all was done."""
+    """Return the error of an answer, or the first error of its results; None if there is no error."""
     kind = answer.WhichOneof("kind")
     if kind == "error":
         return answer.error
@@ -63,7 +62,7 @@ def _error_in(answer: pb.Envelope) -> pb.Error | None:
 
 
 def came_from(connection: Connection, session: Session | None = None) -> About:
-    """Return from where a request came: whose session is not the connection's own, asks through a gateway or a node."""
+    """Return the origin of a request: its host, and the gateway or the node that sent it for the caller."""
     if connection.peer_id is not None:
         return About(handed_on_by=connection.peer_id)
     own = connection.session
@@ -71,7 +70,7 @@ def came_from(connection: Connection, session: Session | None = None) -> About:
 
 
 def refusal_of(error: ProtocolError, request: Request) -> About:
-    """Return what a line says of a request that is refused."""
+    """Return the details of the audit line of a refused request."""
     about = came_from(request.connection, request.session)
     if isinstance(error, NotAllowedError):
         about = about._replace(operation=error.operation, resource=error.resource)

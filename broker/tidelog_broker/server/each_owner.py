@@ -1,4 +1,4 @@
-"""Requests about several partitions whose owners answer one by one: some at a time, each with its own outcome."""
+"""Requests about several partitions with different owners: bounded concurrency, one result per partition."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.names import INTERNAL_PREFIX
 
 PARTITIONS_AT_ONCE: Final = 64
-"""So many partitions of a request are worked on at a time."""
+"""Partitions of a request that are processed at a time."""
 
 
 class Entry(Protocol):
-    """What a request says of one partition."""
+    """The part of a request about one partition."""
 
     topic_id: bytes
     partition: int
@@ -41,24 +41,26 @@ async def answer_each(
     refused: Callable[[pb.Error], ResultT],
     reply: Callable[[list[ResultT]], pb.Envelope],
 ) -> None:
-    """Answer a request with what became of each entry, in order. Another node names one, and is told as a whole.
+    """Answer a request with the result of each entry, in order. A request from another node has one entry.
 
     Args:
-        broker: of this node.
-        request: to be answered.
-        entries: of the request.
-        local: carries out what another node hands on.
-        ask: has one entry carried out at the owner; it raises ProtocolError where that fails.
-        refused: makes a result of an error.
+        broker: this node's broker.
+        request: the request to answer.
+        entries: the request's entries.
+        local: processes a request that another node forwards.
+        ask: processes one entry at its owner; raises ProtocolError if that fails.
+        refused: makes the result of a failed entry.
         reply: makes the answer.
 
     Raises:
-        ProtocolError: INVALID_REQUEST for too many entries or none; or as `local`.
+        ProtocolError: INVALID_REQUEST for too many entries or none; or see `local`.
     """
     check_entries(len(entries))
     if request.connection.peer_id is not None:
         if len(entries) != 1:
-            raise ProtocolError(pb.INVALID_REQUEST, "a node hands on one partition at a time")
+            raise ProtocolError(
+                pb.INVALID_REQUEST, f"a node must forward one partition per request, got {len(entries)}"
+            )
         request.reply(await local(request.envelope))
         return
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in entries)
@@ -79,16 +81,16 @@ async def answer_each(
 
 
 def check_users_partition(broker: Broker, entry: Entry) -> None:
-    """Refuse what is no partition that users write to.
+    """Check that users may write to a partition, and that it exists.
 
     Raises:
-        ProtocolError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, or FORBIDDEN for the broker's own.
+        ProtocolError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, or FORBIDDEN for an internal topic.
     """
     record = broker.topics.with_id(entry.topic_id)
     if record.name.startswith(INTERNAL_PREFIX):
-        raise ProtocolError(pb.FORBIDDEN, f"{record.name} is the broker's own")
+        raise ProtocolError(pb.FORBIDDEN, f"{record.name} is an internal topic")
     if entry.partition >= record.config.partitions:
         raise ProtocolError(
             pb.UNKNOWN_PARTITION,
-            f"{record.name!r} has partitions 0 to {record.config.partitions - 1}, not {entry.partition}",
+            f"topic {record.name!r} has partitions 0 to {record.config.partitions - 1}, got {entry.partition}",
         )

@@ -1,4 +1,4 @@
-"""Waiting a moment for what is committed elsewhere to be known here, too."""
+"""Waiting until a change that another node has committed is applied on this node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEAR_AGAIN_S: Final = 0.01
 
 
 async def heard(condition: Callable[[], bool]) -> None:
-    """Wait, but not for long, until a condition holds: whoever asked this node for a change asks it again next."""
+    """Wait, up to `REFRESH_TIMEOUT_S`, for a condition, so that the caller's next request sees its change."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(REFRESH_TIMEOUT_S):
             while not condition():  # noqa: ASYNC110 - `__meta` is followed elsewhere, and this is rare

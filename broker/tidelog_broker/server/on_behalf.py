@@ -1,7 +1,7 @@
-"""For whom a gateway asks: from a ticket to the session of the caller that it names, and to what he may have.
+"""Gateway tickets: the session and the limits of the caller that a gateway acts for.
 
-A ticket is verified once and remembered by its bytes; what may change meanwhile (that the gateway may show it, that the
-caller's identity stands, the time) is looked at with each request.
+A verified ticket is cached by its bytes. Conditions that may change are checked at each request: the gateway's
+permission, the caller's identity and the expiry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 TICKETS_MAX: Final = 4_096
-"""Tickets that are remembered, some megabytes; beyond it the oldest are verified anew."""
+"""Limit of cached tickets, a few megabytes; beyond it the oldest are verified again when used."""
 
 
 class _Known(NamedTuple):
@@ -30,12 +30,12 @@ class _Known(NamedTuple):
 
 
 class OnBehalf:
-    """The callers of gateways.
+    """The callers that gateways act for.
 
     Args:
-        broker: of this node.
+        broker: this node's broker.
         session_of: makes or finds the session of a caller.
-        why_over: says why a session must end; "" while it need not.
+        why_over: returns why a session is no longer valid; "" if it is.
     """
 
     def __init__(
@@ -47,15 +47,15 @@ class OnBehalf:
         self._known: dict[bytes, _Known] = {}
 
     def session(self, connection: Connection, ticket: bytes) -> Session:
-        """Return the session of the caller that a ticket names, which was shown on this connection.
+        """Return the session of the caller in a ticket that was presented on this connection.
 
         Raises:
-            ProtocolError: INVALID_REQUEST where callers have no names, FORBIDDEN to who may not show tickets,
-                TICKET_REFUSED for a ticket that does not count, or whose caller's identity has ended.
+            ProtocolError: INVALID_REQUEST if callers are not authenticated, FORBIDDEN if the gateway may not present
+                tickets, TICKET_REFUSED for an invalid ticket, or if the caller's identity is no longer valid.
         """
         gateway = connection.session
         if gateway is None:
-            raise ProtocolError(pb.INVALID_REQUEST, "a ticket says who asks, and nobody is asked that here")
+            raise ProtocolError(pb.INVALID_REQUEST, "tickets need authentication, and this node has none (auth = none)")
         gateway.check(pb.OP_IMPERSONATE, pb.RES_CLUSTER, "")
         now_us = time.time_ns() // 1000
         known = self._known.get(ticket)
@@ -72,21 +72,21 @@ class OnBehalf:
         return known.session
 
     def _unknown(self, session: Session) -> str:
-        """Say that there is no record of a key or user here: not yet, or not any more, as snapshots leave those out."""
+        """Return an error if this node has no record of the key or user; snapshots omit deleted ones."""
         registry = self._broker.security.registry
         if not session.identity.startswith((KEY, USER)) or registry.vouches_for(session.identity, session.principal):
             return ""
-        return "this node does not know the API key, or the user"
+        return "the API key or user is not known at this node"
 
 
 def charge(broker: Broker, request: Request) -> None:
-    """Charge a request to the caller that its ticket names, and who has been found.
+    """Charge a request to the caller that its ticket names.
 
     Raises:
-        ProtocolError: OVERLOADED, it is early; see `Shares.take`.
+        ProtocolError: OVERLOADED: the caller's limits are reached; see `Shares.take`.
     """
     connection, session = request.connection, request.session
-    assert session is not None, "a ticket names somebody"
+    assert session is not None, "a ticket names a caller"
     if connection.shares is None:
         settings = broker.settings
         connection.shares = Shares(

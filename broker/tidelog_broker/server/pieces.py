@@ -1,7 +1,7 @@
-"""Working through the entries of a request in pieces, in between which everything else has its turn.
+"""Processing of a request's entries in pieces, between which the event loop serves other work.
 
-A request of few entries is one piece and does not wait. A larger one waits for its caller's turn before each piece,
-and ends as soon as its result is not needed: its connection is gone, or the node stops.
+A request with few entries is one piece and does not wait. A larger one waits for its caller's turn before each piece,
+and ends when its result is no longer needed: its connection is closed, or the node is stopping.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Pieces:
     """The pieces of one request's work.
 
     Args:
-        broker: of this node.
-        request: what is worked on.
-        count: its entries, by weight.
+        broker: this node's broker.
+        request: the request.
+        count: its number of entries, by weight.
     """
 
     def __init__(self, broker: Broker, request: Request, count: int) -> None:
@@ -32,16 +32,16 @@ class Pieces:
         self._request = request
         self._left = 0
         self._ended: ProtocolError | None = None
-        """Why the request is not wanted any more, once that is known."""
+        """Why the request has ended early, if it has."""
         kind = request.envelope.WhichOneof("kind") or ""
         self._entries = max(count, 1) if kind not in COSTS else COSTS[kind].piece_entries
         self._is_one = count <= self._entries
 
     async def step(self, weight: int = 1) -> None:
-        """Wait for a turn if the next entry, which counts as so many, begins a piece.
+        """Wait for a turn if the next entry, of the given weight, begins a piece.
 
         Raises:
-            ProtocolError: as `check_wanted`.
+            ProtocolError: see `check_wanted`.
         """
         if self._is_one:
             return
@@ -66,7 +66,7 @@ async def in_pieces(broker: Broker, request: Request, entries: Sequence[T]) -> A
     """Yield the entries of a request, in pieces.
 
     Raises:
-        ProtocolError: as `check_wanted`; the entries that were yielded have been worked on.
+        ProtocolError: see `check_wanted`; the entries yielded so far have been processed.
     """
     pieces = Pieces(broker, request, len(entries))
     for entry in entries:
@@ -81,7 +81,7 @@ def check_wanted(broker: Broker, request: Request) -> None:
         ProtocolError: SHUTTING_DOWN: the node stops, or its connection is closed, and the error is not delivered.
     """
     if broker.life.stopping:
-        raise ProtocolError(pb.SHUTTING_DOWN, "the node stopped before this was done; send to another or again later")
+        raise ProtocolError(pb.SHUTTING_DOWN, "the node is stopping and has not completed this; retry at another node")
     request.connection.end_if_gone()
     if not request.connection.is_open:
         raise ProtocolError(pb.SHUTTING_DOWN, "the connection was closed before this was done")

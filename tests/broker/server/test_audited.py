@@ -55,7 +55,7 @@ async def admin(stand: Stand, key_file: Path) -> AsyncIterator[Client]:
         yield admin
 
 
-def test_the_page_names_each_event_and_field() -> None:
+def test_audit_page_lists_each_event_and_field() -> None:
     audit, lines = AuditLog(), list[dict[str, object]]()
     audit.also = lines.append
     session, everything = Session(Permissions(), "ann"), About("a", "b", "c", "d", "e")
@@ -70,7 +70,7 @@ def test_the_page_names_each_event_and_field() -> None:
     assert {field for line in lines for field in line} <= named
 
 
-async def test_of_each_act_it_is_said_from_where_what_to_what_and_what_came_of_it(admin: Client, lines: Lines) -> None:
+async def test_audit_lines_contain_origin_operation_resource_and_outcome(admin: Client, lines: Lines) -> None:
     await admin.create_topic("t")
     await admin.producer("t").send(b"x")
     await admin.commit("g", "t", {0: 0})
@@ -102,7 +102,9 @@ async def test_of_each_act_it_is_said_from_where_what_to_what_and_what_came_of_i
     assert "'t'" in lines.of("failed")[0]["why"]
 
 
-async def test_a_refusal_says_from_where_what_and_to_what(stand: Stand, admin: Client, lines: Lines) -> None:
+async def test_audited_refusal_contains_origin_operation_and_resource(
+    stand: Stand, admin: Client, lines: Lines
+) -> None:
     await admin.create_topic("t")
     key = await admin.security.create_key("ann")
     async with client(stand.node.port, key.api_key) as ann:
@@ -120,7 +122,7 @@ async def test_a_refusal_says_from_where_what_and_to_what(stand: Stand, admin: C
     assert unknown["address"] == HERE
 
 
-async def test_what_is_not_answered_when_a_node_stops_has_failed(stand: Stand, admin: Client, lines: Lines) -> None:
+async def test_unanswered_operation_is_audited_as_failed_at_a_stop(stand: Stand, admin: Client, lines: Lines) -> None:
     await admin.create_topic("t")
     topic = stand.node.broker.topics.named("t")
     peer = await Peer.connect(stand.node.port)
@@ -136,9 +138,7 @@ async def test_what_is_not_answered_when_a_node_stops_has_failed(stand: Stand, a
     assert len(lines.of("done", "failed", kind="topic_alter")) == 1
 
 
-async def test_a_refusal_by_another_node_names_the_node_that_was_asked(
-    founded: Founded, key_file: Path, lines: Lines
-) -> None:
+async def test_forwarded_refusal_names_the_forwarding_node(founded: Founded, key_file: Path, lines: Lines) -> None:
     founded.settings |= {"auth": "required", "admin_key_file": key_file}
     await founded.found()
     await founded.settled()
@@ -152,7 +152,7 @@ async def test_a_refusal_by_another_node_names_the_node_that_was_asked(
     assert "address" not in refused, "it is not the caller's"
 
 
-async def test_through_a_gateway_both_are_named(tmp_path: Path, lines: Lines) -> None:
+async def test_audit_line_names_gateway_and_caller(tmp_path: Path, lines: Lines) -> None:
     async with secured(tmp_path) as gate:
         key = await gate.key_of("ann", (("create",), "topic", "made"))
         assert (await gate.http.post("/v1/topics", json={"name": "made"}, headers=bearer(key))).status_code == 201

@@ -80,7 +80,7 @@ async def gate(stand: Stand, key_file: Path) -> Any:
         yield Gate(node, admin, peer, ann, ann_id, topic.topic_id, rule_id)
 
 
-async def test_a_request_is_judged_as_that_of_the_caller(gate: Gate) -> None:
+async def test_request_with_a_ticket_uses_the_callers_rights(gate: Gate) -> None:
     ticket = await gate.ticket()
     assert await gate.code(ticket, publish=publish(gate.topic_id)) == 0
     assert await gate.code(ticket, topic_delete=pb.TopicDelete(name="ann-1")) == pb.FORBIDDEN
@@ -95,7 +95,7 @@ async def test_a_request_is_judged_as_that_of_the_caller(gate: Gate) -> None:
     assert not told.envelope.access_test_reply.allowed
 
 
-async def test_what_is_wrong_with_a_caller_is_told_apart_from_what_is_wrong_with_the_gateway(gate: Gate) -> None:
+async def test_errors_of_caller_and_gateway_are_distinct(gate: Gate) -> None:
     wrong = (await gate.peer.ask(identify=identify("tlk_bcdefghijk234567_" + "w" * 43))).envelope
     assert wrong.identify_reply.error.code == pb.UNAUTHENTICATED
     assert not wrong.identify_reply.ticket
@@ -111,7 +111,7 @@ async def test_what_is_wrong_with_a_caller_is_told_apart_from_what_is_wrong_with
     assert reply.error.code == pb.CREDENTIALS_EXPIRED
 
 
-async def test_only_who_may_shows_tickets_and_only_his_own(gate: Gate, stand: Stand) -> None:
+async def test_tickets_need_permission_and_their_holder(gate: Gate, stand: Stand) -> None:
     ticket = await gate.ticket()
     ann = await greeted(gate.node.port, gate.ann)
     other_key, _, _ = await keyed(gate.admin, "other", AccessRule("other", ("impersonate",), "cluster"))
@@ -143,7 +143,7 @@ async def test_only_who_may_shows_tickets_and_only_his_own(gate: Gate, stand: St
         assert await gate.code(forged, topic_delete=pb.TopicDelete(name="ann-1")) == pb.TICKET_REFUSED
 
 
-async def test_a_node_that_asks_nobody_takes_no_tickets(stand: Stand) -> None:
+async def test_node_without_authentication_refuses_tickets(stand: Stand) -> None:
     node = await stand.start()
     peer = await Peer.connect(node.port)
     stand.peers.append(peer)
@@ -152,7 +152,7 @@ async def test_a_node_that_asks_nobody_takes_no_tickets(stand: Stand) -> None:
     assert code_of(await peer.ask(identify=pb.Identify())) == pb.INVALID_REQUEST
 
 
-async def test_a_revoked_key_ends_its_tickets_and_what_they_read(gate: Gate) -> None:
+async def test_revoked_key_ends_tickets_and_subscriptions(gate: Gate) -> None:
     ticket = await gate.ticket()
     assert await gate.code(ticket, publish=publish(gate.topic_id)) == 0
     await gate.peer.ask(
@@ -178,7 +178,7 @@ async def test_a_revoked_key_ends_its_tickets_and_what_they_read(gate: Gate) -> 
     assert not gate.peer.ended.is_set(), "the connection is that of all the gateway's callers"
 
 
-async def test_a_subscription_ends_with_the_right_to_read_and_with_that_of_the_gateway(gate: Gate) -> None:
+async def test_revoked_rights_of_caller_or_gateway_end_a_subscription(gate: Gate) -> None:
     ticket = await gate.ticket()
     asked = partial(pb.Subscribe, entries=[{"topic_id": gate.topic_id}], credit_records=9, credit_bytes=1 << 20)
     await gate.peer.ask(subscribe=asked(subscription_id=1), on_behalf=ticket)
@@ -194,7 +194,7 @@ async def test_a_subscription_ends_with_the_right_to_read_and_with_that_of_the_g
     assert await gate.code(ticket, topic_list=pb.TopicList()) == pb.FORBIDDEN
 
 
-async def test_a_subscription_ends_when_its_caller_expires(gate: Gate) -> None:
+async def test_subscription_ends_when_its_caller_expires(gate: Gate) -> None:
     soon = await gate.admin.security.create_key("ann", expires_us=time.time_ns() // 1000 + 1_500_000)
     ticket = await gate.ticket(soon.api_key)
     await gate.peer.ask(
@@ -206,7 +206,7 @@ async def test_a_subscription_ends_when_its_caller_expires(gate: Gate) -> None:
     await gate.peer.ask(unsubscribe=pb.Unsubscribe(subscription_id=1))
 
 
-async def test_tickets_that_are_forgotten_are_verified_anew(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_evicted_tickets_are_verified_again(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_behalf, "TICKETS_MAX", 2)
     tickets = [await gate.ticket() for _ in range(2)] + [await gate.ticket(ADMIN)]
     for ticket in tickets * 2:
@@ -217,9 +217,7 @@ def _is_gone(node: Node, key_id: str) -> bool:
     return not node.broker.security.registry.stands("key/" + key_id)
 
 
-async def test_tickets_count_at_every_node_and_requests_are_handed_on_for_the_caller(
-    founded: Founded, key_file: Path
-) -> None:
+async def test_tickets_are_valid_at_every_node_and_forwarded(founded: Founded, key_file: Path) -> None:
     founded.settings |= {"auth": "required", "admin_key_file": key_file}
     await founded.found()
     async with client(founded.ports["a"], ADMIN) as admin:
@@ -246,7 +244,7 @@ async def test_tickets_count_at_every_node_and_requests_are_handed_on_for_the_ca
             await peer.close()
 
 
-async def test_tickets_outlive_a_change_of_the_clusters_secret(founded: Founded, key_file: Path) -> None:
+async def test_tickets_survive_a_change_of_the_clusters_secret(founded: Founded, key_file: Path) -> None:
     founded.settings |= {"auth": "required", "admin_key_file": key_file}
     await founded.found()
     secret = founded.path / "secret"

@@ -79,7 +79,7 @@ def turns_of_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]
 
 
 @pytest.mark.parametrize("kind", [fetch, latest, subscribe, committed])
-async def test_others_have_their_turn_in_the_middle_of_a_large_request(
+async def test_large_request_yields_to_other_callers(
     peer: Peer, turns_of_loop: Callable[[], int], kind: Callable[[bytes], dict[str, Any]]
 ) -> None:
     topic_id = (await peer.create()).topic_id
@@ -103,7 +103,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-async def test_work_ends_when_its_connection_is_gone(stand: Stand, node: Node, looked: list[int]) -> None:
+async def test_closed_connection_ends_its_work(stand: Stand, node: Node, looked: list[int]) -> None:
     one = await stand.peer()
     topic_id = (await one.create()).topic_id
     await one.publish(topic_id, batch(b"x"))
@@ -117,7 +117,7 @@ async def test_work_ends_when_its_connection_is_gone(stand: Stand, node: Node, l
 
 
 @pytest.mark.usefixtures("node")
-async def test_work_ends_when_the_node_stops(stand: Stand, looked: list[int]) -> None:
+async def test_stopping_node_ends_work_in_pieces(stand: Stand, looked: list[int]) -> None:
     one = await stand.peer()
     topic_id = (await one.create()).topic_id
     await one.publish(topic_id, batch(b"x"))
@@ -128,7 +128,7 @@ async def test_work_ends_when_the_node_stops(stand: Stand, looked: list[int]) ->
     assert (await one.reply(number)).envelope.error.code == pb.SHUTTING_DOWN
 
 
-async def test_no_more_is_read_while_much_is_being_worked_on(
+async def test_reading_pauses_while_much_work_is_pending(
     stand: Stand, node: Node, looked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(account, "WORK_US_MAX", 1_000)
@@ -146,7 +146,7 @@ async def test_no_more_is_read_while_much_is_being_worked_on(
     assert connection.work_us == 0
 
 
-async def test_the_results_of_a_large_request_are_those_of_small_ones(peer: Peer) -> None:
+async def test_large_request_has_the_results_of_small_ones(peer: Peer) -> None:
     topic_id = (await peer.create(partitions=3)).topic_id
     for partition in range(3):
         await peer.publish(topic_id, *[batch(b"x", timestamps_us=[100 + n]) for n in range(4)], partition=partition)
@@ -190,7 +190,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return turns
 
 
-async def test_a_publish_of_many_batches_is_queued_in_pieces_and_in_order(peer: Peer, submitted: list[int]) -> None:
+async def test_publish_of_many_batches_is_queued_in_pieces_in_order(peer: Peer, submitted: list[int]) -> None:
     topic_id = (await peer.create()).topic_id
     attachment, asked = publish(topic_id)
     numbers = [peer.post(attachment, publish=asked), peer.post(attachment, publish=asked)]
@@ -203,7 +203,7 @@ async def test_a_publish_of_many_batches_is_queued_in_pieces_and_in_order(peer: 
     assert max(submitted) <= TURN_BATCHES_MAX
 
 
-async def test_what_is_left_of_a_publish_is_dropped_with_its_connection(
+async def test_closed_connection_drops_the_rest_of_a_publish(
     stand: Stand, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await stand.peer()
@@ -227,7 +227,7 @@ async def test_what_is_left_of_a_publish_is_dropped_with_its_connection(
     assert 0 < queued <= TURN_BATCHES_MAX
 
 
-async def test_a_publish_whose_caller_is_held_is_finished(
+async def test_publish_of_a_throttled_caller_is_finished(
     stand: Stand, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(account, "WORK_US_MAX", 1_000)

@@ -1,4 +1,4 @@
-"""DELETE_RECORDS: by offset or by time, at the owner of each partition; any node hands it on."""
+"""DELETE_RECORDS by offset or time, at the owner of each partition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog_proto.errors import ProtocolError
 
 
 async def delete_records(broker: Broker, request: Request) -> None:
-    """Handle DELETE_RECORDS. Another node names one partition, and is told as a whole what became of it.
+    """Handle DELETE_RECORDS. A request from another node has one entry, whose error is the request's error.
 
     Raises:
         ProtocolError: INVALID_REQUEST for a request that is malformed as a whole.
@@ -39,10 +39,10 @@ async def _at_owner(broker: Broker, request: Request, entry: pb.DeleteRecordsEnt
 
 
 async def _local(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
-    """Delete as the owner.
+    """Delete records as the partition's owner.
 
     Raises:
-        ProtocolError: as `RecordDeletion.delete_below`.
+        ProtocolError: see `RecordDeletion.delete_below`.
     """
     (entry,) = envelope.delete_records.entries
     await broker.partitions.awake([(entry.topic_id, entry.partition)])
@@ -57,7 +57,7 @@ async def _local(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
             found = await partition.reader.find_by_time(entry.timestamp_us)
             offset = found[0] if found is not None else end_offset
         case _:
-            raise ProtocolError(pb.INVALID_REQUEST, "say up to which offset or time records are to be deleted")
+            raise ProtocolError(pb.INVALID_REQUEST, "an offset or a time up to which records are deleted is required")
     await partition.deletion.delete_below(offset, epoch=epoch)
     result = pb.DeleteRecordsResult(log_start_offset=partition.state.log_start)
     return pb.Envelope(delete_records_reply=pb.DeleteRecordsReply(results=[result]))

@@ -1,7 +1,7 @@
-"""What the nodes of a cluster tell of the partitions on a page: this one first, the others in place of what it knows.
+"""Partition descriptions of all nodes for a page of topics, merged into this node's descriptions.
 
-Each node knows its own copies (`rebalance.status_merge`). So the others are asked for exactly the partitions of the
-page, and who does not answer in time is left out.
+Each node knows its own copies (`rebalance.status_merge`). So the other nodes are asked for exactly the partitions of
+the page; nodes that do not answer in time are omitted.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
 
 def page_of(broker: Broker, items: Iterable[Item], cursor: pb.TopicCursor | None, *, topics: int = 0) -> Page:
-    """Return a page of topics as this node describes them; of at most so many `topics`, if that is not 0."""
+    """Return a page of topics as this node describes them, with at most `topics` topics unless that is 0."""
     return fill(items, cursor, Bounds(DESCRIBED_ENTRIES, topics), broker.description.part)
 
 
 async def opened(broker: Broker, page: Page) -> bool:
-    """Open what is told of on a page and has to be open to be told of; whether there was such a thing.
+    """Open the partitions of a page that must be open to be described; return whether there were any.
 
-    The page is made again then: it tells of partitions what was known before they were open.
+    If so, the caller makes the page again, because it was made before they were open.
     """
     keys = [key for piece in page.pieces for key in broker.description.to_be_opened(piece.record, piece.indices)]
     await broker.partitions.awake(keys)
@@ -34,7 +34,7 @@ async def opened(broker: Broker, page: Page) -> bool:
 
 
 async def add_ages(broker: Broker, infos: Iterable[pb.TopicInfo]) -> None:
-    """Tell also when records were appended, what is deleted next, what is not indexed. It may read a few headers."""
+    """Add record ages, the next deletion and unindexed bytes to descriptions. May read a few batch headers."""
     described = [
         (partition, info)
         for topic in infos
@@ -56,15 +56,15 @@ async def told_by(
     ages: bool = False,
     as_is: bool = False,
 ) -> list[pb.ClusterStatusReply]:
-    """Return what other nodes tell of the partitions of a page; each reply names who tells it.
+    """Return the descriptions of a page's partitions by other nodes; each reply names its node.
 
     Args:
-        broker: of this node.
-        pieces: of the page.
-        peers: whom to ask.
-        timeout_s: for all of their answers.
-        ages: also when records were appended.
-        as_is: they open nothing for it.
+        broker: this node's broker.
+        pieces: the page.
+        peers: the nodes to ask.
+        timeout_s: limit of waiting for all answers.
+        ages: whether record ages are included.
+        as_is: whether the nodes answer without opening partitions.
     """
     names = [
         pb.PartitionName(topic_id=piece.record.topic_id, partition=index)
@@ -79,10 +79,10 @@ async def told_by(
 
 
 async def ask(broker: Broker, peer: str, asked: pb.ClusterStatus, *, timeout_s: float) -> pb.ClusterStatusReply | None:
-    """Return a node's answer, which names it; None if it gives none in time."""
+    """Return a node's answer, with the node's id; None if it does not answer in time."""
     try:
         frame = await broker.cluster.request(peer, pb.Envelope(cluster_status=asked), timeout_s=timeout_s)
-    except ProtocolError:  # away, perhaps since a moment ago
+    except ProtocolError:  # the node is not reachable
         return None
     reply = frame.envelope.cluster_status_reply
     if not reply.nodes:
@@ -91,22 +91,22 @@ async def ask(broker: Broker, peer: str, asked: pb.ClusterStatus, *, timeout_s: 
 
 
 def merge(broker: Broker, page: Page, told: Sequence[pb.ClusterStatusReply]) -> None:
-    """Put what others tell in place of what this node knows of the partitions on a page."""
+    """Merge the descriptions of other nodes into a page."""
     by_topic = told_topics(told)
     for info in page.infos:
         merge_topic(broker.node_id, info, by_topic.get(info.topic_id, {}))
 
 
 async def open_named(broker: Broker, request: Request) -> None:
-    """Open what another node asks about by name, unless it says that it does not decide anything by the answer.
+    """Open the partitions that another node names, unless it asks for the status as it is.
 
     Raises:
-        ProtocolError: INVALID_REQUEST for too many.
+        ProtocolError: INVALID_REQUEST for too many partitions.
     """
     asked = request.envelope.cluster_status.partitions
     if len(asked) > ENTRIES_PER_REQUEST_MAX:
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"{len(asked)} partitions; ask for at most {ENTRIES_PER_REQUEST_MAX} at a time"
+            pb.INVALID_REQUEST, f"a request may name at most {ENTRIES_PER_REQUEST_MAX} partitions, got {len(asked)}"
         )
     if request.envelope.cluster_status.as_is:
         return
@@ -115,7 +115,7 @@ async def open_named(broker: Broker, request: Request) -> None:
 
 
 def named_partitions(broker: Broker, request: Request) -> pb.ClusterStatusReply:
-    """Return what a node tells of the partitions that another one names; see `open_named`."""
+    """Return this node's description of the partitions that another node names; see `open_named`."""
     asked = request.envelope.cluster_status.partitions
     indices: dict[bytes, set[int]] = {}
     for name in asked:

@@ -1,4 +1,4 @@
-"""SECURITY_CHANGE, SECURITY_LIST and ACCESS_TEST: identities, rules, quotas, and what they add up to."""
+"""SECURITY_CHANGE, SECURITY_LIST and ACCESS_TEST: identities, rules, quotas, and the permissions that result."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def change(broker: Broker, request: Request) -> None:
     """Handle SECURITY_CHANGE.
 
     Raises:
-        ProtocolError: INVALID_REQUEST, or what stopped the write.
+        ProtocolError: INVALID_REQUEST, or the error of the write.
     """
     await check_features(broker, new_security_record(request.envelope.security_change))
 
@@ -56,14 +56,14 @@ async def change(broker: Broker, request: Request) -> None:
 
 
 def _has_quotas_of(registry: SecurityRegistry, asked: pb.SecurityChange, made: pb.SecurityChangeReply) -> bool:
-    """Whether it is known here what a change has made of a quota."""
+    """Return whether this node has applied a change of a quota."""
     if asked.WhichOneof("change") == "remove_quota":
         return registry.quotas.of_subject(canonical(asked.remove_quota, is_new=False)) is None
     return not made.HasField("quota") or registry.quotas.of_subject(made.quota.subject) == made.quota
 
 
 async def list_some(broker: Broker, request: Request) -> None:
-    """Handle SECURITY_LIST: a page of what stands, by id, never with a secret.
+    """Handle SECURITY_LIST: a page of the existing records, by id and without secrets.
 
     Raises:
         ProtocolError: INVALID_REQUEST.
@@ -77,7 +77,7 @@ async def list_some(broker: Broker, request: Request) -> None:
         asked = envelope.security_list
         prefix = _PREFIXES.get(asked.what)
         if prefix is None:
-            raise ProtocolError(pb.INVALID_REQUEST, "keys, users, rules or quotas are listed")
+            raise ProtocolError(pb.INVALID_REQUEST, "only keys, users, rules and quotas can be listed")
         async with broker.bounds.turns.turn(request.connection, request.payer):
             records, more = broker.security.registry.page(prefix, asked.after)
             reply = pb.SecurityListReply(
@@ -93,15 +93,16 @@ async def list_some(broker: Broker, request: Request) -> None:
 
 
 def test(broker: Broker, request: Request) -> None:
-    """Handle ACCESS_TEST, by what this node knows.
+    """Handle ACCESS_TEST with the rules that this node knows.
 
     Raises:
-        ProtocolError: FORBIDDEN to ask about others, and with `enforce` what the caller may not do; INVALID_REQUEST.
+        ProtocolError: FORBIDDEN for a question about another principal or, with `enforce`, if the caller lacks the
+            permission; INVALID_REQUEST.
     """
     asked, session = request.envelope.access_test, request.session
     if asked.enforce:
         if asked.principal:
-            raise ProtocolError(pb.INVALID_REQUEST, "enforce is about the caller: leave principal empty")
+            raise ProtocolError(pb.INVALID_REQUEST, "enforce tests the caller itself; leave principal empty")
         if session is not None:
             try:
                 session.check(asked.operation, asked.resource, asked.name)

@@ -1,8 +1,7 @@
-"""TOPIC create, describe, list, alter, delete.
+"""TOPIC create, describe, list, alter and delete.
 
-What a node knows it tells, a page at a time: it answers list and describe by itself. Who decides something by the
-answer has it ask the owner of `__meta` first whether that is all there is. Changes are the `controller`'s, on the node
-that owns `__meta`.
+List and describe are answered, in pages, with what this node knows; a client that needs a confirmed answer makes the
+node first read all of `__meta`. Changes are made by the `controller` of the node that owns `__meta`.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ async def alter(broker: Broker, request: Request) -> None:
 
 
 async def delete(broker: Broker, request: Request) -> None:
-    """Handle TOPIC delete: final for this id, whatever happens next.
+    """Handle TOPIC delete, which is final for a topic id.
 
     Raises:
         ProtocolError: UNKNOWN_TOPIC, FORBIDDEN.
@@ -84,11 +83,11 @@ async def delete(broker: Broker, request: Request) -> None:
 
 
 async def describe_one(broker: Broker, request: Request) -> None:
-    """Handle TOPIC describe. Offsets and sizes are the owners'; another node is told what this one stores.
+    """Handle TOPIC describe. Offsets and sizes come from the owners; another node gets this node's own copies.
 
     Raises:
-        ProtocolError: UNKNOWN_TOPIC, EPOCH_CHANGING when nobody can be asked whether there is one, or, if that is asked
-            for, whether it is still the one that is known here.
+        ProtocolError: UNKNOWN_TOPIC; EPOCH_CHANGING if `__meta` cannot be read to find an unknown topic or, if
+            requested, to confirm a known one.
     """
     asked = request.envelope.topic_describe
     name = asked.name
@@ -117,13 +116,13 @@ async def describe_one(broker: Broker, request: Request) -> None:
 
 
 async def list_some(broker: Broker, request: Request) -> None:
-    """Handle TOPIC list: a page of what there is by now, or is known here if nobody can be asked.
+    """Handle TOPIC list: a page of the topics, read from the current `__meta` if that is reachable.
 
-    Nothing is opened for it (ADR 0075): TOPIC describe tells the offsets of one topic's partitions, opening them.
+    No partition is opened for it (ADR 0075); TOPIC describe opens one topic's partitions for their offsets.
     """
     asked = request.envelope.topic_list
     cursor = cursor_of(asked)
-    begins = cursor is None or not cursor.topic_id  # a page's end has an id: who lists from a name on begins there
+    begins = cursor is None or not cursor.topic_id  # the cursor of a page end has an id; one by name starts a list
     if begins and request.connection.peer_id is None:
         await is_current(broker)
     async with broker.bounds.turns.turn(request.connection, request.payer):
@@ -144,11 +143,11 @@ def _briefly(record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:
 
 
 def _reply(broker: Broker, record: pb.TopicRecord) -> pb.Envelope:
-    """Return the answer to a change: the topic, or the first page of it."""
+    """Return the answer to a change: the topic, or its first page."""
     page = described.page_of(broker, [(record.name, record)], None)
     return pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next))
 
 
 def _refuse_internal(name: str) -> None:
     if name.startswith(INTERNAL_PREFIX):
-        raise ProtocolError(pb.FORBIDDEN, f"{name} is the broker's own")
+        raise ProtocolError(pb.FORBIDDEN, f"{name} is an internal topic")

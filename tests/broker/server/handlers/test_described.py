@@ -39,7 +39,7 @@ def numbers(infos: Sequence[pb.TopicInfo]) -> list[tuple[str, int]]:
     return [(one.name, part.partition) for one in infos for part in one.partitions if not one.name.startswith("__")]
 
 
-async def test_status_and_descriptions_are_put_together_page_by_page(founded: Founded) -> None:
+async def test_status_and_descriptions_are_merged_page_by_page(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")
@@ -79,9 +79,7 @@ async def test_status_and_descriptions_are_put_together_page_by_page(founded: Fo
         assert grown.partition_count == len(grown.partitions) == 40
 
 
-async def test_more_nodes_than_a_page_has_room_for_come_without_topics(
-    founded: Founded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_first_status_page_of_many_nodes_has_no_topics(founded: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "_NODES_WITH_TOPICS", 2)
     await founded.found()
     await founded.settled()
@@ -92,7 +90,7 @@ async def test_more_nodes_than_a_page_has_room_for_come_without_topics(
     assert numbers([one for page in rest for one in page.topics]) == [("a", 0)]
 
 
-async def test_topics_are_listed_a_page_at_a_time(stand: Stand) -> None:
+async def test_topic_list_is_paginated(stand: Stand) -> None:
     node = await stand.start()
     peer = await stand.peer()
     for index in range(7):
@@ -114,7 +112,7 @@ async def test_topics_are_listed_a_page_at_a_time(stand: Stand) -> None:
     assert frame.envelope.topic_reply.HasField("next"), "who does not know of pages is told that there are more"
 
 
-async def test_a_removal_looks_at_every_page(founded: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_node_removal_checks_every_page(founded: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")
@@ -136,7 +134,7 @@ async def test_a_removal_looks_at_every_page(founded: Founded, monkeypatch: pyte
     assert looked == [("a", index) for index in range(len(looked))]
 
 
-async def test_another_node_names_a_bounded_number_of_partitions(founded: Founded) -> None:
+async def test_number_of_partitions_in_a_nodes_status_request_is_limited(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     broker, other = founded.nodes["a"].broker, "b"
@@ -159,14 +157,14 @@ async def make_topic(port: int) -> None:
 
 
 @pytest.mark.parametrize("end", ["stop", "crash"])
-async def test_description_of_an_unused_only_copy_has_its_end(stand: Stand, end: str) -> None:
+async def test_description_of_an_unused_single_copy_has_its_end(stand: Stand, end: str) -> None:
     await make_topic((await stand.start()).port)
     await getattr(stand, end)()
     assert await told_ends((await stand.start()).port) == [0, 10]
 
 
 @pytest.mark.parametrize("end", ["stop", "crash"])
-async def test_description_of_an_unused_only_copy_in_a_cluster_has_its_end(tmp_path: Path, end: str) -> None:
+async def test_description_of_an_unused_single_copy_in_a_cluster_has_its_end(tmp_path: Path, end: str) -> None:
     cluster = Founded(tmp_path, ("a",))
     try:
         await cluster.found()
