@@ -1,4 +1,4 @@
-"""What a node tells of topics: their configuration, where their partitions are, and what it stores of them itself."""
+"""A node's description of topics: their configuration, the location of their partitions, and its own copies."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class Description:
-    """See the module.
+    """Describes topics.
 
     Args:
-        topics: what is known of them.
-        partitions: what is stored here.
-        routes: where the rest is.
-        cluster: who is alive.
+        topics: the known topics.
+        partitions: the partitions that this node stores.
+        routes: owners and copies of all partitions.
+        cluster: the liveness of nodes.
     """
 
     def __init__(self, topics: TopicRegistry, partitions: Partitions, routes: Routes, cluster: Cluster) -> None:
@@ -29,7 +29,7 @@ class Description:
         self._cluster = cluster
 
     def topic(self, record: pb.TopicRecord, only: Iterable[int] | None = None) -> pb.TopicInfo:
-        """Return all that this node knows of a topic, or of some partitions; offsets and sizes of what it stores."""
+        """Describe a topic, or some of its partitions, with offsets and sizes of local partitions."""
         info = pb.TopicInfo(name=record.name, topic_id=record.topic_id, config=record.config, serial=record.serial)
         for index in range(record.config.partitions) if only is None else only:
             key = (record.topic_id, index)
@@ -51,18 +51,18 @@ class Description:
         return info
 
     def to_be_opened(self, record: pb.TopicRecord, indices: Iterable[int]) -> list[PartitionKey]:
-        """Return which partitions of a topic have to be opened before more than their epoch can be told of them.
+        """Return the partitions of a topic that must be opened to describe more than their epoch.
 
-        One that was never used has no offsets and no records, whoever tells it.
+        A partition that was never used has no offsets and no records, and stays closed.
         """
         keys = ((record.topic_id, index) for index in indices)
         return [key for key in keys if self._partitions.closed.is_used(key)]
 
     def part(self, record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:
-        """Describe a topic's partitions from the first number to before the second."""
+        """Describe a topic's partitions from the first number up to but not including the second."""
         return self.topic(record, range(first, stop))
 
     def stored_by(self, node_id: str) -> list[PartitionKey]:
-        """Return the partitions whose newest epoch a node stores, as far as is known here."""
+        """Return the partitions whose newest epoch a node stores, as far as this node knows."""
         keys = [(record.topic_id, index) for record in self._topics.live() for index in range(record.config.partitions)]
         return [key for key in keys if (route := self._routes.get(key)) is not None and node_id in route.placement]
