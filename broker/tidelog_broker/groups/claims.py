@@ -1,7 +1,8 @@
-"""Groups that are about to be made by principals with a quota of groups: they count before they are durable.
+"""Reservations of new groups by principals with a group quota, which count before the groups are durable.
 
-Who makes a group claims it here, at its coordinator, before he asks how many there are anywhere. So of two who make
-groups at two coordinators at once at least one sees the other's claim, and a quota is never overrun by that.
+A principal that creates a group reserves it at the group's coordinator before counting all its groups. So of two
+requests that create groups at two coordinators at the same time, at least one sees the other's reservation, and the
+quota is not exceeded.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from tidelog_broker.core.groups.records import GroupRecords
 
 
 class GroupClaims:
-    """The claims at one node, by who makes the groups."""
+    """The reservations at one node, by creator."""
 
     def __init__(self) -> None:
         self._claims: dict[str, Counter[tuple[int, str]]] = {}
-        """Creator -> partition of `__offsets` and name -> how many requests are about to make that group."""
+        """Creator -> partition of `__offsets` and name -> number of requests that are about to create that group."""
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @contextmanager
     def claim(self, creator: str, index: int, name: str) -> Iterator[None]:
-        """Count a group of partition `index` as made, until it is, or is not to be made after all."""
+        """Count a group of partition `index` as created until the request ends."""
         claims = self._claims.setdefault(creator, Counter())
         claims[index, name] += 1
         try:
@@ -38,20 +39,21 @@ class GroupClaims:
                 del self._claims[creator]
 
     def made_by(self, creator: str, index: int, records: GroupRecords) -> int:
-        """Return how many groups of partition `index` a principal has made, or claims.
+        """Return how many groups of partition `index` a principal has created or reserved.
 
         Args:
             creator: the principal.
             index: the partition.
-            records: what is durable of its groups.
+            records: the durable records of its groups.
         """
         claimed = (name for of, name in self._claims.get(creator, ()) if of == index)
         return records.made_by(creator) + sum(records.get(name) is None for name in claimed)
 
     def turn(self, creator: str) -> asyncio.Lock:
-        """Return the lock under which the groups of a principal are counted: one count at a time at each node.
+        """Return the lock for counting a principal's groups, one count at a time at each node.
 
-        Else of many who come at once at the bound each would see the claims of all others, and none would pass.
+        Without it, concurrent requests close to the quota would see each other's reservations, and all would be
+        refused.
         """
         lock = self._turns.get(creator)
         if lock is None:

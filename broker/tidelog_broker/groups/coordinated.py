@@ -1,4 +1,4 @@
-"""A group at its coordinator: what is decided is written, one record after the other, and then told to who waits."""
+"""A group at its coordinator: decisions are written, one record at a time, and then reported to waiting members."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tidelog_proto.errors import NATURE, ProtocolError
 
 
 class Coordinated:
-    """A group, who waits for news of it, and its writing.
+    """A group with its waiting members and pending writes.
 
     Args:
-        group: as it stands.
-        tasks: the node's.
+        group: the group's state.
+        tasks: the node's tasks.
         write: makes a record durable; raises ProtocolError.
-        standing: gives the newest durable record there is by now.
-        restarted: is called when what was decided has been forgotten, and all begins again from that record; with what
-            the reason was.
-        settled: is called when all that was decided is durable.
-        pace: waits until the event loop may be kept for another record; see `tidelog_proto.turns`.
+        standing: returns the newest durable record.
+        restarted: called with the reason after undurable decisions were discarded and the group was reset to its newest
+            durable record.
+        settled: called when all decisions are durable.
+        pace: waits until the event loop has time for another record; see `tidelog_proto.turns`.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class Coordinated:
         self._waiting: dict[str, asyncio.Future[None]] = {}
 
     def settle(self) -> asyncio.Future[None]:
-        """Have everything written that was decided so far; return what is done when it is durable.
+        """Write all decisions so far; return the future of their durability.
 
-        What is decided while something is being written is written together, next. The future's failure, a
-        ProtocolError, is that of all who wait for it: what was decided is forgotten then.
+        Decisions that are made during a write are written together next. If the future fails, with a ProtocolError, the
+        decisions were discarded.
         """
         if self._writing is None:
             self._writing = self._tasks.loop.create_future()
@@ -58,15 +58,15 @@ class Coordinated:
         return self._writing
 
     async def news(self, member_id: str, *, seen_revision: int, wait_s: float) -> None:
-        """Return when there is something to tell a member that it has not seen, when it is one no longer, or in time.
+        """Wait until a member has news that it has not seen, is no longer a member, or `wait_s` is over.
 
         Raises:
-            ProtocolError: nothing can be told here any more.
+            ProtocolError: this node no longer coordinates the group.
         """
         told = self.group.told(member_id)
         if wait_s <= 0 or told is None or told.revision > seen_revision:
             return
-        self._wake([member_id])  # an earlier question of the same member
+        self._wake([member_id])  # end an earlier heartbeat of the same member
         waiter = self._waiting[member_id] = self._tasks.loop.create_future()
         try:
             async with asyncio.timeout(wait_s):
@@ -78,18 +78,18 @@ class Coordinated:
                 del self._waiting[member_id]
 
     def removed(self, member_ids: Iterable[str]) -> None:
-        """Let those be told at once who are members no longer."""
+        """Wake waiting members that were removed."""
         self._wake(member_ids)
 
     def fail(self, error: ProtocolError) -> None:
-        """Nothing can be told here any more: say so to who waits."""
+        """Fail all waiting members: this node no longer coordinates the group."""
         waiting, self._waiting = self._waiting, {}
         for waiter in waiting.values():
             if not waiter.done():
                 waiter.set_exception(error)
         if self._writing is not None and not self._writing.done():
             self._writing.set_exception(error)
-            self._writing.exception()  # whether or not anybody waits for it
+            self._writing.exception()  # retrieved here in case there is no waiting caller
 
     def _wake(self, member_ids: Iterable[str]) -> None:
         for member_id in member_ids:
@@ -99,9 +99,9 @@ class Coordinated:
 
     async def _write_on(self, writing: asyncio.Future[None]) -> None:
         try:
-            await asyncio.sleep(0)  # who comes in the same moment goes into the same record
+            await asyncio.sleep(0)  # requests of the same moment share a record
             while True:
-                await self._pace()  # what members want meanwhile goes into the same record, too
+                await self._pace()  # as do requests that arrive during the wait
                 self.group.decide()
                 await asyncio.sleep(0)
                 if writing.done() or (record := self.group.next_record()) is None:
@@ -122,13 +122,13 @@ class Coordinated:
             self._settled(self.group)
 
     async def _make_durable(self, record: pb.GroupRecord) -> None:
-        """Write a record, and see that it stands: told is only what every later coordinator finds, too.
+        """Write a record and check that it is the newest: members get only what every later coordinator finds too.
 
-        One that was on its way when this node began an epoch anew may have its revision, and come about before it.
+        A pending record from an earlier epoch of this node may have the same revision and be committed first.
         """
         await self._write(record)
         if self._standing() != record:
             raise ProtocolError(
                 pb.EPOCH_CHANGING,
-                f"another record of the group {self.group.name!r} has come about before this one; send again",
+                f"another record of group {self.group.name!r} was committed before this one; retry",
             )

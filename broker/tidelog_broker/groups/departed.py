@@ -1,8 +1,8 @@
-"""Members that have left: a join of one of them, or a repetition of it, is under way still where it was overtaken.
+"""Members that have left, to refuse their joins that arrive late or repeated.
 
-A join waits where the coordinator is being looked for, or its partition opened, and so may be later than what was sent
-behind it. Taken then, it would make a member that nobody speaks for, whose partitions nobody reads for a session. Who
-comes back does so by another id.
+A join waits while the coordinator is being found or its partition opened, so it may arrive after the member's leave. It
+would then create a member without a client, whose partitions are not read until its session times out. A client that
+returns uses a new member id.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Final
 from tidelog_broker.groups.sessions import Who
 
 REMEMBERED_MAX: Final = 1_024
-"""Past this the longest gone are forgotten: then a session ends what they join."""
+"""Limit of remembered members; a late join of a forgotten one ends with its session timeout."""
 
 
 class Departed:
-    """Remembers, for one coordinator and as long as it coordinates."""
+    """The members that have left, for one coordinator while it coordinates."""
 
     def __init__(self) -> None:
         self._gone: dict[Who, None] = {}
 
     def __contains__(self, who: object) -> bool:
-        """Whether a member has left."""
+        """Return whether a member has left."""
         return who in self._gone
 
     def note(self, who: Who) -> None:
-        """Somebody leaves, a member or one that is to become one."""
+        """Record a member that leaves, also one whose join has not arrived."""
         self._gone.pop(who, None)
         self._gone[who] = None
         if len(self._gone) > REMEMBERED_MAX:

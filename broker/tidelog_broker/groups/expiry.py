@@ -1,8 +1,7 @@
-"""Deleting groups that nobody uses: without members, and nothing committed or changed for `group_retention_ms`.
+"""Deletion of unused groups: without members, and without a commit or change for `group_retention_ms`.
 
-Only the node that coordinates a group looks, now and then. How old something is says the steady clock, as it does of
-records (ADR 0071): a clock that jumps deletes nothing early, nor does a time in which the node was off while that is
-not sure yet.
+Only a group's coordinator deletes it. Ages are measured with the steady clock, as for records (ADR 0071): a jump of the
+wall clock deletes nothing early, nor does downtime while the clock has not settled.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ log = logging.getLogger(__name__)
 
 LOOK_S: Final = 60.0
 _AT_ONCE: Final = 2_000
-"""Positions that are looked at before others have their turn."""
+"""Positions that are checked before the event loop serves other work."""
 
 
 class Expiry:
-    """See the module.
+    """Deletes unused groups.
 
     Args:
         shards: the partitions of `__offsets` at this node.
-        clock: what ages go by.
-        retention_ms: so long a group is kept that nobody uses; 0: for ever.
+        clock: the clock for ages.
+        retention_ms: how long an unused group is kept; 0: for ever.
     """
 
     def __init__(self, shards: Iterable[GroupShard], *, clock: SteadyClock, retention_ms: int) -> None:
@@ -40,27 +39,27 @@ class Expiry:
         self._newest_at_first_us: dict[PartitionKey, int] = {}
 
     async def run(self) -> None:
-        """Look again and again."""
+        """Check repeatedly until cancelled."""
         while self._retention_us:
             await asyncio.sleep(LOOK_S)
             await self.look()
 
     async def look(self) -> list[str]:
-        """Delete what nobody has used for so long, where this node coordinates; return which groups that was."""
+        """Delete the unused groups that this node coordinates; return their names."""
         deleted: list[str] = []
         for shard in self._shards:
             try:
                 async for name in self._look(shard):
-                    deleted.append(name)  # noqa: PERF401 - what was deleted before an error counts, too
+                    deleted.append(name)  # noqa: PERF401 - includes those that were deleted before an error
             except ProtocolError as error:
-                log.info("groups that nobody uses are looked for again later: %s", error)
+                log.info("deleting unused groups failed and is retried later: %s", error)
         return deleted
 
     async def _look(self, shard: GroupShard) -> AsyncIterator[str]:
-        """Delete groups of a partition, and yield their names.
+        """Delete the unused groups of a partition, and yield their names.
 
         Raises:
-            ProtocolError: another node coordinates by now, or nothing can be written.
+            ProtocolError: another node coordinates, or a write failed.
         """
         if not shard.coordinator.owns_log:
             return
@@ -69,10 +68,10 @@ class Expiry:
         newest_us = self._newest_at_first_us.setdefault(shard.key, max(used.values(), default=0))
         before_us = self._clock.stamped_before_us(self._retention_us, newest_us)
         for name, at_us in used.items():
-            if at_us > before_us or not _is_unused(shard, name, before_us):  # looked at again: some time has passed
+            if at_us > before_us or not _is_unused(shard, name, before_us):  # rechecked, since this loop awaits
                 continue
             await shard.coordinator.delete(name)
-            log.info("the group %r is deleted: nobody has used it for long", name)
+            log.info("deleted group %r: it was not used for the retention time", name)
             yield name
 
 
@@ -83,7 +82,7 @@ def _is_unused(shard: GroupShard, name: str, before_us: int) -> bool:
 
 
 async def _used(shard: GroupShard) -> dict[str, int]:
-    """Return when each group was used last."""
+    """Return when each group was last used."""
     found: dict[str, int] = {}
     looked = 0
     for name in sorted(shard.coordinator.descriptions.names()):
@@ -96,6 +95,6 @@ async def _used(shard: GroupShard) -> dict[str, int]:
 
 
 def _used_us(shard: GroupShard, name: str) -> int:
-    """Return when a group was used last, in µs since 1970; 0 if nothing says so."""
+    """Return when a group was last used, in µs since 1970; 0 if unknown."""
     record = shard.records.get(name)
     return max(shard.positions.last_commit_us(name), 0 if record is None else record.changed_us)

@@ -1,7 +1,7 @@
-"""Loading the positions of groups that this node has come to coordinate, before anything asks about them.
+"""Loading of the positions of groups that this node has begun to coordinate, before a request needs them.
 
-After a takeover nothing is known of a partition of `__offsets` at its new owner until a group of it is asked about. A
-group whose consumers are all gone is not asked about, and its growing lag is what an alert is for; its expiry needs its
+After a takeover the new owner of a partition of `__offsets` knows nothing of its groups until a request names one. A
+group without running consumers gets no requests, but its growing lag must trigger an alert, and its expiry needs its
 positions as well.
 """
 
@@ -23,11 +23,11 @@ LOAD_AGAIN_S: Final = 10.0
 
 
 class GroupLoading:
-    """See the module.
+    """Loads positions in the background.
 
     Args:
-        groups: what is known of groups here.
-        find: returns a partition that is stored here and open.
+        groups: the groups at this node.
+        find: returns a partition that this node stores and has opened.
     """
 
     def __init__(self, groups: GroupShards, find: Callable[[PartitionKey], Partition | None]) -> None:
@@ -35,13 +35,13 @@ class GroupLoading:
         self._find = find
 
     async def run(self) -> None:
-        """Look every few seconds, for as long as the node runs."""
+        """Check every few seconds until cancelled."""
         while True:
             await asyncio.sleep(LOAD_AGAIN_S)
             await self.look()
 
     async def look(self) -> None:
-        """Apply what is committed of each partition of `__offsets` that is owned and open here, one after the other."""
+        """Apply all commits of each partition of `__offsets` that this node owns and has opened, one at a time."""
         for key in self._groups.all_keys() if self._groups.is_founded() else ():
             partition = self._find(key)
             if partition is None or partition.state.writer is None or partition.state.high_watermark == 0:
@@ -49,4 +49,4 @@ class GroupLoading:
             try:
                 await self._groups.at(key[1]).log.apply_committed()
             except ProtocolError as error:
-                log.info("%s: the positions of its groups are read again later: %s", partition.name, error)
+                log.info("loading the group positions of %s failed and is retried later: %s", partition.name, error)

@@ -53,7 +53,7 @@ class Stage:
         return self.gate
 
 
-async def test_what_is_decided_while_one_is_written_goes_into_the_next() -> None:
+async def test_decisions_during_a_write_share_the_next_record() -> None:
     stage = Stage()
     gate = stage.hold()
     stage.group.join(ADA, WISH)
@@ -70,7 +70,7 @@ async def test_what_is_decided_while_one_is_written_goes_into_the_next() -> None
     assert stage.settled == 1
 
 
-async def test_news_wake_who_waits_and_nobody_else() -> None:
+async def test_change_wakes_only_its_waiting_member() -> None:
     stage = Stage()
     stage.group.join(ADA, WISH)
     await stage.coordinated.settle()
@@ -86,7 +86,7 @@ async def test_news_wake_who_waits_and_nobody_else() -> None:
     await asyncio.wait_for(stage.coordinated.news(ADA, seen_revision=99, wait_s=0.01), 1)
 
 
-async def test_a_second_question_of_a_member_sends_the_first_away() -> None:
+async def test_second_heartbeat_ends_the_first_one() -> None:
     stage = Stage()
     stage.group.join(ADA, WISH)
     await stage.coordinated.settle()
@@ -99,7 +99,7 @@ async def test_a_second_question_of_a_member_sends_the_first_away() -> None:
     await asyncio.wait_for(second, 1)
 
 
-async def test_where_the_write_fails_all_begins_again() -> None:
+async def test_failed_write_resets_the_group() -> None:
     stage = Stage()
     stage.group.join(ADA, WISH)
     await stage.coordinated.settle()
@@ -119,7 +119,7 @@ async def test_where_the_write_fails_all_begins_again() -> None:
     assert len(stage.standing.members) == 2
 
 
-async def test_a_write_with_an_unknown_outcome_is_followed_by_a_record_that_ends_the_doubt() -> None:
+async def test_unknown_write_outcome_is_resolved_by_another_record() -> None:
     stage = Stage()
     stage.group.join(ADA, WISH)
     await stage.coordinated.settle()
@@ -141,7 +141,7 @@ async def test_a_write_with_an_unknown_outcome_is_followed_by_a_record_that_ends
     assert [member.member_id for member in stage.standing.members] == [ADA]
 
 
-async def test_a_write_that_certainly_failed_leaves_no_doubt() -> None:
+async def test_definite_write_failure_needs_no_further_record() -> None:
     stage = Stage()
     stage.group.join(ADA, WISH)
     await stage.coordinated.settle()
@@ -155,7 +155,7 @@ async def test_a_write_that_certainly_failed_leaves_no_doubt() -> None:
     assert not stage.group.in_doubt, "members are answered while the disk is full"
 
 
-async def test_nothing_is_told_of_a_record_that_another_one_has_overtaken() -> None:
+async def test_overtaken_record_is_not_reported() -> None:
     """One that this node had on its way in an earlier epoch has the same revision and comes about first."""
     stage = Stage()
     gate = stage.hold()
@@ -172,7 +172,7 @@ async def test_nothing_is_told_of_a_record_that_another_one_has_overtaken() -> N
     assert stage.group.told(ADA) is None
 
 
-async def test_who_waits_is_sent_on_when_nothing_can_be_told_any_more() -> None:
+async def test_waiting_members_fail_when_coordination_ends() -> None:
     stage = Stage()
     stage.group.join(ADA, WISH)
     await stage.coordinated.settle()

@@ -4,7 +4,7 @@ from tidelog_broker.groups.departed import REMEMBERED_MAX, Departed
 from tidelog_broker.groups.sessions import Who
 
 
-def test_the_last_who_left_are_remembered() -> None:
+def test_recently_departed_members_are_remembered() -> None:
     departed = Departed()
     first, second = Who("g", "first"), Who("g", "second")
     departed.note(first)

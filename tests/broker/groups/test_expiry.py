@@ -62,7 +62,7 @@ async def names(peer: Peer) -> list[str]:
     return [group.group for group in (await peer.ask(group_list=pb.GroupList())).envelope.group_list_reply.groups]
 
 
-async def test_a_group_without_members_goes_when_it_is_old(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_unused_group_is_deleted_after_the_retention_time(stand: Stand, node: Node, peer: Peer) -> None:
     topic_id = await make(peer)
     await commit(peer, topic_id, "old")
     left, stays = GroupMember(peer, "t", group="left"), GroupMember(peer, "t", group="stays")
@@ -86,7 +86,7 @@ async def test_a_group_without_members_goes_when_it_is_old(stand: Stand, node: N
 
 
 @pytest.mark.parametrize("jump_s", [30 * 24 * HOUR_S, -30 * 24 * HOUR_S])
-async def test_a_clock_that_jumps_deletes_nothing_early(node: Node, peer: Peer, jump_s: int) -> None:
+async def test_clock_jump_deletes_nothing_early(node: Node, peer: Peer, jump_s: int) -> None:
     await commit(peer, await make(peer), "g")
     told = Time()
     looking = expiry(node, told)
@@ -100,7 +100,7 @@ async def test_a_clock_that_jumps_deletes_nothing_early(node: Node, peer: Peer, 
     assert await looking.look() == []
 
 
-async def test_a_time_in_which_the_node_was_off_counts_only_when_it_is_sure(node: Node, peer: Peer) -> None:
+async def test_downtime_counts_after_the_clock_has_settled(node: Node, peer: Peer) -> None:
     await commit(peer, await make(peer), "g")
     told = Time(started_later_s=2 * RETENTION_S)
     looking = expiry(node, told)
@@ -111,7 +111,7 @@ async def test_a_time_in_which_the_node_was_off_counts_only_when_it_is_sure(node
     assert await looking.look() == ["g"]
 
 
-async def test_stamps_are_the_steady_clocks(node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_timestamps_use_the_steady_clock(node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wall clock that is put a year back stamps nothing as a year old."""
     topic_id = await make(peer)
     began_us = node.broker.clock.now_us()
@@ -126,7 +126,7 @@ async def test_stamps_are_the_steady_clocks(node: Node, peer: Peer, monkeypatch:
     assert node.broker.groups.of("g").positions.last_commit_us("g") >= began_us
 
 
-async def test_what_is_on_its_way_keeps_a_group(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_pending_commit_keeps_a_group(stand: Stand, node: Node, peer: Peer) -> None:
     topic_id = await make(peer)
     await commit(peer, topic_id, "g")
     told = Time()
@@ -142,7 +142,7 @@ async def test_what_is_on_its_way_keeps_a_group(stand: Stand, node: Node, peer: 
     assert await looking.look() == ["g"], "the test's clock is far ahead of the stamp of that one, too"
 
 
-async def test_what_nobody_knows_the_age_of_stays(node: Node, peer: Peer) -> None:
+async def test_group_of_unknown_age_is_kept(node: Node, peer: Peer) -> None:
     await make(peer)
     shard = node.broker.groups.of("unstamped")
     epoch = await shard.coordinator.ready()
@@ -153,11 +153,11 @@ async def test_what_nobody_knows_the_age_of_stays(node: Node, peer: Peer) -> Non
     assert await names(peer) == ["unstamped"]
 
 
-async def test_for_ever_is_for_ever(node: Node, peer: Peer) -> None:
+async def test_retention_zero_keeps_groups(node: Node, peer: Peer) -> None:
     await expiry(node, Time(), retention_s=0).run()  # ends at once, and nothing is looked for
 
 
-async def test_only_who_coordinates_looks(founded: Founded) -> None:
+async def test_only_the_coordinator_deletes_groups(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")
