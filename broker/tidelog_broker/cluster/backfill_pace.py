@@ -1,10 +1,9 @@
-"""How fast a node backfills, all its partitions together, so that making copies does not slow publishing down.
+"""Rate limit of a node's backfill over all its partitions, so that copying does not slow down publishing.
 
-A node that was away, or has been given copies to make, could fetch as fast as its links and disks allow, and publishing
-would pay for it on both sides. So the ranges are given out in time: each is asked for when its turn comes, one after
-the other at the pace that the operator has set. A second's worth may go at once, and first ranges are small, so that
-small histories are whole at once. A retry of what did not come is not counted again. Rejected: pacing by the source,
-which does not know what else its reader fetches, and would have to keep what waits.
+A node that returns, or gets new copies, could fetch as fast as links and disks allow, at the cost of publishing on both
+sides. So each range is requested at its scheduled time, one after the other at the configured rate. A burst of one
+second is allowed, and first ranges are small, so that small histories are complete at once. Retries are not counted
+again. Rejected: a limit at the source, which does not know the other fetches of its reader, and would have to queue.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ _BURST_MS = 1000.0
 
 
 class BackfillPace:
-    """Gives out turns.
+    """Schedules ranges.
 
     Args:
-        bytes_per_s: the pace; 0: as fast as it goes.
+        bytes_per_s: the rate; 0: unlimited.
         now_ms: a monotonic clock.
     """
 
@@ -28,7 +27,7 @@ class BackfillPace:
         self._taken_until_ms = now_ms() - _BURST_MS
 
     def wait_ms(self, size_bytes: int) -> int:
-        """Take the next turn, for so many bytes, and return in how many milliseconds it comes."""
+        """Reserve the next time for so many bytes, and return in how many milliseconds it begins."""
         if not self._bytes_per_s:
             return 0
         now_ms = self._now_ms()

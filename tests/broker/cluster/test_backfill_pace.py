@@ -13,12 +13,12 @@ class Clock:
         return self.now_ms
 
 
-def test_a_second_of_it_goes_at_once_and_the_rest_one_after_the_other() -> None:
+def test_burst_of_one_second_is_followed_by_the_rate() -> None:
     pace = BackfillPace(1000, Clock())
     assert [pace.wait_ms(250) for _ in range(8)] == [0, 0, 0, 0, 0, 250, 500, 750]
 
 
-def test_time_goes_on_and_what_was_not_used_is_no_more_than_a_second() -> None:
+def test_unused_rate_accumulates_up_to_a_second() -> None:
     clock = Clock()
     pace = BackfillPace(1000, clock)
     for _ in range(5):
@@ -29,6 +29,6 @@ def test_time_goes_on_and_what_was_not_used_is_no_more_than_a_second() -> None:
     assert [pace.wait_ms(500) for _ in range(4)] == [0, 0, 0, 500]
 
 
-def test_no_pace_is_no_wait() -> None:
+def test_unlimited_rate_has_no_wait() -> None:
     pace = BackfillPace(0, Clock())
     assert {pace.wait_ms(1 << 30) for _ in range(9)} == {0}
