@@ -1,12 +1,12 @@
-"""A new data directory becomes a node's of the cluster, before that node votes, stores or gossips anything.
+"""Admission of a new data directory to the cluster, before its node votes, stores or gossips anything.
 
-A founder asks the other founders to keep durably which directory it has, until enough of them have
-(`core.membership.admission`). That needs no `__meta`, which the founders make only after it. Anybody else is admitted
-by a committed record of `__meta` that has its id and its directory, written by the owner, who knows of all that is
-committed: a node that lags might not have heard yet of the directory that had this id before. Once it stands anyone may
-tell the node so, which may have died before it was told: it may be one of those without whom nobody owns `__meta`.
+A founder asks the other founders to store the id of its directory durably, until enough of them have
+(`core.membership.admission`). This does not need `__meta`, which the founders create afterwards. Any other node is
+admitted by a committed record of `__meta` with its id and its directory, written by the owner, which knows all commits:
+a lagging node may not know an earlier directory of the same id. Once the record exists any node may report it, since
+the owner may have failed before it answered, and this node may be needed for a new owner of `__meta`.
 
-Either way the answers of all nodes that can be reached are looked at, because any of them may know better.
+In both cases the answers of all reachable nodes are examined, because any of them may know a conflict.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ log = logging.getLogger(__name__)
 ASK_TIMEOUT_S: Final = 2.0
 ASK_AGAIN_S: Final = 0.1
 PATIENCE_S: Final = 1.0
-"""Who has enough answers waits so long for those that are still missing, and says only after it whom it waits for."""
+"""How long a node that has enough answers waits for the missing ones, and any node before it logs what it waits for."""
 REGISTER_TIMEOUT_S: Final = 20.0
-"""The node that is asked looks for the owner of `__meta`, and the owner writes."""
+"""Includes the time in which the other node finds the owner of `__meta`, and the owner's write."""
 KEEP_BINDING_S: Final = 5.0
 _NAMED_MAX: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Founding:
-    """How a node comes to its cluster: as a founder by the bootstrap file, or by seeds that were found to be nodes."""
+    """How a node joins its cluster: as a founder by the bootstrap file, or through seeds that have answered."""
 
     secrets: ClusterSecrets
     bootstrap: Bootstrap | None = None
     seeds: tuple[Seed, ...] = ()
 
     def founders(self, node_id: str) -> frozenset[str]:
-        """Return the founders if this node is one of them; else nobody."""
+        """Return the founders if this node is one of them; otherwise an empty set."""
         named = frozenset(node.node_id for node in self.bootstrap.nodes) if self.bootstrap is not None else frozenset()
         return named if node_id in named else frozenset()
 
 
 class IdentityError(Exception):
-    """The cluster knows this node's id as that of another node; the message says what to do."""
+    """Raised when the cluster does not admit this node; the message has the remedy."""
 
 
 def own_record(broker: Broker, *, gossip_port: int) -> pb.NodeRecord:
-    """Return what a node says of itself to `__meta`."""
+    """Return this node's record for `__meta`."""
     settings = broker.settings
     return pb.NodeRecord(
         node_id=broker.node_id,
@@ -79,14 +79,14 @@ def own_record(broker: Broker, *, gossip_port: int) -> pb.NodeRecord:
 
 
 class Admitting:
-    """See the module.
+    """The admission of one node.
 
     Args:
-        node: that wants to take part.
-        founding: how it comes to its cluster.
-        links: to the other nodes.
-        gossip_port: where it will gossip; 0 where that is not known yet.
-        look: is called when more nodes have become known.
+        broker: the broker of the node that joins.
+        founding: how it joins its cluster.
+        links: links to the other nodes.
+        gossip_port: the port of its gossip; 0 if not known yet.
+        look: called when more nodes have become known.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Admitting:
         self._look = look
         self._answered: set[str] = set()
         self._is_registered = False
-        """Somebody knows this node's record, with this directory, as committed."""
+        """Whether another node knows the committed record of this node with this directory."""
         self._told = ""
 
     @property
@@ -107,11 +107,11 @@ class Admitting:
         return not self._broker.dir.admitted
 
     async def admit(self) -> None:
-        """Return when the cluster has agreed, durably, that this node's id has this directory, and that is noted here.
+        """Wait until the cluster has durably assigned this directory to this node's id, and store that here.
 
         Raises:
-            IdentityError: the id is another directory's and this one must not be used under it; or those that could
-                admit it refuse to speak with it (another cluster, another secret, an id that is in use).
+            IdentityError: the id belongs to another directory; or the nodes that could admit it reject it (another
+                cluster, another secret, an id in use).
         """
         broker = self._broker
         if broker.dir.admitted:
@@ -123,10 +123,12 @@ class Admitting:
         else:
             await self._be_registered()
         await asyncio.to_thread(broker.dir.mark_admitted)
-        log.info("the node %r is admitted to the cluster %s", broker.node_id, broker.cluster_id.hex())
+        log.info("node %r is admitted to cluster %s", broker.node_id, broker.cluster_id.hex())
 
     async def check_features(self) -> None:
-        """See that this node supports what the cluster uses, as far as nodes answer; it may run an older build by now.
+        """Check that this node supports the features that reachable nodes report as used.
+
+        It may run an older build than at its last start.
 
         Raises:
             IdentityError: it does not.
@@ -138,9 +140,9 @@ class Admitting:
                 raise IdentityError(fault)
 
     async def keep_bound(self) -> None:
-        """Of a founder that is admitted: have the other founders bind it that were away then, or did not yet bind.
+        """Complete the binding of an admitted founder at founders that were unreachable at its admission.
 
-        So one that loses its disk much later is found out by each of the others.
+        Each of the other founders then detects it if this founder later loses its disk.
         """
         if not self._founders:
             return
@@ -154,9 +156,9 @@ class Admitting:
             for peer in sorted(left & self._broker.cluster.linked):
                 reply = await self._ask(peer, bind=True)
                 fault = binders.answered(peer, reply.bound_directory_id) if reply is not None else ""
-                if fault:  # an earlier or a later directory of this name asked there and was never admitted
+                if fault:  # an earlier or later directory of this id was bound there and never admitted
                     asked.add(peer)
-                    log.info("this directory is admitted all the same: %s", fault)
+                    log.info("this directory stays admitted although another one is bound: %s", fault)
             await asyncio.sleep(KEEP_BINDING_S)
 
     # --- founders --------------------------------------------------------------------------------------
@@ -180,8 +182,8 @@ class Admitting:
         if len(waited_for) > _NAMED_MAX:
             named.append(f"{len(waited_for) - _NAMED_MAX} others")
         self._say(
-            f"the founder {self._broker.node_id!r} waits for {binders.missing} of {len(waited_for)} other founders to "
-            f"write down that it has this data directory: {', '.join(named)}. Start them. If they are gone for good "
+            f"founder {self._broker.node_id!r} waits for {binders.missing} of {len(waited_for)} other founders to "
+            f"record its data directory: {', '.join(named)}. Start them. If they are permanently lost "
             "and the cluster runs without them, start this node with --replace in an empty directory",
             about=str(waited_for),
         )
@@ -197,16 +199,17 @@ class Admitting:
                 return
             if self._broker.loop.time() >= patient_until_s:
                 self._give_up_if_turned_away(1)
-                self._say(f"the node {self._broker.node_id!r} waits to be registered in the cluster: {problem}")
+                self._say(f"node {self._broker.node_id!r} waits to be registered in the cluster: {problem}")
             await asyncio.sleep(ASK_AGAIN_S)
 
     async def _hear_of_meta(self) -> None:
-        """Of one that died after its admission and before it had a copy of anything: hear what there is.
+        """Load the record of `__meta` for a node that failed between its admission and its first copy.
 
-        What `__meta` is stands in no log, and who does not know it can store none of it; nor has gossip anybody to ask.
+        That record is not part of any log; without it the node cannot store `__meta`, and gossip has no node to
+        contact.
 
         Raises:
-            IdentityError: somebody knows another directory under this node's id.
+            IdentityError: another node knows a different directory of this node's id.
         """
         broker = self._broker
         kept = await broker.threads.io.call(0, load_meta_snapshot, broker.disk.fs, broker.dir.meta_state)
@@ -215,21 +218,19 @@ class Admitting:
         while broker.topics.get(META_TOPIC_ID) is None:
             self._answered.clear()
             await self._ask_all(None)
-            self._say(
-                f"the node {broker.node_id!r} was admitted, knows nothing of the cluster yet and waits to hear of it"
-            )
+            self._say(f"node {broker.node_id!r} was admitted but has no cluster metadata yet; waiting for another node")
             await asyncio.sleep(ASK_AGAIN_S)
 
     async def _register(self) -> str:
-        """Have the owner of `__meta` write this node's record; return what is in the way, empty when it stands.
+        """Have the owner of `__meta` write this node's record; return the problem, or "" on success.
 
         Raises:
             IdentityError: the owner refuses.
         """
         broker = self._broker
         gossip_port = broker.settings.advertise_gossip_port or self._gossip_port or broker.port
-        said = own_record(broker, gossip_port=gossip_port)  # it says the right one when it knows
-        problem = "none of its seeds and of the nodes that they know can be reached; start them, or give others"
+        said = own_record(broker, gossip_port=gossip_port)  # updated later, once the port is known
+        problem = "no seed and no node known to the seeds is reachable; start them, or set other seeds"
         for peer in sorted(broker.cluster.linked):
             announce = pb.NodeAnnounce(node=said, is_new=self._is_new)
             try:
@@ -238,18 +239,18 @@ class Admitting:
             except ProtocolError as error:
                 if error.code in {pb.FORBIDDEN, pb.INVALID_REQUEST}:
                     raise IdentityError(error.message) from error
-                problem = f"{peer} says: {error.message}"
+                problem = f"node {peer!r} answers: {error.message}"
                 continue
             self._learn(reply)
             if self._is_registered:
                 return ""
-            problem = f"{peer} has not written it; it may run an older build"
+            problem = f"node {peer!r} has not written the record; it may run an older build"
         return problem
 
     # --- both ------------------------------------------------------------------------------------------
 
     async def _ask_all(self, binders: Binders | None) -> None:
-        """Ask whoever can be reached and has not answered yet; those that are to bind, until they have."""
+        """Ask all reachable nodes that have not answered; those that have to bind, until they have."""
         to_bind = set(binders.waited_for) if binders is not None else set()
         asked = sorted(self._broker.cluster.linked - (self._answered - to_bind))
         replies = await asyncio.gather(*(self._ask(peer, bind=peer in to_bind) for peer in asked))
@@ -263,7 +264,7 @@ class Admitting:
                 raise IdentityError(fault)
 
     async def _ask(self, peer: str, *, bind: bool) -> pb.NodeAnnounceReply | None:
-        """Ask a node what it knows, and to bind this one; None when it does not answer."""
+        """Ask a node what it knows, and to bind this one; return None if it does not answer."""
         broker = self._broker
         own = pb.NodeRecord(
             node_id=broker.node_id, incarnation=broker.incarnation, directory_id=broker.dir.directory_id
@@ -281,14 +282,14 @@ class Admitting:
                     return told
                 last = reply.last
         except ProtocolError as error:
-            log.debug("%s does not say what it knows of this node: %s", peer, error.message)
+            log.debug("node %r does not report what it knows of this node: %s", peer, error.message)
             return None
 
     def _learn(self, reply: pb.NodeAnnounceReply) -> None:
-        """Take what another node knows.
+        """Apply what another node knows.
 
         Raises:
-            IdentityError: it knows another directory under this node's id, or features in use that this node lacks.
+            IdentityError: it knows another directory of this node's id, or features in use that this node lacks.
         """
         broker = self._broker
         fault = broker.features.fault_of_features(reply.features_in_use)
@@ -315,12 +316,12 @@ class Admitting:
             raise IdentityError("; ".join(sorted(set(refusals.values()))))
 
     def _say(self, what: str, *, about: str = "") -> None:
-        """Say what is waited for, once as long as it is about the same."""
+        """Log what this node waits for, once while `about` stays the same."""
         if self._told != (about or what):
             self._told = about or what
             log.info("%s", what)
 
 
 def _stands(record: pb.NodeRecord, directory_id: bytes) -> bool:
-    """Whether a record that was committed gives a node the directory that it has: none gives it another one later."""
+    """Return whether a record is committed with this directory; later records of a node never change its directory."""
     return record.revision > 0 and not record.removed and record.directory_id == directory_id

@@ -1,7 +1,7 @@
-"""When a node may forget that its machine went down: once each log on its disk has noted that for itself.
+"""Clearing of a directory's restart mark, once each log on the disk has recorded the machine's restart.
 
-A log that is not open has not noted it, unless it was synced with every group and has nothing to note: its topic may
-not be known yet, or its partition may be adopted later. Then the next start is told again.
+A log that is not open has not recorded it, unless it was synced with every group and has nothing to record: its topic
+may be unknown yet, or its partition may be adopted later. The mark then stays for the next start.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ _WORKER = 0
 
 
 class RebootedDir(Protocol):
-    """The node's directory, as far as it is about this; see `storage.node.node_dir`."""
+    """The interface of the node's directory; see `storage.node.node_dir`."""
 
     @property
     def machine_rebooted(self) -> bool:
-        """Whether the machine went down and not every log has noted it."""
+        """Whether the machine restarted and not every log has recorded it."""
         ...
 
     @property
     def partitions(self) -> Path:
-        """Where the logs are."""
+        """The directory of the logs."""
         ...
 
     def mark_reboot_noted(self) -> None:
-        """Forget it."""
+        """Clear the mark."""
 
 
 async def note_reboot(
     directory: RebootedDir, fs: FileSystem, io: Offload, noted: Callable[[], Collection[str]]
 ) -> None:
-    """Forget that the machine went down, if the directory of every log that is there is among those of `noted`.
+    """Clear the restart mark if the directory of every existing log is among those of `noted`.
 
     Raises:
         OSError: the directory cannot be listed or written.

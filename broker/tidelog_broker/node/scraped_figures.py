@@ -1,7 +1,7 @@
-"""The figures of a node that a scrape of `/metrics` reads beside the event loop: disk, partitions, peers, groups.
+"""The node's figures for `/metrics`, read on another thread: disk, partitions, peers, groups.
 
 These functions only read, and visit each open partition once. They do not call functions that cache a result for the
-loop, such as whether a quorum is reachable: a stale result stored by this thread would refuse publishes.
+event loop, such as whether a quorum is reachable: a stale result stored by this thread would refuse publishes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def node_figures(broker: Broker, health: Health) -> NodeFigures:
             no_owner += partition.state.is_member and not cluster.alive(partition.state.owner_id)
             continue
         roles["owner"] += 1
-        wanted = min(registered, partition.state.topic.config.replication_factor)  # of __meta there are up to five
+        wanted = min(registered, partition.state.topic.config.replication_factor)  # `__meta` has up to five copies
         current = current_copies(partition, cluster.alive, now_ms=now_ms, lag_ms_max=lag_ms_max)
         under_replicated += current < wanted
         for follower in partition.replica.followers:
@@ -70,13 +70,13 @@ def node_figures(broker: Broker, health: Health) -> NodeFigures:
 
 
 def current_copies(partition: Partition, alive: Callable[[str], bool], *, now_ms: int, lag_ms_max: int) -> int:
-    """Return how many copies of a partition owned here keep up, the owner's own included.
+    """Return how many copies of a partition that is owned here keep up, including the owner's.
 
     Args:
-        partition: it.
-        alive: whether a node seems to be alive.
-        now_ms: the time by the clock of the replicas.
-        lag_ms_max: for how long a copy may lack what the owner has.
+        partition: the partition.
+        alive: returns whether a node seems to be alive.
+        now_ms: the time of the replicas' clock.
+        lag_ms_max: how long a copy may lag.
     """
     followers = partition.replica.followers
     return 1 + sum(alive(each.node_id) and each.lag_ms(now_ms) < lag_ms_max for each in followers)
@@ -86,9 +86,9 @@ def group_positions(groups: GroupShards, topics: TopicRegistry, positions_max: i
     """Return the positions of the groups that this node coordinates, by group, topic id and partition.
 
     Args:
-        groups: what is known of them here.
-        topics: those of the cluster; positions on topics that are not known here have no series.
-        positions_max: more are counted only.
+        groups: the groups at this node.
+        topics: the cluster's topics; positions on unknown topics have no series.
+        positions_max: limit of the series; further positions are only counted.
     """
     owned = [shard.positions for shard in groups if shard.coordinator.owns_log]
     names = sorted((name, number) for number, positions in enumerate(owned) for name in list(positions.names()))

@@ -122,9 +122,7 @@ async def is_kept(founded: Founded, topic_id: bytes) -> None:
         assert reply.committed_reply.results[0].next_offset == 1
 
 
-async def test_a_wiped_founder_does_not_found_a_second_meta_with_one_that_never_ran(
-    founded: Founded, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_wiped_founder_does_not_found_a_second_meta(founded: Founded, caplog: pytest.LogCaptureFixture) -> None:
     """a and b are all that ever ran. b comes back empty and meets c: neither knows what a and b may have committed."""
     async with starts_of(founded, caplog) as starts:
         starts.begin("a", "b")
@@ -149,7 +147,7 @@ async def test_a_wiped_founder_does_not_found_a_second_meta_with_one_that_never_
         await founded.stop(replacement.node_id)
 
 
-async def test_a_wiped_founder_is_found_out_by_one_that_knows_nothing_but_its_directory(
+async def test_wiped_founder_is_detected_by_its_bound_directory(
     founded: Founded, caplog: pytest.LogCaptureFixture
 ) -> None:
     await founded.found()
@@ -170,7 +168,7 @@ async def test_a_wiped_founder_is_found_out_by_one_that_knows_nothing_but_its_di
 
 
 @pytest.mark.parametrize("late", ["", "e"], ids=["all five were there", "one comes late"])
-async def test_five_founders_survive_the_loss_of_two_disks_whoever_is_away(
+async def test_five_founders_survive_the_loss_of_two_disks(
     five: Founded, late: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await five.found(*(name for name in "abcde" if name != late))
@@ -198,9 +196,7 @@ async def test_five_founders_survive_the_loss_of_two_disks_whoever_is_away(
             await is_kept(five, topic_id)
 
 
-async def test_a_founder_that_is_admitted_has_itself_bound_by_those_that_come_later(
-    five: Founded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_admitted_founder_is_bound_by_late_founders(five: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admitting, "KEEP_BINDING_S", 0.05)
     await five.found("a", "b", "c", "d")
     late = await five.start("e")
@@ -212,7 +208,7 @@ async def test_a_founder_that_is_admitted_has_itself_bound_by_those_that_come_la
     await five.until(is_told, "a founder does not ask it")
 
 
-async def test_a_founder_that_is_admitted_goes_on_although_a_late_one_knows_a_directory_that_never_was(
+async def test_admitted_founder_stays_despite_an_unadmitted_binding(
     five: Founded, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(admitting, "KEEP_BINDING_S", 0.05)
@@ -229,7 +225,7 @@ async def test_a_founder_that_is_admitted_goes_on_although_a_late_one_knows_a_di
     assert five.nodes["a"].life.health.state == "running"
 
 
-async def test_a_binding_that_cannot_be_written_counts_for_nothing(
+async def test_unwritten_binding_does_not_count(
     founded: Founded, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bind = NodeDir.bind
@@ -248,7 +244,7 @@ async def test_a_binding_that_cannot_be_written_counts_for_nothing(
         await founded.settled()
 
 
-async def test_a_node_binds_nobody_but_who_asks(founded: Founded) -> None:
+async def test_node_binds_only_the_asking_node(founded: Founded) -> None:
     await founded.found()
     cluster = founded.nodes["a"].broker.cluster
 
@@ -276,7 +272,7 @@ def apply_no_more(founded: Founded, name: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("takes_over", [False, True], ids=["lags on", "takes over"])
-async def test_a_wiped_joiner_is_refused_although_the_node_that_it_asks_has_not_heard_of_it(
+async def test_wiped_joiner_is_refused_by_a_lagging_node(
     founded: Founded, monkeypatch: pytest.MonkeyPatch, takes_over: bool
 ) -> None:
     await founded.found()
@@ -301,7 +297,7 @@ async def test_a_wiped_joiner_is_refused_although_the_node_that_it_asks_has_not_
     await founded.settled()
 
 
-async def test_a_joiner_is_not_there_before_it_stands_in_meta(
+async def test_joiner_takes_no_part_before_its_record_is_committed(
     founded: Founded, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -320,7 +316,7 @@ async def test_a_joiner_is_not_there_before_it_stands_in_meta(
     await founded.settled()
 
 
-async def test_a_joiner_that_was_registered_and_died_before_it_knew_goes_on(
+async def test_joiner_that_failed_after_registration_is_admitted(
     founded: Founded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await founded.found()
@@ -342,7 +338,7 @@ async def test_a_joiner_that_was_registered_and_died_before_it_knew_goes_on(
     await founded.settled()
 
 
-async def test_a_joiner_that_died_after_its_admission_with_nothing_written_can_store_meta(founded: Founded) -> None:
+async def test_joiner_that_failed_after_admission_can_store_meta(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     await founded.join("d", "a")
@@ -354,17 +350,17 @@ async def test_a_joiner_that_died_after_its_admission_with_nothing_written_can_s
     await founded.settled()
 
 
-async def test_a_founder_that_was_never_there_does_not_join_by_seeds(five: Founded) -> None:
+async def test_unregistered_founder_cannot_join_by_seeds(five: Founded) -> None:
     """Its name may have voted from a directory that was never registered, and is only known to other founders."""
     await five.found("a", "b", "c", "d")
     await five.settled()
-    with pytest.raises(IdentityError, match="'e' is a founder: start it with the bootstrap file"):
+    with pytest.raises(IdentityError, match="'e' is a founder; start it with the bootstrap file"):
         await five.join("e", "a")
     await five.start("e")
     await five.settled()
 
 
-async def test_directories_and_records_from_before_there_were_ids_go_on(
+async def test_directories_and_records_without_ids_are_accepted(
     founded: Founded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admitting, "KEEP_BINDING_S", 0.05)

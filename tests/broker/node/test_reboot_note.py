@@ -26,7 +26,7 @@ class Rebooted:
 
 
 @pytest.mark.parametrize(("opened", "is_noted"), [([0, 1], True), ([0], False), ([], False)])
-async def test_a_reboot_is_forgotten_once_every_log_that_is_there_is_open(opened: list[int], is_noted: bool) -> None:
+async def test_restart_mark_is_cleared_once_every_log_is_open(opened: list[int], is_noted: bool) -> None:
     fs = SimDisk()
     fs.make_dir(HOME)
     logs = [

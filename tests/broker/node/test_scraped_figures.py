@@ -43,7 +43,7 @@ async def commit(peer: Peer, topic_id: bytes, group: str, next_offset: int, part
     assert not result.HasField("error"), result.error.message
 
 
-async def test_a_node_alone_tells_its_disk_process_build_and_partitions(node: Node, peer: Peer) -> None:
+async def test_single_node_exports_disk_process_build_and_partitions(node: Node, peer: Peer) -> None:
     topic = await peer.create(partitions=3)
     await peer.publish(topic.topic_id, batch(b"a"))
     series = await scraped(node)
@@ -63,7 +63,7 @@ async def test_a_node_alone_tells_its_disk_process_build_and_partitions(node: No
     assert any(name == "tidelog_build_info" for name, _ in series)
 
 
-async def test_a_groups_position_is_exported_with_the_end_of_the_partition(node: Node, peer: Peer) -> None:
+async def test_group_position_is_exported_with_the_partition_end(node: Node, peer: Peer) -> None:
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(b"a", b"b", b"c"))
     await commit(peer, topic.topic_id, "g", 1)
@@ -74,7 +74,7 @@ async def test_a_groups_position_is_exported_with_the_end_of_the_partition(node:
     assert not [name for name, _ in await scraped(node) if name == "tidelog_group_next_offset"]
 
 
-async def test_labels_are_bounded_and_say_how_much_is_missing(stand: Stand) -> None:
+async def test_label_limits_export_the_number_of_omitted_series(stand: Stand) -> None:
     node = await stand.start(metrics_partitions_max=4, metrics_positions_max=5)
     peer = await stand.peer()
     topic = await peer.create(partitions=7)
@@ -94,7 +94,7 @@ async def test_labels_are_bounded_and_say_how_much_is_missing(stand: Stand) -> N
     assert of(series, "tidelog_partitions", role="owner") == stored, "what has no such label covers all"
 
 
-async def test_a_cluster_that_loses_a_node_exports_missing_copies_and_new_owners(founded: Founded) -> None:
+async def test_lost_node_is_exported_as_missing_copies_and_new_owners(founded: Founded) -> None:
     await founded.found()
     used = await founded.used()
     await founded.until(lambda: under_replicated_of(founded) == 0, "copies are missing from the start")
@@ -121,7 +121,7 @@ def under_replicated_of(founded: Founded) -> int:
     return sum(node_figures(node.broker, node.life.health).under_replicated for node in founded.nodes.values())
 
 
-async def test_a_new_coordinator_exports_positions_without_a_request(founded: Founded) -> None:
+async def test_new_coordinator_exports_positions_without_a_request(founded: Founded) -> None:
     await founded.found()
     used = await founded.used()
     peer = await founded.peer(used.owner)

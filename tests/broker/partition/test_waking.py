@@ -224,7 +224,7 @@ async def test_that_the_machine_went_down_reaches_logs_that_are_opened_later(
     boot_id.write_text("b\n")
     node = await stand.start()
     assert node.dir.machine_rebooted
-    await settled(lambda: not node.broker.tasks.named("noting that the machine went down"), "it is not noted")
+    await settled(lambda: not node.broker.tasks.named("recording a machine restart"), "it is not noted")
     (partition,) = node.broker.partitions.of_topic(topic.topic_id)
     assert partition.state.index == 1
     assert (partition.log.directory / "short-00000000").exists()
