@@ -1,7 +1,7 @@
-"""The state of a node from its start to its end, and why it ends: set by the part that finds out.
+"""The lifecycle state of a node, and the reason of its end.
 
-`/readyz` and a node's status tell the state, and `NEXT` says which follows which. A node that has failed stops as well,
-so `stopping` is a fact of its own: requests are refused from then on.
+`/readyz` and a node's status report the state; `NEXT` defines the transitions. A node that has failed stops as well, so
+`stopping` is a separate flag: requests are refused once it is set.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ NEXT: Final[Mapping[State, frozenset[State]]] = {
     "stopping": frozenset({"failed"}),
     "failed": frozenset(),
 }
-"""Which state follows which.
+"""Allowed transitions.
 
-    starting  recovers what is stored here and joins the cluster; a node that is stopped meanwhile stays in it
-    running   serves
-    stopping  stops as asked; only a node that comes through it marks its directory as closed cleanly
-    failed    must not go on: its disk is broken, or its id is another node's
+starting  recovers local data and joins the cluster; a node that is stopped meanwhile stays in this state
+running   serves
+stopping  stops as requested; only a complete stop marks the directory as closed cleanly
+failed    must not continue: its disk failed, or its id belongs to another node
 """
 
 
 class Life:
-    """Of one node. All methods are for the event loop's thread."""
+    """Lifecycle of one node. All methods are for the event loop's thread."""
 
     def __init__(self) -> None:
         self.health = Health()
         self.starting = False
-        """The node listens, but cannot answer clients yet."""
+        """Whether the node listens but cannot answer clients yet."""
         self.stopping = False
         self.exit_code = 0
         self.stop_reason = ""
-        """Why the node stops by itself; empty while it does not."""
+        """Why the node stops by itself; empty if it does not."""
         self._stop_asked = asyncio.Event()
 
     def running(self) -> None:
-        """The node has started, if nothing has failed meanwhile."""
+        """Record that the node has started, if nothing has failed meanwhile."""
         if self.health.state != "failed":
             self._become("running")
 
     def stop(self) -> None:
-        """The node stops: it takes nothing new from now on."""
+        """Record that the node is stopping and refuses new requests."""
         self.stopping = True
         if self.health.state == "running":
             self._become("stopping")
@@ -60,11 +60,11 @@ class Life:
             self._become("failed")
 
     def _become(self, state: State) -> None:
-        assert state in NEXT[self.health.state], f"{self.health.state} is not followed by {state}"
+        assert state in NEXT[self.health.state], f"invalid transition from {self.health.state} to {state}"
         self.health.state = state
 
     def ask_to_stop(self) -> None:
-        """Begin a graceful stop; safe to call twice."""
+        """Request a graceful stop; may be called repeatedly."""
         self._stop_asked.set()
 
     async def asked_to_stop(self) -> None:
@@ -72,17 +72,17 @@ class Life:
         await self._stop_asked.wait()
 
     def give_up(self, why: str) -> None:
-        """This node must not go on: another process has its identity. The node stops with an exit code that says so."""
+        """Stop the node with a configuration error's exit code, for example since its identity is in use elsewhere."""
         if self.exit_code == 0:
-            log.critical("the node stops: %s", why)
+            log.critical("the node is stopping: %s", why)
             self._fail()
             self.exit_code = os.EX_CONFIG
             self.stop_reason = why
         self.ask_to_stop()
 
     def storage_failed(self, name: str, error: BaseException) -> None:
-        """A write or sync failed. It is never retried: the node stops serving this disk."""
-        log.critical("storage failed at %s, the node stops: %s", name, error)
+        """Stop the node after a failed write or sync, which is never retried."""
+        log.critical("storage failed at %s, the node is stopping: %s", name, error)
         self._fail()
         self.exit_code = os.EX_IOERR
         self.stop_reason = self.stop_reason or f"storage failed at {name}: {error}"

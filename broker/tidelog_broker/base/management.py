@@ -1,11 +1,10 @@
-"""What a node says of itself over HTTP: `/livez`, `/readyz` and `/metrics`. The port is `wire.management_port`.
+"""Answers of the management port: `/livez`, `/readyz` and `/metrics`. The port is `wire.management_port`.
 
-`/livez` says whether the event loop still turns, `/readyz` whether the node serves, `/metrics` what it counts. A node
-without its quorum is ready: it serves what is committed, and to take it out helps nobody. The answer says what cannot
-be written. A node whose disk is full is not ready, so that whoever watches it hears of that. Orchestrators ask for the
-first two and show nothing, so everybody gets them; names of topics and of callers get those alone whom `MetricsGuard`
-lets see them. Where it lets everybody, a page of a browser whose own name was rebound to this machine gets none
-(`HostNames`).
+`/livez` reports whether the event loop is responsive, `/readyz` whether the node serves, `/metrics` its metrics. A node
+without its quorum is ready, because it still serves committed records; the answer counts the partitions that cannot be
+written. A node with a full disk is not ready, so that monitoring notices it. Orchestrators request the first two
+without credentials, so they are open; names of topics and callers are only shown to requests that `MetricsGuard`
+accepts. If it accepts all requests, those of a web page with a rebound host name are refused (`HostNames`).
 """
 
 from __future__ import annotations
@@ -24,48 +23,48 @@ from tidelog_broker.base.metrics_guard import MetricsGuard, MetricsRefusal
 from tidelog_proto.host_names import HostNames
 
 HEARTBEAT_MS_MAX: Final = 5_000
-"""An event loop that has not turned for this long counts as stuck."""
+"""An event loop without a heartbeat for this long counts as stuck."""
 
 _SHOWN_CHARS: Final = 200
 
 NAMED_MAX: Final = 20
-"""So many partitions without a quorum `/readyz` names; it counts them all."""
+"""Partitions without a quorum that `/readyz` names; it counts all."""
 
 State = Literal["starting", "running", "stopping", "failed"]
-"""How far a node's life has come; see `base.life.NEXT`."""
+"""A node's lifecycle state; see `base.life.NEXT`."""
 
 _FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NOT_OF_A_HEAD: Final = re.compile("[\0\r\n]")
 _ONCE: Final = frozenset({"authorization", "content-length", "host", "transfer-encoding"})
-"""Fields that may not be on two lines, since two parsers could each take another one."""
+"""Fields that may not be repeated, since two parsers could each use another value."""
 
 BROWSER_HEADERS: Final = (
     ("Cache-Control", "no-store"),
     ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
     ("X-Content-Type-Options", "nosniff"),
 )
-"""Of every answer: no cache keeps it, and a browser neither guesses its type nor shows it inside a page."""
+"""Headers of every answer: not cached, no content sniffing, no framing."""
 
 
 class Health:
-    """What the node's thread and that of the port share: a heartbeat from the loop and the node's own word."""
+    """State shared with the management port's thread: the event loop's heartbeat and the node's state."""
 
     def __init__(self) -> None:
         self.beat_s = time.monotonic()
         self.state: State = "starting"
-        """Changed by `base.life` alone."""
+        """Changed only by `base.life`."""
         self.disk_full = False
         """Whether there is no space to append."""
         self.no_quorum: Sequence[str] = ()
-        """Partitions with a copy here of which too few replicas are there."""
+        """Local partitions of which too few replicas are reachable."""
 
     def beat(self) -> None:
-        """Say that the event loop turns."""
+        """Record that the event loop is responsive."""
         self.beat_s = time.monotonic()
 
     @property
     def is_live(self) -> bool:
-        """Whether the loop has turned lately."""
+        """Whether the event loop was recently responsive."""
         return time.monotonic() - self.beat_s < HEARTBEAT_MS_MAX / 1000
 
     @property
@@ -75,25 +74,25 @@ class Health:
 
 
 class _Asked(NamedTuple):
-    """A request, as far as it is looked at."""
+    """The parsed parts of a request."""
 
     method: str
     path: str
     query: str
     headers: dict[str, str]
-    """By their names in small letters; the values of several lines with commas between them."""
+    """By lower-case name; repeated values are joined by commas."""
     hosts: tuple[str, ...]
-    """The hosts that it names: in `Host`, and in its target where that is a whole URL."""
+    """The hosts that it names: in `Host`, and in its target if that is an absolute URL."""
 
 
 class Answers:
-    """What is answered to a request.
+    """Answers requests of the management port.
 
     Args:
-        health: what is told of the node.
+        health: the node's health.
         registry: its metrics.
-        guard: who may see names.
-        names: host names of the port, where a page could reach it by another one; None with TLS, which checks the name.
+        guard: decides who may see names.
+        names: the port's host names, to refuse others; None with TLS, which checks the name itself.
     """
 
     def __init__(
@@ -105,21 +104,21 @@ class Answers:
         self._metrics = make_wsgi_app(registry)
 
     def answer(self, head: bytes) -> bytes | Callable[[], bytes]:
-        """Return the whole answer to the head of a request; the connection ends behind it.
+        """Return the complete answer to a request head; the connection closes after it.
 
         Args:
-            head: with the empty line that ends it.
+            head: the head, including the empty line at its end.
 
         Returns:
-            It, or a function that makes it: with many partitions a page of metrics takes seconds, on a worker.
+            The answer, or a function that makes it on a worker: a page of metrics takes seconds with many partitions.
         """
         asked = _asked(head)
         if asked is None:
-            return refusal("400 Bad Request", "this is no request of HTTP/1")
+            return refusal("400 Bad Request", "not a valid HTTP/1 request")
         refused = self._guard.refusal(asked.headers.get("authorization", "")) or self._misdirected(asked)
         match asked.path:
             case "/metrics" if asked.method not in {"GET", "HEAD"}:
-                return refusal("405 Method Not Allowed", "ask for /metrics with GET", ("Allow", "GET, HEAD"))
+                return refusal("405 Method Not Allowed", "use GET for /metrics", ("Allow", "GET, HEAD"))
             case "/metrics" if refused is not None:
                 return refusal(refused.status, refused.why, *refused.headers)
             case "/metrics":
@@ -131,19 +130,19 @@ class Answers:
                 state = "disk_full" if health.disk_full and health.state == "running" else health.state
                 said = _said(health.is_ready, state, health.no_quorum, are_named=refused is None)
             case _:
-                said = "404 Not Found", {"status": "there is /livez, /readyz and /metrics"}
+                said = "404 Not Found", {"status": "not found; use /livez, /readyz or /metrics"}
         return _json(*said, is_head=asked.method == "HEAD")
 
     def _misdirected(self, asked: _Asked) -> MetricsRefusal | None:
-        """Return what is answered to a request that came by a name that is not the port's; None for all others."""
+        """Return the refusal of a request for a host name that is not the port's; None for other requests."""
         names = self._names
         strange = None if names is None else next((host for host in asked.hosts if not names.is_own(host)), None)
         if strange is None:
             return None
         return MetricsRefusal(
             "421 Misdirected Request",
-            f"this node is not called {strange[:_SHOWN_CHARS]!r}: a page of the web may have given it that "
-            "name; ask by its address or by advertise_host, or set management_token_file",
+            f"{strange[:_SHOWN_CHARS]!r} is not a name of this node (DNS rebinding protection); use "
+            "its address or advertise_host, or set management_token_file",
         )
 
     def _page(self, asked: _Asked) -> bytes:
@@ -162,20 +161,20 @@ class Answers:
 
 
 def refusal(status: str, why: str, *headers: tuple[str, str]) -> bytes:
-    """Return the answer to who does not get what he asks for.
+    """Return an error answer.
 
     Args:
-        status: as HTTP writes it, `404 Not Found`.
-        why: in words.
-        headers: more of them.
+        status: in HTTP's form, `404 Not Found`.
+        why: the reason in words.
+        headers: additional headers.
     """
     return _json(status, {"status": why}, *headers)
 
 
 def _asked(head: bytes) -> _Asked | None:
-    """Return what is asked; None: this is no request."""
+    """Parse a request head; return None if it is invalid."""
     first, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
-    if any(map(_NOT_OF_A_HEAD.search, (first, *lines))):  # a line that ends in a bare CR or LF
+    if any(map(_NOT_OF_A_HEAD.search, (first, *lines))):  # a line ends in a bare CR or LF
         return None
     words = first.split(" ")
     if len(words) != 3 or not words[0] or words[2] not in {"HTTP/1.0", "HTTP/1.1"}:
@@ -192,9 +191,9 @@ def _asked(head: bytes) -> _Asked | None:
 
 
 def _fields(lines: Sequence[str]) -> dict[str, str] | None:
-    """Return the fields of a head; None where another parser could read them differently (RFC 9112, 5 and 6.3).
+    """Parse the fields of a head; return None if another parser could read them differently (RFC 9112, 5 and 6.3).
 
-    That is a folded line, space before a colon, a field of `_ONCE` on two lines, and a length that is no number.
+    That includes folded lines, space before a colon, a repeated field of `_ONCE`, and an invalid length.
     """
     headers: dict[str, str] = {}
     for line in lines:

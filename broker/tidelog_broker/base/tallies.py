@@ -1,8 +1,8 @@
-"""Counters that cost an addition: what a publish counts, told to Prometheus when it asks.
+"""Cheap Prometheus metrics for hot paths: plain numbers that a scrape reads.
 
-prometheus_client's own metrics take a lock and check themselves at every step; five of them were a tenth of a
-one-record publish. These are plain numbers, written by the event loop's thread alone and read by the management
-port's: a scrape may see one of them a publish ahead of another, never a torn one.
+prometheus_client's own metrics take a lock and validate at every step, which would be a tenth of the cost of a small
+publish. These are written only by the event loop's thread and read by the management port's: a scrape may see one of
+them a publish ahead of another, but never a torn value.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tidelog_broker.base.node_gauges import read_beside_loop
 from tidelog_proto.names import INTERNAL_PREFIX
 
 LABEL_VALUES_MAX: Final = 1000
-"""Values of one label that clients choose, such as callers; further ones share `OTHER`."""
+"""Limit of the values of a label that clients choose, such as callers; further values share `OTHER`."""
 OTHER: Final = "(other)"
 
 
 class Tally:
-    """A number that only grows."""
+    """A number that only increases."""
 
     __slots__ = ("value",)
 
@@ -37,9 +37,10 @@ class Tally:
 
 
 class TallyCounter(Collector):
-    """Tallies under one name, one for each value of a label; without a label, one.
+    """Tallies under one metric name, one per value of a label; without a label, one.
 
-    The number of values is bounded: a long-running process would otherwise export every caller and topic it ever had.
+    The number of values is limited, since a long-running process would otherwise export every caller and topic it ever
+    had.
     """
 
     def __init__(self, name: str, text: str, registry: CollectorRegistry, *, label: str | None = None) -> None:
@@ -48,13 +49,13 @@ class TallyCounter(Collector):
         registry.register(self)
 
     def tally(self, label_value: str = "") -> Tally:
-        """Return the tally of a label's value, made at the first call; past the bound, that of all others."""
+        """Return the tally of a label value, creating it if necessary; beyond the limit, that of `OTHER`."""
         if label_value not in self._tallies and len(self._tallies) >= LABEL_VALUES_MAX:
             label_value = OTHER
         return self._tallies.setdefault(label_value, Tally())
 
     def collect(self) -> Iterator[Metric]:
-        """Tell Prometheus."""
+        """Yield the metric for a scrape."""
         family = CounterMetricFamily(self._name, self._text, labels=[self._label] if self._label else None)
         for label_value, tally in list(self._tallies.items()):
             family.add_metric([label_value] if self._label else [], tally.value)
@@ -72,12 +73,12 @@ class Durations(Collector):
         registry.register(self)
 
     def observe(self, seconds: float) -> None:
-        """Count one."""
+        """Record a duration."""
         self._counts[bisect_left(self._bounds_s, seconds)] += 1
         self._sum_s += seconds
 
     def collect(self) -> Iterator[Metric]:
-        """Tell Prometheus; buckets are cumulative there."""
+        """Yield the metric for a scrape, with cumulative buckets."""
         buckets: list[tuple[str, float]] = []
         total = 0
         for bound, count in zip([*map(str, self._bounds_s), "+Inf"], self._counts, strict=True):
@@ -87,7 +88,7 @@ class Durations(Collector):
 
 
 class PartitionFigures(NamedTuple):
-    """What is told of one partition."""
+    """The exported figures of one partition."""
 
     topic: str
     partition: int
@@ -98,9 +99,9 @@ class PartitionFigures(NamedTuple):
 
 
 class PartitionGauges(Collector):
-    """Gauges of open partitions, read when Prometheus asks: nothing is kept for one, and nothing kept current.
+    """Gauges of open partitions, computed at each scrape.
 
-    Past a bound partitions are omitted, the broker's own first, then the last by topic and number, so that each scrape
+    Partitions beyond a limit are omitted: internal ones first, then the last by topic and number, so that each scrape
     exports the same ones.
     """
 
@@ -108,15 +109,15 @@ class PartitionGauges(Collector):
         self._figures: Callable[[], Iterable[PartitionFigures]] = tuple
         self._partitions_max = 0
         self.omitted = 0
-        """How many were left out of the newest answer."""
+        """Number of partitions omitted from the last scrape."""
         registry.register(self)
 
     def watch(self, figures: Callable[[], Iterable[PartitionFigures]], partitions_max: int) -> None:
-        """Tell of at most so many of these from now on; `figures` is called by any thread."""
+        """Export up to `partitions_max` of these figures from now on; `figures` may be called on any thread."""
         self._figures, self._partitions_max = figures, partitions_max
 
     def collect(self) -> Iterator[Metric]:
-        """Tell Prometheus."""
+        """Yield the metrics for a scrape."""
         labels = ["topic", "partition"]
         watermark = GaugeMetricFamily("tidelog_high_watermark_offset", "End of the committed records", labels=labels)
         start = GaugeMetricFamily("tidelog_log_start_offset", "First readable offset", labels=labels)

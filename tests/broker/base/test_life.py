@@ -9,7 +9,7 @@ from tidelog_broker.base.life import NEXT, Life
 from tidelog_broker.base.management import State
 
 
-async def test_a_failed_disk_ends_the_node_with_a_code_of_its_own() -> None:
+async def test_failed_disk_stops_the_node_with_its_exit_code() -> None:
     life = Life()
     life.storage_failed("t/0", OSError("gone"))
     life.storage_failed("t/1", OSError("gone as well"))
@@ -19,7 +19,7 @@ async def test_a_failed_disk_ends_the_node_with_a_code_of_its_own() -> None:
         await life.asked_to_stop()
 
 
-async def test_who_gives_up_says_why_once() -> None:
+async def test_give_up_keeps_the_first_reason() -> None:
     life = Life()
     life.give_up("another process uses the node id")
     life.give_up("removed")
@@ -29,7 +29,7 @@ async def test_who_gives_up_says_why_once() -> None:
         await life.asked_to_stop()
 
 
-async def test_a_stop_that_is_asked_for_is_no_failure() -> None:
+async def test_requested_stop_is_not_a_failure() -> None:
     life = Life()
     life.ask_to_stop()
     life.ask_to_stop()
@@ -51,11 +51,11 @@ def in_state(state: State) -> Life:
 
 
 @pytest.mark.parametrize("state", NEXT)
-def test_a_state_is_followed_by_what_the_table_says_and_nothing_else(state: State) -> None:
+def test_only_listed_state_transitions_are_allowed(state: State) -> None:
     assert ("running" in NEXT[state]) == (state == "starting")
     life = in_state(state)
     if state in {"running", "stopping"}:
-        with pytest.raises(AssertionError, match=f"{state} is not followed by running"):
+        with pytest.raises(AssertionError, match=f"invalid transition from {state} to running"):
             life.running()
     else:
         life.running()
@@ -63,7 +63,7 @@ def test_a_state_is_followed_by_what_the_table_says_and_nothing_else(state: Stat
 
 
 @pytest.mark.parametrize("state", NEXT)
-def test_a_node_that_stops_refuses_requests_whatever_became_of_it(state: State) -> None:
+def test_stopping_flag_is_set_in_every_state(state: State) -> None:
     life = in_state(state)
     assert life.stopping == (state == "stopping")
     life.stop()
@@ -72,7 +72,7 @@ def test_a_node_that_stops_refuses_requests_whatever_became_of_it(state: State) 
 
 
 @pytest.mark.parametrize("state", NEXT)
-def test_any_state_may_end_in_failure(state: State) -> None:
+def test_any_state_may_fail(state: State) -> None:
     life = in_state(state)
     life.give_up("removed")
     assert life.health.state == "failed"

@@ -59,14 +59,14 @@ def get(path: str, *headers: str) -> bytes:
 
 
 @pytest.mark.parametrize("state", ["starting", "stopping", "failed"])
-def test_a_node_that_does_not_serve_is_not_ready(health: Health, state: State) -> None:
+def test_node_that_does_not_serve_is_not_ready(health: Health, state: State) -> None:
     health.state = state
     readiness = ask(health, get("/readyz"))
     assert (readiness.status, readiness.json()) == (503, {"status": state})
     assert ask(health, get("/livez")).status == 200
 
 
-def test_a_node_without_a_quorum_is_ready_and_says_what_it_lacks(health: Health, guarded: MetricsGuard) -> None:
+def test_node_without_a_quorum_is_ready_and_lists_partitions(health: Health, guarded: MetricsGuard) -> None:
     health.state = "running"
     health.no_quorum = [f"t/{number}" for number in range(30)]
     named = {"status": "running", "no_quorum": 30, "no_quorum_partitions": [f"t/{number}" for number in range(20)]}
@@ -82,7 +82,7 @@ def test_a_node_without_a_quorum_is_ready_and_says_what_it_lacks(health: Health,
         assert (answer.status, answer.json()) == (200, said)
 
 
-def test_metrics_are_for_those_whom_the_guard_lets_see_them(health: Health, guarded: MetricsGuard) -> None:
+def test_metrics_need_the_guards_permission(health: Health, guarded: MetricsGuard) -> None:
     metrics = NodeMetrics()
     metrics.throttled_seconds.labels("somebody").inc()
     shown = f"authorization: bearer {TOKEN}"
@@ -100,7 +100,7 @@ def test_metrics_are_for_those_whom_the_guard_lets_see_them(health: Health, guar
             assert ask(health, head.replace(b"/metrics", path), guarded).status == (200 if path == b"/livez" else 503)
 
 
-def test_a_page_is_what_the_asker_takes(health: Health) -> None:
+def test_metrics_format_follows_the_accept_header(health: Health) -> None:
     packed = ask(health, get("/metrics", "Accept-Encoding: gzip"))
     assert packed.headers["Content-Encoding"] == "gzip"
     assert b"tidelog_records_in_total" in gzip.decompress(packed.body)
@@ -115,7 +115,7 @@ def test_a_page_is_what_the_asker_takes(health: Health) -> None:
 
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics", "/else"])
-def test_every_answer_says_what_browsers_and_caches_may_do(health: Health, path: str) -> None:
+def test_every_answer_has_browser_headers(health: Health, path: str) -> None:
     for head in (get(path), b"no request\r\n\r\n"):
         headers = ask(health, head).headers
         assert headers["X-Content-Type-Options"] == "nosniff"
@@ -123,7 +123,7 @@ def test_every_answer_says_what_browsers_and_caches_may_do(health: Health, path:
         assert headers["Content-Security-Policy"] == "default-src 'none'; frame-ancestors 'none'"
 
 
-def test_a_page_whose_name_was_rebound_to_the_port_sees_no_names(health: Health, guarded: MetricsGuard) -> None:
+def test_rebound_host_name_is_refused(health: Health, guarded: MetricsGuard) -> None:
     health.state = "running"
     health.no_quorum = ["t/0"]
     names = HostNames(["log1.example"], "box.lan")
@@ -134,7 +134,7 @@ def test_a_page_whose_name_was_rebound_to_the_port_sees_no_names(health: Health,
 
     refused = asked("/metrics", "evil.example:7401")
     assert refused.status == 421
-    assert "not called 'evil.example:7401'" in refused.json()["status"]
+    assert "'evil.example:7401' is not a name of this node" in refused.json()["status"]
     assert "set management_token_file" in refused.json()["status"]
     assert asked("http://evil.example/metrics", "127.0.0.1").status == 421
     assert asked("/metrics", "").status == 421
@@ -147,7 +147,7 @@ def test_a_page_whose_name_was_rebound_to_the_port_sees_no_names(health: Health,
     assert ask(health, get("/metrics")).status == 200, "no browser leaves Host out"
 
 
-def test_other_methods_ask_for_health_and_not_for_metrics(health: Health) -> None:
+def test_metrics_accept_only_get_and_head(health: Health) -> None:
     for path in ("/livez", "/metrics"):
         head = ask(health, get(path).replace(b"GET", b"HEAD"))
         assert (head.status, head.body) == (200, b"")
@@ -186,5 +186,5 @@ def test_other_methods_ask_for_health_and_not_for_metrics(health: Health) -> Non
         (b"\r\n\r\n", 400),
     ],
 )
-def test_what_is_no_request_is_told_so(health: Health, head: bytes, status: int) -> None:
+def test_invalid_request_is_refused(health: Health, head: bytes, status: int) -> None:
     assert ask(health, head).status == status

@@ -9,7 +9,7 @@ from tidelog_broker.base.tallies import LABEL_VALUES_MAX, Durations, TallyCounte
 BOUNDS_S = (0.001, 0.5, 1.0)
 
 
-def test_tallies_of_a_label_are_apart_and_one_alone_has_none() -> None:
+def test_tallies_are_separate_per_label_value() -> None:
     registry = CollectorRegistry()
     kinds = TallyCounter("tidelog_asked", "Asked", registry, label="kind")
     kinds.tally("a").inc()
@@ -23,7 +23,7 @@ def test_tallies_of_a_label_are_apart_and_one_alone_has_none() -> None:
     assert "# TYPE tidelog_all_total counter" in text
 
 
-def test_values_of_a_label_are_bounded_and_the_rest_is_counted_together() -> None:
+def test_label_values_beyond_the_limit_share_a_tally() -> None:
     registry = CollectorRegistry()
     callers = TallyCounter("tidelog_held", "Held", registry, label="caller")
     for number in range(3 * LABEL_VALUES_MAX):
@@ -35,7 +35,7 @@ def test_values_of_a_label_are_bounded_and_the_rest_is_counted_together() -> Non
     assert f'tidelog_held_total{{caller="(other)"}} {float(4 * LABEL_VALUES_MAX)}' in text
 
 
-def test_durations_count_as_prometheus_own_histogram_does() -> None:
+def test_durations_equal_prometheus_histograms() -> None:
     mine, theirs = CollectorRegistry(), CollectorRegistry()
     ours = Durations("tidelog_s", "Seconds", mine, bounds_s=BOUNDS_S)
     reference = Histogram("tidelog_s", "Seconds", buckets=BOUNDS_S, registry=theirs)
