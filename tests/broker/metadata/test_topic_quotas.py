@@ -38,7 +38,7 @@ async def test_topics_and_partitions_count_for_their_creator(stand: Stand, key_f
         with pytest.raises(QuotaExceededError, match="3 more would exceed its quota of 5"):
             await ann.create_topic("b", partitions=3)
         await ann.create_topic("b", partitions=2)
-        with pytest.raises(QuotaExceededError, match="'ann' has made topics"):
+        with pytest.raises(QuotaExceededError, match="'ann' has created 2 topics"):
             await ann.create_topic("c")
         with pytest.raises(QuotaExceededError):
             await ben.alter_topic("a", partitions=4)

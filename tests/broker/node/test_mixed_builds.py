@@ -156,7 +156,7 @@ async def test_downgraded_node_without_features_stops_at_its_announcement(
     node = await founded.start("c")
     await founded.until(lambda: node.life.exit_code != 0, "it goes on")
     assert "node 'c'" in node.life.stop_reason
-    assert "topic.deduplicate, in use by the topic 't'" in node.life.stop_reason
+    assert "topic.deduplicate, in use by topic 't'" in node.life.stop_reason
 
 
 async def test_single_node_does_not_start_with_an_unsupported_feature(stand: Stand) -> None:
