@@ -55,7 +55,7 @@ async def http_get(url: SplitResult, *, tls: ssl.SSLContext, bytes_max: int, tim
     except TimeoutError:
         raise OSError(f"no complete answer within {timeout_s:g} s") from None
     try:
-        response = http.client.HTTPResponse(_Answered(answer))  # type: ignore[arg-type]  # it only uses makefile
+        response = http.client.HTTPResponse(_Answered(answer))  # type: ignore[arg-type]  # a stand-in for a socket
         response.begin()
         document = response.read(bytes_max + 1)
     except (http.client.HTTPException, ValueError) as error:
