@@ -16,7 +16,7 @@ from typing import Final
 
 from tidelog_broker.base.bootstrap import roles_named
 from tidelog_broker.base.config import NodeSettings
-from tidelog_broker.base.life import Life
+from tidelog_broker.base.lifecycle import Lifecycle
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.base.tasks import Tasks
@@ -42,12 +42,12 @@ from tidelog_broker.core.topics import (
 from tidelog_broker.groups.shards import GroupShards
 from tidelog_broker.metadata.audit_log import AuditLog
 from tidelog_broker.metadata.controller import Controller
-from tidelog_broker.metadata.description import Description
 from tidelog_broker.metadata.features import FEATURES, FeatureGate
 from tidelog_broker.metadata.internal_topics import internal_config
 from tidelog_broker.metadata.meta_freshness import MetaFreshness
 from tidelog_broker.metadata.node_security import NodeSecurity
 from tidelog_broker.metadata.state_log import MetaLog
+from tidelog_broker.metadata.topic_descriptions import TopicDescriptions
 from tidelog_broker.metadata.topic_quotas import TopicQuotas
 from tidelog_broker.partition.partitions import Partitions
 from tidelog_broker.partition.pass_watch import LastMove
@@ -111,7 +111,7 @@ class Broker:
         settings: NodeSettings,
         directory: NodeDir,
         *,
-        life: Life,
+        life: Lifecycle,
         nodes_changed: Callable[[], None],
         cluster: ClusterMaker,
         fs: FileSystem,
@@ -166,7 +166,7 @@ class Broker:
         self.partitions = self._make_partitions()
         self.waking = self._make_waking()
         self.routes = Routes(self.topics, self._local_route, self.route_news.changed)
-        self.description = Description(self.topics, self.partitions, self.routes, self.cluster)
+        self.description = TopicDescriptions(self.topics, self.partitions, self.routes, self.cluster)
         self.meta_log = self._make_meta_log(nodes_changed)
         self.meta_freshness = MetaFreshness(
             self.node_id,
@@ -571,7 +571,7 @@ async def open_broker(
     settings: NodeSettings,
     directory: NodeDir,
     *,
-    life: Life,
+    life: Lifecycle,
     nodes_changed: Callable[[], None] = lambda: None,
     cluster: ClusterMaker = Cluster,
     fs: FileSystem | None = None,

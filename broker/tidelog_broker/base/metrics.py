@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollecto
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from tidelog_broker.base.hot_path_metrics import LABEL_VALUES_MAX, OTHER, Durations, PartitionGauges, TallyCounter
 from tidelog_broker.base.node_gauges import GroupGauges, NodeGauges
-from tidelog_broker.base.tallies import LABEL_VALUES_MAX, OTHER, Durations, PartitionGauges, TallyCounter
 from tidelog_proto.standard_streams import dropped_writes
 
 _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

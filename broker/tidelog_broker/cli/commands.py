@@ -23,7 +23,7 @@ from tidelog_broker.base.descriptors import fitted
 from tidelog_broker.base.exposure import check_exposure
 from tidelog_broker.base.log_lines import LineFormatter, RepeatFilter
 from tidelog_broker.cli.log_commands import EXIT_USAGE, log_app
-from tidelog_broker.node.admitting import IdentityError
+from tidelog_broker.node.directory_admission import IdentityError
 from tidelog_broker.node.join import open_founding
 from tidelog_broker.node.node import Node
 from tidelog_broker.storage.io.errors import NodeDirError, OldCopyError

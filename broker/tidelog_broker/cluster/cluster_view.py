@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from tidelog_broker.cluster.backfill_pace import BackfillPace
+from tidelog_broker.cluster.backfill_rate import BackfillRate
 from tidelog_broker.core.membership.members import Members, MemberState
 from tidelog_broker.core.placement.placement import NodeEntry
 from tidelog_broker.core.placement.planning import (
@@ -81,7 +81,7 @@ class Cluster:
         self._topics = topics
         self._registry = nodes
         self._info = info
-        self._backfill_pace = BackfillPace(fill_bytes_per_s, lambda: 1000 * time.monotonic())
+        self._backfill_rate = BackfillRate(fill_bytes_per_s, lambda: 1000 * time.monotonic())
         self._random = random.Random()  # noqa: S311 - it spreads retries and protects nothing
         self._links: Links | None = None
         self.send: Sending = _send_to_nobody
@@ -145,7 +145,7 @@ class Cluster:
 
     def backfill_wait_ms(self, size_bytes: int) -> int:
         """Return how long to wait before a range of a sealed epoch is requested."""
-        return self._backfill_pace.wait_ms(size_bytes)
+        return self._backfill_rate.wait_ms(size_bytes)
 
     def random_ms(self, below_ms: int) -> int:
         """Return a random number, 0 <= n < below_ms."""
@@ -237,18 +237,18 @@ class Cluster:
         It is unknown if the address does not answer in time and gossip reports that start as alive: the node may be
         slow, or unreachable from here.
         """
-        answering = await self._who_answers(node_id, timeout_s=timeout_s)
+        answering = await self._running_incarnation(node_id, timeout_s=timeout_s)
         if answering is not None:
             return answering == incarnation
         member = self._members.get(node_id)
         return None if member is not None and member.is_live and member.incarnation == incarnation else False
 
-    async def _who_answers(self, node_id: str, *, timeout_s: float) -> int | None:
-        """Return the incarnation that answers at a node's address; see `Links.who_answers`."""
+    async def _running_incarnation(self, node_id: str, *, timeout_s: float) -> int | None:
+        """Return the incarnation that answers at a node's address; see `Links.running_incarnation`."""
         address = self.address(node_id)
         if self._links is None or address is None:
             return 0
-        return await self._links.who_answers(node_id, address, timeout_s=timeout_s)
+        return await self._links.running_incarnation(node_id, address, timeout_s=timeout_s)
 
     async def ask_lives(self, node_id: str, lives: pb.Lives, *, timeout_s: float) -> pb.LivesReply | None:
         """Send known lives to a node; return the later ones that it knows, None if it does not answer in time.

@@ -25,10 +25,10 @@ from tidelog_broker.core.groups.readers import GroupReader
 from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.core.security.permissions import Permissions
 from tidelog_broker.core.topics import PartitionKey, TopicRegistry
-from tidelog_broker.groups.coordinated import Coordinated
-from tidelog_broker.groups.departed import Departed
+from tidelog_broker.groups.coordinated_group import CoordinatedGroup
+from tidelog_broker.groups.departed_members import DepartedMembers
 from tidelog_broker.groups.descriptions import Descriptions
-from tidelog_broker.groups.sessions import Sessions, Who
+from tidelog_broker.groups.sessions import MemberKey, Sessions
 from tidelog_broker.groups.subscriptions import Subscriptions
 from tidelog_broker.metadata.state_log import OffsetsLog
 from tidelog_broker.partition.partition import Partition
@@ -122,9 +122,9 @@ class Coordinator:
         self._subscriptions = subscriptions
         self._holdings = holdings
         self._counted = (0, 0)
-        self._groups: dict[str, Coordinated] = {}
+        self._groups: dict[str, CoordinatedGroup] = {}
         self._sessions = Sessions()
-        self._departed = Departed()
+        self._departed = DepartedMembers()
         self._epoch: int | None = None
         """The epoch that this state belongs to; None while this node coordinates nothing."""
         self._prepared_in: int | None = None
@@ -181,7 +181,7 @@ class Coordinator:
         self.check_caller(asked.group, asked.member_id, reader)
         if asked.leave or asked.stopped:
             return await self._leave(asked)
-        who = Who(asked.group, asked.member_id)
+        who = MemberKey(asked.group, asked.member_id)
         known = self._sessions.reader(who)
         coordinated = self._join(asked, creator, reader) if asked.HasField("join") else self._groups.get(asked.group)
         member = None if coordinated is None else coordinated.group.member(asked.member_id)
@@ -220,7 +220,7 @@ class Coordinator:
         Raises:
             ProtocolError: MEMBER_FENCED: it belongs to another caller.
         """
-        known = self._sessions.reader(Who(group, member_id))
+        known = self._sessions.reader(MemberKey(group, member_id))
         if known is not None and known.principal != reader.principal:
             raise fenced(group)
 
@@ -273,9 +273,9 @@ class Coordinator:
 
     # -------------------------------------------------------------------------------------------- internals
 
-    def _join(self, asked: pb.GroupHeartbeat, creator: str, reader: GroupReader) -> Coordinated:
+    def _join(self, asked: pb.GroupHeartbeat, creator: str, reader: GroupReader) -> CoordinatedGroup:
         self._check_stays(asked.group)
-        who = Who(asked.group, asked.member_id)
+        who = MemberKey(asked.group, asked.member_id)
         if who in self._departed:
             raise fenced(asked.group)
         is_new = self.is_new(asked.group)
@@ -295,7 +295,7 @@ class Coordinator:
                 self._sessions.forget([who])
             self._drop_if_empty(coordinated.group)
             raise
-        self._sessions.forget(Who(asked.group, other) for other in replaced)
+        self._sessions.forget(MemberKey(asked.group, other) for other in replaced)
         self._metrics.members_fenced.inc(len(replaced))
         coordinated.removed(replaced)
         return coordinated
@@ -322,7 +322,7 @@ class Coordinator:
 
     async def _leave(self, asked: pb.GroupHeartbeat) -> pb.GroupHeartbeatReply:
         """Remove a member or, if its target is reserved for its successor, keep it for its session timeout."""
-        coordinated, who = self._groups.get(asked.group), Who(asked.group, asked.member_id)
+        coordinated, who = self._groups.get(asked.group), MemberKey(asked.group, asked.member_id)
         group = None if coordinated is None else coordinated.group
         is_known = group is not None and (group.stop if asked.stopped else group.remove)(asked.member_id)
         member = None if group is None else group.member(asked.member_id)
@@ -336,7 +336,7 @@ class Coordinator:
             await asyncio.shield(coordinated.settle())
         return pb.GroupHeartbeatReply(unchanged=True)
 
-    def _take_report(self, coordinated: Coordinated, asked: pb.GroupHeartbeat) -> None:
+    def _take_report(self, coordinated: CoordinatedGroup, asked: pb.GroupHeartbeat) -> None:
         group = coordinated.group
         group.note_loads(asked.member_id, {(load.topic_id, load.partition): load.bytes_per_s for load in asked.loads})
         group.report(asked.member_id, seen_revision=asked.seen_revision, held=keys_of(asked.held))
@@ -344,7 +344,7 @@ class Coordinator:
 
     def _hear(self, group: str, member_id: str, wish: pb.GroupWish) -> None:
         until = self._tasks.loop.time() + session_ms(wish) / 1000
-        self._sessions.heard(Who(group, member_id), until=until)
+        self._sessions.heard(MemberKey(group, member_id), until=until)
         if not self._ticking:
             self._ticking = True
             self._sessions.begin(self._tasks.loop.time())
@@ -378,7 +378,7 @@ class Coordinator:
         self._epoch = None
         groups, self._groups = self._groups, {}
         self._sessions = Sessions()
-        self._departed = Departed()
+        self._departed = DepartedMembers()
         self._count()
         for coordinated in groups.values():
             coordinated.fail(_elsewhere())
@@ -393,15 +393,15 @@ class Coordinator:
             raise _elsewhere()
         return self._epoch
 
-    def _coordinated(self, name: str) -> Coordinated:
+    def _coordinated(self, name: str) -> CoordinatedGroup:
         """Return a group with the state of the log; its records are appended in the current epoch or not at all."""
         epoch = self._epoch
         assert epoch is not None, "`ready` has returned"
         group = ConsumerGroup(
-            name, self._subscriptions.of, lambda member_id: self._sessions.reader(Who(name, member_id))
+            name, self._subscriptions.of, lambda member_id: self._sessions.reader(MemberKey(name, member_id))
         )
         group.restart(self._records.get(name))
-        return Coordinated(
+        return CoordinatedGroup(
             group,
             tasks=self._tasks,
             write=lambda record: self._write(record, epoch),
@@ -430,7 +430,7 @@ class Coordinator:
             self._drop_if_empty(group)
         for member_id in group.member_ids:
             member = group.member(member_id)
-            if member is not None and Who(group.name, member_id) not in self._sessions:
+            if member is not None and MemberKey(group.name, member_id) not in self._sessions:
                 self._hear(group.name, member_id, member.wish)
 
     async def _tick_on(self) -> None:
@@ -478,7 +478,7 @@ class Coordinator:
         self._metrics.groups.inc(self._counted[0] - groups)  # differences, since all partitions of `__offsets` share it
         self._metrics.members.inc(self._counted[1] - members)
 
-    def _expire(self, who: Who) -> None:
+    def _expire(self, who: MemberKey) -> None:
         coordinated = self._groups.get(who.group)
         if coordinated is None or not coordinated.group.remove(who.member_id):
             return

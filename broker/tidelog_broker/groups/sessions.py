@@ -15,7 +15,7 @@ GAP_S: Final = 1.0
 """A gap between two checks from which on the process is considered to have been stopped, and unable to hear members."""
 
 
-class Who(NamedTuple):
+class MemberKey(NamedTuple):
     """A member of a group."""
 
     group: str
@@ -26,44 +26,44 @@ class Sessions:
     """Deadlines by member. `expired` has to be called regularly; a gap between two calls extends all deadlines."""
 
     def __init__(self) -> None:
-        self._deadlines: dict[Who, float] = {}
-        self._readers: dict[Who, GroupReader] = {}
-        self._order: list[tuple[float, Who]] = []
+        self._deadlines: dict[MemberKey, float] = {}
+        self._readers: dict[MemberKey, GroupReader] = {}
+        self._order: list[tuple[float, MemberKey]] = []
         """A heap; an entry is valid if it matches `_deadlines`."""
         self._looked_at: float | None = None
 
     def __len__(self) -> int:
         return len(self._deadlines)
 
-    def __contains__(self, who: Who) -> bool:
+    def __contains__(self, who: MemberKey) -> bool:
         return who in self._deadlines
 
     def begin(self, now: float) -> None:
         """Start regular checks: the time before does not count as a gap."""
         self._looked_at = now
 
-    def heard(self, who: Who, *, until: float) -> None:
+    def heard(self, who: MemberKey, *, until: float) -> None:
         """Record a member's heartbeat; it may be silent until the deadline."""
         self._deadlines[who] = until
         heappush(self._order, (until, who))
         if len(self._order) > 2 * len(self._deadlines) + 64:
             self._order = sorted((deadline, each) for each, deadline in self._deadlines.items())
 
-    def reads_for(self, who: Who, reader: GroupReader) -> None:
+    def reads_for(self, who: MemberKey, reader: GroupReader) -> None:
         """Set the caller of a member."""
         self._readers[who] = reader
 
-    def reader(self, who: Who) -> GroupReader | None:
+    def reader(self, who: MemberKey) -> GroupReader | None:
         """Return the caller of a member; None before its first heartbeat."""
         return self._readers.get(who)
 
-    def forget(self, members: Iterable[Who]) -> None:
+    def forget(self, members: Iterable[MemberKey]) -> None:
         """Remove members."""
         for who in members:
             self._deadlines.pop(who, None)
             self._readers.pop(who, None)
 
-    def expired(self, now: float) -> list[Who]:
+    def expired(self, now: float) -> list[MemberKey]:
         """Return, once, the members whose session has timed out."""
         since = now if self._looked_at is None else self._looked_at
         self._looked_at = now
@@ -71,7 +71,7 @@ class Sessions:
             late = now - since
             self._deadlines = {who: deadline + late for who, deadline in self._deadlines.items()}
             self._order = sorted((deadline, who) for who, deadline in self._deadlines.items())
-        found: list[Who] = []
+        found: list[MemberKey] = []
         while self._order and self._order[0][0] <= now:
             deadline, who = heappop(self._order)
             if self._deadlines.get(who) == deadline:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidelog_broker.base.life import Life
+from tidelog_broker.base.lifecycle import Lifecycle
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.base.tasks import Tasks
@@ -17,9 +17,9 @@ from tidelog_broker.core.groups.positions import GroupBounds, GroupOffsets, Grou
 from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.core.security.permissions import Permissions
 from tidelog_broker.core.topics import OFFSETS_TOPIC_ID, PartitionKey, TopicRegistry
-from tidelog_broker.groups.claims import GroupClaims
 from tidelog_broker.groups.coordinator import Coordinator
 from tidelog_broker.groups.descriptions import Descriptions
+from tidelog_broker.groups.group_reservations import GroupReservations
 from tidelog_broker.groups.subscriptions import Subscriptions
 from tidelog_broker.metadata.state_log import OffsetsLog
 from tidelog_broker.partition.partitions import Partitions
@@ -67,10 +67,10 @@ class GroupShards:
         clock: SteadyClock,
         metrics: NodeMetrics,
         node_id: str,
-        life: Life,
+        life: Lifecycle,
         turns: Turns,
     ) -> None:
-        self.claims = GroupClaims()
+        self.claims = GroupReservations()
         self._tasks = tasks
         self._partitions = partitions
         self._topics = topics

@@ -11,7 +11,7 @@ from tidelog_broker.base.bootstrap import Bootstrap, load_bootstrap, open_direct
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.secret_file import read_secrets
 from tidelog_broker.base.tls import NodeTls
-from tidelog_broker.node.admitting import Founding
+from tidelog_broker.node.directory_admission import Founding
 from tidelog_broker.node.seeds import Seed, find_cluster
 from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.node.node_dir import NodeDir, is_new_dir

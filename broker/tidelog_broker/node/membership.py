@@ -30,7 +30,7 @@ from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.placement.registry import removal
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.metadata.internal_topics import meta_record
-from tidelog_broker.node.admitting import Admitting, Founding, own_record
+from tidelog_broker.node.directory_admission import DirectoryAdmission, Founding, own_record
 from tidelog_broker.server.forwarding import ask_owner
 from tidelog_broker.storage.io.errors import OldCopyError
 from tidelog_broker.wire.links import Address, Links
@@ -68,7 +68,7 @@ class Membership:
         self._links: Links | None = None
         self._gossip: Gossip | None = None
         self._look_soon = False
-        self._admitting: Admitting | None = None
+        self._admission: DirectoryAdmission | None = None
         self._doubting: asyncio.Task[None] | None = None
         self._exchanged: set[str] = set()
         """The linked nodes that have been sent all known lives."""
@@ -123,18 +123,20 @@ class Membership:
             lives=broker.lives,
         )
         broker.cluster.use_links(self._links)
-        self._admitting = Admitting(broker, founding, self._links, gossip_port=self._gossip_port, look=self._look)
+        self._admission = DirectoryAdmission(
+            broker, founding, self._links, gossip_port=self._gossip_port, look=self._look
+        )
         self._doubting = broker.tasks.spawn(self._watch_doubt(), "waiting for the withdrawal of a start elsewhere")
         self._look()
 
     async def admit(self) -> None:
-        """Wait until the cluster has assigned this data directory to this node's id; see `admitting`.
+        """Wait until the cluster has assigned this data directory to this node's id; see `directory_admission`.
 
         Raises:
             IdentityError: it refuses.
         """
-        assert self._admitting is not None
-        await self._admitting.admit()
+        assert self._admission is not None
+        await self._admission.admit()
 
     async def register(self) -> None:
         """Wait until every reachable node has durably stored this start, after which this node may take part.
@@ -149,7 +151,7 @@ class Membership:
         """
         broker, links = self._broker, self._links
         assert links is not None
-        assert self._admitting is not None
+        assert self._admission is not None
         assert self._doubting is not None
         began_s = broker.loop.time()
         are_features_checked = False
@@ -171,7 +173,7 @@ class Membership:
             if is_over or (not unheard and all(map(links.is_absent, missing)) and waited_s >= REGISTER_S_MIN):
                 if are_features_checked:
                     break  # no await between the checks above and `take_part`
-                await self._admitting.check_features()
+                await self._admission.check_features()
                 are_features_checked = True
                 continue
             await asyncio.sleep(REGISTER_LOOK_S)
@@ -242,8 +244,8 @@ class Membership:
         broker.tasks.spawn(broker.lives.run(broker.cluster), "advancing and sending lives")
         broker.tasks.spawn(self._watch_connections(), "watching connections")
         broker.tasks.spawn(self._follow_secrets(), "following the cluster's secret")
-        assert self._admitting is not None
-        broker.tasks.spawn(self._admitting.keep_bound(), "binding this directory at other founders")
+        assert self._admission is not None
+        broker.tasks.spawn(self._admission.keep_bound(), "binding this directory at other founders")
         self.look_soon()
 
     async def _follow_secrets(self) -> None:

@@ -19,21 +19,21 @@ from collections.abc import Collection
 from typing import Final
 
 from tidelog_broker.base.config import NodeSettings
-from tidelog_broker.base.life import Life
-from tidelog_broker.base.management import Answers
+from tidelog_broker.base.lifecycle import Lifecycle
+from tidelog_broker.base.management_answers import Answers
 from tidelog_broker.base.metrics_guard import MetricsGuard
 from tidelog_broker.broker import Broker, ClusterMaker, open_broker
 from tidelog_broker.cluster.cluster_view import Cluster
-from tidelog_broker.groups.expiry import Expiry
-from tidelog_broker.groups.loading import GroupLoading
+from tidelog_broker.groups.group_expiry import GroupExpiry
+from tidelog_broker.groups.group_loading import GroupLoading
 from tidelog_broker.metadata.features import FEATURES
-from tidelog_broker.node import reboot_note
-from tidelog_broker.node.admitting import Founding
+from tidelog_broker.node import reboot_mark
+from tidelog_broker.node.directory_admission import Founding
 from tidelog_broker.node.disk_log import DiskLog
 from tidelog_broker.node.graceful_stop import hand_over
 from tidelog_broker.node.membership import Membership
 from tidelog_broker.node.meta_follower import MetaFollower, keep_routes
-from tidelog_broker.node.scraped_figures import watch_figures
+from tidelog_broker.node.metrics_sources import watch_figures
 from tidelog_broker.partition.history_watch import HistoryWatch
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.scrubber import Scrubber
@@ -94,7 +94,7 @@ class Node:
         self.settings = settings
         self.dir = directory
         self.node_id, self.incarnation = directory.node_id, directory.incarnation
-        self.life = Life()
+        self.life = Lifecycle()
         self.management_port = 0
         self.membership: Membership | None = None
         self._founding = founding
@@ -160,9 +160,9 @@ class Node:
         )
         self.life.running()
 
-    def _expiry(self) -> Expiry:
+    def _expiry(self) -> GroupExpiry:
         broker = self.broker
-        return Expiry(broker.groups, clock=broker.clock, retention_ms=self.settings.group_retention_ms)
+        return GroupExpiry(broker.groups, clock=broker.clock, retention_ms=self.settings.group_retention_ms)
 
     async def _recover(self) -> None:
         await self.broker.recover()
@@ -216,7 +216,7 @@ class Node:
         await broker.partitions.open_unsynced()
         if broker.cluster.is_alone:
             broker.tell_of_lost_tails()
-        await reboot_note.note_reboot(self.dir, broker.disk.fs, broker.threads.io, broker.partitions.noted)
+        await reboot_mark.clear_reboot_mark(self.dir, broker.disk.fs, broker.threads.io, broker.partitions.noted)
 
     def _start_management(self) -> None:
         broker, tls = self.broker, self.broker.tls
@@ -313,7 +313,7 @@ class Node:
             refused = sum(partition.pipeline.full_refusals for partition in broker.partitions.all())
             disk_log.look(is_full=health.disk_full, refused=refused)
             broker.metrics.in_flight_bytes.set(broker.bounds.budget.in_flight_bytes)
-            broker.metrics.outgoing_bytes.set(broker.bounds.outgoing.total_bytes)
+            broker.metrics.outgoing_bytes.set(broker.bounds.send_budget.total_bytes)
             broker.metrics.clock_held.set(broker.clock.is_held)
             broker.metrics.ring_bytes.set(broker.rings.size_bytes)
             broker.metrics.deduplication_bytes.set(broker.contents.in_flight_bytes)

@@ -20,8 +20,8 @@ from tidelog_broker.core.security.registry import ADMIN_BY_RECORD, KEY, USER
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.security.tickets import refused
 from tidelog_broker.groups.subscriptions import TOPICS_MAX
-from tidelog_broker.server.audited import AUDITED, follow_act, refusal_of
-from tidelog_broker.server.on_behalf import OnBehalf
+from tidelog_broker.server.audited_requests import AUDITED, follow_act, refusal_of
+from tidelog_broker.server.gateway_tickets import GatewayTickets
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -191,14 +191,14 @@ class AccessChecks:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._handed_on: dict[bytes, Session] = {}
-        self._on_behalf = OnBehalf(broker, self._session_of, partial(why_over, broker))
+        self._on_behalf = GatewayTickets(broker, self._session_of, partial(end_reason, broker))
 
     def check(self, kind: str, request: Request) -> None:
         """Determine the caller of a request and check its permission.
 
         Raises:
             ProtocolError: FORBIDDEN; UNAUTHENTICATED if the caller's identity is no longer valid; INVALID_REQUEST if a
-                client names another caller; for a request with a ticket see `OnBehalf.session`.
+                client names another caller; for a request with a ticket see `GatewayTickets.session`.
         """
         envelope, connection = request.envelope, request.connection
         if envelope.HasField("caller"):
@@ -237,7 +237,7 @@ class AccessChecks:
             raise
 
     def _standing(self, session: Session) -> Session:
-        over = _record_over(self._broker, session)
+        over = _recorded_end(self._broker, session)
         if over:
             raise ProtocolError(pb.UNAUTHENTICATED, over)
         return session
@@ -259,13 +259,13 @@ class AccessChecks:
         return session
 
 
-def why_over(broker: Broker, session: Session) -> str:
+def end_reason(broker: Broker, session: Session) -> str:
     """Return why a session is no longer valid at the node where it began; "" if it is valid."""
-    return broker.security.ended_because(session.identity) or _record_over(broker, session)
+    return broker.security.ended_because(session.identity) or _recorded_end(broker, session)
 
 
-def _record_over(broker: Broker, session: Session) -> str:
-    """Return `why_over` without checks of local files, which may differ between nodes for a while."""
+def _recorded_end(broker: Broker, session: Session) -> str:
+    """Return `end_reason` without checks of local files, which may differ between nodes for a while."""
     if session.expired(time.time_ns() // 1000):
         return "the credentials have expired"
     if session.identity:
@@ -293,7 +293,7 @@ def check_entry(broker: Broker, kind: str, request: Request, operation: pb.Opera
     """
     if request.session is None:
         return
-    if _gateway_of(request) and (over := why_over(broker, request.session)):  # without a gateway the connection ends
+    if _gateway_of(request) and (over := end_reason(broker, request.session)):  # without a gateway the connection ends
         raise refused(over)
     try:
         check_topic_id(broker, request.session, operation, topic_id)
@@ -310,7 +310,7 @@ def count_refusal(broker: Broker, kind: str, request: Request, error: ProtocolEr
         broker.audit.refused(kind, request.session, error, refusal_of(error, request))
 
 
-def judged(session: Session | None, asked: pb.AccessTest, broker: Broker) -> pb.AccessTestReply:
+def evaluate_access(session: Session | None, asked: pb.AccessTest, broker: Broker) -> pb.AccessTestReply:
     """Return whether a principal has a permission, and why.
 
     Raises:

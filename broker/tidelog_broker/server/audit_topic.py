@@ -20,7 +20,7 @@ from tidelog_broker.core.topics import META_KEY, PartitionKey
 from tidelog_broker.metadata.internal_topics import INTERNAL_SEGMENT_BYTES
 from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_broker.server.forwarding import ask_owner
-from tidelog_broker.server.hearing import heard
+from tidelog_broker.server.propagation import wait_until_applied
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import columns_of, encode_batch
 from tidelog_proto.errors import NATURE, ProtocolError
@@ -152,7 +152,7 @@ class AuditTopic:
 
             asked = pb.Envelope(topic_create=pb.TopicCreate(name=AUDIT_TOPIC, config=config))
             await ask_owner(broker, META_KEY, asked, local)
-            await heard(lambda: broker.topics.exists(AUDIT_TOPIC))
+            await wait_until_applied(lambda: broker.topics.exists(AUDIT_TOPIC))
         if not broker.topics.exists(AUDIT_TOPIC):
             raise ProtocolError(pb.EPOCH_CHANGING, f"{AUDIT_TOPIC} is not known at this node yet")
         return broker.topics.named(AUDIT_TOPIC).topic_id, 0

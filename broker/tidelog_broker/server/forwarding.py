@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.server.session_end import told
-from tidelog_broker.wire.callers import hand_on
+from tidelog_broker.wire.caller_forwarding import with_caller
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -55,7 +55,7 @@ async def at_owner(
             QUORUM_LOST if there is none until nodes return.
     """
     if request.connection.peer_id is None:
-        return await ask_owner(broker, key, hand_on(request, request.envelope), local, timeout_s=timeout_s)
+        return await ask_owner(broker, key, with_caller(request, request.envelope), local, timeout_s=timeout_s)
     if broker.routes.owner(key) in {broker.node_id, ""}:
         return await local(request.envelope)
     raise not_owner(broker, key)
@@ -245,7 +245,7 @@ class Forwarded:
             try:
                 answer = self._broker.cluster.request(
                     owner,
-                    hand_on(self._request, pb.Envelope(publish=publish)),
+                    with_caller(self._request, pb.Envelope(publish=publish)),
                     [batch.data for batch in batches],
                     timeout_s=self._timeout_s,
                 )

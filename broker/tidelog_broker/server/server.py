@@ -21,7 +21,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from tidelog_broker.broker import SOFTWARE, Broker
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
 from tidelog_broker.core.request_costs import COSTS
-from tidelog_broker.server.access import AccessChecks, why_over
+from tidelog_broker.server.access import AccessChecks, end_reason
+from tidelog_broker.server.gateway_tickets import charge
 from tidelog_broker.server.handlers import (
     cluster,
     commit,
@@ -39,11 +40,10 @@ from tidelog_broker.server.handlers import (
     subscribe,
     topics,
 )
-from tidelog_broker.server.on_behalf import charge
 from tidelog_broker.server.session_end import told
 from tidelog_broker.wire.connection import Connection, Request
+from tidelog_broker.wire.read_turns import ReadTurns
 from tidelog_broker.wire.request_work import begin_work
-from tidelog_broker.wire.rounds import Rounds
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.addresses import counted_address
 from tidelog_proto.errors import ProtocolError
@@ -125,10 +125,10 @@ class Server:
         self.settings = broker.settings
         self.metrics = broker.metrics
         self.budget = broker.bounds.budget
-        self.arriving = broker.bounds.arriving
-        self.outgoing = broker.bounds.outgoing
+        self.slow_senders = broker.bounds.slow_senders
+        self.send_budget = broker.bounds.send_budget
         self.idle_poll = broker.idle_poll
-        self.rounds = Rounds()
+        self.read_turns = ReadTurns()
         self.connections: set[Connection] = set()
         self._strangers = Strangers(self.settings.strangers_max)
         self._listener: asyncio.Server | None = None
@@ -251,7 +251,7 @@ class Server:
             session = connection.session
             if session is None:
                 continue
-            over = why_over(self.broker, session)
+            over = end_reason(self.broker, session)
             if over:
                 connection.abort(ProtocolError(pb.UNAUTHENTICATED, over))
                 continue

@@ -24,8 +24,8 @@ from typing import Final, Protocol
 
 from tidelog_broker.core.security.quotas import Limits
 from tidelog_broker.core.token_bucket import TokenBucket
-from tidelog_broker.wire.gate import NEVER, Gate, Waiter
-from tidelog_broker.wire.rounds import Turn
+from tidelog_broker.wire.read_turns import ReadTurn
+from tidelog_broker.wire.throttle_queue import NEVER, ThrottleQueue, Waiter
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -102,8 +102,8 @@ class Account:
         """Whether any of its connections is waiting to be read."""
         self.throttled_s = 0.0
         """Total time that its connections and fetches were throttled."""
-        self.turn = Turn()
-        """The turn of all its connections together; see `rounds`."""
+        self.turn = ReadTurn()
+        """The turn of all its connections together; see `read_turns`."""
         self.reading = asyncio.Lock()
         """Held by the one fetch of this account that reads."""
         self.users = 0
@@ -116,8 +116,8 @@ class Account:
         self._produce: TokenBucket | None = None
         self._consume: TokenBucket | None = None
         self._requests: TokenBucket | None = None
-        self._incoming: Gate[Client] = Gate(self._incoming_wait_s, self._read_on)
-        self._outgoing: Gate[Client] = Gate(self._consume_debt_s, self._send_on)
+        self._incoming: ThrottleQueue[Client] = ThrottleQueue(self._incoming_wait_s, self._read_on)
+        self._outgoing: ThrottleQueue[Client] = ThrottleQueue(self._consume_debt_s, self._send_on)
         self.refresh()
 
     # --- limits ------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class Account:
         self._waited(waited_s)
         client.read_on()
 
-    # --- requests over a connection that callers share (see `shares`) ------------------------------------
+    # --- requests over a connection that callers share (see `caller_shares`) ------------------------------------
 
     def is_filled_by(self, size_bytes: int) -> bool:
         """Return whether one more request would exceed the in-flight limit; a single request never does."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tidelog_broker.base.config import NodeSettings
-from tidelog_broker.wire.arriving import Arriving
 from tidelog_broker.wire.budget import Budget
-from tidelog_broker.wire.outgoing import Outgoing
+from tidelog_broker.wire.send_budget import SendBudget
+from tidelog_broker.wire.slow_senders import SlowSenders
 from tidelog_proto.turns import Turns
 
 
@@ -15,10 +15,10 @@ class ConnectionBounds:
     def __init__(self, settings: NodeSettings) -> None:
         self.budget = Budget(settings.node_in_flight_bytes)
         """Attachments and large envelopes of requests in progress, all connections together."""
-        self.arriving = Arriving(self.budget)
+        self.slow_senders = SlowSenders(self.budget)
         self.peers_budget = Budget(settings.peers_in_flight_bytes)
-        """Batches from other nodes that are arriving or not yet written, all nodes together."""
-        self.outgoing = Outgoing(
+        """Batches from other nodes that are slow_senders or not yet written, all nodes together."""
+        self.send_budget = SendBudget(
             bytes_max=settings.node_outgoing_bytes,
             connection_bytes_max=settings.connection_outgoing_bytes,
             stall_ms=settings.write_stall_ms,

@@ -4,8 +4,8 @@
   limit a request with an attachment is declined before memory is allocated, and one with a large envelope before it is
   queued, with a retriable OVERLOADED. Clients that announce large frames and stop sending are closed then.
 - Unsent replies: at the limit nothing more is read from the client or pushed to it, and a client that takes nothing
-  for `write_stall_ms` is closed; the unsent bytes of all clients together are limited too (`outgoing`).
-- Read turns: a caller that has sent much waits for its next turn, so that other callers do not wait (`rounds`).
+  for `write_stall_ms` is closed; the unsent bytes of all clients together are limited too (`send_budget`).
+- Read turns: a caller that has sent much waits for its next turn, so that other callers do not wait (`read_turns`).
 - Quotas: usage is counted in the client's account, which may pause the connection (`account`).
 - HELLO has to be the first request, within `hello_timeout_ms` and in a small frame.
 
@@ -30,16 +30,16 @@ from tidelog_broker.core.security.login import Login
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.wire.account import Account
 from tidelog_broker.wire.budget import SMALL_ENVELOPE_BYTES, overloaded
-from tidelog_broker.wire.coming import Coming
+from tidelog_broker.wire.caller_shares import CallerShares
 from tidelog_broker.wire.connection_host import ConnectionHost
+from tidelog_broker.wire.frame_admission import FrameAdmission
 from tidelog_broker.wire.inbox import Inbox
-from tidelog_broker.wire.outgoing import Backlog
-from tidelog_broker.wire.pushing import Pushing
+from tidelog_broker.wire.read_turns import ENVELOPE_WEIGHT, REQUEST_BYTES, ReadTurn
 from tidelog_broker.wire.request_work import Rest, end_work
-from tidelog_broker.wire.rounds import ENVELOPE_WEIGHT, REQUEST_BYTES, Turn
-from tidelog_broker.wire.shares import Shares
+from tidelog_broker.wire.send_budget import SendBacklog
 from tidelog_broker.wire.sockets import sends_no_more, tune
 from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
+from tidelog_broker.wire.subscription_pump import SubscriptionPump
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.certificate_names import names_in
 from tidelog_proto.errors import ProtocolError
@@ -118,7 +118,7 @@ class Request:
 class Connection(asyncio.BufferedProtocol):
     """A connection of a client or a node. The server makes one per accepted socket."""
 
-    shares: Shares | None = None
+    shares: CallerShares | None = None
     """Set once a gateway has sent a request for one of its callers."""
 
     def __init__(self, server: ConnectionHost) -> None:
@@ -137,8 +137,8 @@ class Connection(asyncio.BufferedProtocol):
         """The same account if it has rate quotas."""
         self._held = False
         """Whether its account has paused it."""
-        self._own_turn = Turn()
-        """Read turn while it has no account; see `rounds`."""
+        self._own_turn = ReadTurn()
+        """Read turn while it has no account; see `read_turns`."""
         self._awaits_turn = self._has_begun = False
         """Whether it waits for its caller's turn; whether a frame has begun in the data that is being parsed."""
         self._received: Iterator[Frame] | None = None
@@ -149,10 +149,10 @@ class Connection(asyncio.BufferedProtocol):
         """Set while another node has to prove its identity."""
         self.inbox: Inbox | None = None
         """Set once another node has proven its identity."""
-        self.backlog = Backlog(server.outgoing, self)
+        self.backlog = SendBacklog(server.send_budget, self)
         """Bytes that are waiting to be sent."""
         self._stall_watch: StallWatch | None = None
-        self.pumps: dict[int, Pushing] = {}
+        self.pumps: dict[int, SubscriptionPump] = {}
         self.followed = 0
         """Partitions that its subscriptions follow."""
         self.closed_listeners: set[Callable[[], None]] = set()
@@ -170,7 +170,7 @@ class Connection(asyncio.BufferedProtocol):
         """Event-loop time of its unanswered requests, in microseconds."""
         self._requests = 0
         self._requests_max = server.settings.requests_in_flight
-        self._coming = Coming(server.budget, server.arriving, self._arrived_bytes, self._sends_too_slowly)
+        self._admission = FrameAdmission(server.budget, server.slow_senders, self._arrived_bytes, self._close_slow)
         self._has_room = asyncio.Event()
         self._keeps_up = self._reading = True
         self._hello_timer: asyncio.TimerHandle | None = None
@@ -180,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register the connection; the server closes one if the limit is exceeded."""
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=self.server.outgoing.connection_bytes_max)
+        self._transport.set_write_buffer_limits(high=self.server.send_budget.connection_bytes_max)
         loop = asyncio.get_running_loop()
         self._hello_timer = loop.call_later(self.server.settings.hello_timeout_ms / 1000, self._hello_is_late)
         self.server.opened(self)
@@ -251,8 +251,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if nbytes:
             self._idle_poll.waits(nbytes)
-        if self._coming.size_bytes is not None and self.inbox is None:
-            self._coming.watch()
+        if self._admission.size_bytes is not None and self.inbox is None:
+            self._admission.watch()
         if self._held or self._requests >= self._requests_max or self._in_flight_bytes >= self._in_flight_bytes_max:
             self._balance_reading()
 
@@ -262,10 +262,10 @@ class Connection(asyncio.BufferedProtocol):
         if self.inbox is not None and frame.envelope.correlation_id == 0:
             self.inbox.take(frame)
         else:
-            self.server.dispatch(Request(self, frame, self._coming.whole()))
+            self.server.dispatch(Request(self, frame, self._admission.whole()))
 
     def pause_writing(self) -> None:
-        """Reduce reading: the client is slow to read. Not every asyncio release calls this; see `outgoing`."""
+        """Reduce reading: the client is slow to read. Not every asyncio release calls this; see `send_budget`."""
         self.backlog.look()
 
     def resume_writing(self) -> None:
@@ -282,7 +282,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def changed(self) -> None:
         """Stop reading from a client that does not read its answers; resume when it has caught up."""
-        mark_bytes = self.server.outgoing.connection_bytes_max
+        mark_bytes = self.server.send_budget.connection_bytes_max
         keeps_up = self.backlog.unsent_bytes <= (mark_bytes if self._keeps_up else mark_bytes // 4)
         if keeps_up != self._keeps_up:
             self._keeps_up = keeps_up
@@ -305,24 +305,24 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     @property
-    def _turn(self) -> Turn:
+    def _turn(self) -> ReadTurn:
         return self._own_turn if self.account is None else self.account.turn
 
     def took(self, size_bytes: int) -> None:
         """Count weighted bytes in its caller's read turn."""
-        self.server.rounds.took(self._turn, size_bytes)
+        self.server.read_turns.took(self._turn, size_bytes)
 
     def _await_turn(self, frames: Iterator[Frame]) -> None:
         """Pause reading and keep the parsed frames until the caller's next turn."""
         self._received = frames
         self._awaits_turn = True
-        self.server.rounds.wait(self._turn, self)
+        self.server.read_turns.wait(self._turn, self)
         self._balance_reading()
 
     def take_turn(self) -> None:
         """Continue in a new turn."""
         if not self.rest.is_done(self._turn):  # also while it is held: a request that has begun is answered
-            self.server.rounds.wait(self._turn, self)
+            self.server.read_turns.wait(self._turn, self)
             return
         self._awaits_turn = False
         self._go_on()
@@ -339,7 +339,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None and sends_no_more(self._transport.get_extra_info("socket")):
             self.cut_off()
 
-    def take_too_little(self, stalled_s: float) -> None:
+    def close_stalled(self, stalled_s: float) -> None:
         """Close the connection: the client has read nothing for too long."""
         if self._transport is not None:
             log.info("closing client %r: it has read nothing for %.1f s", self.client_id, stalled_s)
@@ -351,7 +351,7 @@ class Connection(asyncio.BufferedProtocol):
     def _arrived_bytes(self) -> int:
         return self._receiver.arrived_bytes
 
-    def _sends_too_slowly(self, size_bytes: int, come_bytes: int) -> None:
+    def _close_slow(self, size_bytes: int, come_bytes: int) -> None:
         progress = f"{come_bytes} of {size_bytes} bytes received"
         log.info("closing slow client %r: %s, and the request budget is exhausted", self.client_id, progress)
         self.server.metrics.stalled.inc()
@@ -360,7 +360,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _forget_coming(self) -> None:
         """Release the bytes of a frame that will not be completed."""
-        size_bytes = self._coming.forget()
+        size_bytes = self._admission.forget()
         if size_bytes is not None:
             self._give_back(size_bytes)
 
@@ -370,7 +370,7 @@ class Connection(asyncio.BufferedProtocol):
         Raises:
             ProtocolError: OVERLOADED, too many large envelopes exceed the budget.
         """
-        if self.inbox is None and not self._coming.gather(size_bytes):
+        if self.inbox is None and not self._admission.gather(size_bytes):
             self.server.metrics.declined.inc()
             raise overloaded()
 
@@ -535,7 +535,7 @@ class Connection(asyncio.BufferedProtocol):
         return is_admitted
 
     def _let_in(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
-        self._coming.gathered()
+        self._admission.gathered()
         size_bytes = attachment_bytes
         if self._receiver.envelope_bytes > SMALL_ENVELOPE_BYTES:
             size_bytes += self._receiver.envelope_bytes
@@ -548,13 +548,13 @@ class Connection(asyncio.BufferedProtocol):
             full = False
             if self.meter is not None:
                 self.meter.came(self, size_bytes)
-        if full or not self._coming.has_room_for(size_bytes):
+        if full or not self._admission.has_room_for(size_bytes):
             self.server.metrics.declined.inc()
             self.send(pb.Envelope(correlation_id=envelope.correlation_id, error=overloaded().to_message()))
             return False
         self._requests += 1
         self._in_flight_bytes += size_bytes
-        self._coming.size_bytes = size_bytes
+        self._admission.size_bytes = size_bytes
         account = self.account
         if account is not None:
             account.in_flight_bytes += size_bytes
@@ -583,7 +583,7 @@ class Connection(asyncio.BufferedProtocol):
             self._requests < self._requests_max and self._in_flight_bytes < self._in_flight_bytes_max
         )
         may_go_on = has_room and not self._held and not self._awaits_turn
-        is_coming = self._coming.size_bytes is not None and self._received is None
+        is_coming = self._admission.size_bytes is not None and self._received is None
         wanted = self._keeps_up and (may_go_on or is_coming)
         if wanted != self._reading:
             self._reading = wanted

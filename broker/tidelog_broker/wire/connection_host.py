@@ -6,10 +6,10 @@ from typing import Any, Protocol
 
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.metrics import NodeMetrics
-from tidelog_broker.wire.arriving import Arriving
 from tidelog_broker.wire.budget import Budget
-from tidelog_broker.wire.outgoing import Outgoing
-from tidelog_broker.wire.rounds import Rounds
+from tidelog_broker.wire.read_turns import ReadTurns
+from tidelog_broker.wire.send_budget import SendBudget
+from tidelog_broker.wire.slow_senders import SlowSenders
 from tidelog_proto.idle_poll import IdlePoll
 
 Connection = Any
@@ -23,9 +23,9 @@ class ConnectionHost(Protocol):
     settings: NodeSettings
     metrics: NodeMetrics
     budget: Budget
-    arriving: Arriving
-    outgoing: Outgoing
-    rounds: Rounds
+    slow_senders: SlowSenders
+    send_budget: SendBudget
+    read_turns: ReadTurns
 
     @property
     def idle_poll(self) -> IdlePoll:

@@ -137,7 +137,7 @@ class Link(asyncio.BufferedProtocol):
         self._receiver.frame_bytes_max = FRAME_BYTES_MAX
         return incarnation
 
-    async def who_answers(self, own: Identity, *, called: str, timeout_s: float) -> int:
+    async def running_incarnation(self, own: Identity, *, called: str, timeout_s: float) -> int:
         """Return the proven incarnation of the node that answers; the connection is not usable for anything else.
 
         Raises:

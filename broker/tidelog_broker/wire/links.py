@@ -181,7 +181,7 @@ class Links:
         finally:
             link.close("request answered")
 
-    async def who_answers(self, node_id: str, address: Address, *, timeout_s: float) -> int | None:
+    async def running_incarnation(self, node_id: str, address: Address, *, timeout_s: float) -> int | None:
         """Return the incarnation of the node that currently answers at its address.
 
         0 if the node does not run there: the port is closed, or another node answers. None if that is unknown: no node
@@ -191,7 +191,7 @@ class Links:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._call(link, address)
-                return await link.who_answers(self._identity, called=node_id, timeout_s=timeout_s)
+                return await link.running_incarnation(self._identity, called=node_id, timeout_s=timeout_s)
         except ConnectionRefusedError:
             return 0
         except ProtocolError as error:

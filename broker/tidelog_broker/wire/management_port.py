@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple, cast
 
-from tidelog_broker.base.management import Answers, refusal
+from tidelog_broker.base.management_answers import Answers, refusal
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_proto.addresses import counted_address
 from tidelog_proto.limits import KIB

@@ -1,7 +1,7 @@
 """Charging of a request's event-loop time to its caller, from its start until it is answered.
 
 A request whose parts must be processed in order of arrival, before any later request, does not run in a task but as
-the `Rest` of its connection: piece by piece, in its caller's read turns (`rounds`).
+the `Rest` of its connection: piece by piece, in its caller's read turns (`read_turns`).
 
 While the unanswered requests of a caller cost one second together (`account.WORK_US_MAX`), nothing more is read from
 its connections. For a gateway's caller, which shares its connection with others, further requests are refused.
@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from tidelog_broker.wire.account import Account, Client
-from tidelog_broker.wire.rounds import WORK_BYTES_PER_US, Turn
-from tidelog_broker.wire.shares import busy
+from tidelog_broker.wire.caller_shares import busy
+from tidelog_broker.wire.read_turns import WORK_BYTES_PER_US, ReadTurn
 
 
 class Divided(Protocol):
@@ -40,7 +40,7 @@ class Rest:
         assert self._request is None, "a request was dispatched before the previous one was done"
         self._request = request
 
-    def is_done(self, turn: Turn) -> bool:
+    def is_done(self, turn: ReadTurn) -> bool:
         """Process pieces until the caller's turn is over; return whether nothing is left."""
         while self._request is not None:
             if turn.is_over:

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog_broker.core.groups.readers import ANYBODY
-from tidelog_broker.groups.sessions import GAP_S, Sessions, Who
+from tidelog_broker.groups.sessions import GAP_S, MemberKey, Sessions
 
-ADA, BOB = Who("g", "ada"), Who("g", "bob")
+ADA, BOB = MemberKey("g", "ada"), MemberKey("g", "bob")
 
 
 def watched(now: float = 0.0) -> Sessions:
@@ -17,9 +17,9 @@ def watched(now: float = 0.0) -> Sessions:
     return sessions
 
 
-def looks(sessions: Sessions, first: float, last: float) -> dict[Who, float]:
+def looks(sessions: Sessions, first: float, last: float) -> dict[MemberKey, float]:
     """Look every tenth of a second; return when each expired."""
-    found: dict[Who, float] = {}
+    found: dict[MemberKey, float] = {}
     for tenth in range(round(first * 10), round(last * 10) + 1):
         for who in sessions.expired(tenth / 10):
             assert who not in found, "a member expires once"
@@ -94,8 +94,8 @@ def test_time_without_members_is_not_a_gap() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([ADA, BOB]), st.floats(0, 3), st.floats(0, 0.9)), max_size=300))
-def test_sessions_expire_neither_early_nor_late(steps: list[tuple[Who, float, float]]) -> None:
-    sessions, now, until = watched(), 0.0, dict[Who, float]()
+def test_sessions_expire_neither_early_nor_late(steps: list[tuple[MemberKey, float, float]]) -> None:
+    sessions, now, until = watched(), 0.0, dict[MemberKey, float]()
     for who, session_s, wait_s in steps:
         until[who] = now + session_s
         sessions.heard(who, until=until[who])

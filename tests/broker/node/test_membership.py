@@ -12,7 +12,7 @@ from tidelog_broker.core.membership import reach
 from tidelog_broker.core.membership.roster import IdentityConflict
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.topics import META_KEY
-from tidelog_broker.node.admitting import IdentityError
+from tidelog_broker.node.directory_admission import IdentityError
 from tidelog_broker.wire.link import Link
 from tidelog_broker.wire.lives import HandshakeLives
 from tidelog_proto import broker_pb2 as pb

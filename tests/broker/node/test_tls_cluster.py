@@ -14,7 +14,7 @@ from tidelog import Client
 from tidelog.tls import Tls
 from tidelog_broker.base import tls as node_tls
 from tidelog_broker.node import membership
-from tidelog_broker.node.admitting import IdentityError
+from tidelog_broker.node.directory_admission import IdentityError
 
 
 @pytest.fixture

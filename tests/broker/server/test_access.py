@@ -22,7 +22,7 @@ from tidelog.security import AccessRule
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.node.node import Node
 from tidelog_broker.server.access import RULES
-from tidelog_broker.server.audited import AUDITED
+from tidelog_broker.server.audited_requests import AUDITED
 from tidelog_broker.server.server import HANDLERS
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb

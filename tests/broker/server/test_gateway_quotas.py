@@ -12,7 +12,7 @@ import pytest
 from tests.broker.keyed import ADMIN, client
 from tests.broker.peer import Peer, batch
 from tests.broker.server.test_access import greeted
-from tests.broker.server.test_on_behalf import code_of, identify, keyed
+from tests.broker.server.test_gateway_tickets import code_of, identify, keyed
 from tests.broker.stand import Stand, settled
 
 from tidelog import Client

@@ -259,7 +259,7 @@ async def test_slow_reader_is_limited_without_asyncio_flow_control(
         assert len((await slow.reply(number)).attachment) > MIB, "less than a batch"
     assert 0 < most <= WRITE_HIGH_WATER_BYTES + 5 * MIB
     assert counted(node.broker.metrics.stalled) == 1
-    await settled(lambda: node.broker.bounds.outgoing.total_bytes == 0, "what was taken still counts")
+    await settled(lambda: node.broker.bounds.send_budget.total_bytes == 0, "what was taken still counts")
 
 
 async def test_unsent_bytes_of_all_clients_are_limited_and_readers_are_served(stand: Stand) -> None:
@@ -277,8 +277,8 @@ async def test_unsent_bytes_of_all_clients_are_limited_and_readers_are_served(st
     most = 0
     for _ in range(100):
         waiting = sum(one.unsent() for one in node.server.connections)
-        assert waiting <= node.broker.bounds.outgoing.total_bytes <= 16 * MIB
-        most = max(most, node.broker.bounds.outgoing.total_bytes)
+        assert waiting <= node.broker.bounds.send_budget.total_bytes <= 16 * MIB
+        most = max(most, node.broker.bounds.send_budget.total_bytes)
         assert len(await peer.fetch(small.topic_id, 0)) == 1, "another client is not served"
         await asyncio.sleep(0.01)
     assert most > 12 * MIB, "the bound was never near"

@@ -308,9 +308,9 @@ async def test_messages_queued_before_close_arrive(
 async def test_node_at_an_address_proves_which_start_answers(stand: Stand, links: Links, closed_port: int) -> None:
     node = await started(stand, Ear())
     address = ("127.0.0.1", node.port)
-    assert await links.who_answers("b", address, timeout_s=20) == 9
-    assert await links.who_answers("c", address, timeout_s=20) == 0, "another node answers"
-    assert await links.who_answers("b", ("127.0.0.1", closed_port), timeout_s=20) == 0
+    assert await links.running_incarnation("b", address, timeout_s=20) == 9
+    assert await links.running_incarnation("c", address, timeout_s=20) == 0, "another node answers"
+    assert await links.running_incarnation("b", ("127.0.0.1", closed_port), timeout_s=20) == 0
     assert node.broker.peers is not None
     assert not node.broker.peers.connected, "asking is no connection of a node"
 

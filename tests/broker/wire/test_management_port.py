@@ -20,8 +20,8 @@ from tests.broker.metric import value_of
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand
 
-from tidelog_broker.base import management as management_module
-from tidelog_broker.base.management import Answers, Health
+from tidelog_broker.base import management_answers as management_module
+from tidelog_broker.base.management_answers import Answers, Health
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.metrics_guard import MetricsGuard
 from tidelog_broker.node.node import Node

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from tidelog_broker.wire.read_turns import TURN_BYTES, ReadTurn
 from tidelog_broker.wire.request_work import Rest
-from tidelog_broker.wire.rounds import TURN_BYTES, Turn
 
 
 class Work:
     """A request of some pieces, each of which takes a share of the turn."""
 
-    def __init__(self, turn: Turn, pieces: int, share: int) -> None:
+    def __init__(self, turn: ReadTurn, pieces: int, share: int) -> None:
         self.turn = turn
         self.left = pieces
         self.share = share
@@ -25,11 +25,11 @@ class Work:
 
 
 def test_empty_rest_is_done() -> None:
-    assert Rest().is_done(Turn())
+    assert Rest().is_done(ReadTurn())
 
 
 def test_pieces_are_processed_until_the_turn_is_over() -> None:
-    turn, rest = Turn(), Rest()
+    turn, rest = ReadTurn(), Rest()
     work = Work(turn, pieces=5, share=2)
     rest.begin(work)
     assert not rest.is_done(turn)
@@ -44,14 +44,14 @@ def test_pieces_are_processed_until_the_turn_is_over() -> None:
 
 
 def test_work_that_ends_with_the_turn_is_done() -> None:
-    turn, rest = Turn(), Rest()
+    turn, rest = ReadTurn(), Rest()
     rest.begin(Work(turn, pieces=2, share=2))
     assert rest.is_done(turn)
     assert turn.is_over
 
 
 def test_remaining_work_is_dropped_once() -> None:
-    turn, rest = Turn(), Rest()
+    turn, rest = ReadTurn(), Rest()
     work = Work(turn, pieces=3, share=1)
     rest.begin(work)
     assert not rest.is_done(turn)

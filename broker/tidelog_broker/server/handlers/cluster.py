@@ -16,7 +16,7 @@ from tidelog_broker.core.placement.registry import DIRECTORY_ID_BYTES
 from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID
 from tidelog_broker.rebalance.status_merge import removal_fault
 from tidelog_broker.server.forwarding import ask_owner, at_owner
-from tidelog_broker.server.handlers import described, unsafe_recovery
+from tidelog_broker.server.handlers import partition_descriptions, unsafe_recovery
 from tidelog_broker.server.pages import Page, all_items, cursor_of
 from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.wire.connection import Request
@@ -44,11 +44,11 @@ async def cluster_status(broker: Broker, request: Request) -> None:
     others = broker.cluster.linked if is_client else frozenset[str]()
     page, told = Page(), list[pb.ClusterStatusReply]()
     if not is_client and asked.partitions:
-        await described.open_named(broker, request)
+        await partition_descriptions.open_named(broker, request)
         async with broker.bounds.turns.turn(request.connection, request.payer):
-            named = described.named_partitions(broker, request)
+            named = partition_descriptions.named_partitions(broker, request)
             if asked.ages:
-                await described.add_ages(broker, named.topics)
+                await partition_descriptions.add_ages(broker, named.topics)
             request.reply(pb.Envelope(cluster_status_reply=named))
         return
     async with broker.bounds.turns.turn(request.connection, request.payer):
@@ -58,7 +58,7 @@ async def cluster_status(broker: Broker, request: Request) -> None:
         elif cursor is None and len(broker.nodes.live()) > _NODES_WITH_TOPICS:
             reply.next.SetInParent()  # the nodes alone may fill the page
         else:
-            page = described.page_of(
+            page = partition_descriptions.page_of(
                 broker, all_items(broker.topics, cursor, internal=True, session=request.session), cursor
             )
     if cursor is None:
@@ -67,7 +67,7 @@ async def cluster_status(broker: Broker, request: Request) -> None:
     elif others:
         told = await _told(broker, page, others)
     async with broker.bounds.turns.turn(request.connection, request.payer):
-        described.merge(broker, page, told)
+        partition_descriptions.merge(broker, page, told)
         reply.topics.extend(page.infos)
         if page.next is not None:
             reply.next.CopyFrom(page.next)
@@ -75,14 +75,14 @@ async def cluster_status(broker: Broker, request: Request) -> None:
 
 
 async def _told(broker: Broker, page: Page, others: Collection[str]) -> list[pb.ClusterStatusReply]:
-    return await described.told_by(broker, page.pieces, others, timeout_s=STATUS_TIMEOUT_S, as_is=True)
+    return await partition_descriptions.told_by(broker, page.pieces, others, timeout_s=STATUS_TIMEOUT_S, as_is=True)
 
 
 async def others_status(broker: Broker, peers: Collection[str]) -> list[pb.NodeStatus]:
     """Return the status of other nodes that answer in time."""
     asked = pb.ClusterStatus(nodes_only=True)
     told = await asyncio.gather(
-        *(described.ask(broker, peer, asked, timeout_s=STATUS_TIMEOUT_S) for peer in sorted(peers))
+        *(partition_descriptions.ask(broker, peer, asked, timeout_s=STATUS_TIMEOUT_S) for peer in sorted(peers))
     )
     return [reply.nodes[0] for reply in told if reply is not None]
 
@@ -142,12 +142,14 @@ async def _refuse_while_history_moves(broker: Broker, node_id: str) -> None:
     """
     cursor: pb.TopicCursor | None = None
     while True:
-        page = described.page_of(broker, all_items(broker.topics, cursor, internal=True), cursor)
-        if await described.opened(broker, page):
-            page = described.page_of(broker, all_items(broker.topics, cursor, internal=True), cursor)
+        page = partition_descriptions.page_of(broker, all_items(broker.topics, cursor, internal=True), cursor)
+        if await partition_descriptions.opened(broker, page):
+            page = partition_descriptions.page_of(broker, all_items(broker.topics, cursor, internal=True), cursor)
         own = pb.ClusterStatusReply(topics=page.infos)
         own.nodes.add().node.node_id = broker.node_id
-        others = await described.told_by(broker, page.pieces, broker.cluster.linked, timeout_s=STATUS_TIMEOUT_S)
+        others = await partition_descriptions.told_by(
+            broker, page.pieces, broker.cluster.linked, timeout_s=STATUS_TIMEOUT_S
+        )
         fault = removal_fault(node_id, {reply.nodes[0].node.node_id: reply for reply in (own, *others)})
         if fault:
             raise ProtocolError(pb.INVALID_REQUEST, fault)

@@ -25,7 +25,7 @@ from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.server.access import check_entries
 from tidelog_broker.server.coordination import at_coordinator
 from tidelog_broker.server.group_quota import group_made
-from tidelog_broker.server.pieces import Pieces, check_wanted, in_pieces
+from tidelog_broker.server.request_pieces import Pieces, check_wanted, in_pieces
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError

@@ -9,8 +9,8 @@ from typing import Final
 from tidelog_broker.broker import Broker
 from tidelog_broker.server.access import check_entries
 from tidelog_broker.server.forwarding import ask_owner, at_owner
-from tidelog_broker.server.pieces import in_pieces
-from tidelog_broker.wire.callers import hand_on
+from tidelog_broker.server.request_pieces import in_pieces
+from tidelog_broker.wire.caller_forwarding import with_caller
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -49,7 +49,7 @@ async def _one(broker: Broker, request: Request, entry: pb.CompactEntry) -> pb.E
     if request.connection.peer_id is not None:
         return await at_owner(broker, key, request, local)
     envelope = pb.Envelope(compact=pb.Compact(entries=[entry]))
-    hand_on(request, envelope)
+    with_caller(request, envelope)
     return await ask_owner(broker, key, envelope, local, timeout_s=OWNER_TIMEOUT_S, answer_s=COMPACT_TIMEOUT_S)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.server.each_owner import answer_each, check_users_partition
 from tidelog_broker.server.forwarding import ask_owner
-from tidelog_broker.wire.callers import hand_on
+from tidelog_broker.server.per_owner_requests import answer_each, check_users_partition
+from tidelog_broker.wire.caller_forwarding import with_caller
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -33,7 +33,7 @@ async def delete_records(broker: Broker, request: Request) -> None:
 async def _at_owner(broker: Broker, request: Request, entry: pb.DeleteRecordsEntry) -> pb.DeleteRecordsResult:
     check_users_partition(broker, entry)
     key = (entry.topic_id, entry.partition)
-    asked = hand_on(request, pb.Envelope(delete_records=pb.DeleteRecords(entries=[entry])))
+    asked = with_caller(request, pb.Envelope(delete_records=pb.DeleteRecords(entries=[entry])))
     reply = await ask_owner(broker, key, asked, lambda envelope: _local(broker, envelope))
     return reply.delete_records_reply.results[0]
 

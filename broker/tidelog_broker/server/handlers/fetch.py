@@ -23,7 +23,7 @@ from tidelog_broker.partition.filtered_reader import wanted_of
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.projected_reader import projection_of
 from tidelog_broker.server.access import check_entries, check_entry
-from tidelog_broker.server.pieces import Pieces, check_wanted, in_pieces
+from tidelog_broker.server.request_pieces import Pieces, check_wanted, in_pieces
 from tidelog_broker.storage.partition.matching import ReadResult, Wanted
 from tidelog_broker.wire.account import READ_WAIT_LEAST_S, Account
 from tidelog_broker.wire.connection import Request

@@ -18,7 +18,7 @@ from tidelog_broker.groups.subscriptions import check_wish
 from tidelog_broker.server.coordination import at_coordinator, founded
 from tidelog_broker.server.forwarding import ask_owner, at_owner
 from tidelog_broker.server.group_quota import group_made, made_here
-from tidelog_broker.wire.callers import hand_on
+from tidelog_broker.wire.caller_forwarding import with_caller
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -104,7 +104,7 @@ async def list_some(broker: Broker, request: Request) -> None:
 
         if asked.HasField("partition") or request.connection.peer_id is not None:
             return (await at_owner(broker, key, request, local)).group_list_reply
-        return (await ask_owner(broker, key, hand_on(request, question), local)).group_list_reply
+        return (await ask_owner(broker, key, with_caller(request, question), local)).group_list_reply
 
     if asked.HasField("partition"):
         reply = await of(broker.groups.at(asked.partition).key)

@@ -10,7 +10,7 @@ from tidelog_broker.broker import SOFTWARE, Broker
 from tidelog_broker.core.security.login import Login
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.metadata.authenticator import Authenticator
-from tidelog_broker.server.audited import came_from
+from tidelog_broker.server.audited_requests import came_from
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.addresses import counted_address

@@ -12,7 +12,7 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.security.tickets import TICKET_MS
 from tidelog_broker.metadata.authenticator import Authenticator
-from tidelog_broker.server.audited import came_from
+from tidelog_broker.server.audited_requests import came_from
 from tidelog_broker.server.handlers.hello import logged_in, session_of
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb

@@ -19,9 +19,9 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.core.replication.producers import StoredBatch
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pipeline import PendingPublish
-from tidelog_broker.server.each_owner import answer_each, check_users_partition
 from tidelog_broker.server.forwarding import ask_owner
-from tidelog_broker.wire.callers import hand_on
+from tidelog_broker.server.per_owner_requests import answer_each, check_users_partition
+from tidelog_broker.wire.caller_forwarding import with_caller
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import encode_batch
@@ -64,7 +64,7 @@ async def _at_owner(broker: Broker, request: Request, entry: pb.ProducerBeginEnt
             pb.INVALID_REQUEST,
             f"an instance's epoch must be a positive multiple of {EPOCHS_PER_INSTANCE}, got {entry.producer_epoch}",
         )
-    asked = hand_on(request, pb.Envelope(producer_begin=pb.ProducerBegin(entries=[entry])))
+    asked = with_caller(request, pb.Envelope(producer_begin=pb.ProducerBegin(entries=[entry])))
     reply = await ask_owner(broker, (entry.topic_id, entry.partition), asked, lambda envelope: _local(broker, envelope))
     return reply.producer_begin_reply.results[0]
 

@@ -22,7 +22,7 @@ from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_broker.server.access import check_topic_id, count_refusal
 from tidelog_broker.server.forwarding import Forwarded
 from tidelog_broker.wire.connection import Request
-from tidelog_broker.wire.rounds import WORK_BYTES_PER_US
+from tidelog_broker.wire.read_turns import WORK_BYTES_PER_US
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.errors import ProtocolError

@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.wire.callers import hand_on
+from tidelog_broker.wire.caller_forwarding import with_caller
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -45,7 +45,7 @@ def _own(broker: Broker) -> list[pb.QuotaUsage]:
 
 
 async def _at(broker: Broker, request: Request, peer: str) -> list[pb.QuotaUsage]:
-    asked = hand_on(request, pb.Envelope(security_list=request.envelope.security_list))
+    asked = with_caller(request, pb.Envelope(security_list=request.envelope.security_list))
     try:
         frame = await broker.cluster.request(peer, asked, timeout_s=_TIMEOUT_S)
     except ProtocolError:  # the node is unreachable, slow, or of a release without quotas

@@ -10,11 +10,11 @@ from tidelog_broker.core.security.registry import KEY, QUOTA, RULE, USER, Securi
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.metadata.security_changes import without_secrets
 from tidelog_broker.metadata.user_changes import without_verifier
-from tidelog_broker.server.access import count_refusal, judged
+from tidelog_broker.server.access import count_refusal, evaluate_access
 from tidelog_broker.server.feature_check import check_features, new_security_record
 from tidelog_broker.server.forwarding import at_owner
 from tidelog_broker.server.handlers.quota_usage import usage
-from tidelog_broker.server.hearing import heard
+from tidelog_broker.server.propagation import wait_until_applied
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -44,7 +44,7 @@ async def change(broker: Broker, request: Request) -> None:
     standing += [USER + made.user.user_id] * made.HasField("user")
     ended = [prefix + name for prefix, name in ((KEY, asked.revoke_key), (RULE, asked.revoke_rule)) if name]
     registry = broker.security.registry
-    await heard(
+    await wait_until_applied(
         lambda: (
             all(registry.stands(one) for one in standing)
             and not any(registry.stands(one) for one in ended)
@@ -109,4 +109,4 @@ def test(broker: Broker, request: Request) -> None:
             except ProtocolError as error:
                 count_refusal(broker, "access_test", request, error)
                 raise
-    request.reply(pb.Envelope(access_test_reply=judged(request.session, request.envelope.access_test, broker)))
+    request.reply(pb.Envelope(access_test_reply=evaluate_access(request.session, request.envelope.access_test, broker)))

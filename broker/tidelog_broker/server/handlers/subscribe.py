@@ -22,9 +22,9 @@ from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.partition.filtered_reader import wanted_of
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.server.access import check_entries, check_entry, check_topic_id, why_over
+from tidelog_broker.server.access import check_entries, check_entry, check_topic_id, end_reason
 from tidelog_broker.server.handlers.fetch import end_of
-from tidelog_broker.server.pieces import in_pieces
+from tidelog_broker.server.request_pieces import in_pieces
 from tidelog_broker.storage.partition.matching import Wanted
 from tidelog_broker.wire.connection import SESSION_S_MAX, Connection, Request
 from tidelog_proto import broker_pb2 as pb
@@ -94,7 +94,7 @@ class Pump:
             return
         if not session.may(pb.OP_IMPERSONATE, pb.RES_CLUSTER, ""):
             self._refuse(refused("the gateway may no longer present tickets"))
-        elif over := why_over(self._broker, self._caller):
+        elif over := end_reason(self._broker, self._caller):
             self._refuse(refused(over))
         for topic_id in topic_ids:
             try:

@@ -12,10 +12,10 @@ from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.metadata.meta_freshness import REFRESH_TIMEOUT_S
 from tidelog_broker.server.feature_check import changed_topic, check_features, new_topic
 from tidelog_broker.server.forwarding import at_owner
-from tidelog_broker.server.handlers import described
+from tidelog_broker.server.handlers import partition_descriptions
 from tidelog_broker.server.handlers.metadata import cannot_be_asked, is_current
-from tidelog_broker.server.hearing import heard
 from tidelog_broker.server.pages import ROUTED_ENTRIES, Bounds, Page, all_items, cursor_of, fill
+from tidelog_broker.server.propagation import wait_until_applied
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -40,7 +40,7 @@ async def create(broker: Broker, request: Request) -> None:
 
     reply = await at_owner(broker, META_KEY, request, local)
     made = [topic.topic_id for topic in reply.topic_reply.topics]
-    await heard(lambda: all(broker.topics.get(topic_id) is not None for topic_id in made))
+    await wait_until_applied(lambda: all(broker.topics.get(topic_id) is not None for topic_id in made))
     request.reply(reply)
 
 
@@ -58,7 +58,7 @@ async def alter(broker: Broker, request: Request) -> None:
 
     reply = await at_owner(broker, META_KEY, request, local)
     wanted = {topic.topic_id: topic.config for topic in reply.topic_reply.topics}
-    await heard(lambda: all(broker.topics.config_of(topic_id) == wanted[topic_id] for topic_id in wanted))
+    await wait_until_applied(lambda: all(broker.topics.config_of(topic_id) == wanted[topic_id] for topic_id in wanted))
     request.reply(reply)
 
 
@@ -78,7 +78,7 @@ async def delete(broker: Broker, request: Request) -> None:
     if not standing and broker.topics.exists(name):
         standing = broker.topics.named(name).topic_id
     reply = await at_owner(broker, META_KEY, request, local)
-    await heard(lambda: not standing or broker.topics.config_of(standing) is None)
+    await wait_until_applied(lambda: not standing or broker.topics.config_of(standing) is None)
     request.reply(reply)
 
 
@@ -96,12 +96,12 @@ async def describe_one(broker: Broker, request: Request) -> None:
         raise cannot_be_asked(name)
     cursor = cursor_of(asked)
     async with broker.bounds.turns.turn(request.connection, request.payer):
-        page = described.page_of(broker, [(name, broker.topics.named(name))], cursor)
-    if await described.opened(broker, page):
+        page = partition_descriptions.page_of(broker, [(name, broker.topics.named(name))], cursor)
+    if await partition_descriptions.opened(broker, page):
         async with broker.bounds.turns.turn(request.connection, request.payer):
-            page = described.page_of(broker, [(name, broker.topics.named(name))], cursor)
+            page = partition_descriptions.page_of(broker, [(name, broker.topics.named(name))], cursor)
     async with broker.bounds.turns.turn(request.connection, request.payer):
-        await described.add_ages(broker, page.infos)
+        await partition_descriptions.add_ages(broker, page.infos)
     if is_client:
         stored_by = {
             holder
@@ -110,8 +110,8 @@ async def describe_one(broker: Broker, request: Request) -> None:
             for holder in (partition.owner, *partition.placement)
         }
         linked = stored_by & broker.cluster.linked
-        told = await described.told_by(broker, page.pieces, linked, timeout_s=REFRESH_TIMEOUT_S, ages=True)
-        described.merge(broker, page, told)
+        told = await partition_descriptions.told_by(broker, page.pieces, linked, timeout_s=REFRESH_TIMEOUT_S, ages=True)
+        partition_descriptions.merge(broker, page, told)
     request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next)))
 
 
@@ -134,7 +134,7 @@ def _page(broker: Broker, asked: pb.TopicList, cursor: pb.TopicCursor | None, se
     items = all_items(broker.topics, cursor, internal=asked.internal, session=session)
     if asked.brief:
         return fill(items, cursor, Bounds(ROUTED_ENTRIES, asked.limit), _briefly, brief=True)
-    return described.page_of(broker, items, cursor, topics=asked.limit)
+    return partition_descriptions.page_of(broker, items, cursor, topics=asked.limit)
 
 
 def _briefly(record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:
@@ -144,7 +144,7 @@ def _briefly(record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:
 
 def _reply(broker: Broker, record: pb.TopicRecord) -> pb.Envelope:
     """Return the answer to a change: the topic, or its first page."""
-    page = described.page_of(broker, [(record.name, record)], None)
+    page = partition_descriptions.page_of(broker, [(record.name, record)], None)
     return pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next))
 
 

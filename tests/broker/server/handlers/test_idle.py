@@ -13,7 +13,7 @@ from tests.broker.wire.test_management_port import get
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition import partitions as partitions_module
 from tidelog_broker.partition import waking as waking_module
-from tidelog_broker.server.handlers import described as described_module
+from tidelog_broker.server.handlers import partition_descriptions as described_module
 from tidelog_proto import broker_pb2 as pb
 
 
