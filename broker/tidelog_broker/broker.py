@@ -448,7 +448,7 @@ class Broker:
             self.replication.drop(record.topic_id)
         self.tasks.spawn(self.partitions.sweep(), "removing files of deleted topics")
 
-    def tell_of_lost_tails(self) -> None:
+    def log_lost_tails(self) -> None:
         """Log topics that may have lost acknowledged records with the machine's page cache.
 
         This is the only copy, so it is served as it is.

@@ -44,7 +44,7 @@ PLACED_AT_ONCE: Final = 256
 RECORD_BYTES_MAX: Final = BATCH_BYTES_MAX // 2
 """Limit of a topic's record, which grows with partitions, copies and the length of node names."""
 
-NOBODY: Final = pb.Caller()
+UNAUTHENTICATED: Final = pb.Caller()
 """The caller if callers are not authenticated."""
 
 
@@ -88,7 +88,7 @@ class Controller:
 
     # --- topics ----------------------------------------------------------------------------------------
 
-    async def create_topic(self, asked: pb.TopicCreate, caller: pb.Caller = NOBODY) -> pb.TopicRecord:
+    async def create_topic(self, asked: pb.TopicCreate, caller: pb.Caller = UNAUTHENTICATED) -> pb.TopicRecord:
         """Create a topic with its id, configuration, creator, and the first epoch of each partition.
 
         Raises:
@@ -107,7 +107,7 @@ class Controller:
             self._quotas.check(caller.principal, caller, topics=1, partitions=config.partitions)
             return await self._write_new(asked.name, uuid.uuid4().bytes, config, caller.principal, epoch=epoch)
 
-    async def alter_topic(self, change: pb.TopicAlter, caller: pb.Caller = NOBODY) -> pb.TopicRecord:
+    async def alter_topic(self, change: pb.TopicAlter, caller: pb.Caller = UNAUTHENTICATED) -> pb.TopicRecord:
         """Change a topic; new partitions get their first epochs, and count towards its creator's quota.
 
         Raises:

@@ -215,7 +215,7 @@ class Node:
         broker = self.broker
         await broker.partitions.open_unsynced()
         if broker.cluster.is_alone:
-            broker.tell_of_lost_tails()
+            broker.log_lost_tails()
         await reboot_mark.clear_reboot_mark(self.dir, broker.disk.fs, broker.threads.io, broker.partitions.noted)
 
     def _start_management(self) -> None:

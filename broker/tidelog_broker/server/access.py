@@ -119,12 +119,12 @@ def _needs(check: Rule, operation: pb.Operation, resource: pb.Resource) -> Need:
     return Need(check, f"`{operation_name(operation)}` on the {resource_name(resource)}", operation, resource)
 
 
-def _everybody(words: str) -> Need:
+def _any_caller(words: str) -> Need:
     """Admit every caller: the handler checks permissions itself, or filters its answer."""
     return Need(lambda _broker, _session, _envelope: None, words)
 
 
-def _nobody(_broker: Broker, _session: Session, envelope: pb.Envelope) -> None:
+def _no_caller(_broker: Broker, _session: Session, envelope: pb.Envelope) -> None:
     raise ProtocolError(pb.FORBIDDEN, f"no access rule exists for {envelope.WhichOneof('kind')}")
 
 
@@ -140,21 +140,21 @@ def _member(_broker: Broker, session: Session, envelope: pb.Envelope) -> None:
 _SHOWS_PART: Final = "nothing; the answer is limited to what the caller may `describe`"
 
 RULES: Final[dict[str, Need]] = {
-    "hello": _everybody("nothing; it authenticates the caller"),
-    "peer_hello": _everybody("nothing to ask for the cluster's id, otherwise the cluster's secret"),
-    "peer_proof": _everybody("the cluster's secret"),
+    "hello": _any_caller("nothing; it authenticates the caller"),
+    "peer_hello": _any_caller("nothing to ask for the cluster's id, otherwise the cluster's secret"),
+    "peer_proof": _any_caller("the cluster's secret"),
     "node_announce": _cluster(pb.OP_CLUSTER),  # accepted from nodes only
     "lives": _cluster(pb.OP_CLUSTER),  # accepted from nodes only
-    "metadata": _everybody(_SHOWS_PART),
-    "topic_list": _everybody(_SHOWS_PART),
-    "group_list": _everybody(_SHOWS_PART),
-    "publish": _everybody("`produce` on the topic of each batch; other batches of the request are stored"),
-    "fetch": _everybody("`consume` on each topic, at each read; other topics of the request are read"),
-    "subscribe": _everybody("`consume` on each topic; other topics of the request are subscribed"),
-    "list_offsets": _everybody("`describe` on each topic; other topics of the request are answered"),
-    "credit": _everybody("nothing; it affects only the connection's own subscriptions"),
-    "unsubscribe": _everybody("nothing; it affects only the connection's own subscriptions"),
-    "access_test": _everybody("nothing about oneself, `cluster` on the cluster about other principals"),
+    "metadata": _any_caller(_SHOWS_PART),
+    "topic_list": _any_caller(_SHOWS_PART),
+    "group_list": _any_caller(_SHOWS_PART),
+    "publish": _any_caller("`produce` on the topic of each batch; other batches of the request are stored"),
+    "fetch": _any_caller("`consume` on each topic, at each read; other topics of the request are read"),
+    "subscribe": _any_caller("`consume` on each topic; other topics of the request are subscribed"),
+    "list_offsets": _any_caller("`describe` on each topic; other topics of the request are answered"),
+    "credit": _any_caller("nothing; it affects only the connection's own subscriptions"),
+    "unsubscribe": _any_caller("nothing; it affects only the connection's own subscriptions"),
+    "access_test": _any_caller("nothing about oneself, `cluster` on the cluster about other principals"),
     "identify": _cluster(pb.OP_IMPERSONATE),
     "producer_begin": _entries(lambda envelope: envelope.producer_begin.entries, pb.OP_PRODUCE),
     "compact": _entries(lambda envelope: envelope.compact.entries, pb.OP_ALTER),
@@ -213,7 +213,7 @@ class AccessChecks:
         if session is None:
             return
         need = RULES.get(kind)
-        check = _nobody if need is None else need.check
+        check = _no_caller if need is None else need.check
         try:
             check(self._broker, session, envelope)
         except ProtocolError as error:

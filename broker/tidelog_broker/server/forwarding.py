@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.topics import PartitionKey
-from tidelog_broker.server.session_end import told
+from tidelog_broker.server.session_end import client_error
 from tidelog_broker.wire.caller_forwarding import with_caller
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
@@ -174,7 +174,7 @@ class _Waiting:
         try:
             results = done.result().envelope.publish_reply.results
         except ProtocolError as error:
-            self.fail(told(self._request, error))
+            self.fail(client_error(self._request, error))
             return
         except asyncio.CancelledError:
             self.fail(ProtocolError(pb.TIMED_OUT, "this node stopped waiting for the owner; the outcome is unknown"))

@@ -40,7 +40,7 @@ from tidelog_broker.server.handlers import (
     subscribe,
     topics,
 )
-from tidelog_broker.server.session_end import told
+from tidelog_broker.server.session_end import client_error
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_broker.wire.read_turns import ReadTurns
 from tidelog_broker.wire.request_work import begin_work
@@ -324,7 +324,7 @@ class Server:
         try:
             await work
         except ProtocolError as error:
-            request.fail(told(request, error))
+            request.fail(client_error(request, error))
         except Exception as error:  # noqa: BLE001 - as in dispatch
             self._broken(request, error)
 

@@ -12,7 +12,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 
-def told(request: Request, error: ProtocolError) -> ProtocolError:
+def client_error(request: Request, error: ProtocolError) -> ProtocolError:
     """Return the error to send to a client; an error that reports the end of its identity also ends its session.
 
     The client then reconnects and presents its current credentials, which may be a new key; an error alone would be

@@ -85,21 +85,21 @@ async def fetch(broker: Broker, request: Request) -> None:
                 meter = None
             # Acquire the gateway caller's own turn first, so that the shared connection is not blocked meanwhile.
             async with (
-                _turn(request, account, turn_until) as his,
+                _turn(request, account, turn_until) as own,
                 request.connection.reading,
                 _turn(request, meter, turn_until) as may_read,
             ):
                 meters = [each for each in (account, meter) if each is not None]
-                room_bytes = min([bytes_max, *(each.read_bytes_max(bytes_max) for each in meters)]) * (his and may_read)
+                room_bytes = min([bytes_max, *(each.read_bytes_max(bytes_max) for each in meters)]) * (own and may_read)
                 gathered = await _gather_what_fits(broker, request, positions, room_bytes, current=current)
-                _tell_changes(gathered, epochs)
+                _end_wait_on_change(gathered, epochs)
                 epochs = epochs or [(partition, partition.state.epoch) for partition in partitions]
                 left_s = deadline - broker.loop.time()
                 enough = gathered.size_bytes >= min(min_bytes, gathered.bytes_max) and (
                     gathered.size_bytes > 0 or min_bytes == 0
                 )
                 is_over = (
-                    left_s <= 0 or not (his and may_read) or broker.life.stopping or not request.connection.is_open
+                    left_s <= 0 or not (own and may_read) or broker.life.stopping or not request.connection.is_open
                 )
                 if gathered.failed or enough or is_over:
                     broker.metrics.bytes_out.inc(gathered.size_bytes)
@@ -123,7 +123,7 @@ def _turn(request: Request, meter: Account | None, until: float) -> contextlib.A
     return contextlib.nullcontext(True) if meter is None else meter.turn_to_read(request.connection, until)
 
 
-def _tell_changes(gathered: _Gathered, epochs: list[tuple[Partition, int]]) -> None:
+def _end_wait_on_change(gathered: _Gathered, epochs: list[tuple[Partition, int]]) -> None:
     """End the wait of a fetch if one of its partitions has changed its epoch since it arrived."""
     if gathered.failed or not epochs:
         return

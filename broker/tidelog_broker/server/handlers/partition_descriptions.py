@@ -47,7 +47,7 @@ async def add_ages(broker: Broker, infos: Iterable[pb.TopicInfo]) -> None:
         info.unindexed_bytes = partition.log.indexes.missing_bytes
 
 
-async def told_by(
+async def reports_of(
     broker: Broker,
     pieces: Sequence[Piece],
     peers: Collection[str],

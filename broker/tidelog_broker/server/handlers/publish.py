@@ -82,10 +82,10 @@ class PublishInProgress:
                 self._metrics.duplicates.inc()
                 result.duplicate = True
             if outcome.duplicates:
-                self._tell_dropped(result, outcome)
+                self._add_dropped(result, outcome)
         self._settled()
 
-    def _tell_dropped(self, result: pb.PublishResult, outcome: StoredBatch) -> None:
+    def _add_dropped(self, result: pb.PublishResult, outcome: StoredBatch) -> None:
         """Add the number of dropped records, and their list while there is room."""
         result.duplicates = outcome.duplicates
         self._dropped_bytes += len(outcome.dropped)

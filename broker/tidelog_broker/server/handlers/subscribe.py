@@ -36,7 +36,7 @@ EVENT_BYTES: Final = 1 * MIB
 """Approximate size of a MESSAGE_EVENT; a larger batch is sent alone."""
 
 
-TELL_S: Final = 1.0
+PROGRESS_S: Final = 1.0
 """Minimum interval of progress reports for a filter without matches."""
 
 
@@ -45,7 +45,7 @@ class _Filter:
     """A partition's filter, the time of the last progress report, and the timer of the next one."""
 
     wanted: Wanted
-    told_at_s: float = -math.inf
+    reported_at_s: float = -math.inf
     timer: asyncio.TimerHandle | None = None
 
     def end(self) -> None:
@@ -76,7 +76,7 @@ class Pump:
         self._reading = False
         self._record_epochs: dict[PartitionKey, int] = {}
         """Epochs of the records before the positions, until something is sent: then this node has those records."""
-        self._doubted: set[PartitionKey] = set()
+        self._unconfirmed: set[PartitionKey] = set()
         """Partitions with a position that seems to be past the end, while a quorum is being asked."""
         self._started = False
         self.stopped = False
@@ -217,7 +217,7 @@ class Pump:
             self._end(key, partition.state.out_of_range(offset))
             return False
         if partition.state.lies_beyond(offset, self._record_epochs.get(key)):
-            self._look_whether_given_out(key, partition, offset)
+            self._confirm_end(key, partition, offset)
             return False
         bytes_max = self._bytes_max
         if key in self._filters:
@@ -239,7 +239,7 @@ class Pump:
         self._send(key, partition, [entry.data for entry in hot], records, hot[-1].end_offset)
         return True
 
-    def _look_whether_given_out(self, key: PartitionKey, partition: Partition, offset: int) -> None:
+    def _confirm_end(self, key: PartitionKey, partition: Partition, offset: int) -> None:
         """End the subscription of a partition whose position is past its end, once that is confirmed.
 
         A node accepts any position while it owns no epoch or knows no end, and may later become the owner.
@@ -252,11 +252,11 @@ class Pump:
                 if not self.stopped and self._partitions.get(key) is partition:
                     self._end(key, error)
             finally:
-                self._doubted.discard(key)
+                self._unconfirmed.discard(key)
             self.pump()
 
-        if key not in self._doubted:
-            self._doubted.add(key)
+        if key not in self._unconfirmed:
+            self._unconfirmed.add(key)
             self._broker.tasks.spawn(look(), f"confirm the end of {partition.name}")
 
     @property
@@ -328,12 +328,14 @@ class Pump:
         self._record_epochs.pop(key, None)
         if filtered.timer is None:
             loop = self._broker.loop
-            filtered.timer = loop.call_at(max(loop.time(), filtered.told_at_s + TELL_S), self._tell, key)
+            filtered.timer = loop.call_at(
+                max(loop.time(), filtered.reported_at_s + PROGRESS_S), self._report_progress, key
+            )
 
-    def _tell(self, key: PartitionKey) -> None:
+    def _report_progress(self, key: PartitionKey) -> None:
         """Send the client the offset that a filter has reached."""
         filtered, partition = self._filters[key], self._partitions[key]
-        filtered.timer, filtered.told_at_s = None, self._broker.loop.time()
+        filtered.timer, filtered.reported_at_s = None, self._broker.loop.time()
         self._connection.send(pb.Envelope(message_event=self._event(key, partition, 0)), [])
 
     def _event(self, key: PartitionKey, partition: Partition, records: int) -> pb.MessageEvent:

@@ -110,7 +110,9 @@ async def describe_one(broker: Broker, request: Request) -> None:
             for holder in (partition.owner, *partition.placement)
         }
         linked = stored_by & broker.cluster.linked
-        told = await partition_descriptions.told_by(broker, page.pieces, linked, timeout_s=REFRESH_TIMEOUT_S, ages=True)
+        told = await partition_descriptions.reports_of(
+            broker, page.pieces, linked, timeout_s=REFRESH_TIMEOUT_S, ages=True
+        )
         partition_descriptions.merge(broker, page, told)
     request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next)))
 

@@ -181,7 +181,7 @@ async def test_filtered_subscription_reports_progress(
     await peer.ask(subscribe=subscription(topic_id, KEY_A))
     event = (await peer.event()).envelope.message_event
     assert (event.record_count, event.next_offset) == (0, 3)
-    monkeypatch.setattr(subscribe_module, "TELL_S", 0.3)
+    monkeypatch.setattr(subscribe_module, "PROGRESS_S", 0.3)
     for _ in range(3):
         await peer.publish(topic_id, bytes(keyed([b"b"])))
     await nothing_more(peer)
