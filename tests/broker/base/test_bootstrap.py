@@ -1,4 +1,4 @@
-"""The bootstrap file: what founders agree on, and what is refused with a reason."""
+"""The bootstrap file: canonical form, validation and errors."""
 
 from __future__ import annotations
 

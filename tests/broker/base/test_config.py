@@ -1,4 +1,4 @@
-"""The node's settings: defaults, sources, and errors that help."""
+"""The node's settings: defaults, sources and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tallies are told to Prometheus as its own counters and histograms are."""
+"""Tallies and durations are exported like Prometheus' own counters and histograms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the management port says; how it is asked is tested with the port, in tests/broker/wire."""
+"""Answers of the management port; the port itself is tested in tests/broker/wire."""
 
 from __future__ import annotations
 

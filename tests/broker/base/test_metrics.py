@@ -1,4 +1,4 @@
-"""The node's metrics: every one has help and a unit, and two nodes in a process do not meet."""
+"""The node's metrics: each has help and a unit, and the registries of two nodes are separate."""
 
 from __future__ import annotations
 

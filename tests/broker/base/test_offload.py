@@ -1,4 +1,4 @@
-"""Work goes to the I/O workers in order, its outcome comes back on the loop, and `idle` tells the truth."""
+"""Work on I/O workers keeps its order, and its outcome is delivered on the event loop."""
 
 from __future__ import annotations
 

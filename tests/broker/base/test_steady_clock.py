@@ -1,4 +1,4 @@
-"""The steady clock: a wall clock that jumps is left out until it has stood, and what was left out is no age."""
+"""The steady clock: a jumped wall clock is ignored until it is stable, and skipped time is not an age."""
 
 from __future__ import annotations
 

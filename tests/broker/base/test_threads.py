@@ -1,4 +1,4 @@
-"""What runs on a thread of a node waits for nothing that takes longer than itself."""
+"""The thread pools: long work of one kind does not delay other kinds."""
 
 from __future__ import annotations
 

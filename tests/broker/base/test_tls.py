@@ -1,4 +1,4 @@
-"""Certificates that are revoked while their connections stand: clients' and other nodes'."""
+"""Revocation of certificates of clients and nodes with open connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tidelog node` says when it does not start; how it starts, serves and stops is tested with real processes."""
+"""Errors of `tidelog node` at its start; start, service and stop are tested with real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the pace at which history is fetched."""
+"""The rate limit of fetching history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gossip over real UDP on loopback: joining, failing, leaving, and whatever strangers may send."""
+"""Gossip over real UDP on loopback: joins, failures, leaves, and foreign datagrams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lives of nodes as one node keeps them, over a real journal."""
+"""The lives of nodes at one node, with a real journal."""
 
 from __future__ import annotations
 

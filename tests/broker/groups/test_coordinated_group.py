@@ -1,4 +1,4 @@
-"""Who waits at a group is told what is durable, or why nothing can be told."""
+"""Members that wait at a group are answered with durable decisions or an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coordinator in a cluster: it dies, moves, is cut off and stops, and members go on with what they have."""
+"""The coordinator in a cluster: crash, move, partition and stop, with members that continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people are told of groups fits an envelope, whatever the group is like."""
+"""Group descriptions fit an envelope."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups that nobody uses go when they are old enough, by a clock that no jump deceives, and nothing else goes."""
+"""Deletion of unused groups after the retention time, in spite of clock jumps."""
 
 from __future__ import annotations
 

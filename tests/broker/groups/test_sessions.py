@@ -1,4 +1,4 @@
-"""Deadlines of members: each expires once and in time, and a gap in which nobody looked is nobody's silence."""
+"""Session deadlines of members, and gaps between checks."""
 
 from __future__ import annotations
 

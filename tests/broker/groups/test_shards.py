@@ -1,4 +1,4 @@
-"""Groups are spread over the partitions of `__offsets`, and stay where they are whatever becomes of nodes."""
+"""Distribution of groups over the partitions of `__offsets`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a member's wish stands for, and that no pattern takes the node's time, whatever is in it."""
+"""Resolution of subscriptions to topics, and the cost limits of patterns."""
 
 from __future__ import annotations
 

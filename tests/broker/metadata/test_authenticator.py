@@ -1,4 +1,4 @@
-"""Who a client is by an API key: what is looked up, compared and remembered."""
+"""Authentication by API key: lookup, comparison and caching."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which features records need, and which nodes may share them."""
+"""The features that records need, and the nodes that support them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the keys of tokens come from: what is away, turned over or garbage, and how often it is asked."""
+"""Loading of token keys: unavailable, rotated and invalid sources, and the load interval."""
 
 from __future__ import annotations
 

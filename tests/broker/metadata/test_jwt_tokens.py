@@ -1,4 +1,4 @@
-"""Who a token makes of its bearer, and which tokens make nobody of him."""
+"""Validation of JWTs, and the principals of valid ones."""
 
 from __future__ import annotations
 

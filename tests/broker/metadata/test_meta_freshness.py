@@ -1,4 +1,4 @@
-"""A node that knows nothing of a topic asks before it says that there is none, and cannot be made to ask too much."""
+"""Unknown topics are confirmed with the owner of `__meta`, with a limited number of requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of identities and rules on a node: what is refused, and that nobody locks everybody out."""
+"""Changes of identities and rules: refusals, and protection against a lockout."""
 
 from __future__ import annotations
 

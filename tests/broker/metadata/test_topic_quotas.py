@@ -1,4 +1,4 @@
-"""Topics and partitions count for who made them, across a restart and whichever node is asked."""
+"""Topic and partition quotas per creator, across restarts and nodes."""
 
 from __future__ import annotations
 

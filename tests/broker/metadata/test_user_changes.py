@@ -1,4 +1,4 @@
-"""Users in `__meta`: which there can be, and what becomes of them over restarts."""
+"""Users in `__meta`: validation, and persistence across restarts."""
 
 from __future__ import annotations
 

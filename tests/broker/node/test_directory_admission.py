@@ -1,4 +1,4 @@
-"""Founders and joiners whose directories are new, wiped or late, as real nodes."""
+"""Admission of founders and joiners with new, wiped or late directories, as real nodes."""
 
 from __future__ import annotations
 

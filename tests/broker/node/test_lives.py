@@ -1,4 +1,4 @@
-"""Nodes whose data directories are put back to an older state, as real nodes."""
+"""Real nodes whose data directories are restored from an older copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster whose nodes call each other in TLS."""
+"""A cluster with TLS between nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each kind of request needs, on one node and over three."""
+"""The permissions of each kind of request, on one node and on three."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each kind of request by nobody, the wrong, the right and the revoked: at the native port and handed on by a node."""
+"""Each kind of request without, with wrong, right and revoked permissions: direct and forwarded."""
 
 from __future__ import annotations
 

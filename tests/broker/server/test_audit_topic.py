@@ -1,4 +1,4 @@
-"""`__audit`: what gets there from every node, who reads it, and that it holds nobody up."""
+"""The topic `__audit`: its lines from every node, its readers, and that requests do not wait for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines of the audit log: from where, by whom, what, to what, and what came of it."""
+"""Audit lines: origin, caller, operation, resource and outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is granted and revoked at one node counts at all of them within a second: measured, over three."""
+"""Security changes apply at all of three nodes within a second."""
 
 from __future__ import annotations
 

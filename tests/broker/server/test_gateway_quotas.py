@@ -1,4 +1,4 @@
-"""Callers of one gateway, on one connection: what one has had too much of waits, and the others go on."""
+"""Quotas of the callers on one gateway connection: a throttled caller does not delay the others."""
 
 from __future__ import annotations
 

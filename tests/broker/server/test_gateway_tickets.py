@@ -1,4 +1,4 @@
-"""What a gateway may ask for its callers: tickets at the native port, on one node and over three."""
+"""Gateway tickets at the native port, on one node and on three."""
 
 from __future__ import annotations
 

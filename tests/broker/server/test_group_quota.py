@@ -1,4 +1,4 @@
-"""Groups count for who made them: over all coordinators, across a failover, until they are deleted."""
+"""The quota on groups per creator: over all coordinators, across failovers and deletions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members of a group get the topics that their callers may consume, and hear of no others."""
+"""Group members are assigned only readable topics, and learn of no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates that nobody is to take, at each port of a node and between nodes: both sides say at once why."""
+"""Invalid certificates at each port and between nodes: both sides report the reason at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that would forge a line of the log, or tell a terminal what to do, reach neither logs nor answers as such."""
+"""Names with control characters cannot forge log lines or control a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of topics: bounded in entries and bytes, in order, and whole when they are put together, whatever changes."""
+"""Topic pages: limits in entries and bytes, order, and completeness under changes."""
 
 from __future__ import annotations
 

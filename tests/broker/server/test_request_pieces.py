@@ -1,4 +1,4 @@
-"""Requests of many entries are worked through in pieces, charged to their caller, and dropped with their connection."""
+"""Large requests are processed in pieces, charged to their caller, and end with their connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotas on a real node: what is too much waits, nobody else does, and nothing hangs on it."""
+"""Rate quotas on a running node: a throttled caller waits, and other callers do not."""
 
 from __future__ import annotations
 

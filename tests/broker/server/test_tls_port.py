@@ -1,4 +1,4 @@
-"""A node that speaks TLS, and clients that do, or do not, or do it wrongly."""
+"""A native port with TLS, and clients with, without and with wrong TLS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One caller's account, with a clock and connections of the test's own."""
+"""Quota accounting of one caller, with a test clock and fake connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which account a connection counts in, and how long one is kept."""
+"""Accounts of principals and addresses: selection, limits and lifetime."""
 
 from __future__ import annotations
 

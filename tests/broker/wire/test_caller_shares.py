@@ -1,4 +1,4 @@
-"""What each of the callers on one connection may have in flight, and that all of it is given back."""
+"""In-flight limits of the callers on one gateway connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client has announced is counted until it is whole, or will never be."""
+"""Budget accounting of incomplete frames."""
 
 from __future__ import annotations
 

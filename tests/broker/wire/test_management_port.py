@@ -1,4 +1,4 @@
-"""The port itself: what it bounds, TLS on one side alone, and a whole node behind it."""
+"""The management port: limits, TLS mismatches, and the port of a running node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who sends much waits for those that send little, a turn of the loop at a time, and never longer than that."""
+"""Fair reading: callers that send much are read in turns."""
 
 from __future__ import annotations
 

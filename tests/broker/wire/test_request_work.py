@@ -1,4 +1,4 @@
-"""The rest of a request is handled in its caller's turns of reading, or dropped."""
+"""Requests that are processed in pieces, in their caller's read turns."""
 
 from __future__ import annotations
 

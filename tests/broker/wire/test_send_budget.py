@@ -1,4 +1,4 @@
-"""What waits for clients stays within one budget, there is a share for everybody, and who takes nothing goes."""
+"""The budget of unsent bytes: shares, resumption and closing of stalled clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who announces much and does not go on sending gives way, and nobody else does."""
+"""Closing of slow senders when the request budget is exhausted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever waits is let through in order, one at a time, or all at once."""
+"""The queue of throttled connections: order, new debts and failures."""
 
 from __future__ import annotations
 

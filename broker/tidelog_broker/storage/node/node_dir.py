@@ -16,9 +16,9 @@ A new directory is made for one of three kinds of node; an old one knows by itse
     joiner     the cluster id is given, and the node makes up an id of its own unless it is given one, too
 
 Founders and joiners are not admitted at first: before its first vote the node has the cluster agree that its id has
-this directory (see `admitting`) and then calls `mark_admitted`. A node whose disk was wiped would otherwise come back
-without its promises, under its old name. The mark is durable and separate from the boot counter, so that a crash
-between the two, or starting often enough, does not launder an empty directory.
+this directory (see `directory_admission`) and then calls `mark_admitted`. A node whose disk was wiped would otherwise
+come back without its promises, under its old name. The mark is durable and separate from the boot counter, so that a
+crash between the two, or starting often enough, does not launder an empty directory.
 
 Version 1 had neither the directory's id nor bindings. Such a directory gets its id when it is opened, and stays
 admitted if it was. A build of version 1 would drop what is bound with the next write, so it must not open this one.

@@ -1,4 +1,4 @@
-"""DELETE_RECORDS as a node answers it: what it does, and what it says to what cannot be done."""
+"""DELETE_RECORDS at a node: effects and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FETCH, SUBSCRIBE and LIST_OFFSETS by key and tag, with an index and without, from memory and from the log."""
+"""FETCH, SUBSCRIBE and LIST_OFFSETS by key and tag, with and without an index, from ring and log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What members and people ask of groups, of one node over a real connection."""
+"""Requests of group members and administrators at one node, over a real connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Greetings where a node asks who its clients are."""
+"""HELLO at nodes that require authentication."""
 
 from __future__ import annotations
 

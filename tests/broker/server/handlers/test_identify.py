@@ -1,4 +1,4 @@
-"""Passwords of a gateway's callers at a node; keys and tokens are in `test_on_behalf.py`."""
+"""IDENTIFY with passwords of a gateway's callers; keys and tokens are in `test_gateway_tickets.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever looks at a cluster opens nothing: partitions whose logs are not open are told of as they are known."""
+"""Status requests and scrapes do not open partitions."""
 
 from __future__ import annotations
 

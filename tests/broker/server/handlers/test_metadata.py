@@ -1,4 +1,4 @@
-"""METADATA in pages; what it holds back, and for whom, is in `test_topics.py`."""
+"""METADATA pages; held requests are in `test_topics.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the nodes of a cluster tell of topics comes in pages, and each page is put together from all of them."""
+"""Topic descriptions in pages, merged from all nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passwords on running nodes: who comes in, who does not, and that neither words nor answers tell more than that."""
+"""Password authentication on running nodes, without revealing which users exist."""
 
 from __future__ import annotations
 

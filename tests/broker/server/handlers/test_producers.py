@@ -1,4 +1,4 @@
-"""PRODUCER_BEGIN as a node answers it: the newest instance is fenced in, older ones out, and what cannot be is said."""
+"""PRODUCER_BEGIN at a node: fencing of older instances, and refusals."""
 
 from __future__ import annotations
 

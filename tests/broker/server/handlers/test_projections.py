@@ -1,4 +1,4 @@
-"""FETCH by who can do without some columns or times, from memory and from the log."""
+"""FETCH with projections, from ring and log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ACCESS_TEST of a caller that is about to do something."""
+"""ACCESS_TEST with `enforce`, for a caller that is about to act."""
 
 from __future__ import annotations
 

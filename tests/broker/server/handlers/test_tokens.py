@@ -1,4 +1,4 @@
-"""Tokens on a running node: who comes in with them, and what becomes of sessions when tokens and keys end."""
+"""JWT authentication on a running node, and the end of sessions with tokens and keys."""
 
 from __future__ import annotations
 
