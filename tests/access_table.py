@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tidelog_broker.core.security.permissions import OPERATIONS, operation_name
 from tidelog_broker.server.access import RULES
-from tidelog_broker.server.audited import AUDITED
+from tidelog_broker.server.audited_requests import AUDITED
 from tidelog_proto import broker_pb2 as pb
 
 PAGE = Path(__file__).parents[1] / "docs" / "security.md"

@@ -1,7 +1,7 @@
-"""What a node keeps for its users, put together: topics, partitions, groups' positions, and what they work with.
+"""The node's state and services for its clients: topics, partitions, group positions, and the components behind them.
 
-A part gets the parts that it needs, by name. They are made from the ground up, once the journals are open; what a part
-tells one that is made later goes through a call of this one. Handlers get the whole, for its parts.
+Components receive their dependencies by name and are made bottom-up, after the journals are open. A component reaches
+one that is made later through a callback of this class. Handlers receive the whole object.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 from tidelog_broker.base.bootstrap import roles_named
 from tidelog_broker.base.config import NodeSettings
-from tidelog_broker.base.life import Life
+from tidelog_broker.base.lifecycle import Lifecycle
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.base.tasks import Tasks
@@ -42,12 +42,12 @@ from tidelog_broker.core.topics import (
 from tidelog_broker.groups.shards import GroupShards
 from tidelog_broker.metadata.audit_log import AuditLog
 from tidelog_broker.metadata.controller import Controller
-from tidelog_broker.metadata.description import Description
 from tidelog_broker.metadata.features import FEATURES, FeatureGate
 from tidelog_broker.metadata.internal_topics import internal_config
 from tidelog_broker.metadata.meta_freshness import MetaFreshness
 from tidelog_broker.metadata.node_security import NodeSecurity
 from tidelog_broker.metadata.state_log import MetaLog
+from tidelog_broker.metadata.topic_descriptions import TopicDescriptions
 from tidelog_broker.metadata.topic_quotas import TopicQuotas
 from tidelog_broker.partition.background_opener import BackgroundOpener
 from tidelog_broker.partition.compaction_progress import ProgressClock
@@ -90,20 +90,20 @@ log = logging.getLogger(__name__)
 SOFTWARE: Final = "tidelog-node/0.1.0"
 
 ClusterMaker = Callable[..., Cluster]
-"""Makes what a node knows of the others; takes what `Cluster` does."""
+"""Makes the node's view of the cluster; takes the arguments of `Cluster`."""
 
 
 class Broker:
-    """See the module. Made by `open_broker`; everything is for the event loop's thread.
+    """The composition of a node's components. Made by `open_broker`; for the event loop's thread only.
 
     Args:
-        settings: what the node is told.
+        settings: the node's settings.
         directory: its data directory, open and locked.
-        life: told when the node must not go on.
-        nodes_changed: called when the registry of nodes has changed.
+        life: receives faults after which the node must not continue.
+        nodes_changed: called after a change of the node registry.
         cluster: see `ClusterMaker`.
-        fs: the files.
-        features: what the node supports beside the base set, see `metadata.features`.
+        fs: the file system.
+        features: the features that the node supports in addition to the base set, see `metadata.features`.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Broker:
         settings: NodeSettings,
         directory: NodeDir,
         *,
-        life: Life,
+        life: Lifecycle,
         nodes_changed: Callable[[], None],
         cluster: ClusterMaker,
         fs: FileSystem,
@@ -136,9 +136,9 @@ class Broker:
         self.taken_over = TakeoverLog()
         self.route_news = RouteNews()
         self.peers: Peers | None = None
-        """The other nodes, as callers; None on a node that stands alone."""
+        """Connections of other nodes; None on a single node without a cluster."""
         self.port = 0
-        """Where clients reach this node, once it listens."""
+        """The port for clients, set once the node listens."""
         self.topics, self.nodes = TopicRegistry(), NodeRegistry()
         self.cluster = cluster(
             self.node_id,
@@ -161,12 +161,12 @@ class Broker:
             opening.pop_all()
         self.features = self._make_features(features)
         self._unsupported = ""
-        """The reason to end the start: a record of `__meta` needs a feature that this build lacks; empty: none does."""
+        """Why the start must end: a record of `__meta` needs a feature that this build lacks; empty if none does."""
         self.idle_poll = self._make_idle_poll()
         self.partitions = self._make_partitions()
         self.waking = self._make_waking()
         self.routes = Routes(self.topics, self._local_route, self.route_news.changed)
-        self.description = Description(self.topics, self.partitions, self.routes, self.cluster)
+        self.description = TopicDescriptions(self.topics, self.partitions, self.routes, self.cluster)
         self.meta_log = self._make_meta_log(nodes_changed)
         self.meta_freshness = MetaFreshness(
             self.node_id,
@@ -181,13 +181,13 @@ class Broker:
         self.mover = self._make_mover()
 
     def _open_disk(self, fs: FileSystem) -> Disk:
-        """Return what the logs share, as the settings want files read and written."""
+        """Return the file access that all logs share, according to the settings."""
         disk = self.threads.disk(fs, HashMemory(self.settings.indexes_bytes))
-        # What is encrypted is looked at by this process, which must not happen to a mapping.
+        # Data to be encrypted is read by this process, where a fault of a mapping would stop it.
         disk.maps_reads = self.settings.segment_read == "mapped" and can_populate() and not self.tls.is_on
         disk.maps_writes = self.settings.segment_write == "mapped" and can_copy()
         if self.settings.segment_write == "mapped" and not disk.maps_writes:
-            log.warning("segment_write: this system does not let a mapping be written to safely; files are written")
+            log.warning("segment_write=mapped is not supported by this system; segments are written without a mapping")
         return disk
 
     def _open_replication(self) -> Replication:
@@ -218,10 +218,10 @@ class Broker:
         return Replication(self.node_id, self.incarnation, tools=tools, rebooted=directory.machine_rebooted)
 
     def _open_lives(self) -> NodeLives:
-        """Return the lives of this node and of those that it knows.
+        """Return the known lives of this node and the other nodes.
 
         Raises:
-            DamagedError, StorageFailedError: as `TypedJournal.open`.
+            DamagedError, StorageFailedError: see `TypedJournal.open`.
         """
         journal = TypedJournal.open(self.disk.fs, self.dir.lives, LIVES)
         self._resources.enter_context(contextlib.closing(journal))
@@ -236,9 +236,9 @@ class Broker:
         )
 
     def _refuse_directory(self, why: str, is_final: bool) -> None:
-        """End this node: other nodes have proven that its directory is an older copy.
+        """Stop this node: other nodes have proven that its directory is an older copy.
 
-        Later starts are refused, too. Unless `is_final`, the journal of lives refuses them only while the directory is
+        Later starts are refused too. Unless `is_final`, the journal of lives refuses them only while the directory is
         in doubt.
         """
         self.cluster.withdraw()
@@ -246,11 +246,11 @@ class Broker:
             try:
                 self.dir.mark_refused(why)
             except NodeDirError as error:
-                log.error("the refusal is not durable, the next start asks the cluster again: %s", error)  # noqa: TRY400
+                log.error("cannot store the refusal durably; the next start asks the cluster again: %s", error)  # noqa: TRY400
         self.life.give_up(why)
 
     def _make_idle_poll(self) -> IdlePoll:
-        # What a worker is at is waited for asleep: it needs the interpreter itself.
+        # Polling would take the interpreter lock from a busy worker, so the loop sleeps while a worker is busy.
         io, journals = self.threads.io, self.threads.journals
         return IdlePoll(self.loop, self.settings.idle_poll_us, may_poll=lambda: not (io.pending or journals.pending))
 
@@ -374,10 +374,10 @@ class Broker:
     # --- recovery --------------------------------------------------------------------------------------
 
     async def recover(self) -> None:
-        """Replay `__meta`, follow its topics, see to it that there is an `__offsets`: of a node on its own.
+        """Replay `__meta`, open its topics and ensure that `__offsets` exists; for a node without a cluster.
 
         Raises:
-            ProtocolError: the data is damaged where a node must not go on.
+            ProtocolError: the data is damaged in a way that the node must not start with.
         """
         await self.partitions.load()
         await self._internal(META_TOPIC, META_TOPIC_ID)
@@ -388,12 +388,12 @@ class Broker:
         self._sweep()
 
     async def recover_member(self) -> None:
-        """Take up what this node kept of `__meta`, and follow the topics in it: of a node of a cluster.
+        """Load this node's snapshot of `__meta` and open the topics in it; for a member of a cluster.
 
-        What has been committed since is applied once `__meta` can be read; nothing here waits for another node.
+        Later commits are applied once `__meta` can be read; nothing here waits for another node.
 
         Raises:
-            ProtocolError: the data is damaged where a node must not go on.
+            ProtocolError: the data is damaged in a way that the node must not start with.
         """
         self.topics.may_lag = True
         await self.partitions.load()
@@ -415,17 +415,17 @@ class Broker:
         self.life.give_up(why)
 
     def _refuse_unsupported(self) -> None:
-        """Raise UNSUPPORTED_VERSION in the start of a node whose build cannot apply what it has read of `__meta`."""
+        """Raise UNSUPPORTED_VERSION during a start if this build cannot apply a record of `__meta`."""
         if self._unsupported:
             raise ProtocolError(pb.UNSUPPORTED_VERSION, self._unsupported)
 
     async def found_offsets(self) -> None:
-        """See to it that there is an `__offsets`, and that it has the copies of a cluster once the node is in one.
+        """Ensure that `__offsets` exists, with the copies of a cluster once the node belongs to one.
 
-        One that is here and of which no record says how many partitions it has is from a release that had just one.
+        An existing `__offsets` without a recorded partition count comes from a release in which it had one partition.
 
         Raises:
-            ProtocolError: as `Controller.found_offsets`.
+            ProtocolError: see `Controller.found_offsets`.
         """
         settings, standing = self.settings, self.topics.get(OFFSETS_TOPIC_ID)
         if standing is None and self.cluster.is_alone and self.partitions.had(OFFSETS_KEY):
@@ -436,38 +436,38 @@ class Broker:
         await self.controller.found_offsets(config)
 
     async def _internal(self, name: str, topic_id: bytes) -> None:
-        """Open one of the broker's own partitions. They are there before any record of `__meta` says so."""
+        """Open an internal partition, which exists before any record of `__meta` describes it."""
         record = pb.TopicRecord(name=name, topic_id=topic_id, config=internal_config())
         self.topics.apply(record)
         await self.partitions.follow(record)
 
     def _sweep(self) -> None:
-        """Forget deleted topics at once, and remove what is left of them beside everything else."""
+        """Forget deleted topics at once, and remove their files in the background."""
         for record in self.topics.deleted():
             self.groups.forget_topic(record.topic_id)
             self.replication.drop(record.topic_id)
-        self.tasks.spawn(self.partitions.sweep(), "removing what is left of deleted topics")
+        self.tasks.spawn(self.partitions.sweep(), "removing files of deleted topics")
 
-    def tell_of_lost_tails(self) -> None:
-        """Say which topics may have lost acknowledged records with the machine's page cache.
+    def log_lost_tails(self) -> None:
+        """Log topics that may have lost acknowledged records with the machine's page cache.
 
-        This copy is the only one and therefore the longest: it is served as it is.
+        This is the only copy, so it is served as it is.
         """
         for record in self.topics.live():
-            partitions = self.partitions.of_topic(record.topic_id)  # all that may have lost something are open by now
+            partitions = self.partitions.of_topic(record.topic_id)  # those that may have lost records are open
             if not all(partition.state.syncs_every_group for partition in partitions):
                 log.warning(
-                    "DATA_LOSS: the machine went down under this node, and topic %r has flush=%s: records acknowledged "
-                    "shortly before may be gone; its partitions end at %s",
+                    "DATA_LOSS: the machine restarted without a clean stop, and topic %r has flush=%s: records "
+                    "acknowledged shortly before may be lost; its partitions end at %s",
                     record.name,
                     pb.Flush.Name(record.config.flush).lower(),
                     ", ".join(str(partition.log.end_offset) for partition in partitions),
                 )
 
-    # --- news ------------------------------------------------------------------------------------------
+    # --- changes ---------------------------------------------------------------------------------------
 
     def liveness_changed(self) -> None:
-        """Who is alive, or can be reached, has changed."""
+        """Handle a change of the nodes that are alive or reachable."""
         partitions = self.partitions.all()
         for partition in partitions:
             partition.state.forget_quorum()
@@ -477,12 +477,12 @@ class Broker:
         self.waking.liveness_changed()
 
     def _journal_full(self, error: ProtocolError) -> None:
-        """A journal has no space for what would begin an epoch: who waits for that is told; it is tried again."""
+        """Fail the operations that wait for a journal without space to begin an epoch; they are retried."""
         for partition in self.partitions.all():
             partition.no_space_for_fences(error)
 
     async def _follow_topic(self, record: pb.TopicRecord) -> None:
-        """Let partitions, positions and routes follow a topic's newest record, if this build supports it."""
+        """Apply a topic's newest record to partitions, positions and routes, if this build supports it."""
         if self.features.fault_of_record(record):
             return  # the node stops
         await self.partitions.follow(record)
@@ -492,10 +492,10 @@ class Broker:
         self.waking.liveness_changed()
         self.route_news.changed(record.topic_id)
 
-    # --- what the parts ask of each other --------------------------------------------------------------
+    # --- callbacks between components ------------------------------------------------------------------
 
     def _local_route(self, key: PartitionKey) -> Route | None:
-        """Return the active epoch of a partition that is stored here."""
+        """Return the active epoch of a partition that is stored on this node."""
         partition = self.partitions.find(key)
         if partition is not None:
             return partition.state.route
@@ -503,7 +503,7 @@ class Broker:
         return route_of(newest) if newest is not None else None
 
     def _begin_lone(self) -> None:
-        """Begin to own what only this node has and others are to have, too: used or not, it is not to be lost."""
+        """Become owner of partitions that only this node stores and that need more copies, so that they get them."""
         for partition in self.partitions.all():
             replica = partition.replica
             is_waiting = partition.state.is_alone and not replica.can_append and replica.state.halted is None
@@ -529,15 +529,15 @@ class Broker:
         if partition is not None:
             partition.driver.roll_over(plan)
 
-    # --- what this node says of itself -----------------------------------------------------------------
+    # --- this node's description -----------------------------------------------------------------------
 
     @property
     def advertised_port(self) -> int:
-        """The port that metadata names."""
+        """The port in metadata."""
         return self.settings.advertise_port or self.port
 
     def info(self) -> pb.NodeInfo:
-        """Return how clients reach this node."""
+        """Return this node's address for clients."""
         return pb.NodeInfo(
             node_id=self.node_id,
             host=self.settings.advertised_host,
@@ -548,7 +548,7 @@ class Broker:
         )
 
     def status(self) -> pb.NodeStatus:
-        """Return what CLUSTER_STATUS tells of this node."""
+        """Return this node's part of CLUSTER_STATUS."""
         disk, health = os.statvfs(self.dir.path), self.life.health
         return pb.NodeStatus(
             node=self.info(),
@@ -571,13 +571,13 @@ async def open_broker(
     settings: NodeSettings,
     directory: NodeDir,
     *,
-    life: Life,
+    life: Lifecycle,
     nodes_changed: Callable[[], None] = lambda: None,
     cluster: ClusterMaker = Cluster,
     fs: FileSystem | None = None,
     features: Collection[str] = FEATURES,
 ) -> Broker:
-    """Start the threads, open the journals, make the parts, clear the trash; see `Broker` for the arguments.
+    """Start the threads, open the journals, make the components and clear the trash; see `Broker` for the arguments.
 
     Raises:
         ProtocolError: a journal is damaged or cannot be read.

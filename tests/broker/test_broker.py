@@ -18,18 +18,18 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.names import META_TOPIC, OFFSETS_TOPIC
 
 
-async def test_the_brokers_own_topics_are_there_before_any_other(node: Node) -> None:
+async def test_internal_topics_exist_before_others(node: Node) -> None:
     assert {record.name: record.topic_id for record in node.broker.topics.live()} == {
         META_TOPIC: META_TOPIC_ID,
         OFFSETS_TOPIC: OFFSETS_TOPIC_ID,
     }
 
 
-def test_the_software_is_called_by_its_version() -> None:
+def test_software_name_contains_the_version() -> None:
     assert version("tidelog") in SOFTWARE
 
 
-async def test_a_status_adds_up(node: Node, peer: Peer) -> None:
+async def test_status_sums_partitions(node: Node, peer: Peer) -> None:
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(b"x" * 1000))
     status = node.broker.status()
@@ -54,7 +54,7 @@ def copy_fault(stand: ClusterStand, name: str) -> str:
     return told.copy_fault
 
 
-async def test_a_copy_that_was_cut_in_front_of_damage_is_told_of_until_the_owners_log_is_here(tmp_path: Path) -> None:
+async def test_truncated_copy_is_reported_until_refetched(tmp_path: Path) -> None:
     values = [bytes([number]) * 1000 for number in range(20)]
     async with standing(tmp_path) as stand:
         await stand.start()
@@ -77,7 +77,7 @@ async def test_a_copy_that_was_cut_in_front_of_damage_is_told_of_until_the_owner
         await stand.agree(*values)
 
 
-async def test_a_lone_damaged_copy_is_told_of(stand: Stand) -> None:
+async def test_damaged_single_copy_is_reported(stand: Stand) -> None:
     await stand.start()
     peer = await stand.peer()
     topic = await peer.create("t")
@@ -89,7 +89,7 @@ async def test_a_lone_damaged_copy_is_told_of(stand: Stand) -> None:
     assert stand.node.broker.description.topic(record).partitions[0].copy_fault == "limbo"
 
 
-async def test_the_journals_do_not_wait_for_a_log_that_is_synced(stand: Stand) -> None:
+async def test_journals_do_not_wait_for_a_log_sync(stand: Stand) -> None:
     broker = (await stand.start(io_workers=1)).broker
     gate, written = threading.Event(), asyncio.Event()
     syncing = asyncio.ensure_future(broker.threads.io.call(0, gate.wait, 20))

@@ -114,7 +114,7 @@ async def test_nodes_that_do_not_belong_are_told_why_and_the_cluster_goes_on(up:
         assert code == 1
         # Which of the two is the later start is a matter of luck where both are the first of their directory.
         known = "the cluster has registered node 'node2' with data: start the node with its own directory"
-        assert known in told or "a later start of the node 'node2' is connected: stop this process" in told
+        assert known in told or "a later start of node 'node2' is connected; stop this process" in told
 
         shutil.copytree(up.data / "node2", tmp_path / "old")
         record = json.loads((tmp_path / "old" / "node.json").read_text())
@@ -129,7 +129,7 @@ async def test_nodes_that_do_not_belong_are_told_why_and_the_cluster_goes_on(up:
             code, told = await (await start(*words, "--data", tmp_path / "deaf")).gives_up()
         assert code == 1
         assert "(UDP) for gossip: Address already in use" in told
-        assert "stop what uses the port, or choose others" in told
+        assert "stop the program that uses the port, or set --port" in told
 
         await client.producer("flights").send(b"after")
         assert await read_all(client, "flights", 2) == [b"before", b"after"]
@@ -152,7 +152,7 @@ async def test_of_two_processes_with_one_directory_and_its_copy_the_older_stops(
         words = ["--bootstrap", up.data / "cluster.json", "--secret-file", up.data / "secret", "--node-id", "node2"]
         copy = await start(*words, "--data", tmp_path / "copy", "--port", port, "--gossip-port", gossip_port)
         log = up.data / "node2.log"
-        words_of_it = "another process uses the node id 'node2': stop it, or give this node an id and a data directory"
+        words_of_it = "another process uses node id 'node2'; stop it, or give this node its own id and data directory"
         try:
             async with asyncio.timeout(TELL_TIMEOUT_S):
                 while words_of_it not in log.read_text():

@@ -211,7 +211,7 @@ def test_a_port_in_use_is_named(tmp_path: Path, which: str) -> None:
         message = refused(tmp_path / "data", **{which: port})
     assert "in use" in message
     assert str(port) in message
-    assert "choose others with --port" in message
+    assert "or set --port" in message
 
 
 def test_a_directory_of_another_version_is_left_alone(tmp_path: Path) -> None:

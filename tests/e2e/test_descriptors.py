@@ -74,7 +74,7 @@ def test_the_soft_limit_is_raised_to_the_hard_one(tmp_path: Path) -> None:
 
 def test_a_reader_of_many_partitions_leaves_others_their_connections(tmp_path: Path) -> None:
     with limited(tmp_path, f"ulimit -n {LIMIT}", node_command(tmp_path)) as node:
-        assert f"this process may have {LIMIT} files open" in node.log.read_text()
+        assert f"the limit of open files is {LIMIT}" in node.log.read_text()
         assert "raise the limit of open files" in node.log.read_text()
         with sync.Client(node.address) as client:
             client.create_topic("t", partitions=PARTITIONS, flush="never")

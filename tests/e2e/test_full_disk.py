@@ -103,7 +103,7 @@ async def test_a_full_disk_refuses_keeps_what_it_has_and_goes_on_once_there_is_r
     assert node.returncode == 0, errors
     assert "Traceback" not in errors
     lines = errors.splitlines()
-    assert len([line for line in lines if "is full, and publishes are refused" in line]) == 1, errors
+    assert len([line for line in lines if "is full and publishes are refused" in line]) == 1, errors
     assert len(lines) < REFUSED / 10, f"{REFUSED} refusals had the node log {len(lines)} lines"
     segments = json.loads(said)
     assert all(segment["sound"] for segment in segments)

@@ -63,8 +63,8 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
         ],
         "committed offsets are acknowledged before they are written, and lost by a restart": [
             f"{HERE}::test_a_committed_offset_outlasts_every_node",
-            "tests/broker/server/handlers/test_commit.py::test_a_commit_is_durable_before_its_reply",
-            "tests/broker/server/handlers/test_commit.py::test_a_commit_survives",
+            "tests/broker/server/handlers/test_commit.py::test_commit_is_durable_before_its_reply",
+            "tests/broker/server/handlers/test_commit.py::test_commit_survives_a_restart",
         ],
         "subscribers see records before the quorum has them": [
             f"{HERE}::test_a_subscriber_sees_nothing_that_is_not_committed",

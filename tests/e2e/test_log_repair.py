@@ -58,9 +58,9 @@ async def test_a_rotten_log_is_cut_and_goes_on(tmp_path: Path) -> None:
             assert (await client.topic("t")).partitions[0].state == "limbo"
 
     code, said = log("repair", str(data))
-    assert (code, "can be cut at offset 1" in said, "--yes" in said) == (1, True, True), said
+    assert (code, "can be truncated at offset 1" in said, "--yes" in said) == (1, True, True), said
     code, said = log("repair", str(data), "--yes")
-    assert (code, "cut at offset 1" in said) == (0, True), said
+    assert (code, "truncated at offset 1" in said) == (0, True), said
     (kept,) = (data / "partitions").glob("t.*/*.bad-1")
     assert str(kept) in said
     assert log("verify", str(data))[0] == 0

@@ -45,7 +45,7 @@ def ports_of(line: str, *ports: int) -> str:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_from_nothing_to_a_node_that_asks_who_you_are(tmp_path: Path) -> None:
-    first, second = blocks("From nothing to a node that asks who you are")
+    first, second = blocks("From nothing to a node that requires authentication")
     (quotas,) = blocks("Quotas")
     (passwords,) = blocks("Passwords")
     (following,) = blocks("What is written down")
@@ -140,13 +140,13 @@ def test_from_nothing_to_a_secured_cluster(tmp_path: Path) -> None:
         assert told.returncode == 0, told.stderr
         assert all(f"log{number}" in told.stdout for number in (1, 2, 3))
         plain = run(f"tidelog topic list --bootstrap 127.0.0.1:{natives[1]}", issuing, variables)
-        assert "speaks TLS" in plain.stderr
+        assert "requires TLS" in plain.stderr
         anonymous = run(
             f"tidelog topic list --bootstrap 127.0.0.1:{natives[1]}",
             issuing,
             variables | {"TIDELOG_CA_FILE": str(issuing / "orders" / "ca.pem")},
         )
-        assert "asks who you are" in anonymous.stderr
+        assert "requires authentication" in anonymous.stderr
 
 
 def test_a_program_shows_its_token(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_node_and_a_command_in_tls(tmp_path: Path) -> None:
     with serving(ports_of(node_lines, *natives), tmp_path, variables):
         plain = run("tidelog topic list", tmp_path, variables)
         assert plain.returncode != 0
-        assert "speaks TLS" in plain.stderr
+        assert "requires TLS" in plain.stderr
         told = run("set -e\n" + client_lines.replace("7400", str(natives[0])), tmp_path, variables)
         assert told.returncode == 0, told.stderr
         del variables["TIDELOG_BOOTSTRAP"]
@@ -257,7 +257,7 @@ def test_a_gateway_that_asks_who_calls(tmp_path: Path) -> None:
     own_key, own_right, gateway, asking = starting.strip().splitlines()
     native, management, http = free_ports(3)
     variables = environment(TIDELOG_BOOTSTRAP=f"127.0.0.1:{native}")
-    node, _ = blocks("From nothing to a node that asks who you are")
+    node, _ = blocks("From nothing to a node that requires authentication")
     with serving(ports_of(node, native, management), tmp_path, variables):
         admin = variables | {"TIDELOG_API_KEY_FILE": str(tmp_path / "admin.key")}
         billing = "tidelog key create billing --out billing.key\ntidelog acl grant billing consume topic:orders"

@@ -21,7 +21,7 @@ from tidelog_cli.up.local_cluster import free_ports
 PORT: Final = 7400
 FOUNDING: Final = ("node_id", "bootstrap", "seeds")
 _REMOVED: Final = "was removed from the cluster"
-OLDER: Final = "is an older copy of the node"
+OLDER: Final = "is an older copy of node"
 
 
 class Node:

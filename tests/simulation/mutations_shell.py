@@ -8,8 +8,8 @@ from typing import Any
 from tidelog_broker.base.group_commit import GroupCommit
 from tidelog_broker.core.replication.effects import Append
 from tidelog_broker.core.replication.epoch_writer import Owner
-from tidelog_broker.node import reboot_note
-from tidelog_broker.node.reboot_note import RebootedDir
+from tidelog_broker.node import reboot_mark
+from tidelog_broker.node.reboot_mark import RebootedDir
 from tidelog_broker.partition.access import Access
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pending_acks import PendingAcks, _settle
@@ -87,7 +87,7 @@ def reboot_noted_too_soon() -> Replacements:
     async def note(directory: RebootedDir, *_: Any) -> None:
         directory.mark_reboot_noted()
 
-    return [(reboot_note, "note_reboot", note)]
+    return [(reboot_mark, "clear_reboot_mark", note)]
 
 
 # ------------------------------------------------------------------------------------------ writes

@@ -32,7 +32,7 @@ from tidelog_broker.core.hot_ring import RingBudget
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
 from tidelog_broker.core.topics import PartitionKey
-from tidelog_broker.node import reboot_note
+from tidelog_broker.node import reboot_mark
 from tidelog_broker.partition.compaction_progress import ProgressClock
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.scrubber import Scrubber
@@ -244,7 +244,7 @@ class Process:
         for key in self.world.genesis:
             await self._open_partition(key)
             # A node knows its topics one by one, too, and may ask before it knows all of them.
-            await reboot_note.note_reboot(self.machine, self.disk.fs, self.io, self._noted)
+            await reboot_mark.clear_reboot_mark(self.machine, self.disk.fs, self.io, self._noted)
 
     def _noted(self) -> set[str]:
         return {copy.log.directory.name for copy in self.partitions.values() if copy.view.is_reboot_noted}

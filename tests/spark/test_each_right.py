@@ -40,7 +40,7 @@ PLAN, PLAN_STREAM, READ, WRITE, WRITE_AGAIN, END = SPARK
 SCHEMA = pa.schema([pa.field("value", pa.binary())])
 NUMBERS = itertools.count()
 
-NOTHING = "asks nobody"
+NOTHING = "does not authenticate"
 CALLS: dict[type, dict[str, tuple[str, ...] | str]] = {
     DefaultSource: dict.fromkeys(("name", "schema", "reader", "streamReader", "writer", "streamWriter"), NOTHING),
     TidelogReader: {"partitions": (PLAN,), "read": (READ,)},

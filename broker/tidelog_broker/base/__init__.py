@@ -1,1 +1,1 @@
-"""What every room stands on: settings, metrics, threads for blocking work, the management port."""
+"""Foundations of all rooms: settings, metrics, threads for blocking work, management answers."""

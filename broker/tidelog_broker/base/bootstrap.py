@@ -1,22 +1,22 @@
-"""The bootstrap file: the agreement that founds a cluster, made once and given to every founder.
+"""The bootstrap file, with which a cluster is founded; every founder gets the same file.
 
     {"format_version": 1, "cluster_id": "32 hex digits", "name": "orders", "nodes": [
         {"node_id": "log1", "host": "log1.example.org", "port": 7400, "gossip_port": 7400, "zone": "east",
          "roles": ["ingestion", "persistence"]}, ...]}
 
-Something must be agreed before `__meta` exists to agree in: which nodes store it first, and what the cluster is called
-so that two clusters never mix. That is all it is for. Nodes that join later use the file only for the cluster id and
-for addresses to begin with; once `__meta` has a record about a node, that record counts and the file does not.
+It contains what must be agreed before `__meta` exists: the nodes that store `__meta` first, and the cluster's id, so
+that two clusters never mix. Nodes that join later use it only for the cluster id and for initial addresses; once
+`__meta` has a record of a node, that record takes precedence.
 
-Founders compare the SHA-256 of the file's canonical bytes when they connect: two that were given different files would
-otherwise build two histories of `__meta` under one name. The canonical bytes leave out what does not matter (order,
-white space, defaults spelt out or not), so a file that was formatted anew is still the same file.
+Founders compare the SHA-256 of the file's canonical bytes when they connect, since founders with different files would
+create two histories of `__meta` under one name. The canonical bytes omit irrelevant differences (order, white space,
+explicit defaults), so a reformatted file is still the same file.
 
-Epoch 0 of `__meta` has the founders as its placement and nobody as its owner: the first takeover, decided by a majority
-of them, ends it at offset 0 and opens epoch 1. So no founder is special, and any majority can begin.
+Epoch 0 of `__meta` is placed on the founders and has no owner: the first takeover, decided by a majority of them, ends
+it at offset 0 and begins epoch 1. So no founder is special, and any majority can begin.
 
-Rejected: naming the first owner in the file (that node's disk may be the one that was wiped), and founding by the first
-node alone with the others joining (for a while the cluster's metadata would have one copy).
+Rejected: naming the first owner in the file (that node may have lost its disk), and founding by the first node alone
+(the cluster's metadata would have one copy for a while).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from tidelog_proto.limits import MIB
 
 FILE_BYTES_MAX: Final = MIB
 META_COPIES_MAX: Final = 5
-"""Copies of `__meta` at the beginning: with five, two may fail; more would only make every decision slower."""
+"""Initial copies of `__meta`: five tolerate two failures; more would slow down every decision."""
 
 _Printable = StringConstraints(pattern=r"^[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$")
 RoleName = Literal["ingestion", "persistence"]
 
 
 class BootstrapError(ValueError):
-    """The bootstrap file cannot be used; the message names the file, the place in it and what to do."""
+    """Raised for an invalid bootstrap file; the message names the file, the position and the remedy."""
 
 
 class Founder(BaseModel):
@@ -66,17 +66,17 @@ class Founder(BaseModel):
     @classmethod
     def _roles_stand_once(cls, value: tuple[RoleName, ...]) -> tuple[RoleName, ...]:
         if len(set(value)) != len(value):
-            raise ValueError("a role stands once")
+            raise ValueError("a role must be listed only once")
         return tuple(sorted(value))
 
     @property
     def node_roles(self) -> Role:
-        """The roles as placement knows them."""
+        """The roles as placement uses them."""
         return roles_named(self.roles)
 
 
 class Bootstrap(BaseModel):
-    """A bootstrap file's content, checked; nodes stand by id."""
+    """The validated content of a bootstrap file, with nodes in order of their ids."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -92,7 +92,7 @@ class Bootstrap(BaseModel):
         _refuse_twice("address", [f"{node.host}:{node.port}" for node in value])
         _refuse_twice("gossip address", [f"{node.host}:{node.gossip_port}" for node in value])
         if not any("persistence" in node.roles for node in value):
-            raise ValueError("no node has the role persistence: nobody would store anything")
+            raise ValueError("no node has the role persistence, which at least one founder needs to store data")
         return tuple(sorted(value, key=lambda node: node.node_id))
 
     @property
@@ -101,12 +101,12 @@ class Bootstrap(BaseModel):
         return bytes.fromhex(self.cluster_id)
 
     def canonical_bytes(self) -> bytes:
-        """Return the content as UTF-8 JSON without white space, keys and nodes sorted, defaults spelt out."""
+        """Return the content as UTF-8 JSON without white space, with sorted keys and nodes and explicit defaults."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
 
     @property
     def hash(self) -> bytes:
-        """The SHA-256 of the canonical bytes, by which founders know that they were given the same file."""
+        """The SHA-256 of the canonical bytes, with which founders verify that they have the same file."""
         return hashlib.sha256(self.canonical_bytes()).digest()
 
     def founder(self, node_id: str) -> Founder:
@@ -119,12 +119,12 @@ class Bootstrap(BaseModel):
             if node.node_id == node_id:
                 return node
         raise BootstrapError(
-            f"the node {node_id!r} is not in the bootstrap file of the cluster {self.name!r}, which lists "
-            f"{', '.join(node.node_id for node in self.nodes)}; to join as another node, give seeds instead"
+            f"node {node_id!r} is not in the bootstrap file of cluster {self.name!r}, which lists "
+            f"{', '.join(node.node_id for node in self.nodes)}; to join as another node, use --seeds instead"
         )
 
     def genesis(self) -> pb.EpochDescriptor:
-        """Return epoch 0 of `__meta`: stored by the first five founders that store copies, owned by nobody."""
+        """Return epoch 0 of `__meta`, stored by the first five founders that store copies, without an owner."""
         storing = [node.node_id for node in self.nodes if "persistence" in node.roles][:META_COPIES_MAX]
         return pb.EpochDescriptor(
             epoch=0,
@@ -137,7 +137,7 @@ class Bootstrap(BaseModel):
         )
 
     def records(self) -> list[pb.NodeRecord]:
-        """Return the founders' records of revision 0: what a registry holds before `__meta` says more."""
+        """Return the founders' records of revision 0, which a registry holds before `__meta` has newer ones."""
         return [
             pb.NodeRecord(
                 node_id=node.node_id,
@@ -157,7 +157,7 @@ def load_bootstrap(path: Path) -> Bootstrap:
     """Read a bootstrap file.
 
     Raises:
-        BootstrapError: it cannot be read, is larger than 1 MiB, is no JSON, or says something that cannot be.
+        BootstrapError: it cannot be read, is larger than 1 MiB, is not JSON, or has invalid content.
     """
     try:
         with path.open("rb") as file:
@@ -165,7 +165,7 @@ def load_bootstrap(path: Path) -> Bootstrap:
     except OSError as error:
         raise BootstrapError(f"cannot read the bootstrap file {path}: {error.strerror}") from error
     if len(data) > FILE_BYTES_MAX:
-        raise BootstrapError(f"{path} is no bootstrap file: it has more than {FILE_BYTES_MAX} bytes")
+        raise BootstrapError(f"{path} is not a bootstrap file: it is larger than {FILE_BYTES_MAX} bytes")
     try:
         return Bootstrap.model_validate_json(data)
     except ValidationError as error:
@@ -173,7 +173,7 @@ def load_bootstrap(path: Path) -> Bootstrap:
 
 
 def roles_named(names: Sequence[RoleName]) -> Role:
-    """Return roles by their names, as settings and bootstrap files spell them."""
+    """Return roles by their names in settings and bootstrap files."""
     roles = Role(0)
     for name in names:
         roles |= Role[name.upper()]
@@ -189,18 +189,18 @@ def open_directory(
     replaces: bool = False,
     fs: FileSystem | None = None,
 ) -> NodeDir:
-    """Open the data directory of a founder, a joiner, a replacement or a node on its own, as the settings say.
+    """Open the data directory of a founder, a joining node, a replacement or a node without a cluster.
 
     Args:
-        settings: of the node.
+        settings: the node's settings.
         bootstrap: the content of `settings.bootstrap`, None without one.
-        seeds_cluster_id: what the seeds say the cluster is; an existing directory knows it without them.
+        seeds_cluster_id: the cluster id that the seeds report; an existing directory contains it itself.
         replaces: `--replace`: a new node for one that has lost its data, see `open_node_dir`.
-        fs: the files, the real ones unless given.
+        fs: the file system, by default the real one.
 
     Raises:
-        BootstrapError: the node's id is given, and the bootstrap file does not list it.
-        NodeDirError: as `open_node_dir`, or the directory is new and no seed has said which cluster it is to join.
+        BootstrapError: the node's id is set, and the bootstrap file does not list it.
+        NodeDirError: see `open_node_dir`; or the directory is new and no seed has reported the cluster's id.
     """
     cluster_id = seeds_cluster_id
     if bootstrap is not None:
@@ -209,8 +209,8 @@ def open_directory(
         cluster_id = bootstrap.cluster_id_bytes
     elif settings.seeds and cluster_id is None and is_new_dir(settings.data, fs=fs):
         raise NodeDirError(
-            f"{settings.data} is new and none of the seeds {', '.join(settings.seeds[:5])} has said which cluster it "
-            "belongs to: start one of them first, or give the bootstrap file"
+            f"{settings.data} is new and none of the seeds {', '.join(settings.seeds[:5])} has reported a cluster id; "
+            "start one of them first, or set --bootstrap",
         )
     return open_node_dir(settings.data, fs=fs, node_id=settings.node_id, cluster_id=cluster_id, replaces=replaces)
 
@@ -219,7 +219,7 @@ def _refuse_twice(what: str, values: Sequence[str]) -> None:
     seen: set[str] = set()
     for value in values:
         if value in seen:
-            raise ValueError(f"the {what} {value!r} stands twice")
+            raise ValueError(f"duplicate {what} {value!r}")
         seen.add(value)
 
 
@@ -227,6 +227,6 @@ def _explain(source: str, error: ValidationError) -> str:
     lines: list[str] = []
     for fault in error.errors(include_url=False, include_input=False):
         place = ".".join(str(part) for part in fault["loc"])
-        text = "this key is unknown" if fault["type"] == "extra_forbidden" else fault["msg"]
+        text = "unknown key" if fault["type"] == "extra_forbidden" else fault["msg"]
         lines.append(f"{source}: {place}: {text}" if place else f"{source}: {text}")
     return "\n".join(lines[:10])

@@ -1,4 +1,4 @@
-"""How a node shares out the files and sockets that it may have open (docs/adr/0129)."""
+"""Distribution of the node's file descriptors over files and sockets (docs/adr/0129)."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from tidelog_proto.process.file_descriptors import REMEDY, raise_descriptor_limi
 log = logging.getLogger(__name__)
 
 RESERVE: Final = 160
-"""For journals, links to other nodes, the management port's 64 connections, files that are open for a moment, and for
+"""Descriptors for journals, links to other nodes, the management port's 64 connections, briefly opened files, and
 connections that are accepted only to be refused."""
 CLIENTS_MIN: Final = 16
 
 
 def clients_max(limit: int) -> int:
-    """Return how many connections of clients fit beside the files of logs where `limit` descriptors may be open."""
+    """Return how many client connections fit in addition to the files of logs, with this descriptor limit."""
     active = active_files_max(limit)
     cached = open_segments_max(limit) - active
     return max(CLIENTS_MIN, limit - active - FILES_PER_SEGMENT * max(0, cached) - RESERVE)
 
 
 def fitted(settings: NodeSettings) -> NodeSettings:
-    """Raise the limit of open files; return settings with no more connections than fit, and warn of that."""
+    """Raise the limit of open files; reduce `connections_max` to what fits, with a warning."""
     limit = raise_descriptor_limit()
     fitting = clients_max(limit)
     if fitting >= settings.connections_max:
         return settings
     log.warning(
-        "this process may have %d files open: %d connections of clients fit, not connections_max = %d; %s",
+        "the limit of open files is %d: only %d client connections fit, less than connections_max = %d; %s",
         limit,
         fitting,
         settings.connections_max,

@@ -1,10 +1,10 @@
-"""Synced appends of many partitions to one journal, as few syncs as possible.
+"""Group commit: synced appends of many partitions to one journal, with as few syncs as possible.
 
-Whatever is submitted in one turn of the event loop goes into one append, and so does whatever gathers while that one
-is on its way. A takeover of a thousand partitions costs a few syncs. Entries keep their order.
+Entries that are submitted in one turn of the event loop share an append, as do all that gather while an append is in
+progress. So a takeover of a thousand partitions costs a few syncs. Entries keep their order.
 
-A journal without space has changed nothing, so its append is tried again; a journal that failed is never used again.
-Once nothing has come for a moment, the journal is told to mark what it has as synced.
+A full disk has changed nothing, so the append is retried; a journal that failed is never used again. After a quiet
+moment, the journal records what it has synced.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ MARK_AFTER_S: Final = 1.0
 
 
 class GroupCommit(Generic[EntryT]):
-    """The way into one journal. Used on the event loop's thread.
+    """Group commit for one journal. Used on the event loop's thread.
 
     Args:
         append: makes entries durable; runs on the I/O worker of `key`.
-        mark: called after a quiet moment behind appends, on the same worker.
-        failed: told of a disk that failed.
-        full: told whenever there was no space.
+        mark: called on the same worker after a quiet moment following appends.
+        offload: the I/O workers.
+        key: selects the worker.
+        failed: called with the error of a failed disk.
+        full: called whenever the disk was full.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class GroupCommit(Generic[EntryT]):
         self._closed = False
 
     def submit(self, entries: Sequence[EntryT], done: Callable[[], None]) -> None:
-        """Append entries; `done` is called when they are durable, and never if that is not to be."""
+        """Append entries; `done` is called once they are durable, and never if that fails."""
         if self._closed:
             return
         self._waiting.append((entries, done))
@@ -71,7 +73,7 @@ class GroupCommit(Generic[EntryT]):
             self._handle = self._loop.call_soon(self._begin)
 
     async def close(self) -> None:
-        """Take no more, and wait for what is on its way to the disk."""
+        """Accept no more entries, and wait for the append in progress."""
         self._closed = True
         self._waiting.clear()
         self._cancel_mark()
@@ -90,7 +92,7 @@ class GroupCommit(Generic[EntryT]):
 
     def _ended(self, error: BaseException | None) -> None:
         if isinstance(error, DiskFullError) and not self._closed:
-            log.warning("a journal has no space: %s", error)
+            log.warning("no space for a journal, the append is retried: %s", error)
             self._handle = self._loop.call_later(FULL_RETRY_S, self._begin)
             self._full(error)
             return

@@ -1,7 +1,7 @@
-"""One GET over HTTP, for a small document: bounded in bytes and in time, whatever the other side sends.
+"""HTTP GET of a small document, with limits on size and time.
 
-The answer is read to its end, at most so many bytes of it, and then understood by `http.client`. Redirects are not
-followed, and proxies not asked: the document comes from the address that the settings name, or not at all.
+The answer is read to its end, up to the limit, and then parsed by `http.client`. Redirects and proxies are not used:
+the document comes from the address in the settings or not at all.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _PIECE_BYTES: Final = 64 * 1024
 
 
 def checked_url(text: str) -> SplitResult:
-    """Return the parts of a URL that may be asked: https, or http to this machine.
+    """Parse a URL that may be requested: https, or http to this machine.
 
     Raises:
-        ValueError: it is another one, or has a user's name and password in it.
+        ValueError: it is another URL, or contains a user name.
     """
     url = urlsplit(text)
     if url.scheme not in {"https", "http"} or not url.hostname or not text.isascii() or not text.isprintable():
-        raise ValueError("a URL begins with https:// and names a host")
+        raise ValueError(f"a URL must begin with https:// and name a host, got {text[:200]!r}")
     if url.username is not None or url.password is not None or url.fragment or " " in text:
-        raise ValueError("a URL has neither a user's name nor a fragment here")
+        raise ValueError("a URL must not contain a user name, a fragment or spaces")
     if url.scheme == "http" and not _is_this_machine(url.hostname):
-        raise ValueError(f"http to {url.hostname} could be changed by anybody in between: give an https URL")
-    _ = url.port  # raises ValueError where it is none
+        raise ValueError(f"http to {url.hostname} is not protected against changes on the way; use an https URL")
+    _ = url.port  # raises ValueError if it is invalid
     return url
 
 
@@ -41,31 +41,31 @@ async def http_get(url: SplitResult, *, tls: ssl.SSLContext, bytes_max: int, tim
     """Return the document at a URL.
 
     Args:
-        url: as `checked_url` returns it.
-        tls: judges who answers at an https one.
-        bytes_max: of the document.
-        timeout_s: for all of it, from looking the name up to the last byte.
+        url: a result of `checked_url`.
+        tls: verifies the server of an https URL.
+        bytes_max: limit of the document's size.
+        timeout_s: limit of the whole request, including name resolution.
 
     Raises:
-        OSError: nobody answers, not in time, not with 200, or with more than `bytes_max`. What it says is of one line.
+        OSError: no answer in time, a status other than 200, or more than `bytes_max`. The message has one line.
     """
     try:
         async with asyncio.timeout(timeout_s):
             answer = await _exchange(url, tls, HEAD_BYTES_MAX + bytes_max)
     except TimeoutError:
-        raise OSError(f"no whole answer within {timeout_s:g} s") from None
+        raise OSError(f"no complete answer within {timeout_s:g} s") from None
     try:
-        response = http.client.HTTPResponse(_Answered(answer))  # type: ignore[arg-type]  # it asks for a file only
+        response = http.client.HTTPResponse(_Answered(answer))  # type: ignore[arg-type]  # a stand-in for a socket
         response.begin()
         document = response.read(bytes_max + 1)
     except (http.client.HTTPException, ValueError) as error:
-        raise OSError(f"the answer is no HTTP: {type(error).__name__}") from None
+        raise OSError(f"the answer is not valid HTTP: {type(error).__name__}") from None
     if response.status != http.client.OK:
         raise OSError(f"the answer has status {response.status}, not 200")
     if len(document) > bytes_max:
         raise OSError(f"the document is larger than {bytes_max} bytes")
     if response.length:
-        raise OSError(f"the answer ends {response.length} bytes too soon")
+        raise OSError(f"the answer ends {response.length} bytes too early")
     return document
 
 
@@ -94,11 +94,11 @@ async def _exchange(url: SplitResult, tls: ssl.SSLContext, bytes_max: int) -> by
             raise OSError(f"the answer is larger than {bytes_max} bytes")
         return bytes(answer)
     finally:
-        writer.transport.abort()  # whatever the other side still has to say
+        writer.transport.abort()  # discard further data
 
 
 class _Answered:
-    """What `http.client` takes for a socket: bytes that have come already."""
+    """A stand-in for a socket in `http.client`, with bytes that were received already."""
 
     def __init__(self, answer: bytes) -> None:
         self._answer = answer

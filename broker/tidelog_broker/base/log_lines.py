@@ -13,7 +13,7 @@ LINE_CHARS_MAX: Final = 64_000
 
 
 class LineFormatter(logging.Formatter):
-    """Escapes what is not printable in a message. Tracebacks behind it keep their lines."""
+    """Escapes unprintable characters in a message. Tracebacks after it keep their lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging calls it so
         """Return the line of a message."""
@@ -22,7 +22,7 @@ class LineFormatter(logging.Formatter):
 
 
 REPEATED_MAX: Final = 5
-"""Warnings that one place in the code logs in a period; of the rest the next line tells the number."""
+"""Warnings that one line of code may log in a period; the next one states the number of the others."""
 PERIOD_S: Final = 10.0
 
 
@@ -34,9 +34,9 @@ class _Period:
 
 
 class RepeatFilter(logging.Filter):
-    """Suppresses warnings that come again and again from one place, as with a full disk under many partitions.
+    """Suppresses warnings that one line of code repeats, for example about a full disk under many partitions.
 
-    Errors and lines that are not warnings, such as those of the audit log, all pass.
+    Errors and records of other levels, such as the audit log's, all pass.
 
     Args:
         now_s: a monotonic clock.
@@ -46,10 +46,10 @@ class RepeatFilter(logging.Filter):
         super().__init__()
         self._now_s = now_s
         self._periods: dict[tuple[str, int], _Period] = {}
-        """By logger and line of code, so there are few."""
+        """By logger and line of code, which are few."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to log a record; the first one of a period carries the number that were suppressed."""
+        """Return whether to log a record; the first one of a period states the number that was suppressed."""
         if record.levelno != logging.WARNING:
             return True
         period = self._periods.setdefault((record.name, record.lineno), _Period())

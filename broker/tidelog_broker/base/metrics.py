@@ -1,4 +1,4 @@
-"""What a node counts, in Prometheus' terms. One registry a node, so that tests can run several in a process."""
+"""The node's Prometheus metrics. Each node has its own registry, so that tests can run several in a process."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollecto
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from tidelog_broker.base.hot_path_metrics import LABEL_VALUES_MAX, OTHER, Durations, PartitionGauges, TallyCounter
 from tidelog_broker.base.node_gauges import GroupGauges, NodeGauges
-from tidelog_broker.base.tallies import LABEL_VALUES_MAX, OTHER, Durations, PartitionGauges, TallyCounter
 from tidelog_proto.process.standard_streams import dropped_writes
 
 _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
 class NodeMetrics:
-    """The node's counters and gauges. Names end in their unit, as Prometheus asks."""
+    """The node's counters and gauges. Names end in their unit, as Prometheus recommends."""
 
     def __init__(self) -> None:
         self.registry = _registry()
@@ -72,10 +72,10 @@ class NodeMetrics:
         )
         self.connections = self._gauge("tidelog_connections", "Open client connections")
         self.in_flight_bytes = self._gauge(
-            "tidelog_in_flight_bytes", "Bytes of requests being worked on: attachments and large envelopes"
+            "tidelog_in_flight_bytes", "Bytes of requests in progress: attachments and large envelopes"
         )
-        self.outgoing_bytes = self._gauge("tidelog_outgoing_bytes", "Bytes that wait to be sent to clients")
-        self.ring_bytes = self._gauge("tidelog_ring_bytes", "Bytes of batches kept in memory for close readers")
+        self.outgoing_bytes = self._gauge("tidelog_outgoing_bytes", "Bytes waiting to be sent to clients")
+        self.ring_bytes = self._gauge("tidelog_ring_bytes", "Bytes of recent batches kept in memory")
         self.index_bytes = self._gauge(
             "tidelog_index_bytes", "Bytes of memory that the indexes of growing segments take"
         )
@@ -98,11 +98,11 @@ class NodeMetrics:
         self._add_computed()
 
     def tls_ends_at(self, what: str, ends_s: float) -> None:
-        """Tell when certificates end, in seconds since 1970."""
+        """Set when a certificate ends, in seconds since 1970."""
         self.tls_ends.labels(what).set(ends_s)
 
     def throttled(self, caller: str, waited_s: float) -> None:
-        """Count for how long a caller was held back by its quota."""
+        """Count the time for which a caller was throttled by its quota."""
         if caller not in self._throttled_callers:
             if len(self._throttled_callers) >= LABEL_VALUES_MAX:
                 caller = OTHER
@@ -116,7 +116,7 @@ class NodeMetrics:
         self.scrub_damaged = self._counter("tidelog_scrub_damaged", "Damaged segments found by scrubbing")
 
     def _add_computed(self) -> None:
-        """Add what is computed at each scrape, and what it is about."""
+        """Add metrics that are computed at each scrape, and related counters."""
         self.epochs_begun = self._counter("tidelog_epochs_begun", "Epochs that began with this node as their owner")
         self.owner_changes = self._counter(
             "tidelog_owner_changes", "Epochs that began with this node as their owner and another one before it"
@@ -139,22 +139,22 @@ class NodeMetrics:
 
 
 class _DroppedWrites(Collector):
-    """Counts for the whole process, which has its standard streams once."""
+    """Counts for the whole process, which has one pair of standard streams."""
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """Yield the count of now."""
+        """Yield the current count."""
         what = "Writes to the log that were dropped because nothing read standard error or output"
         yield CounterMetricFamily("tidelog_log_dropped", what, value=dropped_writes())
 
 
 class _Omitted(Collector):
-    """The number of series that bounds on labels omit from a scrape; collected after those series."""
+    """The number of series that label limits omit from a scrape; collected after those series."""
 
     def __init__(self, omitted: Callable[[], Mapping[str, int]]) -> None:
         self._omitted = omitted
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the counts of this answer."""
+        """Yield the counts of this scrape."""
         what = "Partitions and positions of groups omitted from the metrics because of a bound"
         family = GaugeMetricFamily("tidelog_metrics_omitted", what, labels=["what"])
         for key, value in self._omitted().items():

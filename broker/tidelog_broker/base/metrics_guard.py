@@ -1,4 +1,4 @@
-"""Who may see a node's metrics, which name topics and callers: on loopback everybody, elsewhere who shows a token."""
+"""Access to a node's metrics, which name topics and callers: open on loopback, otherwise with a token."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ TOKEN_CHARS_MIN: Final = 16
 TOKENS_MAX: Final = 16
 FILE_BYTES_MAX: Final = 16 * KIB
 LOOK_S: Final = 1.0
-"""How often the file is read."""
+"""How often the file is checked for changes."""
 
 
 class MetricsRefusal(NamedTuple):
-    """An answer of HTTP: the status as HTTP writes it, words, and headers of its own."""
+    """An HTTP error answer: its status, the reason, and additional headers."""
 
     status: str
     why: str
@@ -34,24 +34,25 @@ class MetricsRefusal(NamedTuple):
 
 _CLOSED: Final = MetricsRefusal(
     "403 Forbidden",
-    "others reach this port, and metrics name topics: set management_token_file, or management_host to 127.0.0.1",
+    "/metrics names topics and is closed on ports that other machines reach; set management_token_file, or "
+    "management_host to 127.0.0.1",
 )
 _UNKNOWN: Final = MetricsRefusal(
     "401 Unauthorized",
-    "metrics are for who shows a token of management_token_file: Authorization: Bearer TOKEN",
+    "/metrics needs a token of management_token_file as: Authorization: Bearer TOKEN",
     (("WWW-Authenticate", 'Bearer realm="metrics"'),),
 )
 
 
 class MetricsGuard:
-    """See the module. `refusal` may be asked on another thread than `look`.
+    """Decides about access to metrics. `refusal` may be called on another thread than `look`.
 
     Args:
-        path: the file of the tokens, one a line; None: there are none.
-        is_open: whether everybody may see everything where there is no file.
+        path: the file of tokens, one a line; None for no tokens.
+        is_open: whether metrics are open without a file.
 
     Raises:
-        SettingsError: the file is not as it must be.
+        SettingsError: the file is invalid.
     """
 
     def __init__(self, path: Path | None, *, is_open: bool) -> None:
@@ -61,36 +62,36 @@ class MetricsGuard:
 
     @classmethod
     def of(cls, settings: NodeSettings) -> Self:
-        """Return what settings say.
+        """Return the guard for settings.
 
         Raises:
-            SettingsError: the file is not as it must be.
+            SettingsError: the file is invalid.
         """
         is_open = settings.insecure or is_loopback(settings.management_host)
         return cls(settings.management_token_file, is_open=is_open)
 
     @property
     def asks_for_tokens(self) -> bool:
-        """Whether there are tokens, without which metrics are refused."""
+        """Whether metrics need a token."""
         return self._tokens is not None
 
     def refusal(self, authorization: str) -> MetricsRefusal | None:
-        """Return what is answered to who has sent this header, `Authorization`; None: he may see all."""
+        """Return the refusal of a request with this `Authorization` header; None if it may see metrics."""
         if self._tokens is None:
             return None if self._is_open else _CLOSED
         scheme, _, shown = authorization.partition(" ")
         shown_bytes = shown.strip().encode("latin-1", "replace")
-        # All of them are compared, so that the time does not tell which of them is nearly right.
+        # All tokens are compared, so that the time reveals nothing about them.
         are_right = [hmac.compare_digest(shown_bytes, token) for token in self._tokens.value]
         return None if scheme.lower() == "bearer" and any(are_right) else _UNKNOWN
 
     def look(self) -> None:
-        """Read the file again. Blocks; for a worker. While it is not as it must be, what was read before holds."""
+        """Reload the file. Blocking; for a worker. If the file is invalid, the last valid tokens stay in use."""
         if self._tokens is not None and self._tokens.look():
-            log.info("%d tokens for metrics are read from %s", len(self._tokens.value), self._path)
+            log.info("loaded %d tokens for metrics from %s", len(self._tokens.value), self._path)
 
     async def follow(self, workers: Offload) -> None:
-        """Follow the file, as long as the node runs.
+        """Reload the file repeatedly until cancelled.
 
         Args:
             workers: read it.
@@ -101,10 +102,10 @@ class MetricsGuard:
 
 
 def read_tokens(path: Path) -> tuple[bytes, ...]:
-    """Return the tokens of a file, one a line. Lines that begin with # say nothing.
+    """Return the tokens of a file, one a line. Lines that begin with # are comments.
 
     Raises:
-        SettingsError: the file cannot be read, every user may read it, or a line is no token.
+        SettingsError: the file cannot be read, is readable by all users, or a line is not a token.
     """
     try:
         content = read_named(path, "the tokens of management_token_file", FILE_BYTES_MAX, is_secret=True)
@@ -115,12 +116,12 @@ def read_tokens(path: Path) -> tuple[bytes, ...]:
     for number, line in found:
         if len(line) < TOKEN_CHARS_MIN or not line.isascii() or not line.decode().isprintable() or b" " in line:
             raise SettingsError(
-                f"line {number} of management_token_file {path}: a token has {TOKEN_CHARS_MIN} or more characters of "
-                "ASCII and no spaces"
+                f"management_token_file {path}, line {number}: a token must have at least {TOKEN_CHARS_MIN} printable "
+                "ASCII characters and no spaces"
             )
     if not 1 <= len(found) <= TOKENS_MAX:
         raise SettingsError(
-            f"management_token_file {path} has {len(found)} tokens, and must have 1 to {TOKENS_MAX}, one a line: "
-            f"`openssl rand -hex 32 > FILE` makes one"
+            f"management_token_file {path} must have 1 to {TOKENS_MAX} tokens, one a line, got {len(found)}; "
+            f"create one with: openssl rand -hex 32 > FILE"
         )
     return tuple(line for _, line in found)

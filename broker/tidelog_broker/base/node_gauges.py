@@ -1,8 +1,8 @@
-"""Gauges of a whole node and of the groups that it coordinates, computed while Prometheus waits for them.
+"""Gauges of a node and of the groups that it coordinates, computed at each scrape.
 
-Nothing here is kept current between two scrapes, so no request pays for it. A scrape runs on a thread beside the event
-loop and only reads. Series with a label for each partition or position are bounded: `tidelog_metrics_omitted` counts
-the omitted ones, and the counts without such labels are always complete.
+They are not maintained between scrapes, so requests have no cost for them. A scrape runs on a thread outside the event
+loop and only reads. Series per partition or position are limited: `tidelog_metrics_omitted` counts the omitted ones,
+and counts without such labels are always complete.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 MEMBERSHIPS: Final = ("alive", "suspect", "dead", "left", "unknown")
 """The states of a node in gossip."""
 ROLES: Final = ("owner", "replica", "idle")
-"""The roles of this node for a stored partition; idle: its log is not open."""
+"""The roles of this node for a local partition; idle: its log is not open."""
 
 _TRIES: Final = 5
 
@@ -26,10 +26,10 @@ _ReadT = TypeVar("_ReadT")
 
 
 def read_beside_loop(read: Callable[[], _ReadT]) -> _ReadT:
-    """Return what `read` returns; read again where the event loop has changed a dict under its iteration.
+    """Return the result of `read`, repeated if the event loop has changed a dict during its iteration.
 
     Raises:
-        RuntimeError: it did so each time.
+        RuntimeError: every attempt was disturbed.
     """
     for _ in range(_TRIES - 1):
         try:
@@ -40,20 +40,20 @@ def read_beside_loop(read: Callable[[], _ReadT]) -> _ReadT:
 
 
 class NodeFigures(NamedTuple):
-    """The figures of a node that its metrics export.
+    """The exported figures of a node.
 
     Attributes:
-        node_id, zone, cluster_id: which node it is.
+        node_id, zone, cluster_id: the node's identity.
         is_ready: whether `/readyz` answers 200.
-        disk_free_bytes, disk_size_bytes: of the file system of the data directory; free is what the node may use.
+        disk_free_bytes, disk_size_bytes: of the data directory's file system; free is what the node may use.
         disk_full: whether appends find no space.
-        partitions: how many are stored here, by role.
-        under_replicated: how many are owned here and have fewer copies that keep up than their topics ask for.
-        no_quorum: how many have a copy here and too few living replicas to take records.
-        no_owner: how many have a copy here and no living owner.
-        failed: how many have a copy here that takes no part any more.
-        nodes: how many nodes of the cluster gossip has in which state.
-        replica_lag: how many records the slowest copy at each other node lacks, of partitions owned here.
+        partitions: number of local partitions by role.
+        under_replicated: number of owned partitions with fewer up-to-date copies than configured.
+        no_quorum: number of local partitions with too few living replicas to take records.
+        no_owner: number of local partitions without a living owner.
+        failed: number of local partitions whose copy has failed.
+        nodes: number of the cluster's nodes by their state in gossip.
+        replica_lag: records that the most lagging copy at each other node lacks, of owned partitions.
     """
 
     node_id: str
@@ -111,7 +111,7 @@ _BY_LABEL: Final = (
 
 
 class NodeGauges(Collector):
-    """Tells `NodeFigures`; before `watch`, of the build alone."""
+    """Exports `NodeFigures`; before `watch`, only the build."""
 
     def __init__(self, registry: CollectorRegistry, version: str) -> None:
         self._version = version
@@ -119,18 +119,18 @@ class NodeGauges(Collector):
         registry.register(self)
 
     def watch(self, figures: Callable[[], NodeFigures]) -> None:
-        """Tell of these from now on; `figures` is called by any thread."""
+        """Export these figures from now on; `figures` may be called on any thread."""
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what is so now."""
-        what = "Always 1; the labels say what runs"
+        """Yield the current values."""
+        what = "Always 1; the labels identify the build"
         yield _info("tidelog_build_info", what, {"version": self._version, "python": platform.python_version()})
         figures = read_beside_loop(self._figures)
         told = (
             None if figures is None else {"node": figures.node_id, "zone": figures.zone, "cluster": figures.cluster_id}
         )
-        yield _info("tidelog_node_info", "Always 1; the labels say which node it is", told)
+        yield _info("tidelog_node_info", "Always 1; the labels identify the node", told)
         for field, name, text in _PLAIN:
             yield GaugeMetricFamily(name, text, value=None if figures is None else float(getattr(figures, field)))
         for field, name, text, label in _BY_LABEL:
@@ -164,20 +164,20 @@ class Bounded(NamedTuple):
 
 
 class GroupGauges(Collector):
-    """Tells the positions of the groups that a node coordinates: what a group's lag is computed from."""
+    """Exports the positions of the groups that a node coordinates, from which lag is computed."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._read: Callable[[], Bounded] = lambda: Bounded((), 0)
         self.omitted = 0
-        """How many were left out of the newest answer."""
+        """Number of positions omitted from the last scrape."""
         registry.register(self)
 
     def watch(self, read: Callable[[], Bounded]) -> None:
-        """Tell of these from now on; `read` is called by any thread."""
+        """Export these positions from now on; `read` may be called on any thread."""
         self._read = read
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what is so now."""
+        """Yield the current values."""
         family = GaugeMetricFamily(
             "tidelog_group_next_offset",
             "The next record that a group reads of a partition, exported by the coordinator of the group",

@@ -1,7 +1,7 @@
-"""Blocking work from the event loop: onto I/O workers, and the result back onto the loop.
+"""Blocking work on I/O workers, with results delivered on the event loop.
 
-Two forms: `call` for coroutines, and `start` with a callback for the hot path, where a task and a future
-per group would cost more than the bookkeeping they save.
+`call` is for coroutines, `start` with a callback for hot paths, where a task and a future per group would cost too
+much.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Workers(Protocol):
-    """Where work is done; see `storage.io.workers.IoWorkers`."""
+    """A pool of worker threads; see `storage.io.workers.IoWorkers`."""
 
     def submit(self, key: int, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run `fn` on the thread of `key`, after everything that was submitted with the key before."""
@@ -27,20 +27,20 @@ class Workers(Protocol):
 
 
 class Offload:
-    """I/O workers as seen from one event loop. Work with the same key runs in order on the same thread."""
+    """I/O workers as used from one event loop. Work with the same key runs in order on the same thread."""
 
     def __init__(self, workers: Workers, loop: asyncio.AbstractEventLoop) -> None:
         self._workers = workers
         self._loop = loop
         self.pending = 0
-        """Work on its way. Whoever finds none, on the loop, may do a little work itself, in order."""
+        """Work in progress. If there is none, the event loop may do a little work itself, in order."""
 
     async def call(self, key: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `work` on the worker of `key` and return what it returns or raise what it raises."""
+        """Run `work` on the worker of `key` and return its result or raise its error."""
         future = asyncio.wrap_future(self._workers.submit(key, work, *args, **kwargs), loop=self._loop)
         self.pending += 1
         future.add_done_callback(self._called)
-        # Shielded: work that has been handed over is done to its end, whoever stops waiting for it.
+        # Shielded: work that was handed over runs to its end, even if its caller is cancelled.
         return await asyncio.shield(future)
 
     def _called(self, _: asyncio.Future[Any]) -> None:
@@ -54,7 +54,7 @@ class Offload:
             error: BaseException | None = None
             try:
                 result = work()
-            except BaseException as caught:  # noqa: BLE001 - whatever it is, it belongs to whoever waits
+            except BaseException as caught:  # noqa: BLE001 - any error is delivered to the caller
                 error = caught
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._finish, done, result, error)

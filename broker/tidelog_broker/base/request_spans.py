@@ -1,4 +1,4 @@
-"""A span for each request to this node that carries a trace context. Import it only where `otel` is on."""
+"""OpenTelemetry spans for requests that carry a trace context. Import it only if `otel` is on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CONTEXT_CHARS_MAX: Final = 128
 
 
 class RequestSpan:
-    """One request being worked on."""
+    """The span of one request."""
 
     __slots__ = ("_span",)
 
@@ -32,11 +32,11 @@ class RequestSpan:
 
 
 class RequestSpans:
-    """Begins spans; owns what exports them.
+    """Begins spans, and owns their exporter.
 
     Args:
-        node_id: of this node.
-        collect: collects its metrics; called by a thread.
+        node_id: this node.
+        collect: collects its metrics; called on another thread.
     """
 
     def __init__(self, node_id: str, collect: Callable[[], Iterable[Any]]) -> None:
@@ -51,5 +51,5 @@ class RequestSpans:
         return RequestSpan(span)
 
     def close(self) -> None:
-        """Export what is left."""
+        """Export the remaining spans."""
         self._telemetry.close()

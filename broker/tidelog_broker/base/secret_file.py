@@ -1,4 +1,4 @@
-"""The file of a cluster's secret, or of two of them while one is replaced; it is followed while the node runs."""
+"""The file of a cluster's secret, or of two during a replacement, which is reloaded when it changes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _FILE_BYTES_MAX: Final = 4096
 
 
 class SecretFile:
-    """What becomes of secrets when their file changes.
+    """Reloads secrets when their file changes.
 
     Args:
-        path: of the file.
-        secrets: what was read from it, and is kept right.
+        path: the file.
+        secrets: the secrets that were read from it.
     """
 
     def __init__(self, path: Path, secrets: ClusterSecrets) -> None:
@@ -29,9 +29,9 @@ class SecretFile:
         self._followed = Followed(lambda: _read(path), SettingsError, log)
 
     def look(self) -> tuple[bytes, ...] | None:
-        """Read the file again and return other secrets, if they are others. Blocks for a moment.
+        """Reload the file and return its secrets if they have changed. Blocking for a moment.
 
-        While the file is not as it must be, those that were read last hold.
+        If the file is invalid, the last valid secrets stay in use.
         """
         self._followed.look()
         found = self._followed.value
@@ -42,10 +42,10 @@ def read_secrets(path: Path | None) -> ClusterSecrets:
     """Return the secrets in a file, one a line.
 
     Raises:
-        SettingsError: there is none, there are too many, one is too short, or everybody may read or change the file.
+        SettingsError: there is none, there are too many, one is too short, or other users may read or change the file.
     """
     if path is None:
-        raise SettingsError("a node of a cluster needs the cluster's secret: give --secret-file")
+        raise SettingsError("a node of a cluster needs the cluster's secret; set --secret-file")
     return ClusterSecrets(*_read(path))
 
 
@@ -53,16 +53,16 @@ def _read(path: Path) -> tuple[bytes, ...]:
     try:
         content = read_named(path, "the cluster's secret", _FILE_BYTES_MAX, is_secret=True).strip()
     except NamedFileError as error:
-        raise SettingsError(f"{error}; the file belongs to the user that runs the node") from error
-    # A secret of any bytes may have a line's end among them: only text has lines.
+        raise SettingsError(f"{error}; the file must belong to the user that runs the node") from error
+    # A binary secret may contain line breaks, so only text is split into lines.
     is_text = content.isascii() and content.decode("ascii", "replace").replace("\n", "").replace("\r", "").isprintable()
     found = tuple(line.strip() for line in content.splitlines() if line.strip()) if is_text else (content,)
     if len(found) > SECRETS_MAX:
         raise SettingsError(
-            f"the secret file {path} has {len(found)} lines: it holds one secret, or while that is replaced two, one "
-            "a line"
+            f"the secret file {path} must have one secret, or two during a replacement, one a line; got {len(found)} "
+            "lines"
         )
     for secret in found or (b"",):
         if len(secret) < SECRET_BYTES_MIN:
-            raise SettingsError(f"the secret in {path} has {len(secret)} bytes; it needs {SECRET_BYTES_MIN} or more")
+            raise SettingsError(f"the secret in {path} must have at least {SECRET_BYTES_MIN} bytes, got {len(secret)}")
     return found

@@ -1,19 +1,18 @@
-"""What the time is, for stamps and for ages: the wall clock, unless it jumps.
+"""The clock for timestamps and ages: the wall clock, protected against jumps.
 
-What is too old is decided by the stamps of appends, so a wall clock that jumps a year ahead would delete everything,
-and one moment of it would stamp a record that keeps its segment for a year. The wall clock is therefore believed while
-it goes on as the monotonic clock does. When the two part by more than `TOLERANCE_US`, either way, time goes on by the
-monotonic clock; only when the wall clock has stood by its new time for `settle_s` it is believed again. A time that
-was left out in that way never counts as an age: what had been stamped before has lived through none of it, as far as
-this node can know.
+Retention compares the timestamps of appends with the time, so a wall clock that jumps a year ahead would delete
+everything, and a single record stamped then would keep its segment for a year. So the wall clock is trusted while it
+advances like the monotonic clock. When they differ by more than `TOLERANCE_US`, in either direction, time advances with
+the monotonic clock; the wall clock is trusted again only after it has kept its new time for `settle_s`. The skipped
+time never counts as an age, since records stamped before have not lived through it, as far as this node can know.
 
-After a start there is no telling how long the machine was off. The wall clock is believed for stamps; but for ages the
-time between the newest stamp of a log and the start counts only when the wall clock has stood for `settle_s`.
+After a start it is unknown how long the machine was off. The wall clock is trusted for timestamps; for ages, the time
+between a log's newest timestamp and the start counts only after the wall clock has been stable for `settle_s`.
 
-So a jump that is put right within `settle_s` deletes nothing, and what is deleted after a long time off, or after the
-clock was put right at last, goes later and never earlier. Not protected: a clock that is wrong for longer than
-`settle_s`, or was wrong when the node started and stamped records; and stamps that another node's wrong clock has made.
-The monotonic clock is the one that goes on while the machine sleeps.
+So a jump that is corrected within `settle_s` deletes nothing, and after a long downtime or a late correction deletions
+happen later, never earlier. Not protected: a clock that is wrong for longer than `settle_s`, or that was wrong when the
+node started and stamped records; and timestamps of another node's wrong clock. The monotonic clock includes the time
+in which the machine sleeps.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from collections.abc import Callable
 from typing import Final
 
 TOLERANCE_US: Final = 300_000_000
-"""So far the wall clock may be put forward or back at once and be believed: it is being corrected."""
+"""Largest step of the wall clock that is accepted as a correction."""
 
 SETTLE_S_DEFAULT: Final = 3600
 GAPS_MAX: Final = 16
@@ -34,11 +33,11 @@ def _since_boot_ns() -> int:
 
 
 class SteadyClock:
-    """See the module. Times are µs since 1970.
+    """A clock in µs since 1970; see the module.
 
     Args:
-        settle_s: how long a wall clock that has jumped must stand before it is believed.
-        tolerance_us: by how much it may be put forward or back at once.
+        settle_s: how long the wall clock must be stable after a jump before it is trusted.
+        tolerance_us: the largest accepted step.
         wall_ns, steady_ns: the two clocks, in ns.
     """
 
@@ -56,22 +55,22 @@ class SteadyClock:
         self._settle_ns = int(settle_s * 1_000_000_000)
         self._began_ns = steady_ns()
         self.began_us = wall_ns() // 1000
-        """What the time was at the start, as far as was known then."""
+        """The time at the start, as known then."""
         self._ahead_us = self.began_us - self._began_ns // 1000
-        """By how much the time that is told is ahead of the steady clock."""
+        """Difference of the returned time to the monotonic clock."""
         self._rival: tuple[int, int] | None = None
-        """By how much the wall clock is ahead instead, and since when."""
+        """The difference of the wall clock after a jump, and since when it has had that."""
         self._gaps: list[tuple[int, int]] = []
-        """Where time went on after a jump, oldest first: from when, and how much was left out."""
+        """Jumps that were accepted, oldest first: the time before the jump, and its length."""
 
     @property
     def is_held(self) -> bool:
-        """Whether the wall clock has jumped, and time goes on without it."""
+        """Whether the wall clock has jumped and is not trusted."""
         self.now_us()
         return self._rival is not None
 
     def now_us(self) -> int:
-        """Return the time; between two calls it goes back by no more than the tolerance, but for a clock put right."""
+        """Return the time; it goes back by at most the tolerance, unless a wrong clock is corrected."""
         steady_ns = self._steady_ns()
         steady_us = steady_ns // 1000
         ahead_us = self._wall_ns() // 1000 - steady_us
@@ -90,18 +89,18 @@ class SteadyClock:
             self._gaps.append((steady_us + self._ahead_us, left_out_us))
             if (
                 len(self._gaps) > GAPS_MAX
-            ):  # two of them count as one that is as long, at the later: nothing goes earlier
+            ):  # merge two into one of their total length at the later time, so that no record ages early
                 (_, first_us), (at_us, second_us) = self._gaps[:2]
                 self._gaps[:2] = [(at_us, first_us + second_us)]
         self._ahead_us, self._rival = ahead_us, None
 
     def stamped_before_us(self, age_us: int, newest_at_start_us: int) -> int:
-        """Return the time for which it holds that what was stamped by then is at least so old, surely.
+        """Return the time before which a timestamp has certainly the given age.
 
         Args:
-            age_us: how old.
-            newest_at_start_us: the newest stamp that the log in question had when this process first looked at it; the
-                time between that and the start does not count yet while the start is young.
+            age_us: the age.
+            newest_at_start_us: the newest timestamp of the log when this process first opened it; the time between
+                that and the start does not count until `settle_s` after the start.
         """
         at_us = self.now_us() - age_us
         gaps = self._gaps

@@ -1,4 +1,4 @@
-"""The coroutines that belong to a node's life: kept while they run, their failures seen, cancelled when it ends."""
+"""Background tasks of a node: referenced while they run, with logged failures, and cancelled when the node stops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class Tasks:
-    """See the module. Made, and used, on the event loop."""
+    """The running tasks. Created and used on the event loop."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -25,11 +25,11 @@ class Tasks:
         return task
 
     def named(self, name: str) -> list[asyncio.Task[None]]:
-        """Return what runs under a name."""
+        """Return the running tasks with a name."""
         return [task for task in self._running if task.get_name() == name]
 
     async def cancel(self) -> None:
-        """Cancel everything; return when it has ended."""
+        """Cancel all tasks; return when they have ended."""
         tasks = list(self._running)
         for task in tasks:
             task.cancel()

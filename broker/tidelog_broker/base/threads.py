@@ -1,6 +1,6 @@
-"""A node's threads for what would make its event loop wait, each pool for work that another one must not wait for.
+"""A node's thread pools for blocking work, one for each kind of work that must not wait for another.
 
-Why there are as many: ADR 0069.
+ADR 0069 explains their number.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.hash_memory import HashMemory
 
 JOURNALS: Final = 3
-"""Fences, chains and lives; each has a thread."""
+"""Journals with a thread each: fences, chains and lives."""
 
 
 class Threads:
-    """See the module; `close` ends them when what they are at is done.
+    """All thread pools of a node; `close` ends them after their current work.
 
     Args:
-        io_workers: threads for the writes to the logs, and as many for reads.
+        io_workers: number of threads for log writes, and of threads for reads.
     """
 
     def __init__(self, io_workers: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._resources = contextlib.ExitStack()
         self.io = self._pool("io", io_workers)
-        """For writes to the logs, those of one partition one after the other."""
+        """For writes to the logs, those of one partition in order."""
         self.journals = self._pool("journal", JOURNALS)
-        """For the journals alone: syncing a log may take seconds, and no other partition's takeover waits for that."""
+        """For journals only: syncing a log may take seconds, and takeovers of other partitions must not wait."""
         self.readers = self._pool("read", io_workers)
-        """For reads: one of what has left the page cache waits for the disk, and no write waits for that."""
+        """For reads, which may wait for the disk, and must not delay writes."""
         self.verifiers = self._pool("verify", 1)
-        """For what is the processor's alone: to unpack a batch may take 10 ms, and it waits for no disk."""
+        """For CPU work only: decompressing a batch may take 10 ms."""
         self.secrets = self._pool("secret", 1)
-        """For the slow hashes of secrets, some milliseconds of the processor each, which must delay nothing else."""
+        """For slow hashes of secrets, a few milliseconds of CPU each."""
         self._syncing = self._workers("ahead", 1)
         self.ahead = Offload(self._syncing, self._loop)
-        """For syncs that nobody waits for, so that no append and no takeover does; one at a time."""
+        """For syncs in the background, one at a time, which must not delay appends and takeovers."""
         self._noting = self._workers("note", 1)
         self.notes = Offload(self._noting, self._loop)
-        """For small files beside the logs, and for what a deletion waits for."""
+        """For small files of the logs, and for the steps of a deletion."""
         self.compactor = self._pool("compact", 1)
-        """For passes of compaction, which take their time."""
+        """For compaction passes, which take long."""
         self._indexing = self._workers("index", 1)
 
     def disk(self, fs: FileSystem, hash_memory: HashMemory) -> Disk:
-        """Return what the logs share: their head starts run where the like of them does, long apart from short."""
+        """Return the file access that all logs share, with background work on the pools for long and short work."""
         return Disk(
             fs=fs,
             preallocator=self._noting,

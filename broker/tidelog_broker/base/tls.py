@@ -1,4 +1,4 @@
-"""A node's TLS: how it is called and how it calls other nodes, by files that are followed while it runs."""
+"""A node's TLS for incoming and outgoing connections, with files that are reloaded when they change."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tidelog_proto.tls.stream import TlsStream, open_stream
 log = logging.getLogger(__name__)
 
 FILES_LOOK_S: Final = 1.0
-"""How often the files are read."""
+"""How often the files are checked for changes."""
 
 
 class NodeTls:
-    """See the module.
+    """The TLS of one node.
 
     Args:
-        files: the node's; None: nothing is encrypted.
+        files: the node's files; None disables TLS.
 
     Raises:
         SettingsError: the files cannot be used.
@@ -37,9 +37,9 @@ class NodeTls:
 
     def __init__(self, files: TlsFiles | None) -> None:
         self.ends: dict[str, float] = {}
-        """When the "certificate", the "ca" and the "crl" end, in seconds since 1970, once they were read."""
+        """When the "certificate", the "ca" and the "crl" end, in seconds since 1970, once they are read."""
         self._streams: WeakSet[TlsStream] = WeakSet()
-        """Connections that end when their certificate is revoked."""
+        """Connections that have to be checked against the revocation list."""
         try:
             self._followed = None if files is None else FollowedTls(files, server_context, client_context)
         except TlsFilesError as error:
@@ -47,7 +47,7 @@ class NodeTls:
 
     @classmethod
     def of(cls, settings: NodeSettings) -> Self:
-        """Return what settings say.
+        """Return the TLS of settings.
 
         Raises:
             SettingsError: the files cannot be used.
@@ -63,8 +63,8 @@ class NodeTls:
         return self._followed is not None
 
     def server(self) -> ssl.SSLContext:
-        """Return how connections are answered from now on."""
-        assert self._followed is not None, "this node does not encrypt"
+        """Return the current context for incoming connections."""
+        assert self._followed is not None, "TLS is off at this node"
         return self._followed.contexts[0]
 
     async def call(
@@ -75,10 +75,12 @@ class NodeTls:
         timeout_s: float,
         connect: Callable[[asyncio.BaseProtocol], Awaitable[Any]],
     ) -> None:
-        """Call another node, in TLS where this one encrypts: nodes of a cluster do, or none of them; see `open_stream`.
+        """Connect to another node, with TLS if this node uses it; see `open_stream`.
+
+        All nodes of a cluster use TLS, or none does.
 
         Raises:
-            TlsError, OSError: there is no such connection.
+            TlsError, OSError: the connection failed.
         """
         context = None if self._followed is None else self._followed.contexts[1]
 
@@ -90,16 +92,16 @@ class NodeTls:
         await open_stream(above, context, host, timeout_s=timeout_s, connect=watched)
 
     def watch(self, stream: TlsStream) -> None:
-        """End a connection when the certificate of its other side is revoked."""
+        """Close a connection when the certificate of its peer is revoked."""
         if self._followed is not None and self._followed.files.crl is not None:
             self._streams.add(stream)
 
     async def follow(self, workers: Offload, tell_end: Callable[[str, float], None]) -> None:
-        """Have new files count for new connections, and warn of the end of certificates, as long as the node runs.
+        """Reload changed files for new connections, and warn before certificates end; runs until cancelled.
 
         Args:
             workers: read files.
-            tell_end: told what ends, and when, see `CertificateEnds`.
+            tell_end: called with what ends, and when, see `CertificateEnds`.
         """
         if self._followed is None:
             return
@@ -121,9 +123,9 @@ class NodeTls:
                 is_due = not await self._end_revoked(workers)
 
     async def _end_revoked(self, workers: Offload) -> bool:
-        """End the connections that stand by certificates which the lists have by now; False: try once more.
+        """Close the connections whose certificates are revoked; return False if that has to be repeated.
 
-        Handshakes that are under way may be looked at by the lists of before: they end, too, and are made again.
+        Handshakes in progress may use the previous list, so they are closed too, and the peers reconnect.
         """
         assert self._followed is not None
         crl = self._followed.files.crl
@@ -134,12 +136,12 @@ class NodeTls:
         try:
             content = await workers.call(0, partial(read_pem, crl, "the list of revoked certificates"))
             revoked = await workers.call(0, partial(revoked_of, content, [der for _, der in proven]))
-        except ValueError as error:  # it is being replaced once more: the next look has it
-            log.warning("%s is looked at again: %s", crl, error)
+        except ValueError as error:  # the file is being replaced: the next check reads it
+            log.warning("cannot read %s, it is read again: %s", crl, error)
             return False
         doomed = [stream for (stream, _), is_revoked in zip(proven, revoked, strict=True) if is_revoked]
         for stream in (*doomed, *(stream for stream, der in shown if der is None)):
             stream.abort()
         if doomed:
-            log.warning("certificates are revoked by %s; connections ended: %d", crl, len(doomed))
+            log.warning("certificates are revoked by %s: %d connections closed", crl, len(doomed))
         return True

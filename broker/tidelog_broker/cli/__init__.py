@@ -1,1 +1,1 @@
-"""The command line of a node: `tidelog node` and `tidelog log`."""
+"""The node's command line: `tidelog node` and `tidelog log`."""

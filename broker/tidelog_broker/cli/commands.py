@@ -1,4 +1,4 @@
-"""The broker's part of the command line: `tidelog node` and `tidelog log inspect|verify`."""
+"""The commands `tidelog node` and `tidelog log`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidelog_broker.base.descriptors import fitted
 from tidelog_broker.base.exposure import check_exposure
 from tidelog_broker.base.log_lines import LineFormatter, RepeatFilter
 from tidelog_broker.cli.log_commands import EXIT_USAGE, log_app
-from tidelog_broker.node.admitting import IdentityError
+from tidelog_broker.node.directory_admission import IdentityError
 from tidelog_broker.node.join import open_founding
 from tidelog_broker.node.node import Node
 from tidelog_broker.storage.io.errors import NodeDirError, OldCopyError
@@ -45,33 +45,33 @@ def register(app: typer.Typer) -> None:
 @queued_streams()
 def node(
     *,
-    data: Annotated[Path | None, typer.Option(help="The data directory; made if it is not there.")] = None,
+    data: Annotated[Path | None, typer.Option(help="The data directory; created if missing.")] = None,
     port: Annotated[int | None, typer.Option(help="The native port; 0 picks a free one.")] = None,
     management_port: Annotated[int | None, typer.Option(help="Health and metrics; 0 picks a free one.")] = None,
     host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file; its table `node` counts.")] = None,
-    bootstrap: Annotated[Path | None, typer.Option(help="The file that founds the cluster this node is of.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file; its table `node` is used.")] = None,
+    bootstrap: Annotated[Path | None, typer.Option(help="The bootstrap file of the node's cluster.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Nodes of the cluster to join: HOST:PORT,HOST:PORT.")] = None,
-    node_id: Annotated[str | None, typer.Option(help="What the node is called, as in the bootstrap file.")] = None,
+    node_id: Annotated[str | None, typer.Option(help="The node's id, as in the bootstrap file.")] = None,
     secret_file: Annotated[Path | None, typer.Option(help="Holds the secret of the cluster's nodes.")] = None,
-    gossip_port: Annotated[int | None, typer.Option(help="UDP; the number of the native port unless given.")] = None,
-    advertise_host: Annotated[str | None, typer.Option(help="The address that others are told to use.")] = None,
+    gossip_port: Annotated[int | None, typer.Option(help="UDP; default: the number of the native port.")] = None,
+    advertise_host: Annotated[str | None, typer.Option(help="The address that clients and nodes connect to.")] = None,
     advertise_port: Annotated[
-        int | None, typer.Option(help="The native port that others connect to, if mapped.")
+        int | None, typer.Option(help="The native port that clients and nodes connect to, if mapped.")
     ] = None,
     advertise_gossip_port: Annotated[int | None, typer.Option(help="The same for gossip (UDP).")] = None,
-    zone: Annotated[str | None, typer.Option(help="Where the machine stands; copies spread over zones.")] = None,
-    role: Annotated[list[str] | None, typer.Option(help="ingestion or persistence, if it shall not do both.")] = None,
-    weight: Annotated[int | None, typer.Option(help="Its share of copies beside the others'; 100 is ordinary.")] = None,
+    zone: Annotated[str | None, typer.Option(help="The failure zone of the machine; copies spread over zones.")] = None,
+    role: Annotated[list[str] | None, typer.Option(help="ingestion or persistence; default: both.")] = None,
+    weight: Annotated[int | None, typer.Option(help="The relative share of copies; default: 100.")] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Let others in without TLS and without asking who they are.")
+        bool, typer.Option("--insecure", help="Listen beyond loopback without TLS or authentication.")
     ] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Take the place of a node that lost its data.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a node that has lost its data.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log more.")] = False,
 ) -> None:
-    """Run one node until it is told to stop (Ctrl-C or SIGTERM).
+    """Run one node until it is stopped by Ctrl-C or SIGTERM.
 
-    Alone, unless --bootstrap or --seeds name a cluster; that needs --secret-file, too.
+    Runs without a cluster, unless --bootstrap or --seeds name one, which also needs --secret-file.
     When it serves, it prints one line of JSON with its ports to standard output; its log goes to standard error.
     """
     handler = logging.StreamHandler(sys.stderr)
@@ -79,7 +79,7 @@ def node(
     handler.addFilter(RepeatFilter(time.monotonic))
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
     if not __debug__:
-        _give_up("python -O removes the assertions that guard the data; start without it", EXIT_USAGE)
+        _give_up("python -O removes assertions that protect the data; start without -O", EXIT_USAGE)
     overrides = {
         "data": data,
         "port": port,
@@ -114,7 +114,7 @@ def node(
     except ProtocolError as error:
         _give_up(f"the data in {settings.data} cannot be served: {error.message}")
     except OSError as error:
-        taken = "; stop what uses the port, or choose others with --port, --gossip-port and --management-port"
+        taken = "; stop the program that uses the port, or set --port, --gossip-port and --management-port"
         hint = taken if error.errno == errno.EADDRINUSE else ""
         _give_up(f"{error.strerror or error} ({settings.data}){hint}")
     raise typer.Exit(code)
@@ -150,14 +150,14 @@ async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
 
 
 def _ended(node: Node) -> int:
-    """Return the exit code of a node that has stopped, and print why it stopped by itself, if it did."""
-    if node.life.stop_reason:  # again, as the last line: a stop logs much, and this is what matters of it
+    """Return the exit code of a stopped node, and print why it stopped by itself, if it did."""
+    if node.life.stop_reason:  # repeated as the last line, since a stop logs much
         typer.echo(f"tidelog node: {node.life.stop_reason}", err=True)
     return node.life.exit_code
 
 
 async def _started(node: Node) -> bool:
-    """Start a node; False when it was told to stop before it was there (admission may wait for others for long)."""
+    """Start a node; return False if it was asked to stop first (admission may wait for other nodes)."""
     starting = asyncio.ensure_future(node.start())
     stopping = asyncio.ensure_future(node.life.asked_to_stop())
     try:
@@ -179,13 +179,13 @@ async def _started(node: Node) -> bool:
 def _warn_of_loopback(settings: NodeSettings) -> None:
     if settings.advertises_loopback:
         log.warning(
-            "clients are told to connect to 127.0.0.1, because the node listens on every address (%s): set "
-            "advertise_host (TIDELOG_NODE_ADVERTISE_HOST) to what other machines know this one by",
+            "clients are told to connect to 127.0.0.1, because the node listens on every address (%s); set "
+            "advertise_host (TIDELOG_NODE_ADVERTISE_HOST) to an address that other machines can reach",
             settings.host,
         )
 
 
 def _give_up(message: str, code: int = 1) -> NoReturn:
-    """Say in one line why there is no node, and leave."""
+    """Print why the node cannot run in one line, and exit."""
     typer.echo(f"tidelog node: {message}", err=True)
     raise typer.Exit(code)

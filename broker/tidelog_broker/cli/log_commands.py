@@ -1,7 +1,7 @@
-"""`tidelog log inspect|verify|dump|repair|relabel`: data files looked at offline, without a node.
+"""`tidelog log inspect|verify|dump|repair|relabel`: offline inspection of data files, without a node.
 
-All but `repair` and `relabel` change nothing and take no lock. On the files of a running node the end of the newest
-segment may look torn, because it is.
+All but `repair` and `relabel` change nothing and take no lock. While a node is running, the end of the newest segment
+may look torn, because it is being written.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from tidelog_proto.text.record_lines import ValueForm, record_line
 EXIT_DAMAGED: Final = 1
 EXIT_USAGE: Final = 2
 
-log_app = typer.Typer(help="Look at data files offline: segments, batches, checksums, epochs.", no_args_is_help=True)
+log_app = typer.Typer(help="Inspect data files offline: segments, batches, checksums, epochs.", no_args_is_help=True)
 
 PathArgument = Annotated[
     Path, typer.Argument(help="A data directory, a partition, an epoch, or one segment file.", show_default=False)
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, an object a segment.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object per segment.")]
 
 _COLUMNS: Final = ("topic", "partition", "epoch", "offsets", "batches", "records", "bytes", "synced to", "state")
 _ROLES: Final = {
@@ -57,7 +57,7 @@ _PIPE_COLUMNS: Final = 1000
 
 @log_app.command("inspect")
 def inspect_log(path: PathArgument, *, as_json: JsonOption = False) -> None:
-    """List the segments: epochs, offsets, batches, sizes. Exits with 0 even when something is damaged."""
+    """List the segments: epochs, offsets, batches, sizes. Exits with 0 also if something is damaged."""
     _show(list(_reports(path)), as_json=as_json)
 
 
@@ -73,7 +73,7 @@ def verify_log(path: PathArgument, *, as_json: JsonOption = False) -> None:
         sys.stdout.write(
             f"{len(reports)} segments, {records:,} records: "
             f"{f'{len(damaged)} segments are DAMAGED' if damaged else 'sound'}"
-            f"{f', {torn} with a torn end (the next start of the node cuts it)' if torn else ''}\n"
+            f"{f', {torn} with a torn end (the next start of the node truncates it)' if torn else ''}\n"
         )
     if damaged:
         raise typer.Exit(EXIT_DAMAGED)
@@ -83,18 +83,18 @@ def verify_log(path: PathArgument, *, as_json: JsonOption = False) -> None:
 def dump_log(
     path: PathArgument,
     *,
-    from_offset: Annotated[int, typer.Option("--from", metavar="OFFSET", min=0, help="Only from this offset on.")] = 0,
+    from_offset: Annotated[int, typer.Option("--from", metavar="OFFSET", min=0, help="The first offset to print.")] = 0,
     to_offset: Annotated[
-        int | None, typer.Option("--to", metavar="OFFSET", min=0, help="Only in front of this offset.")
+        int | None, typer.Option("--to", metavar="OFFSET", min=0, help="The offset to stop before.")
     ] = None,
     max_records: Annotated[int | None, typer.Option("--max", min=1, help="Stop after this many records.")] = None,
     value: Annotated[
-        ValueForm, typer.Option(help="Values as JSON where they are (unless told), as text, or as base64.")
+        ValueForm, typer.Option(help="How values are printed: as JSON if they are valid JSON, as text, or as base64.")
     ] = ValueForm.JSON,
 ) -> None:
-    """Write records as lines of JSON, as far as they can be read; exit with 1 if anything that was synced is damaged.
+    """Print records as lines of JSON, as far as they are readable; exit with 1 if anything that was synced is damaged.
 
-    What it prints can be published again: tidelog log dump PATH | tidelog produce TOPIC --format records
+    The output can be published again: tidelog log dump PATH | tidelog produce TOPIC --format records
     """
     left = max_records
     is_damaged = False
@@ -117,15 +117,15 @@ def dump_log(
 @log_app.command("repair")
 def repair_log(
     path: Annotated[
-        Path, typer.Argument(metavar="DATA", help="The data directory of a node that is stopped.", show_default=False)
+        Path, typer.Argument(metavar="DATA", help="The data directory of a stopped node.", show_default=False)
     ],
     *,
-    apply: Annotated[bool, typer.Option("--yes", help="Do it; without this, only say what would be done.")] = False,
+    apply: Annotated[bool, typer.Option("--yes", help="Make the changes; without this, only print them.")] = False,
 ) -> None:
-    """Cut damaged logs that no other node has, in front of their damage; exit with 1 if any stays damaged.
+    """Truncate damaged logs that no other node has, before their damage; exit with 1 if any stays damaged.
 
-    What other nodes have a node fetches from them by itself, at its next start. Records behind the damage are lost, and
-    their offsets are given out again; what was there is kept beside the log.
+    A node fetches data that other nodes have by itself, at its next start. Records after the damage are lost, and their
+    offsets are reused; the damaged data is kept next to the log.
     """
     left = 0
     found: Repair | None = None
@@ -146,13 +146,13 @@ def relabel_copy(
     ],
     *,
     bootstrap: Annotated[
-        Path, typer.Option(help="The bootstrap file of the other cluster; its id counts.", show_default=False)
+        Path, typer.Option(help="The bootstrap file of the other cluster, whose id is used.", show_default=False)
     ],
 ) -> None:
-    """Give a copy of a node's data directory to another cluster, to start it apart from the node's own one.
+    """Assign a copy of a node's data directory to another cluster, to start it separately from the node itself.
 
-    Relabel the copies of so many nodes that the other cluster has quorums. Never relabel the directory that the node
-    itself uses: its cluster refuses it afterwards.
+    Relabel copies of enough nodes for a quorum in the other cluster. Never relabel the directory that the node itself
+    uses: its cluster refuses it afterwards.
     """
     try:
         founded = load_bootstrap(bootstrap)
@@ -161,34 +161,34 @@ def relabel_copy(
         typer.echo(f"tidelog log relabel: {error}", err=True)
         raise typer.Exit(EXIT_USAGE) from error
     if node_id not in {node.node_id for node in founded.nodes}:
-        typer.echo(f"the bootstrap file {bootstrap} does not list the node {node_id!r}: give it --seeds", err=True)
-    typer.echo(f"{path} is the node {node_id!r} of the cluster {founded.cluster_id} now")
+        typer.echo(f"the bootstrap file {bootstrap} does not list node {node_id!r}; start it with --seeds", err=True)
+    typer.echo(f"{path} now belongs to node {node_id!r} of cluster {founded.cluster_id}")
 
 
 def _repair_text(found: Repair) -> str:
-    """Return what is said of a damaged log, and what to do next."""
+    """Return the description of a damaged log, with the next step."""
     where = f"{found.topic} {found.partition}: {found.damage}\n  "
     if found.kept is not None:
-        return f"{where}cut at offset {found.end_offset:,}; what was there is kept in {found.kept}\n"
+        return f"{where}truncated at offset {found.end_offset:,}; the damaged data is kept in {found.kept}\n"
     if found.epoch is not None:
-        return f"{where}can be cut at offset {found.end_offset:,}, with the loss of what lies behind: give --yes\n"
+        return f"{where}can be truncated at offset {found.end_offset:,}, losing later records; to do it, add --yes\n"
     if found.others:
-        return f"{where}{', '.join(found.others)} hold it, too: start the node, and it fetches what is missing\n"
+        return f"{where}{', '.join(found.others)} have a copy; start the node, and it fetches the missing data\n"
     return (
-        f"{where}cannot be cut there; restore the directory from a copy, or publish what is left of it to another "
+        f"{where}cannot be truncated; restore the directory from a copy, or publish the readable records to another "
         "topic: tidelog log dump DIRECTORY | tidelog produce TOPIC --format records\n"
     )
 
 
 def _write(lines: list[str]) -> bool:
-    """Write lines; return whether anybody still reads them."""
+    """Write lines; return whether the output is still open."""
     try:
         sys.stdout.write("\n".join(lines))
         sys.stdout.flush()
     except (BrokenPipeError, OutputLostError) as error:
         if isinstance(error, OutputLostError) and not error.reader_gone:
             raise
-        # What is left in the buffer would raise once more when Python ends.
+        # The rest of the buffer would raise again when Python exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return False
     return True
@@ -196,7 +196,7 @@ def _write(lines: list[str]) -> bool:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """End the command in plain words where `path` is not Tidelog's, or cannot be read."""
+    """End the command with a message if `path` is not Tidelog's, or cannot be read."""
     try:
         yield
     except NodeDirError as error:
@@ -210,7 +210,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _reports(path: Path) -> Iterator[SegmentReport]:
-    """Walk `path` with a progress bar on a terminal; a path that is not Tidelog's ends the command."""
+    """Verify `path` with a progress bar on a terminal; a path that is not Tidelog's ends the command."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -222,7 +222,7 @@ def _reports(path: Path) -> Iterator[SegmentReport]:
 
 
 def _segment_bytes(path: Path) -> int:
-    """Return how many bytes the walk will look at."""
+    """Return how many bytes will be read."""
     files = [path] if path.is_file() else path.rglob("*")
     return sum(file.stat().st_size for file in files if file.suffix in {SEGMENT_SUFFIX, BEGUN_SUFFIX})
 

@@ -1,1 +1,1 @@
-"""The other nodes as this one sees them: who lives, who owns what, how fast history is fetched from them."""
+"""The node's view of the cluster: liveness of nodes, partition owners, and the rate of fetching history."""

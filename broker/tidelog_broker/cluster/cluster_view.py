@@ -1,10 +1,10 @@
-"""The other nodes as the rest of this one sees them: who is alive, where they are, where copies should live.
+"""The node's view of the other nodes: liveness, addresses and placement.
 
-Two sources are put together here. The registry (`__meta`, and the bootstrap file before it) says which nodes there
-are; gossip says which of them are alive, as which incarnation, and where. Both are hints: no promise and no decision
+It combines two sources. The registry (`__meta`, and the bootstrap file before it) contains the nodes of the cluster;
+gossip reports which of them are alive, with their incarnation and address. Both are hints: no promise and no decision
 depends on their being right, see `core.replication.ports.ClusterHints`.
 
-A node that stands alone is its own only neighbour: every plan is this node, and there is nobody to send to.
+A node without a cluster is the only node in its view: every plan consists of this node, and nothing is sent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from tidelog_broker.cluster.backfill_pace import BackfillPace
+from tidelog_broker.cluster.backfill_rate import BackfillRate
 from tidelog_broker.core.membership.members import Members, MemberState
 from tidelog_broker.core.placement.placement import NodeEntry
 from tidelog_broker.core.placement.planning import (
@@ -56,14 +56,14 @@ _MEMBERSHIP: Final = {
 
 
 class Cluster:
-    """Answers the replicas' questions about their surroundings, and carries their messages.
+    """Answers the replicas' questions about other nodes, and sends their messages.
 
     Args:
         node_id, incarnation: this node.
-        topics: what is wanted of each topic.
-        nodes: the registered nodes; empty for a node that stands alone.
-        info: how clients reach this node.
-        fill_bytes_per_s: how fast it fetches sealed epochs; 0: as fast as it goes.
+        topics: the configuration of topics.
+        nodes: the registered nodes; empty without a cluster.
+        info: returns this node's address for clients.
+        fill_bytes_per_s: the rate of fetching sealed epochs; 0: unlimited.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Cluster:
         self._topics = topics
         self._registry = nodes
         self._info = info
-        self._backfill_pace = BackfillPace(fill_bytes_per_s, lambda: 1000 * time.monotonic())
+        self._backfill_rate = BackfillRate(fill_bytes_per_s, lambda: 1000 * time.monotonic())
         self._random = random.Random()  # noqa: S311 - it spreads retries and protects nothing
         self._links: Links | None = None
         self.send: Sending = _send_to_nobody
@@ -90,30 +90,30 @@ class Cluster:
         self._available_then: frozenset[str] = frozenset()
         self._cut_off: frozenset[str] = frozenset()
         self._notes = 0
-        """How often what is noted here beside gossip has changed: who is cut off, who leaves."""
+        """Version of the local notes: unreachable nodes and nodes that are leaving."""
         self._leaving: dict[str, int] = {}
-        """Nodes that have said that they are about to stop, and in which life. Who is started again has another one."""
+        """Nodes that have announced their stop, with the incarnation that is stopping."""
 
     def use_links(self, links: Links) -> None:
-        """Send requests over these from now on; replicas send nothing before `take_part`."""
+        """Send requests over these links from now on; replicas send nothing before `take_part`."""
         self._links = links
 
     def take_part(self) -> None:
-        """Let replicas send to other nodes: these have noted this node's life."""
+        """Let replicas send to other nodes, which have stored this node's life."""
         assert self._links is not None
         self.send = self._links.send
 
     def withdraw(self) -> None:
-        """Let replicas send nothing more: this node must not take part, and is about to end."""
+        """Stop replicas from sending: this node must not take part, and is about to stop."""
         self.send = _send_to_nobody
 
     def use_members(self, members: Members) -> None:
-        """Believe gossip's table, which changes as things happen."""
+        """Use the live membership table of gossip."""
         self._members = members
         self._available_at = (-1, -1, -1)
 
     def note_cut_off(self, nodes: frozenset[str]) -> bool:
-        """Note who lives and cannot be spoken with; return whether that is news."""
+        """Record the nodes that are alive but unreachable; return whether they have changed."""
         if nodes == self._cut_off:
             return False
         self._cut_off = nodes
@@ -123,7 +123,7 @@ class Cluster:
     # --- hints for the replicas ------------------------------------------------------------------------
 
     def alive(self, node_id: str) -> bool:
-        """Whether a node seems to be alive; a suspected one does, one that nobody can speak with does not."""
+        """Return whether a node seems to be alive: suspected nodes do, unreachable ones do not."""
         return node_id == self._node_id or (self._members.alive(node_id) and node_id not in self._cut_off)
 
     def incarnation(self, node_id: str) -> int:
@@ -134,41 +134,41 @@ class Cluster:
         return max(member.incarnation if member else 0, record.incarnation if record else 0)
 
     def plan(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan:
-        """Return where the epoch after `active` should live if this node takes over."""
+        """Return the placement of the epoch after `active` if this node takes over."""
         return takeover_plan(
             self._node_id, key, active, self._wishes(key, active), self._entries(), alive=self._available()
         )
 
     def rank(self, key: PartitionKey, active: pb.EpochDescriptor) -> int:
-        """Return how many living candidates stand before this node."""
+        """Return the number of living candidates that precede this node."""
         return rank_of(self._node_id, key, active, self._entries(), alive=self._available())
 
     def backfill_wait_ms(self, size_bytes: int) -> int:
-        """Return how long to wait before so much of a sealed epoch is asked for."""
-        return self._backfill_pace.wait_ms(size_bytes)
+        """Return how long to wait before a range of a sealed epoch is requested."""
+        return self._backfill_rate.wait_ms(size_bytes)
 
     def random_ms(self, below_ms: int) -> int:
         """Return a random number, 0 <= n < below_ms."""
         return self._random.randrange(below_ms)
 
-    # --- plans that nobody's death has caused ----------------------------------------------------------
+    # --- plans without a failure -----------------------------------------------------------------------
 
     def wanted(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
-        """Return where placement wants a partition; None when it is there already, or cannot move now."""
+        """Return the placement that a partition should have; None if it has that already, or cannot move now."""
         plan = move_plan(key, active, self._wishes(key, active), self._entries(), alive=self._available())
         return plan if plan is not None and has_live_quorum(plan, alive=self.alive) else None
 
     def heir(self, key: PartitionKey, active: pb.EpochDescriptor, *, behind: Collection[str] = ()) -> Plan | None:
-        """Return the epoch that gives a partition of this node to another of its replicas; see `handover_plan`.
+        """Return the epoch that transfers a partition of this node to another of its replicas; see `handover_plan`.
 
-        None when none of them can own it, or too few are there to decide anything.
+        None if no other replica can own it, or too few are alive to decide anything.
         """
         if sum(1 for node in active.placement if self.alive(node)) < active.ack_quorum:
             return None
         return handover_plan(self._node_id, key, active, self._entries(), alive=self._available(), behind=behind)
 
     def preferred(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
-        """Return the epoch that the preferred one of a partition's replicas owns; None when that owns it already."""
+        """Return the epoch that the preferred replica of a partition owns; None if it owns the partition already."""
         return preferred_owner_plan(key, active, self._entries(), alive=self._available())
 
     def relief(self, key: PartitionKey, active: pb.EpochDescriptor, *, behind: Collection[str] = ()) -> Plan | None:
@@ -177,26 +177,26 @@ class Cluster:
 
     @property
     def version(self) -> tuple[int, int, int]:
-        """What changes whenever a node is heard to come, to go, to leave, to be suspected, cut off or registered."""
+        """A value that changes with every change of membership, reachability or registration."""
         return self._registry.version, self._members.version, self._notes
 
     def without(
         self, key: PartitionKey, active: pb.EpochDescriptor, replica: str, *, avoid: Collection[str] = ()
     ) -> Plan | None:
-        """Return the epoch in which a spare node, none of `avoid`, stands in a replica's place; None without one."""
+        """Return the epoch in which a spare node outside `avoid` replaces a replica; None without a spare node."""
         alive = self._available().difference(avoid)
         return replacement_plan(key, active, self._wishes(key, active), self._entries(), alive=alive, without=replica)
 
     def lacks_copies(self, key: PartitionKey, active: pb.EpochDescriptor) -> bool:
-        """Whether a partition has fewer copies than its topic asks for, and there are nodes for all of them."""
+        """Return whether a partition has fewer copies than configured, and enough nodes exist for all of them."""
         return lacks_copies(active, self._wishes(key, active), self._entries(), alive=self._available())
 
     def lacks_owner(self, active: pb.EpochDescriptor) -> bool:
-        """Whether none of a partition's replicas may own it by its role, and there is a node that may."""
+        """Return whether no replica of a partition may own it by its role, and another node may."""
         return lacks_owner(active, self._entries(), alive=self._available())
 
     def first_epochs(self, topic_id: bytes, config: pb.TopicConfig, partitions: range) -> list[pb.EpochDescriptor]:
-        """Return epoch 0 of some partitions of a new topic."""
+        """Return the first epochs of partitions of a new topic."""
         wishes, entries, alive = replication_settings(config), self._entries(), self._available()
         return [
             first_epoch((topic_id, index), wishes, entries, alive=alive, incarnation=self.incarnation)
@@ -211,66 +211,66 @@ class Cluster:
         """Write a request to a node now and return the future of its answer; see `Links.request`.
 
         Raises:
-            ProtocolError: EPOCH_CHANGING when the node cannot be reached: nothing was sent.
+            ProtocolError: EPOCH_CHANGING if the node is not reachable: nothing was sent.
         """
         if self._links is None:
             raise unreachable(node_id)
         return self._links.request(node_id, envelope, attachment, timeout_s=timeout_s)
 
     async def ask_others(self, envelope: pb.Envelope, *, timeout_s: float) -> list[pb.Envelope]:
-        """Ask all nodes that requests can be sent to; return the answers of those that gave one in time."""
+        """Send a request to all linked nodes; return the answers that arrive in time."""
 
         async def ask(node_id: str) -> pb.Envelope | None:
             asked = pb.Envelope()
             asked.CopyFrom(envelope)
             try:
                 return (await self.request(node_id, asked, timeout_s=timeout_s)).envelope
-            except ProtocolError:  # away, perhaps since a moment ago, or slow
+            except ProtocolError:  # the node is not reachable or slow
                 return None
 
         answers = await asyncio.gather(*map(ask, sorted(self.linked)))
         return [answer for answer in answers if answer is not None]
 
     async def is_running(self, node_id: str, incarnation: int, *, timeout_s: float) -> bool | None:
-        """Return whether a start of a node runs now, as the node proves at its address; None when that is in doubt.
+        """Return whether a start of a node is running, as the node proves at its address; None if that is unknown.
 
-        It is in doubt when its address does not answer in time and gossip still has that start as alive: this node may
-        be cut off from it, or it may be slow.
+        It is unknown if the address does not answer in time and gossip reports that start as alive: the node may be
+        slow, or unreachable from here.
         """
-        answering = await self._who_answers(node_id, timeout_s=timeout_s)
+        answering = await self._running_incarnation(node_id, timeout_s=timeout_s)
         if answering is not None:
             return answering == incarnation
         member = self._members.get(node_id)
         return None if member is not None and member.is_live and member.incarnation == incarnation else False
 
-    async def _who_answers(self, node_id: str, *, timeout_s: float) -> int | None:
-        """Return the incarnation of the node that answers at a node's address; see `Links.who_answers`."""
+    async def _running_incarnation(self, node_id: str, *, timeout_s: float) -> int | None:
+        """Return the incarnation that answers at a node's address; see `Links.running_incarnation`."""
         address = self.address(node_id)
         if self._links is None or address is None:
             return 0
-        return await self._links.who_answers(node_id, address, timeout_s=timeout_s)
+        return await self._links.running_incarnation(node_id, address, timeout_s=timeout_s)
 
     async def ask_lives(self, node_id: str, lives: pb.Lives, *, timeout_s: float) -> pb.LivesReply | None:
-        """Send lives to a node; return the later ones that it knows, None without an answer in time.
+        """Send known lives to a node; return the later ones that it knows, None if it does not answer in time.
 
         A node of a build without lives knows none.
         """
         try:
             answer = await self.request(node_id, pb.Envelope(lives=lives), timeout_s=timeout_s)
         except ProtocolError as error:
-            log.debug("%s does not take the lives of nodes: %s", node_id, error.message)
+            log.debug("node %r does not accept the lives of nodes: %s", node_id, error.message)
             return pb.LivesReply() if error.code == pb.UNKNOWN_KIND else None
         return answer.envelope.lives_reply
 
     async def leave(self, *, timeout_s: float) -> None:
-        """Tell the others that this node is about to stop; return when they have heard it, or cannot be waited for."""
+        """Announce to all linked nodes that this node is about to stop; return after their answers or the timeout."""
         self.note_leaving(self._node_id, self._incarnation)
         record = pb.NodeRecord(node_id=self._node_id, incarnation=self._incarnation, draining=True)
         announce = pb.NodeAnnounce(node=record, ask=True)
         await self.ask_others(pb.Envelope(node_announce=announce), timeout_s=timeout_s)
 
     def note_leaving(self, node_id: str, incarnation: int) -> None:
-        """A node stops soon: until it is started again it comes to own nothing, and gets copies only if it must."""
+        """Record that a node is about to stop: until its next start it gets no partitions, copies only if needed."""
         if self._leaving.get(node_id) != incarnation:
             self._leaving[node_id] = incarnation
             self._notes += 1
@@ -280,22 +280,22 @@ class Cluster:
         """The nodes that requests can be sent to now."""
         return self._links.connected if self._links is not None else frozenset()
 
-    # --- who there is ----------------------------------------------------------------------------------
+    # --- nodes -----------------------------------------------------------------------------------------
 
     @property
     def is_alone(self) -> bool:
-        """Whether this node belongs to no cluster."""
+        """Whether this node does not belong to a cluster."""
         return self._links is None
 
     def address(self, node_id: str) -> Address | None:
-        """Return where clients and nodes reach a node; None when that is not known."""
+        """Return a node's address for clients and nodes; None if unknown."""
         if node_id == self._node_id:
             info = self._info()
             return info.host, info.port
         return self.addresses().get(node_id)
 
     def addresses(self) -> dict[str, Address]:
-        """Return where the other nodes are: as they say themselves, or else as the registry has it."""
+        """Return the addresses of the other nodes, from gossip or else from the registry."""
         found = {record.node_id: (record.host, record.port) for record in self._registry.live()}
         found |= {
             member.node_id: (member.host, member.port)
@@ -322,7 +322,7 @@ class Cluster:
         return [found[node_id] for node_id in sorted(found)]
 
     def membership(self, node_id: str) -> str:
-        """Return what gossip says of a node: alive, suspect, dead, left or unknown."""
+        """Return a node's state in gossip: alive, suspect, dead, left or unknown."""
         if node_id == self._node_id:
             return "alive"
         member = self._members.get(node_id)
@@ -338,7 +338,7 @@ class Cluster:
         if self.is_alone:
             return frozenset({self._node_id})
         now_at = self.version
-        if now_at != self._available_at:  # asked for each partition of a node that died
+        if now_at != self._available_at:  # cached, since it is needed for each partition of a dead node
             living = {self._node_id, *(member.node_id for member in self._members.live())}
             living = {node for node in living if self._leaving.get(node) != self.incarnation(node)} - self._cut_off
             self._available_then = self._registry.available(living) or frozenset({self._node_id})
@@ -355,4 +355,4 @@ class Cluster:
 
 
 def _send_to_nobody(to: Sequence[str], message: PeerMessage, batches: Sequence[memoryview]) -> None:
-    """Send of a node that stands alone, or has no links yet."""
+    """Discard messages: this node has no cluster, or no links yet."""

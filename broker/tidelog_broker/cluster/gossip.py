@@ -1,8 +1,8 @@
-"""Membership's shell: a UDP socket, the timer and the authentication around `core.membership.swim`.
+"""Cluster membership over UDP: the socket, timer and authentication around `core.membership.swim`.
 
-What is forged, replayed or of another cluster is counted, logged now and then, and not answered. Seeds are names as
-well as addresses; they are resolved beside the loop and again from time to time, because a seed that was restarted
-may have moved.
+Forged or replayed datagrams and those of other clusters are counted, logged at a limited rate, and not answered. Seeds
+may be names or addresses; names are resolved in the background and repeatedly, because the address of a restarted seed
+may have changed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 
 _SEEDS_AGAIN_S: Final = 10.0
 _SEED_ADDRESSES_MAX: Final = 4
-"""Of one name; all of them are asked, as the first may swallow what is sent to it."""
+"""Addresses used per seed name; all are contacted, since the first may be unreachable."""
 _LOG_AGAIN_S: Final = 10.0
 _LOG_AGAIN_S_MAX: Final = 3600.0
 _FORGED: Final = "not signed with this cluster's secret"
 
 
 class _Again(NamedTuple):
-    """When something may be said again, and how long that was waited for."""
+    """The time of the next log line for a reason, and the interval before it."""
 
     at_s: float
     wait_s: float
@@ -45,19 +45,18 @@ class _Again(NamedTuple):
 class Gossip:
     """One node's part in the cluster's membership. Construct, `await start()`, `await stop()`.
 
-    Everything runs on the loop that `start` is called on; the callback is called from there and must neither block nor
-    raise.
+    Everything runs on the event loop that calls `start`; the callback is called there and must neither block nor raise.
 
     Args:
-        me: what this node tells of itself. `me.gossip` is where others reach its gossip: a name or an address (empty:
-            the one listened on) and a port (0: the one listened on); both are settled by `start`.
+        me: this node's entry. `me.gossip` is the address of its gossip for others: a name or an address (empty: the one
+            that is listened on) and a port (0: the one that is listened on); `start` sets both.
         cluster_id: 16 bytes.
-        secrets: the cluster's, at least 16 bytes each.
-        listen: where to bind; port 0 picks a free one.
-        seeds: gossip addresses of some nodes, this one's own may be among them.
-        on_event: is told of every change, in order. After an IdentityConflict nothing follows: the node has to stop.
-        settings: times and bounds.
-        is_registered: returns whether a start of a node was registered; gossip of others is dropped.
+        secrets: the cluster's secrets, at least 16 bytes each.
+        listen: the address to bind; port 0 picks a free one.
+        seeds: gossip addresses of some nodes, possibly including this one.
+        on_event: called with every change, in order. An IdentityConflict is the last event: the node has to stop.
+        settings: times and limits.
+        is_registered: returns whether a start of a node was registered; gossip of other starts is dropped.
 
     Raises:
         ValueError: a secret is too short.
@@ -77,7 +76,7 @@ class Gossip:
     ) -> None:
         self.forged = 0
         self.unsent = 0
-        """Datagrams that were dropped because the socket took no more."""
+        """Datagrams dropped because the socket's send buffer was full."""
         self._me = me
         self._cluster_id = cluster_id
         self._auth = DatagramAuth(secrets)
@@ -97,20 +96,20 @@ class Gossip:
     # ------------------------------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Bind, and begin to look for the others.
+        """Bind the socket and begin to contact the seeds.
 
         Raises:
-            OSError: the address cannot be bound, or the own name cannot be resolved.
-            ValueError: what this node tells of itself cannot be sent, see `check_member`.
+            OSError: the address cannot be bound, or this node's name cannot be resolved.
+            ValueError: this node's entry cannot be sent, see `check_member`.
         """
-        assert self._transport is None, "gossip was started before"
+        assert self._transport is None, "gossip must be started only once"
         self._loop = asyncio.get_running_loop()
         try:
             self._transport, _ = await self._loop.create_datagram_endpoint(
                 lambda: self._receiver, local_addr=self._listen
             )
         except OSError as error:
-            cause = error.__cause__ if isinstance(error.__cause__, OSError) else error  # uvloop tells it by its cause
+            cause = error.__cause__ if isinstance(error.__cause__, OSError) else error  # uvloop chains the actual error
             host, port = self._listen
             why = f"cannot listen on {host}:{port} (UDP) for gossip: {cause.strerror}"
             raise OSError(cause.errno, why) from error
@@ -133,7 +132,7 @@ class Gossip:
         self._tick()
 
     async def stop(self, *, leave: bool = True) -> None:
-        """Stop; with `leave`, tell the others first that this node goes. May be called twice."""
+        """Stop; with `leave`, announce that this node leaves first. May be called twice."""
         transport, self._transport = self._transport, None
         if transport is None:
             return
@@ -145,19 +144,19 @@ class Gossip:
         if leave:
             for to, payload in self._running.leave(self._now_ms()).outgoing:
                 transport.sendto(self._auth.sign(payload), to)
-        transport.close()  # sends what it still holds
+        transport.close()  # after sending its buffer
         dropped = [f"{count} {why.value}" for why, count in self.refusals.items()]
         if self.forged or dropped:
             log.info("gossip dropped datagrams: %s", ", ".join([f"{self.forged} without the secret", *dropped]))
 
     @property
     def members(self) -> Members:
-        """Everyone that this node knows of, itself included, by node id. It changes as things happen."""
+        """All known nodes by id, including this one. A live view."""
         return self._running.members
 
     @property
     def address(self) -> Address:
-        """Where others reach this node's gossip."""
+        """The address of this node's gossip for other nodes."""
         return self._running.me.gossip
 
     def suspect_now(self, node_id: str) -> None:
@@ -169,19 +168,19 @@ class Gossip:
 
     @property
     def refusals(self) -> Mapping[Refusal, int]:
-        """How many authenticated datagrams were dropped, by why."""
+        """Dropped authenticated datagrams by reason."""
         return self._running.refusals
 
     @property
     def tick_gaps(self) -> int:
-        """How often this process stood still."""
+        """How often this process was stopped or delayed."""
         return self._running.tick_gaps
 
     # ------------------------------------------------------------------------------------------ the machine's turn
 
     @property
     def _running(self) -> Swim:
-        assert self._swim is not None, "gossip was not started"
+        assert self._swim is not None, "gossip must be started first"
         return self._swim
 
     def _now_ms(self) -> int:
@@ -221,9 +220,9 @@ class Gossip:
             self._transport.sendto(self._auth.sign(payload), to)
 
     def _log_refusal(self, reason: str, source: Address) -> None:
-        """Say so after ten seconds again, then after longer and longer; there are few reasons, so this stays small.
+        """Log a dropped datagram, with an interval per reason that grows from ten seconds to an hour.
 
-        What goes on for ever is no news: a node at the address of one that was removed hears what it says to that one.
+        A reason can last for ever: for example, a node at the address of a removed one receives that one's datagrams.
         """
         now_s = self._loop.time()
         again = self._log_again.get(reason)
@@ -233,12 +232,14 @@ class Gossip:
         wait_s = _LOG_AGAIN_S if again is None else min(4 * again.wait_s, _LOG_AGAIN_S_MAX)
         self._log_again[reason] = _Again(now_s + wait_s, wait_s)
         more = self._unlogged.pop(reason, 0)
-        log.warning("gossip from %s port %d was dropped: %s (and %d before it)", *source, reason, more)
+        log.warning(
+            "dropped a gossip datagram from %s port %d: %s (%d similar messages suppressed)", *source, reason, more
+        )
 
     # ------------------------------------------------------------------------------------------ names
 
     async def _resolve_seeds(self) -> None:
-        """Resolve all seeds, again and again. A name server that is slow with one does not keep the others waiting."""
+        """Resolve all seeds repeatedly and concurrently, so that one slow lookup does not delay the others."""
         resolved: dict[Address, list[Address]] = {}
 
         async def resolve(seed: Address) -> None:
@@ -246,7 +247,7 @@ class Gossip:
                 found = await self._resolve(seed.host)
                 resolved[seed] = [Address(host, seed.port) for host in sorted(found)[:_SEED_ADDRESSES_MAX]]
             except OSError as error:
-                log.warning("the seed %s port %d cannot be resolved: %s", *seed, error)
+                log.warning("cannot resolve the seed %s port %d: %s", *seed, error)
             else:
                 self._running.set_seeds([address for each in resolved.values() for address in each])
                 self._tick()
@@ -256,7 +257,7 @@ class Gossip:
             await asyncio.sleep(_SEEDS_AGAIN_S)
 
     async def _resolve(self, host: str) -> list[str]:
-        """Return the IP addresses of a host, of the family that the socket speaks; one at least."""
+        """Return the IP addresses of a host in the socket's address family, at least one."""
         with contextlib.suppress(ValueError):
             return [str(ipaddress.ip_address(host))]
         assert self._transport is not None
@@ -266,11 +267,11 @@ class Gossip:
 
 
 class _Receiver(asyncio.DatagramProtocol):
-    """Hands over what arrives. Errors of the socket are those of single datagrams: the probes will notice."""
+    """Delivers datagrams. Socket errors concern single datagrams and are left to the probes to detect."""
 
     def __init__(self, received: Callable[[bytes, Address], None]) -> None:
         self.full = False
-        """Whether the socket takes no more for the moment; what is held back is bounded by the transport."""
+        """Whether the transport's send buffer is full; its size is bounded."""
         self._received = received
 
     def pause_writing(self) -> None:
@@ -286,7 +287,7 @@ class _Receiver(asyncio.DatagramProtocol):
 def _log_event(event: Event) -> None:
     if isinstance(event, IdentityConflict):
         log.critical(
-            "another process uses the node id %r (incarnation %d, this one's is %d): two data directories must not "
+            "another process uses node id %r (incarnation %d, this one has %d); two data directories must not "
             "share a node id",
             event.node_id,
             event.other_incarnation,

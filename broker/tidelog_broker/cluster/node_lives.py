@@ -1,12 +1,12 @@
-"""The lives of nodes as one node keeps them: noted durably, exchanged with the other nodes, raised while it writes.
+"""The lives of nodes at one node: stored durably, exchanged with other nodes, and advanced while this node writes.
 
-The rules are in `core.lives` and `core.known_lives`. Handshakes ask `meet` in both directions, so two nodes exchange
-nothing else before each has noted the other's life durably. `run` raises this node's tick and sends what is new to all
+The rules are in `core.lives` and `core.known_lives`. Handshakes call `meet` in both directions, so two nodes exchange
+nothing else before each has durably stored the other's life. `run` advances this node's tick and sends changes to all
 linked nodes.
 
-A node whose directory is found to be an older copy is *refused* for good where the life that proves it took part or
-runs. Where that life may still be withdrawn, this node is *in doubt*: it takes no part, in this start and in later
-ones, until it hears of the withdrawal. A life that ends before it took part is withdrawn.
+A node whose directory is found to be an older copy is *refused* permanently if the life that proves it took part or is
+running. If that life may still be withdrawn, this node is *in doubt*: it does not take part, in this start and in later
+ones, until it learns of the withdrawal. A life that ends before it took part is withdrawn.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from tidelog_proto.limits import NODE_ID_BYTES_MAX
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 1.0
-"""How often the tick is raised while the node writes: what a directory may lose without being found out."""
+"""How often the tick is advanced while the node writes. A copy that lacks less than this may not be detected."""
 EXCHANGE_TIMEOUT_S: Final = 2.0
 WITHDRAW_S: Final = 2.0
-"""How long a node that ends before it took part waits for those that may have noted its start to note that."""
+"""How long a node that ends before it took part waits for nodes that may have stored its life to record that."""
 WITHDRAW_AGAIN_S: Final = 0.02
 DISMISS_AFTER_S: Final = 0.1
-"""How long a life that was withdrawn stays connected: the answer to its withdrawal leaves first."""
+"""How long a withdrawn life stays connected, so that the answer to its withdrawal is sent first."""
 CLOSE_TIMEOUT_S: Final = 1.0
-"""How long a node that stops waits for the last lives to be written."""
+"""How long a stopping node waits for the last lives to be written."""
 LIVES_WORKER: Final = 2
 
 
 class LinkedNodes(Protocol):
-    """The nodes to which a link stands."""
+    """The nodes with an established link."""
 
     @property
     def linked(self) -> frozenset[str]:
@@ -63,20 +63,20 @@ class LinkedNodes(Protocol):
         ...
 
     async def ask_lives(self, node_id: str, lives: pb.Lives, *, timeout_s: float) -> pb.LivesReply | None:
-        """Send lives to a node; return the later ones that it knows, None without an answer in time."""
+        """Send known lives to a node; return the later ones that it knows, None if it does not answer in time."""
         ...
 
 
 class NodeLives:
-    """See the module; `HandshakeLives` for links and for the handlers of handshakes.
+    """The known lives at one node; implements `HandshakeLives` for links and handshake handlers.
 
     Args:
-        directory: this node's id and its directory's.
-        incarnation: of the life that runs.
-        journal: of lives, open.
-        offload: the journals' workers.
-        writes: returns how many durable writes this node has done.
-        failed: called with the error of a disk that failed.
+        directory: the ids of this node and its directory.
+        incarnation: that of the running life.
+        journal: the open journal of lives.
+        offload: the workers of journals.
+        writes: returns the number of durable writes that this node has done.
+        failed: called with the error of a failed disk.
         refused: called with the reason, for an operator, once this directory is found to be an older copy; `is_final`
             unless the life that proves it may still be withdrawn.
     """
@@ -101,17 +101,17 @@ class NodeLives:
         self._durable: dict[Directory, Starts] = {of: self._known.starts(of) for of in self._known}
         """The lives of each directory that are in the journal."""
         self._news: dict[Directory, None] = {}
-        """Directories of which something was learned since the last message to the other nodes."""
+        """Directories with changes since the last message to the other nodes."""
         self._behind: set[str] = set()
-        """Linked nodes that did not answer a message: they are sent everything that is known."""
+        """Linked nodes that did not answer a message: they are sent all known lives."""
         self._shown: set[str] = set()
-        """Nodes that this life was shown to, without those that refused it: they may have noted it."""
+        """Nodes that this life was sent to and that did not refuse it: they may have stored it."""
         self._met: set[str] = set()
-        """Nodes that have noted this life for certain, also if they refuse it by now."""
+        """Nodes that have certainly stored this life, even if they refuse it by now."""
         self._why_refused = ""
         self._may_withdraw = False
         self._elsewhere_kept = asyncio.Event()
-        """Whether the newest start of a copy of this directory that was noted is durable."""
+        """Set while the newest recorded start of a copy of this directory is durable."""
         self._elsewhere_kept.set()
         self._doubted_by = ""
         """The node that named the life by which this one is in doubt."""
@@ -119,13 +119,13 @@ class NodeLives:
         self._writes_seen = 0
         self._refused = refused
         self.superseded: Callable[[str], None] = lambda _: None
-        """Called with the id of a node of which another life than the one known so far was reported."""
+        """Called with the id of a node after another life than the last known one was reported."""
         self.is_refused = False
-        """Whether another node has proven this directory to be an older copy."""
+        """Whether another node has proven that this directory is an older copy."""
         self._begun = asyncio.Event()
         self._has_reserve: Callable[[], Awaitable[bool]] = partial(offload.call, LIVES_WORKER, journal.has_reserve)
         self._has_room = True
-        """Whether ticks can be kept; on a full disk the journal's reserve is left to starts of nodes."""
+        """Whether ticks are written; on a full disk the journal's reserve is kept for starts of nodes."""
         self._failed = failed
         self._failure: BaseException | None = None
         self._failing = asyncio.Event()
@@ -141,9 +141,10 @@ class NodeLives:
     # --- this node's lives -----------------------------------------------------------------------------
 
     async def begin(self, *, may_withdraw: bool) -> None:
-        """Make the life that runs durable; before this node speaks to any other.
+        """Make the running life durable, before this node contacts any other.
 
-        `may_withdraw`: whether it takes no part before `take_part`. A node that is still to be admitted binds others.
+        `may_withdraw`: whether it does not take part before `take_part`. A node that is still to be admitted binds
+        others.
 
         Raises:
             StorageFailedError: the journal of lives cannot be written.
@@ -163,25 +164,25 @@ class NodeLives:
         self._begun.set()
 
     async def begun(self) -> None:
-        """Wait until the life that runs is durable."""
+        """Wait until the running life is durable."""
         await self._begun.wait()
 
     @property
     def doubt(self) -> str:
-        """Why this node must not take part yet, for an operator; empty when nothing known keeps it from that."""
+        """Why this node must not take part yet, for an operator; empty if it may."""
         if not self.own.doubted_by:
             return ""
         return _why_old(self.own, self._doubted_by, NodeLife(self.own.doubted_by, 0), in_use=False)
 
     def refuse_in_doubt(self) -> None:
-        """End this node: the life by which it is in doubt was not withdrawn in time. Later starts wait again."""
+        """Stop this node: the life that puts it in doubt was not withdrawn in time. Later starts wait again."""
         start = boot_counter(self.own.doubted_by)
         self._refuse(
-            f"{self.doubt}. If start {start} was that of a copy, stop it and start this one again", is_final=False
+            f"{self.doubt}. If start {start} was that of a copy, stop it and start this node again", is_final=False
         )
 
     def take_part(self) -> None:
-        """Note that this life takes part from now on, so that it is never withdrawn.
+        """Record that this life takes part from now on, so that it is never withdrawn.
 
         Raises:
             OldLifeError: it must not take part.
@@ -191,10 +192,10 @@ class NodeLives:
         self._may_withdraw = False
 
     async def withdraw(self, neighbours: LinkedNodes) -> None:
-        """Have the nodes that may have noted this life drop it, unless it took part; this node ends then.
+        """Make the nodes that may have stored this life drop it, unless it took part; this node stops then.
 
-        Open links carry the withdrawal, otherwise a handshake does (see `offer`). Returns when those nodes have dropped
-        the life durably, or after `WITHDRAW_S`.
+        Open links carry the withdrawal, otherwise a handshake does (see `offer`). Returns when those nodes have
+        durably dropped the life, or after `WITHDRAW_S`.
         """
         if not self._may_withdraw:
             return
@@ -212,15 +213,15 @@ class NodeLives:
                         await asyncio.sleep(WITHDRAW_AGAIN_S)
         if self._shown:
             log.warning(
-                "start %d of this node ended before it took part, and that is not noted by: %s; they refuse the "
-                "directory of which this one is a copy",
+                "start %d of this node ended before it took part, and these nodes have not recorded that: %s; they "
+                "refuse the directory that this one is a copy of",
                 boot_counter(self.own.now.incarnation),
                 ", ".join(sorted(self._shown)),
             )
         self._may_withdraw = False
 
     async def run(self, neighbours: LinkedNodes) -> None:
-        """Raise the tick while this node writes, and send what is new to the nodes that are linked."""
+        """Advance the tick while this node writes, and send changes to the linked nodes."""
         while True:
             await asyncio.sleep(TICK_S)
             try:
@@ -233,19 +234,19 @@ class NodeLives:
                 self._writes_seen = writes
                 raised = NodeLife(self.own.now.incarnation, self.own.now.tick + 1)
                 await self._append([self._own_entry(raised)])
-                self.own.now = raised  # sent after it is durable: a crash must not leave the directory behind its word
+                self.own.now = raised  # sent after it is durable: after a crash no node may know a later tick
                 self._news[self.own.directory] = None
             await self._send_news(neighbours)
 
     async def exchange(self, neighbours: LinkedNodes, node_id: str) -> bool:
-        """Send all that is known to a node that was just linked, and take later lives; False without an answer."""
+        """Send all known lives to a newly linked node, and learn later ones; return False if it does not answer."""
         lives = [self._entry(of) for of in (self.own.directory, *self._known)]
         self._behind.discard(node_id)
         return await self._send(neighbours, node_id, lives)
 
     async def close(self) -> None:
-        """Keep what was learned last, write no more, and wait for what is on its way to the disk."""
-        with contextlib.suppress(TimeoutError):  # the disk is full, say: it is learned again from those that know it
+        """Store what was learned last, write no more, and wait for pending writes."""
+        with contextlib.suppress(TimeoutError):  # the disk may be full; other nodes report these lives again
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._keep_news()
                 await self._elsewhere_kept.wait()
@@ -254,10 +255,10 @@ class NodeLives:
     # --- handshakes ------------------------------------------------------------------------------------
 
     def offer(self, peer_id: str) -> pb.PeerLife:
-        """Return what this node says in a handshake with `peer_id`: that it withdraws its life, once it is refused.
+        """Return this node's part of a handshake with `peer_id`; once it is refused, that withdraws its life.
 
         Raises:
-            OldLifeError: this node ends, and `peer_id` has nothing to drop.
+            OldLifeError: this node is stopping, and `peer_id` has nothing to drop.
         """
         own = self.own
         if self.is_refused and not (self._may_withdraw and peer_id in self._shown):
@@ -273,9 +274,9 @@ class NodeLives:
         )
 
     def refutation(self, peer_id: str, incarnation: int, said: pb.PeerLife) -> pb.KnownLife | None:
-        """Return the known life that proves the other node's directory to be an older copy; None when nothing does.
+        """Return the known life that proves the other node's directory to be an older copy; None if there is no proof.
 
-        Withdrawals of which that node has heard are taken first.
+        Withdrawals that the other node reports are applied first.
         """
         if self.has_fault(peer_id, incarnation, said):
             return None
@@ -286,12 +287,12 @@ class NodeLives:
         return None if known is None else known_life(directory, known)
 
     def predecessor(self, peer_id: str, incarnation: int, said: pb.PeerLife) -> int:
-        """Return the incarnation of the earlier life of a directory that is known here; 0 without one."""
+        """Return the incarnation of the earlier known life of a directory; 0 if there is none."""
         known = self._known.get((peer_id, said.directory_id))
         return known.incarnation if known is not None and known.incarnation != incarnation else 0
 
     async def is_withdrawn(self, peer_id: str, incarnation: int, said: pb.PeerLife) -> bool:
-        """Return whether a node that has proven itself withdraws its life; that is durable here then."""
+        """Return whether an authenticated node withdraws its life; if so, that is stored durably first."""
         if incarnation not in said.withdrawn or self.has_fault(peer_id, incarnation, said):
             return False
         directory = (peer_id, said.directory_id)
@@ -300,7 +301,7 @@ class NodeLives:
         return True
 
     def withdrawal_noted(self, by: str) -> OldLifeError:
-        """Take the answer of a node that has dropped this life; return the error by which the handshake ends."""
+        """Record that a node has dropped this life; return the error that ends the handshake."""
         self._shown.discard(by)
         return OldLifeError(pb.FORBIDDEN, self._why_refused)
 
@@ -312,14 +313,14 @@ class NodeLives:
         return _fault_of(known)
 
     async def meet(self, peer_id: str, incarnation: int, said: pb.PeerLife) -> None:
-        """Compare lives with a node that has proven itself; return when its life is noted durably here.
+        """Compare lives with an authenticated node; return when its life is stored durably here.
 
         A node of a build without lives sends no `PeerLife` and is not compared.
 
         Raises:
             OldLifeError: that node knows a later life of this node's directory.
             ProtocolError: FORBIDDEN, its directory is an older copy, or its life was withdrawn; EPOCH_CHANGING, it
-                knows a life of this node's directory that may be withdrawn; INVALID_REQUEST, it sent no life.
+                knows a life of this node's directory that may be withdrawn; INVALID_REQUEST, its life is invalid.
         """
         self._take_own_withdrawals(said.known)
         for known in said.known:
@@ -328,27 +329,27 @@ class NodeLives:
         if not said.directory_id:
             return
         if fault := self.has_fault(peer_id, incarnation, said):
-            raise ProtocolError(pb.INVALID_REQUEST, f"the node {peer_id!r} sent no life of a node: {fault}")
+            raise ProtocolError(pb.INVALID_REQUEST, f"node {peer_id!r} sent an invalid life: {fault}")
         if self.refutation(peer_id, incarnation, said) is not None:
             raise ProtocolError(
-                pb.FORBIDDEN, f"the data directory of the node {peer_id!r} is an older copy; that node must not run"
+                pb.FORBIDDEN, f"the data directory of node {peer_id!r} is an older copy; stop that node"
             )
         directory = (peer_id, said.directory_id)
         self._learn(directory, NodeLife(incarnation, said.tick), withdrawn=said.withdrawn)
         if self._known.is_withdrawn(directory, incarnation):
             raise ProtocolError(
                 pb.FORBIDDEN,
-                f"start {boot_counter(incarnation)} of the node {peer_id!r} was withdrawn: that process must end",
+                f"start {boot_counter(incarnation)} of node {peer_id!r} was withdrawn; stop that process",
             )
         await self._keep(directory)
         self._met.add(peer_id)
 
     def refuted(self, by: str, known: pb.KnownLife, *, in_use: bool) -> ProtocolError:
-        """Take the proof of a node that this directory is an older copy; return the error to raise.
+        """Evaluate a node's proof that this directory is an older copy; return the error to raise.
 
-        It is an OldLifeError, and this node ends, if the life that proves it took part or runs, or if this node has
-        taken part itself. Otherwise this node is in doubt until that life is withdrawn. A life of another directory, or
-        one that this directory contains, proves nothing: then this node goes on.
+        It is an OldLifeError, and this node stops, if the life that proves it took part or is running, or if this node
+        has taken part itself. Otherwise this node is in doubt until that life is withdrawn. A life of another
+        directory, or one that this directory contains, proves nothing, and this node continues.
         """
         is_ours = directory_of(known) == self.own.directory and not _fault_of(known)
         if by not in self._met:
@@ -356,14 +357,14 @@ class NodeLives:
         if is_ours and not in_use and self.own.is_withdrawn(life_of(known)):
             return ProtocolError(
                 pb.EPOCH_CHANGING,
-                f"the node {by!r} has not heard yet that start {boot_counter(known.incarnation)} of this node's "
+                f"node {by!r} does not know yet that start {boot_counter(known.incarnation)} of this node's "
                 "directory was withdrawn",
             )
         if not is_ours or not (in_use or self._refutes(known)):
             return ProtocolError(
                 pb.FORBIDDEN,
-                f"the node {by!r} takes this data directory for an older copy, and the life that it names does not "
-                f"prove that: start {boot_counter(known.incarnation)} of the node {known.node_id!r}, tick {known.tick}",
+                f"node {by!r} rejects this data directory as an older copy, but the life that it names does not "
+                f"prove that: start {boot_counter(known.incarnation)} of node {known.node_id!r}, tick {known.tick}",
             )
         is_final = in_use or known.tick > 0
         if not is_final:
@@ -376,24 +377,24 @@ class NodeLives:
         return OldLifeError(pb.FORBIDDEN, why)
 
     def newest(self, directory: Directory) -> NodeLife | None:
-        """Return the newest life that is known of another directory."""
+        """Return the newest known life of another directory."""
         return self._known.get(directory)
 
     def starts(self, directory: Directory) -> Starts:
-        """Return the starts that are known of another directory, and those of them that were withdrawn."""
+        """Return the known starts of another directory, and those of them that were withdrawn."""
         return self._known.starts(directory)
 
     def is_registered(self, node_id: str, incarnation: int) -> bool:
-        """Return whether a life may gossip: it was noted here, or nothing is known of that node."""
+        """Return whether a life may gossip: it was stored here, or no life of that node is known."""
         if node_id == self._node_id:
             return incarnation == self.own.now.incarnation
         known = self._known.incarnations(node_id)
         return not known or incarnation in known
 
-    # --- what other nodes report -----------------------------------------------------------------------
+    # --- reports of other nodes ------------------------------------------------------------------------
 
     def learn(self, sender: str, entries: Collection[pb.KnownLife]) -> pb.LivesReply:
-        """Take lives that another node reports; return those of which a later one is known here."""
+        """Apply lives that another node reports; return those of which a later one is known here."""
         reply = pb.LivesReply()
         self._take_own_withdrawals(entries)
         for entry in entries:
@@ -413,13 +414,13 @@ class NodeLives:
         return reply
 
     async def keep_withdrawals(self, entries: Collection[pb.KnownLife]) -> None:
-        """Return when the withdrawals are durable here that another node has reported."""
+        """Wait until the withdrawals that another node has reported are durable here."""
         for entry in entries:
             if entry.withdrawn and directory_of(entry) in self._known:
                 await self._keep(directory_of(entry))
 
     def forget(self, node_ids: Collection[str]) -> None:
-        """Drop what is known of nodes that were removed from the cluster: their ids are never used again."""
+        """Drop the lives of nodes that were removed from the cluster, whose ids are never reused."""
         self._drop(self._known.forget(node_ids))
 
     # --- inside ----------------------------------------------------------------------------------------
@@ -435,14 +436,14 @@ class NodeLives:
             self._refused(why, is_final)
 
     def _take_own_withdrawals(self, entries: Iterable[pb.KnownLife]) -> None:
-        """Learn which starts of copies of this directory were withdrawn; before lives of it are compared."""
+        """Record withdrawn starts of copies of this directory, before lives of it are compared."""
         for entry in entries:
             if directory_of(entry) == self.own.directory and not _fault_of(entry):
                 for incarnation in entry.withdrawn:
                     self._note_elsewhere(incarnation, is_withdrawn=True)
 
     def _note_elsewhere(self, incarnation: int, *, is_withdrawn: bool) -> None:
-        """Note a start that this directory does not contain."""
+        """Record a start that this directory does not contain."""
         evicted = self.own.note_elsewhere(incarnation, is_withdrawn=is_withdrawn)
         if evicted is None:
             return
@@ -458,7 +459,7 @@ class NodeLives:
         return entry
 
     def _entry(self, directory: Directory) -> pb.KnownLife:
-        """Return what is known of a directory, as other nodes are sent it."""
+        """Return what is known of a directory, in the form that other nodes are sent."""
         if directory != self.own.directory:
             return self._known.entry(directory)
         entry = known_life(directory, self.own.now)
@@ -466,7 +467,7 @@ class NodeLives:
         return entry
 
     def _drop(self, directories: Collection[Directory]) -> None:
-        """Remove lives from the journal that are not known any more."""
+        """Remove lives from the journal that are no longer known."""
         for directory in directories:
             self._durable.pop(directory, None)
             self._news.pop(directory, None)
@@ -488,16 +489,16 @@ class NodeLives:
             asyncio.get_running_loop().call_later(DISMISS_AFTER_S, lambda: self.superseded(directory[0]))
 
     async def _keep(self, directory: Directory) -> None:
-        """Return when all lives and withdrawals are durable that are known of a directory."""
+        """Make all known lives and withdrawals of a directory durable."""
         starts = self._known.starts(directory)
         if directory in self._known and self._durable.get(directory) != starts:
             await self._append([self._known.entry(directory)])
             self._durable[directory] = starts
 
     async def _send_news(self, neighbours: LinkedNodes) -> None:
-        """Keep what was learned durably, with one sync, and send it on; the next round sends what is learned then.
+        """Make changes durable with one sync, and send them; later changes are part of the next round.
 
-        A linked node that has not answered an earlier message is sent everything, since its link may last.
+        A linked node that has not answered an earlier message is sent all known lives, since its link may last.
         """
         news = await self._keep_news()
         lives = [self._entry(of) for of in news if of == self.own.directory or of in self._known]
@@ -510,7 +511,7 @@ class NodeLives:
         )
 
     async def _keep_news(self) -> list[Directory]:
-        """Write what was learned since the last call to the journal; return the directories, perhaps with the own."""
+        """Write changes since the last call to the journal; return their directories, including this node's own."""
         news, self._news = list(self._news), {}
         others = {of: self._known.starts(of) for of in news if of in self._known and self._is_kept(of)}
         if others:
@@ -519,7 +520,7 @@ class NodeLives:
         return news
 
     def _is_kept(self, directory: Directory) -> bool:
-        """Return whether news is written to the journal: each start is, and ticks while the disk is not full."""
+        """Return whether a change is written to the journal: every start is, ticks only while the disk is not full."""
         return self._has_room or self._durable.get(directory) != self._known.starts(directory)
 
     async def _send(self, neighbours: LinkedNodes, node_id: str, lives: Sequence[pb.KnownLife]) -> bool:
@@ -548,23 +549,23 @@ class NodeLives:
         self._failed(error)
 
     def _full(self, error: DiskFullError) -> None:
-        log.warning("the lives of nodes cannot be noted, so no node is linked: %s", error)
+        log.warning("cannot store the lives of nodes, so no node can be linked: %s", error)
 
 
 def _fault_of(known: pb.KnownLife) -> str:
-    """Return why an entry that another node sent cannot be a life of a node; empty when it can."""
+    """Return why an entry of another node is not a valid life; empty if it is."""
     if len(known.directory_id) != DIRECTORY_ID_BYTES:
-        return f"the id of a data directory has {DIRECTORY_ID_BYTES} bytes, got {len(known.directory_id)}"
+        return f"the id of a data directory must have {DIRECTORY_ID_BYTES} bytes, got {len(known.directory_id)}"
     if not 1 <= len(known.node_id.encode()) <= NODE_ID_BYTES_MAX:
-        return f"a node id has 1 to {NODE_ID_BYTES_MAX} bytes, got {len(known.node_id.encode())}"
+        return f"a node id must have 1 to {NODE_ID_BYTES_MAX} bytes, got {len(known.node_id.encode())}"
     if len(known.withdrawn) > ELSEWHERE_MAX + 1:
-        return f"a directory has {ELSEWHERE_MAX + 1} withdrawn lives at most, got {len(known.withdrawn)}"
+        return f"a directory must have at most {ELSEWHERE_MAX + 1} withdrawn lives, got {len(known.withdrawn)}"
     incarnations = (known.incarnation, *known.withdrawn)
-    return "" if all(incarnations) else "an incarnation is at least 1, got 0"
+    return "" if all(incarnations) else "an incarnation must be at least 1, got 0"
 
 
 def _dropped(directory: Directory) -> pb.KnownLife:
-    """Return the entry that removes what the journal has of another directory."""
+    """Return the entry that removes another directory from the journal."""
     entry = known_life(directory, NodeLife(1, 0))
     entry.dropped = True
     return entry
@@ -575,21 +576,21 @@ def _why_old(own: OwnLives, by: str, known: NodeLife, *, in_use: bool) -> str:
     node_id = own.directory[0]
     contained = own.past | dict([own.now])
     counter, own_counter = boot_counter(known.incarnation), boot_counter(own.now.incarnation)
-    seen_by = f"the node {by!r}" if by else "another node"
+    seen_by = f"node {by!r}" if by else "another node"
     if in_use:
-        proof = f"start {counter} of that node runs now in another process, as the node {by!r} has verified"
+        proof = f"start {counter} of that node is running in another process, as node {by!r} has verified"
     elif known.incarnation in contained:
         proof = (
-            f"in start {counter} that node went on writing after this copy was made (tick {known.tick}; the directory "
-            f"has {contained[known.incarnation]}), as the node {by!r} has noted"
+            f"in start {counter} that node continued to write after this copy was made (tick {known.tick}; the "
+            f"directory has {contained[known.incarnation]}), as node {by!r} has recorded"
         )
     else:
         proof = (
-            f"{seen_by} has noted start {counter} of that node, which this directory does not contain (it is "
-            f"starting for the {own_counter}. time)"
+            f"{seen_by} has recorded start {counter} of that node, which this directory does not contain (this is "
+            f"its start {own_counter})"
         )
     return (
-        f"the data directory is an older copy of the node {node_id!r}: {proof}. It may lack acknowledged records, so "
-        "it takes no part in the cluster. Use the newest directory of that node; if that is lost, start with --replace "
-        "in an empty directory. `tidelog log` reads this one offline"
+        f"the data directory is an older copy of node {node_id!r}: {proof}. It may lack acknowledged records, so it "
+        "must not take part in the cluster. Use the newest directory of that node; if that is lost, start with "
+        "--replace in an empty directory. `tidelog log` reads this one offline"
     )

@@ -1,19 +1,19 @@
-"""Answers to METADATA that wait for news, so that a client whose owner is gone hears of the next one at once.
+"""Held METADATA requests that are answered when a partition's owner changes, so that clients learn of it at once.
 
-A client whose owner is gone would have to ask again and again, less often the longer it takes: on two busy cores the
-distance between two questions was as long as the takeover itself. So it says what it knows, and for how long the answer
-may be held back. Who waits is noted with the topics that it waits for; a decision lets only those look.
+With polling, a client whose owner has failed would ask less and less often, and on a busy machine the interval would
+grow as long as the takeover itself. So a client sends what it knows, and how long the answer may be held. Held requests
+are registered by topic, and a change wakes only those of its topic.
 
-They look a few at a time, and after each few the node does something else for as long as that took. A node that takes
-over a thousand partitions of which five hundred clients want to know would otherwise tell each of them of each
-partition, and do nothing but that for a minute; so who waits for its turn hears of more at once. All who look at a
-topic share one view of it, in which only partitions that have changed are looked up anew; and each is told of those
-alone that are news to it.
+Woken requests are processed a few at a time, with a pause of the same duration after each few. Without it, a node that
+takes over a thousand partitions while five hundred clients wait would send each client one answer per partition, and do
+nothing else for a minute; a request that waits for its turn collects several changes. All requests for a topic share
+one view of it, in which only changed partitions are looked up again; each answer contains only what its client does
+not know.
 
-Rejected: telling every connection of every change (the node would have to remember for each client what it cares about,
-and a thousand partitions that change hands are a thousand messages to clients that use one), a number that counts
-the changes of this node's view (anything anywhere would wake everybody, and it means nothing at the next node), and
-telling of changes at a fixed distance: too far for a single partition, too near for thousands of clients.
+Rejected: pushing every change to every connection (the node would have to store each client's interest, and a thousand
+changes are a thousand messages to clients that use one partition); a version number of this node's view (any change
+would wake all clients, and the number means nothing at another node); a fixed interval between answers (too long for
+one partition, too short for thousands of clients).
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, KIB, MIB, PARTITIONS_MAX
 
 WAIT_MS_MAX: Final = 10_000
-"""No answer is held back for longer, whatever is asked for."""
+"""Longest hold of a request, whatever it asks for."""
 
 KNOWN_PARTITIONS_MAX: Final = 4 * PARTITIONS_MAX
-"""Of all topics of a question together; an answer about as many would fit no envelope."""
+"""Limit of a request's known partitions over all topics; an answer about as many would not fit an envelope."""
 
 HELD_TOPICS_MAX: Final = 256
-"""Of one question. One with more is answered at once: each look at it would take too long."""
+"""Limit of a held request's topics. A request with more is answered at once, since each check would take too long."""
 HELD_BYTES_MAX: Final = 64 * MIB
-"""What questions that are held may take, all together. Past this they are answered at once."""
+"""Memory limit of all held requests. Beyond it, requests are answered at once."""
 
 LOOKS_PER_TURN: Final = 16
 PAUSE_S_MAX: Final = 0.05
-"""Between two turns, when the first was long because the whole machine was busy."""
+"""Longest pause between two rounds, in case a round was slow because the whole machine was busy."""
 VIEW_S: Final = 0.5
-"""For how long a view is shared. What changes a route says so; this is for what does not."""
+"""How long a view is shared. Route changes are reported; this covers changes that are not."""
 
 _HELD_BYTES: Final = 4 * KIB
 _TOPIC_BYTES: Final = 512
@@ -56,12 +56,12 @@ RouteOf = Callable[[tuple[bytes, int]], Route | None]
 
 
 class TopicView(NamedTuple):
-    """What a node has to tell of a topic.
+    """A node's metadata of a topic.
 
     Attributes:
-        record: its record then.
-        routes: for each partition the newest epoch, None where that is unknown.
-        owned: the number of that epoch, -1 where it is unknown or has no owner.
+        record: the topic's record at that time.
+        routes: the newest epoch of each partition, None if unknown.
+        owned: the number of that epoch, -1 if it is unknown or has no owner.
     """
 
     record: pb.TopicRecord
@@ -69,7 +69,7 @@ class TopicView(NamedTuple):
     owned: list[int]
 
     def look_up(self, index: int, route_of: RouteOf) -> None:
-        """Look a partition up anew."""
+        """Look up a partition again."""
         route = route_of((self.record.topic_id, index))
         self.routes[index] = route
         self.owned[index] = route.epoch if route is not None and route.owner else -1
@@ -77,11 +77,11 @@ class TopicView(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """A question whose answer is held back.
+    """A held request.
 
     Attributes:
-        woken: it is time to look: there may be news, or the time is over.
-        is_over: the time is over.
+        woken: set when the request has to be checked, after a change or when its time is over.
+        is_over: whether its time is over.
     """
 
     woken: asyncio.Event = field(default_factory=asyncio.Event)
@@ -90,7 +90,7 @@ class Held:
 
 @dataclass(slots=True)
 class _Listened:
-    """A topic that somebody waits for."""
+    """A topic that held requests wait for."""
 
     waiting: dict[Held, None] = field(default_factory=dict)
     view: TopicView | None = None
@@ -100,18 +100,18 @@ class _Listened:
 
 
 class RouteNews:
-    """Who looks when for news about which topics."""
+    """Held requests by topic, and the schedule of their checks."""
 
     def __init__(self) -> None:
         self._topics: dict[bytes, _Listened] = {}
         self._due: dict[Held, None] = {}
-        """Who has its turn next, in order."""
+        """Requests that are to be checked next, in order."""
         self._looking = False
         self._began_at = 0.0
         self._held_bytes = 0
 
     def changed(self, topic_id: bytes, partition: int | None = None) -> None:
-        """A partition of the topic has another epoch; None: the topic itself has changed."""
+        """Report a new epoch of a partition, or with None a change of the topic itself."""
         listened = self._topics.get(topic_id)
         if listened is not None:
             if partition is None:
@@ -121,18 +121,18 @@ class RouteNews:
             self._let_look(listened.waiting)
 
     def wake(self) -> None:
-        """Let everybody look now: the node is about to stop."""
+        """Wake all requests: the node is about to stop."""
         for listened in self._topics.values():
             for held in listened.waiting:
                 held.woken.set()
 
     def may_hold(self, known: Sequence[pb.KnownEpochs]) -> bool:
-        """Whether one more question may be held."""
+        """Return whether another request may be held."""
         return 0 < len(known) <= HELD_TOPICS_MAX and self._held_bytes + _size_bytes(known) <= HELD_BYTES_MAX
 
     @contextlib.contextmanager
     def listening(self, known: Sequence[pb.KnownEpochs], *, wait_s: float) -> Iterator[Held]:
-        """Give what is woken when it is time to look, also for the first time, until the context is left."""
+        """Hold a request while the context is open; it is also woken at the start, for a first check."""
         held, topics, size_bytes = Held(), {each.topic_id for each in known}, _size_bytes(known)
         self._held_bytes += size_bytes
         for topic_id in topics:
@@ -152,11 +152,11 @@ class RouteNews:
                     del self._topics[topic_id]
 
     def view(self, record: pb.TopicRecord, route_of: RouteOf) -> TopicView:
-        """Return what there is to tell of a topic; it is shared, so don't change it.
+        """Return the metadata of a topic; it is shared, so the caller must not change it.
 
         Args:
-            record: its newest record here.
-            route_of: finds the newest epoch of a partition.
+            record: its newest record at this node.
+            route_of: returns the newest epoch of a partition.
         """
         listened = self._topics.get(record.topic_id)
         if listened is None:
@@ -173,7 +173,7 @@ class RouteNews:
         return view
 
     def _over(self, held: Held) -> None:
-        """Those who began together end together: they, too, take turns."""
+        """End a hold; requests that began together end together, so they take turns too."""
         held.is_over = True
         self._let_look({held: None})
 
@@ -184,7 +184,7 @@ class RouteNews:
             self._look()
 
     def _look(self) -> None:
-        """Let the next few look: each does all of it in one go, in the loop's next turn."""
+        """Wake the next few requests: each is checked without interruption in the loop's next iteration."""
         if not self._due:
             self._looking = False
             return
@@ -203,7 +203,7 @@ class RouteNews:
 
 
 def view_of(record: pb.TopicRecord, route_of: RouteOf) -> TopicView:
-    """Return what there is to tell of a topic now."""
+    """Return the current metadata of a topic."""
     partitions = record.config.partitions
     view = TopicView(record, [None] * partitions, [-1] * partitions)
     for index in range(partitions):
@@ -212,7 +212,7 @@ def view_of(record: pb.TopicRecord, route_of: RouteOf) -> TopicView:
 
 
 def described(record: pb.TopicRecord, routes: Iterable[tuple[int, Route | None]]) -> pb.TopicInfo:
-    """Return what METADATA says of a topic and some of its partitions; nothing of one whose route is unknown."""
+    """Return the METADATA of a topic and some of its partitions; partitions without a known route are omitted."""
     info = pb.TopicInfo(name=record.name, topic_id=record.topic_id, config=record.config, serial=record.serial)
     for index, route in routes:
         if route is not None:
@@ -221,11 +221,11 @@ def described(record: pb.TopicRecord, routes: Iterable[tuple[int, Route | None]]
 
 
 def is_news(known: pb.KnownEpochs, view: TopicView | None) -> bool:
-    """Whether this node knows more of a topic than who asks.
+    """Return whether this node knows more of a topic than a client.
 
     Args:
-        known: what that is.
-        view: what this node knows; None if there is no such topic.
+        known: what the client knows.
+        view: what this node knows; None if the topic does not exist.
     """
     if view is None or len(view.owned) > len(known.news_from):
         return True
@@ -233,22 +233,26 @@ def is_news(known: pb.KnownEpochs, view: TopicView | None) -> bool:
 
 
 def news_of(known: pb.KnownEpochs, view: TopicView) -> list[int]:
-    """Return the partitions of a topic of which this node knows more than who asks."""
+    """Return the partitions of a topic of which this node knows more than a client."""
     are_news = map(operator.ge, view.owned, known.news_from)
     return [*compress(count(), are_news), *range(len(known.news_from), len(view.owned))]
 
 
 def check_known(known: Sequence[pb.KnownEpochs]) -> None:
-    """Check what a question says to be known, before anything is done with it.
+    """Check the size of what a request states as known.
 
     Raises:
-        ProtocolError: INVALID_REQUEST for too much.
+        ProtocolError: INVALID_REQUEST if it is too large.
     """
     if len(known) > ENTRIES_PER_REQUEST_MAX:
-        raise ProtocolError(pb.INVALID_REQUEST, f"{len(known)} topics known; say at most {ENTRIES_PER_REQUEST_MAX}")
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"a request may list at most {ENTRIES_PER_REQUEST_MAX} known topics, got {len(known)}"
+        )
     partitions = sum(len(each.news_from) for each in known)
     if partitions > KNOWN_PARTITIONS_MAX:
-        raise ProtocolError(pb.INVALID_REQUEST, f"{partitions} partitions known; say at most {KNOWN_PARTITIONS_MAX}")
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"a request may list at most {KNOWN_PARTITIONS_MAX} known partitions, got {partitions}"
+        )
 
 
 def _size_bytes(known: Sequence[pb.KnownEpochs]) -> int:

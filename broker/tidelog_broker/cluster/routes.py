@@ -1,9 +1,9 @@
-"""Who owns which partition, as far as this node knows: by its own replicas, or by what other nodes tell.
+"""Partition owners, as far as this node knows: from its own replicas and from other nodes' metadata.
 
-A replica knows its chain of epochs, so for what is stored here the answer is the newest decision that has been learned
-here. Of partitions that live elsewhere a node has only their first epoch, from the topic's record; it asks the others
-for the rest, by METADATA like any client, and keeps the answer with the highest epoch. All of this is for finding
-somebody to ask: whoever is asked knows whether it is the owner, and refuses if not.
+A replica knows its chain of epochs, so for local partitions the answer is the newest decision that this node has
+learned. For other partitions a node has only their first epoch, from the topic's record; it asks other nodes for the
+rest, by METADATA like a client, and keeps the highest epoch. Routes are hints for addressing requests: the receiver
+knows whether it is the owner, and refuses otherwise.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class Route(NamedTuple):
-    """An epoch: its number, its owner ("" when it has none), the nodes that store it."""
+    """An epoch: its number, its owner ("" if it has none), and the nodes that store it."""
 
     epoch: int
     owner: str
@@ -24,12 +24,12 @@ class Route(NamedTuple):
 
 
 class Routes:
-    """See the module.
+    """The known owners of partitions.
 
     Args:
-        topics: for the first epochs.
-        local: the active epoch of a partition that is stored here; None for others.
-        changed: is told of the partitions of which other nodes had news.
+        topics: supply the first epochs.
+        local: returns the active epoch of a local partition; None for others.
+        changed: called for each partition with a newer epoch from another node.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Routes:
         self._told: dict[PartitionKey, Route] = {}
 
     def get(self, key: PartitionKey) -> Route | None:
-        """Return the newest epoch that is known of a partition."""
+        """Return the newest known epoch of a partition."""
         local, told = self._local(key), self._told.get(key)
         if local is not None and (told is None or told.epoch <= local.epoch):
             return local
@@ -54,12 +54,12 @@ class Routes:
         return None if first is None else route_of(first)
 
     def owner(self, key: PartitionKey) -> str:
-        """Return who owns a partition; "" when nobody does or nobody is known."""
+        """Return the owner of a partition; "" if it has none or none is known."""
         route = self.get(key)
         return route.owner if route is not None else ""
 
     def learn(self, topics: Iterable[pb.TopicInfo]) -> None:
-        """Take what another node's METADATA says; an older epoch changes nothing."""
+        """Apply another node's METADATA; older epochs are ignored."""
         for topic in topics:
             for partition in topic.partitions:
                 key = (topic.topic_id, partition.partition)
@@ -75,5 +75,5 @@ class Routes:
 
 
 def route_of(epoch: pb.EpochDescriptor) -> Route:
-    """Return what matters of an epoch to who looks for its owner."""
+    """Return an epoch as a route."""
     return Route(epoch.epoch, epoch.owner, tuple(epoch.placement))

@@ -1,1 +1,1 @@
-"""Coordinating consumer groups: members come, live, leave and are told what to read."""
+"""Coordination of consumer groups: membership, sessions and assignments."""

@@ -1,12 +1,12 @@
-"""The coordinator of some groups: who owns their partition of `__offsets` hears members, and tells each what to read.
+"""The coordinator of the groups in one partition of `__offsets`: heartbeats, assignments and session timeouts.
 
-It knows of a group what the log says, and begins with that whenever it has become the owner: every member then has its
-whole session timeout to be heard of. What a member is told is told by an owner that a quorum has confirmed since the
-member asked, so a node that was the owner keeps nobody alive. A member counts from when its question came; it counts
-itself from when it sent that, so it has stopped reading by the time its partitions are given to another.
+The partition's owner coordinates. It starts with the state in the log whenever it becomes the owner, and every member
+then gets its whole session timeout. A heartbeat is answered only after a quorum has confirmed the ownership since it
+arrived, so a former owner cannot keep a member alive. The coordinator's timeout starts when the heartbeat arrives, the
+member's own when it was sent, so the member has stopped reading when its partitions are assigned to another.
 
-A member is its caller's, and gets what he may read. No record says who he is: each question does, the first one after
-this node has taken over before anything new is given to its member.
+A member belongs to its caller, and is assigned only partitions that the caller may read. No record names the caller:
+each heartbeat does, and after a takeover the first one does before its member is assigned anything new.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tidelog_broker.core.groups.positions import GroupBounds, GroupOffsets
 from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.core.security.permissions import Permissions
 from tidelog_broker.core.topics import PartitionKey, TopicRegistry
-from tidelog_broker.groups.coordinated import Coordinated
-from tidelog_broker.groups.departed import Departed
+from tidelog_broker.groups.coordinated_group import CoordinatedGroup
+from tidelog_broker.groups.departed_members import DepartedMembers
 from tidelog_broker.groups.descriptions import Descriptions
-from tidelog_broker.groups.sessions import Sessions, Who
+from tidelog_broker.groups.sessions import MemberKey, Sessions
 from tidelog_broker.groups.subscriptions import Subscriptions
 from tidelog_broker.metadata.state_log import OffsetsLog
 from tidelog_broker.partition.partition import Partition
@@ -40,49 +40,49 @@ from tidelog_proto.process.fair_scheduler import Turns
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.1
-"""How often silent members, changed topics and a lost ownership are looked for."""
+"""Interval of checks for expired sessions, changed topics and lost ownership."""
 RULES_LOOK_S: Final = 0.5
-"""So long after rules have changed it is looked whether members may read what they have: all nodes know them by then,
-so that who may read something is not sent to a node that refuses it."""
+"""Delay between a change of rules and the check of assignments. All nodes know the rules by then, so a member is not
+assigned a partition that its node still refuses."""
 LOADS_LOOK_S: Final = 1.0
-"""How often it is looked whether loads make a new target worth it."""
+"""Interval of checks whether measured loads justify a new assignment."""
 WAIT_SHARE: Final = 3
-"""An answer is held back for this part of the member's session timeout at most."""
+"""An answer is delayed for at most this fraction of the member's session timeout."""
 HELD_BACK_MS_MAX: Final = 10_000
-"""Nor for longer: a node that hands the question on waits for no answer for ever."""
+"""Limit of the delay, since a node that forwards a heartbeat has a timeout too."""
 
 
 class Holdings(Protocol):
-    """What this node keeps of groups, of all partitions of `__offsets` together: the bounds are for that."""
+    """Number and memory of all groups at this node, over all partitions of `__offsets`, for their limits."""
 
     def group_count(self) -> int:
-        """Return how many groups there are."""
+        """Return the number of groups."""
         ...
 
     def size_bytes(self) -> int:
-        """Return about what they and their positions take in memory."""
+        """Return the approximate memory of groups and positions."""
         ...
 
 
 class Coordinator:
-    """See the module.
+    """Coordinates the groups of one partition of `__offsets`.
 
     Args:
-        tasks: the node's.
-        offsets_log: the groups' partition of `__offsets`.
-        awake: opens that partition, if it is stored here.
-        partition: it, where it is stored here and open.
-        groups, positions: what the log says.
-        topics: those of the cluster.
-        permissions: the rules of the cluster.
-        subscriptions: which topics members' wishes stand for.
-        holdings: what there is of groups at this node.
-        bounds: how much of groups there may be.
-        descriptions: of groups.
-        clock: what stamps go by.
-        metrics: the node's.
-        is_stopping: whether the node stops, so that nobody is to wait here.
-        turns: of the node, for the records of groups, whose making takes the event loop long.
+        tasks: the node's tasks.
+        offsets_log: the partition's state log.
+        awake: opens the partition if this node stores it.
+        partition: returns the partition if this node stores it and it is open.
+        groups, positions: the state of the log.
+        topics: the cluster's topics.
+        permissions: the cluster's rules.
+        subscriptions: resolves members' subscriptions to topics.
+        holdings: number and memory of the groups at this node.
+        bounds: limits of groups.
+        descriptions: describes groups.
+        clock: the clock for timestamps.
+        metrics: counts groups, members and generations.
+        is_stopping: returns whether the node is stopping, so that no caller should wait.
+        turns: turns of the event loop, for making group records.
     """
 
     def __init__(
@@ -122,11 +122,11 @@ class Coordinator:
         self._subscriptions = subscriptions
         self._holdings = holdings
         self._counted = (0, 0)
-        self._groups: dict[str, Coordinated] = {}
+        self._groups: dict[str, CoordinatedGroup] = {}
         self._sessions = Sessions()
-        self._departed = Departed()
+        self._departed = DepartedMembers()
         self._epoch: int | None = None
-        """The epoch of that partition in which all this is known; None while this node coordinates nothing."""
+        """The epoch that this state belongs to; None while this node coordinates nothing."""
         self._prepared_in: int | None = None
         """The epoch in which the pending positions were prepared."""
         self._topics_seen = 0
@@ -135,16 +135,16 @@ class Coordinator:
         self._loads_look_at = 0.0
         self._ticking = False
         self._deleting: set[str] = set()
-        """Groups whose deletion is on its way: what comes behind it would be forgotten with what came before."""
+        """Groups that are being deleted; a later record would be deleted with them."""
 
     async def ready(self, *, confirmed: bool = False) -> int:
-        """Make sure that this node coordinates, beginning with what the log says if it has just come to.
+        """Ensure that this node coordinates, starting with the state of the log if it has just become the owner.
 
         Returns:
-            The epoch in which it does, see `StateLog.ready`.
+            The epoch in which that holds, see `StateLog.ready`.
 
         Raises:
-            ProtocolError: as `StateLog.ready`.
+            ProtocolError: see `StateLog.ready`.
         """
         await self._awake()
         epoch = await self._offsets_log.ready(confirmed=confirmed)
@@ -163,17 +163,17 @@ class Coordinator:
     async def heartbeat(
         self, asked: pb.GroupHeartbeat, reader: MemberAccess, *, creator: str = "", counted_in: int | None = None
     ) -> pb.GroupHeartbeatReply:
-        """Hear a member, and tell it what to read: when that is other than it has seen, or after `wait_ms`.
+        """Process a member's heartbeat; answer when its assignment differs from what it has seen, or after `wait_ms`.
 
         Args:
-            asked: what it says.
-            reader: its caller.
-            creator: the principal that makes the group, if it joins one that is not there; empty: nobody is known.
-            counted_in: the epoch in which the creator's groups were counted against a quota; None without a quota.
+            asked: the heartbeat.
+            reader: the member's caller.
+            creator: the principal that creates the group if it does not exist; empty if unknown.
+            counted_in: the epoch in which the creator's groups were counted against its quota; None without a quota.
 
         Raises:
-            ProtocolError: MEMBER_FENCED, also to who says the id of another's member; INVALID_REQUEST where there is
-                no room for a group, a member or its topics; as `ready`, or what the log says.
+            ProtocolError: MEMBER_FENCED, also for a member of another caller; INVALID_REQUEST if there is no room for a
+                group, a member or its topics; see `ready` and `StateLog.write`.
         """
         epoch = await self.ready()
         if counted_in not in {None, epoch}:
@@ -181,7 +181,7 @@ class Coordinator:
         self.check_caller(asked.group, asked.member_id, reader)
         if asked.leave or asked.stopped:
             return await self._leave(asked)
-        who = Who(asked.group, asked.member_id)
+        who = MemberKey(asked.group, asked.member_id)
         known = self._sessions.reader(who)
         coordinated = self._join(asked, creator, reader) if asked.HasField("join") else self._groups.get(asked.group)
         member = None if coordinated is None else coordinated.group.member(asked.member_id)
@@ -215,21 +215,21 @@ class Coordinator:
         return reply
 
     def check_caller(self, group: str, member_id: str, reader: MemberAccess) -> None:
-        """See that nobody speaks for another's member.
+        """Check that a member belongs to the caller.
 
         Raises:
-            ProtocolError: MEMBER_FENCED: it is another caller's.
+            ProtocolError: MEMBER_FENCED: it belongs to another caller.
         """
-        known = self._sessions.reader(Who(group, member_id))
+        known = self._sessions.reader(MemberKey(group, member_id))
         if known is not None and known.principal != reader.principal:
             raise fenced(group)
 
     def check_commit(self, group: str, member_id: str, generation: int, key: PartitionKey) -> None:
-        """See that somebody may commit a position; the caller prepares it without waiting in between.
+        """Check that a position may be committed; the caller then prepares it without an await in between.
 
         Raises:
-            ProtocolError: as `ConsumerGroup.check_commit`; EPOCH_CHANGING when this node coordinates no more, or while
-                the group is being deleted; INVALID_REQUEST where there is no room for another group.
+            ProtocolError: see `ConsumerGroup.check_commit`; EPOCH_CHANGING if this node no longer coordinates, or
+                while the group is being deleted; INVALID_REQUEST if there is no room for another group.
         """
         self._coordinating()
         self._check_stays(group)
@@ -244,21 +244,21 @@ class Coordinator:
     # ----------------------------------------------------------------------------------------------- groups
 
     def is_new(self, name: str) -> bool:
-        """Whether who joins a group, or commits for it, makes it: nothing of it is durable, and it has no members."""
+        """Return whether joining or committing creates the group: nothing of it is durable, and it has no members."""
         is_kept = self._records.get(name) is not None or self._positions.count_of(name) > 0
         return not is_kept and name not in self._groups
 
     def has_members(self, name: str) -> bool:
-        """Whether a group has members, decided or durable."""
+        """Return whether a group has members, decided or durable."""
         coordinated, record = self._groups.get(name), self._records.get(name)
         return (coordinated is not None and not coordinated.group.is_empty) or bool(record and record.members)
 
     async def delete(self, name: str) -> None:
-        """Delete a group that has no members, and its positions.
+        """Delete a group without members, and its positions.
 
         Raises:
-            ProtocolError: UNKNOWN_GROUP, GROUP_NOT_EMPTY, EPOCH_CHANGING while it is being deleted, or what the log
-                says.
+            ProtocolError: UNKNOWN_GROUP, GROUP_NOT_EMPTY, EPOCH_CHANGING while it is being deleted; see
+                `StateLog.write`.
         """
         self.descriptions.check_known(name)
         self._check_stays(name)
@@ -269,13 +269,13 @@ class Coordinator:
             await self._write(record, epoch)
         finally:
             self._deleting.discard(name)
-            self._groups.pop(name, None)  # nobody has joined meanwhile
+            self._groups.pop(name, None)  # no member can have joined meanwhile
 
     # -------------------------------------------------------------------------------------------- internals
 
-    def _join(self, asked: pb.GroupHeartbeat, creator: str, reader: MemberAccess) -> Coordinated:
+    def _join(self, asked: pb.GroupHeartbeat, creator: str, reader: MemberAccess) -> CoordinatedGroup:
         self._check_stays(asked.group)
-        who = Who(asked.group, asked.member_id)
+        who = MemberKey(asked.group, asked.member_id)
         if who in self._departed:
             raise fenced(asked.group)
         is_new = self.is_new(asked.group)
@@ -295,14 +295,14 @@ class Coordinator:
                 self._sessions.forget([who])
             self._drop_if_empty(coordinated.group)
             raise
-        self._sessions.forget(Who(asked.group, other) for other in replaced)
+        self._sessions.forget(MemberKey(asked.group, other) for other in replaced)
         self._metrics.members_fenced.inc(len(replaced))
         coordinated.removed(replaced)
         return coordinated
 
     def _check_stays(self, name: str) -> None:
         if name in self._deleting:
-            raise ProtocolError(pb.EPOCH_CHANGING, f"the group {name!r} is being deleted; send again")
+            raise ProtocolError(pb.EPOCH_CHANGING, f"group {name!r} is being deleted; retry")
 
     def _check_room(self, name: str) -> None:
         if name not in self._groups and name not in self._positions.names() and self._records.get(name) is None:
@@ -310,19 +310,19 @@ class Coordinator:
             if count >= self._bounds.groups:
                 raise ProtocolError(
                     pb.INVALID_REQUEST,
-                    f"there are {count} groups and groups_max allows no more, so {name!r} is not made: use a group "
-                    "that there is, delete some, or raise groups_max on every node",
+                    f"cannot create group {name!r}: the limit of groups (groups_max) is reached with {count} groups; "
+                    "use an existing group, delete some, or raise groups_max on every node",
                 )
         if self._holdings.size_bytes() >= self._bounds.size_bytes:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"groups and their positions take all of positions_bytes, so nobody can join {name!r}: delete groups "
-                "that nobody needs, or raise it on every node",
+                f"cannot join group {name!r}: groups and positions have reached their memory limit (positions_bytes); "
+                "delete unused groups, or raise it on every node",
             )
 
     async def _leave(self, asked: pb.GroupHeartbeat) -> pb.GroupHeartbeatReply:
-        """Take a member out, or, if its target is to wait for its successor, keep it for a session."""
-        coordinated, who = self._groups.get(asked.group), Who(asked.group, asked.member_id)
+        """Remove a member or, if its target is reserved for its successor, keep it for its session timeout."""
+        coordinated, who = self._groups.get(asked.group), MemberKey(asked.group, asked.member_id)
         group = None if coordinated is None else coordinated.group
         is_known = group is not None and (group.stop if asked.stopped else group.remove)(asked.member_id)
         member = None if group is None else group.member(asked.member_id)
@@ -336,7 +336,7 @@ class Coordinator:
             await asyncio.shield(coordinated.settle())
         return pb.GroupHeartbeatReply(unchanged=True)
 
-    def _take_report(self, coordinated: Coordinated, asked: pb.GroupHeartbeat) -> None:
+    def _take_report(self, coordinated: CoordinatedGroup, asked: pb.GroupHeartbeat) -> None:
         group = coordinated.group
         group.note_loads(asked.member_id, {(load.topic_id, load.partition): load.bytes_per_s for load in asked.loads})
         group.report(asked.member_id, seen_revision=asked.seen_revision, held=keys_of(asked.held))
@@ -344,7 +344,7 @@ class Coordinator:
 
     def _hear(self, group: str, member_id: str, wish: pb.GroupWish) -> None:
         until = self._tasks.loop.time() + session_ms(wish) / 1000
-        self._sessions.heard(Who(group, member_id), until=until)
+        self._sessions.heard(MemberKey(group, member_id), until=until)
         if not self._ticking:
             self._ticking = True
             self._sessions.begin(self._tasks.loop.time())
@@ -356,7 +356,7 @@ class Coordinator:
         return partition is not None and partition.state.writer is not None and partition.state.epoch == self._epoch
 
     def begin(self, epoch: int) -> None:
-        """Coordinate from now on, with what the log says."""
+        """Start coordinating with the state of the log."""
         self._end()
         self._epoch = epoch
         if epoch != self._prepared_in:  # records of an earlier epoch are either committed and applied, or refused
@@ -371,14 +371,14 @@ class Coordinator:
                 for member in record.members:
                     self._hear(record.group, member.member_id, member.wish)
         if self._groups:
-            log.info("this node coordinates %d groups with members from now on", len(self._groups))
+            log.info("coordinating %d groups with members", len(self._groups))
 
     def _end(self) -> None:
-        """Coordinate nothing any more: who waits is sent on."""
+        """Stop coordinating: waiting callers are referred to the new coordinator."""
         self._epoch = None
         groups, self._groups = self._groups, {}
         self._sessions = Sessions()
-        self._departed = Departed()
+        self._departed = DepartedMembers()
         self._count()
         for coordinated in groups.values():
             coordinated.fail(_elsewhere())
@@ -387,21 +387,21 @@ class Coordinator:
         """Return the epoch in which this node coordinates.
 
         Raises:
-            ProtocolError: EPOCH_CHANGING: it does not, or not any more.
+            ProtocolError: EPOCH_CHANGING: it does not coordinate.
         """
         if self._epoch is None or not self._is_coordinating:
             raise _elsewhere()
         return self._epoch
 
-    def _coordinated(self, name: str) -> Coordinated:
-        """Return a group as the log has it; its records are appended in the current epoch or not at all."""
+    def _coordinated(self, name: str) -> CoordinatedGroup:
+        """Return a group with the state of the log; its records are appended in the current epoch or not at all."""
         epoch = self._epoch
         assert epoch is not None, "`ready` has returned"
         group = ConsumerGroup(
-            name, self._subscriptions.of, lambda member_id: self._sessions.reader(Who(name, member_id))
+            name, self._subscriptions.of, lambda member_id: self._sessions.reader(MemberKey(name, member_id))
         )
         group.restart(self._records.get(name))
-        return Coordinated(
+        return CoordinatedGroup(
             group,
             tasks=self._tasks,
             write=lambda record: self._write(record, epoch),
@@ -412,7 +412,7 @@ class Coordinator:
         )
 
     async def _write(self, record: pb.GroupRecord, epoch: int) -> None:
-        """Make a record durable, as long as this node coordinates in the epoch in which it was decided."""
+        """Make a record durable, if this node still coordinates in the epoch in which it was decided."""
         if self._coordinating() != epoch:
             raise _elsewhere()
         record.changed_us = self._clock.now_us()
@@ -422,15 +422,15 @@ class Coordinator:
         self._metrics.group_generations.inc(max(record.generation - before, 0))
 
     def _restarted(self, group: ConsumerGroup, error: ProtocolError) -> None:
-        """Expect to hear of all members; some are members again, because it could not be written that they are not."""
+        """Restart the sessions of members; some are members again because their removal could not be written."""
         coordinated = self._groups.get(group.name)
         if coordinated is None or coordinated.group is not group:
             return
-        if NATURE[error.code].definite:  # else its revisions are not to be used again
+        if NATURE[error.code].definite:  # otherwise the revisions must not be reused
             self._drop_if_empty(group)
         for member_id in group.member_ids:
             member = group.member(member_id)
-            if member is not None and Who(group.name, member_id) not in self._sessions:
+            if member is not None and MemberKey(group.name, member_id) not in self._sessions:
                 self._hear(group.name, member_id, member.wish)
 
     async def _tick_on(self) -> None:
@@ -458,11 +458,11 @@ class Coordinator:
             self._loads_look_at = now + LOADS_LOOK_S
             for name, coordinated in list(self._groups.items()):
                 if coordinated.group.check_loads(now):
-                    log.info("some members of the group %r read much more than others: partitions move", name)
+                    log.info("moving partitions of group %r: some members read much more than others", name)
                     coordinated.settle()
 
     def _rules_are_to_be_looked_at(self, now: float) -> bool:
-        """Whether it is time to see what changed rules mean for members."""
+        """Return whether assignments have to be checked against changed rules now."""
         if self._rules_look_at is None:
             if self._rules_seen != self._permissions.changes:
                 self._rules_look_at = now + RULES_LOOK_S
@@ -475,14 +475,14 @@ class Coordinator:
     def _count(self) -> None:
         groups, members = self._counted
         self._counted = len(self._groups), len(self._sessions)
-        self._metrics.groups.inc(self._counted[0] - groups)  # of all partitions of `__offsets` together
+        self._metrics.groups.inc(self._counted[0] - groups)  # differences, since all partitions of `__offsets` share it
         self._metrics.members.inc(self._counted[1] - members)
 
-    def _expire(self, who: Who) -> None:
+    def _expire(self, who: MemberKey) -> None:
         coordinated = self._groups.get(who.group)
         if coordinated is None or not coordinated.group.remove(who.member_id):
             return
-        log.info("the group %r goes on without its member %s, which was silent", who.group, who.member_id)
+        log.info("group %r removed its member %s: the session has timed out", who.group, who.member_id)
         self._metrics.members_fenced.inc()
         coordinated.removed([who.member_id])
         coordinated.settle()
@@ -494,9 +494,9 @@ class Coordinator:
 
 
 def _elsewhere() -> ProtocolError:
-    return ProtocolError(pb.EPOCH_CHANGING, "another node coordinates this group now, or is about to; send again")
+    return ProtocolError(pb.EPOCH_CHANGING, "the group's coordinator is changing; retry")
 
 
 def session_ms(wish: pb.GroupWish) -> int:
-    """Return how long a member may be silent, in ms."""
+    """Return a member's session timeout in ms."""
     return wish.session_timeout_ms or GROUP_SESSION_MS_DEFAULT

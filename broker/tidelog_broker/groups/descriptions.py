@@ -1,4 +1,4 @@
-"""What is told of groups to people: their names, a line about each, and who has what in one of them."""
+"""Descriptions of groups: names, summaries, and members with their assignments."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import KIB, PAGE_BYTES
 
 PARTITIONS_BYTES: Final = 384 * KIB
-"""So much of who has which partition is described at most; members' names and wishes take as much, topics a page."""
+"""Limit of the described assignments; member names and subscriptions take as much, and topic names a page."""
 
 
 class Descriptions:
-    """See the module.
+    """Describes the groups of one partition of `__offsets`.
 
     Args:
-        groups, positions: what `__offsets` says.
-        topics: those of the cluster.
-        node_id: who coordinates, that is this node.
+        groups, positions: the state of the log.
+        topics: the cluster's topics.
+        node_id: this node, which coordinates.
     """
 
     def __init__(self, *, groups: GroupRecords, positions: GroupOffsets, topics: TopicRegistry, node_id: str) -> None:
@@ -33,24 +33,26 @@ class Descriptions:
         self._node_id = node_id
 
     def names(self) -> set[str]:
-        """Return the groups there are."""
+        """Return the names of all groups."""
         return {*self._positions.names(), *self._records.names()}
 
     def check_known(self, name: str) -> None:
-        """See that there is a group.
+        """Check that a group exists.
 
         Raises:
             ProtocolError: UNKNOWN_GROUP.
         """
         if name not in self._positions.names() and self._records.get(name) is None:
-            raise ProtocolError(pb.UNKNOWN_GROUP, f"there is no group {name!r}: it has neither members nor positions")
+            raise ProtocolError(
+                pb.UNKNOWN_GROUP, f"group {name!r} does not exist: it has neither members nor positions"
+            )
 
     def describe(self, name: str, may_see: Callable[[str], bool] | None = None) -> pb.GroupDescribeReply:
-        """Return a group's members, and what each has and is to have; of that as much as there is room for.
+        """Return a group's members with their held and target partitions, as far as there is room.
 
         Args:
-            name: the group's.
-            may_see: whether who asks may know of a topic: the others are left out. None: of all.
+            name: the group's name.
+            may_see: returns whether the caller may see a topic; other topics are omitted. None shows all.
 
         Raises:
             ProtocolError: UNKNOWN_GROUP.
@@ -61,7 +63,7 @@ class Descriptions:
         room_bytes = PARTITIONS_BYTES
         for member in self._record(name).members:
             if may_see is not None:
-                member = self._seen(member, may_see)  # noqa: PLW2901 - what he sees of it
+                member = self._seen(member, may_see)  # noqa: PLW2901 - the visible part of it
             room_bytes -= member.ByteSize() - member.wish.ByteSize()
             if room_bytes < 0:
                 reply.shortened = True
@@ -80,7 +82,7 @@ class Descriptions:
         return reply
 
     def _seen(self, member: pb.GroupMember, may_see: Callable[[str], bool]) -> pb.GroupMember:
-        """Return a member without the topics that somebody may not see."""
+        """Return a member without the topics that the caller may not see."""
         seen = pb.GroupMember()
         seen.CopyFrom(member)
         seen.wish.topics[:] = filter(may_see, member.wish.topics)
@@ -90,7 +92,7 @@ class Descriptions:
         return seen
 
     def summary(self, name: str) -> pb.GroupSummary:
-        """Return a group in a line."""
+        """Return a group's summary."""
         record = self._record(name)
         moving = any(keys_of(member.held) != keys_of(member.target) for member in record.members)
         return pb.GroupSummary(
@@ -106,11 +108,11 @@ class Descriptions:
         )
 
     def effort(self, name: str) -> int:
-        """Return about how many things are looked at for a line about a group."""
+        """Return the approximate number of items that are read for a group's summary."""
         return self._positions.count_of(name) + self._record(name).ByteSize() // 4
 
     def named(self, keys: frozenset[PartitionKey]) -> list[pb.TopicPartitions]:
-        """Return partitions as a member is told of them: with the names of their topics, as many as a page holds."""
+        """Return partitions with the names of their topics, as many names as a page holds."""
         topics = partitions_of(keys)
         room_bytes = PAGE_BYTES
         for topic in topics:

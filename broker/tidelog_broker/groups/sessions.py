@@ -1,6 +1,6 @@
-"""Until when each member of a group may be silent, and for whom it reads.
+"""Session deadlines of group members, and the caller of each member.
 
-No clock of its own; times are seconds of any steady clock.
+Has no clock of its own; times are seconds of any monotonic clock.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 from tidelog_broker.core.groups.member_access import MemberAccess
 
 GAP_S: Final = 1.0
-"""Who looks this late has not run in between, and nobody could be heard."""
+"""A gap between two checks from which on the process is considered to have been stopped, and unable to hear members."""
 
 
-class Who(NamedTuple):
+class MemberKey(NamedTuple):
     """A member of a group."""
 
     group: str
@@ -23,55 +23,55 @@ class Who(NamedTuple):
 
 
 class Sessions:
-    """Deadlines by member. Ask `expired` again and again: a gap between two questions is nobody's silence."""
+    """Deadlines by member. `expired` has to be called regularly; a gap between two calls extends all deadlines."""
 
     def __init__(self) -> None:
-        self._deadlines: dict[Who, float] = {}
-        self._readers: dict[Who, MemberAccess] = {}
-        self._order: list[tuple[float, Who]] = []
-        """A heap; an entry counts where it says what `_deadlines` says."""
+        self._deadlines: dict[MemberKey, float] = {}
+        self._readers: dict[MemberKey, MemberAccess] = {}
+        self._order: list[tuple[float, MemberKey]] = []
+        """A heap; an entry is valid if it matches `_deadlines`."""
         self._looked_at: float | None = None
 
     def __len__(self) -> int:
         return len(self._deadlines)
 
-    def __contains__(self, who: Who) -> bool:
+    def __contains__(self, who: MemberKey) -> bool:
         return who in self._deadlines
 
     def begin(self, now: float) -> None:
-        """Note that somebody looks again and again from now on: that nobody did before was no gap."""
+        """Start regular checks: the time before does not count as a gap."""
         self._looked_at = now
 
-    def heard(self, who: Who, *, until: float) -> None:
-        """Note that a member lives; it may be silent until then."""
+    def heard(self, who: MemberKey, *, until: float) -> None:
+        """Record a member's heartbeat; it may be silent until the deadline."""
         self._deadlines[who] = until
         heappush(self._order, (until, who))
         if len(self._order) > 2 * len(self._deadlines) + 64:
             self._order = sorted((deadline, each) for each, deadline in self._deadlines.items())
 
-    def reads_for(self, who: Who, reader: MemberAccess) -> None:
-        """Note whose member it is."""
+    def reads_for(self, who: MemberKey, reader: MemberAccess) -> None:
+        """Set the caller of a member."""
         self._readers[who] = reader
 
-    def reader(self, who: Who) -> MemberAccess | None:
-        """Return whose member it is; None where it has not said anything yet."""
+    def reader(self, who: MemberKey) -> MemberAccess | None:
+        """Return the caller of a member; None before its first heartbeat."""
         return self._readers.get(who)
 
-    def forget(self, members: Iterable[Who]) -> None:
-        """Expect nothing of members that are gone."""
+    def forget(self, members: Iterable[MemberKey]) -> None:
+        """Remove members."""
         for who in members:
             self._deadlines.pop(who, None)
             self._readers.pop(who, None)
 
-    def expired(self, now: float) -> list[Who]:
-        """Return, once, who was silent for too long."""
+    def expired(self, now: float) -> list[MemberKey]:
+        """Return, once, the members whose session has timed out."""
         since = now if self._looked_at is None else self._looked_at
         self._looked_at = now
         if now - since >= GAP_S:
             late = now - since
             self._deadlines = {who: deadline + late for who, deadline in self._deadlines.items()}
             self._order = sorted((deadline, who) for who, deadline in self._deadlines.items())
-        found: list[Who] = []
+        found: list[MemberKey] = []
         while self._order and self._order[0][0] <= now:
             deadline, who = heappop(self._order)
             if self._deadlines.get(who) == deadline:

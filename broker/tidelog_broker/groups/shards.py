@@ -1,7 +1,7 @@
-"""The partitions of `__offsets` at this node: each has a log, what that says of its groups, and their coordinator.
+"""The partitions of `__offsets` at this node, each with its log, its groups' state and their coordinator.
 
-A group belongs to the partition that its name hashes to. How many partitions there are stands in the record of
-`__offsets` in `__meta`, and never changes: so all nodes find the same one, whatever their settings say.
+A group belongs to the partition that its name hashes to. The partition count is part of the record of `__offsets` in
+`__meta` and never changes, so all nodes find the same partition, whatever their settings are.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidelog_broker.base.life import Life
+from tidelog_broker.base.lifecycle import Lifecycle
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.base.tasks import Tasks
@@ -17,9 +17,9 @@ from tidelog_broker.core.groups.positions import GroupBounds, GroupOffsets, Grou
 from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.core.security.permissions import Permissions
 from tidelog_broker.core.topics import OFFSETS_TOPIC_ID, PartitionKey, TopicRegistry
-from tidelog_broker.groups.claims import GroupClaims
 from tidelog_broker.groups.coordinator import Coordinator
 from tidelog_broker.groups.descriptions import Descriptions
+from tidelog_broker.groups.group_reservations import GroupReservations
 from tidelog_broker.groups.subscriptions import Subscriptions
 from tidelog_broker.metadata.state_log import OffsetsLog
 from tidelog_broker.partition.partitions import Partitions
@@ -31,7 +31,7 @@ from tidelog_proto.process.fair_scheduler import Turns
 
 @dataclass(frozen=True, slots=True)
 class GroupShard:
-    """The groups of one partition of `__offsets`, as far as this node knows them."""
+    """The groups of one partition of `__offsets`, as known at this node."""
 
     key: PartitionKey
     positions: GroupOffsets
@@ -41,19 +41,19 @@ class GroupShard:
 
 
 class GroupShards:
-    """See the module.
+    """All group shards of one node.
 
     Args:
-        tasks: the node's.
-        partitions: those stored here.
-        topics: those of the cluster.
-        permissions: its rules.
-        bounds: how much of groups there may be, of all partitions of `__offsets` together.
-        clock: what stamps go by.
-        metrics: the node's.
+        tasks: the node's tasks.
+        partitions: the partitions that this node stores.
+        topics: the cluster's topics.
+        permissions: the cluster's rules.
+        bounds: limits of groups, over all partitions of `__offsets`.
+        clock: the clock for timestamps.
+        metrics: counts groups, members and generations.
         node_id: this node.
-        life: whether the node stops.
-        turns: of the node, for work that takes the event loop long.
+        life: reports whether the node is stopping.
+        turns: turns of the event loop for long work.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class GroupShards:
         clock: SteadyClock,
         metrics: NodeMetrics,
         node_id: str,
-        life: Life,
+        life: Lifecycle,
         turns: Turns,
     ) -> None:
-        self.claims = GroupClaims()
+        self.claims = GroupReservations()
         self._tasks = tasks
         self._partitions = partitions
         self._topics = topics
@@ -86,18 +86,18 @@ class GroupShards:
         self._shards: dict[int, GroupShard] = {}
 
     def __iter__(self) -> Iterator[GroupShard]:
-        """Yield those that anybody has asked for."""
+        """Yield the shards that were accessed so far."""
         yield from list(self._shards.values())
 
     def is_founded(self) -> bool:
-        """Whether it is known here how many partitions there are."""
+        """Return whether the partition count is known here."""
         return self._topics.get(OFFSETS_TOPIC_ID) is not None
 
     def all_keys(self) -> list[PartitionKey]:
         """Return all partitions of `__offsets`.
 
         Raises:
-            ProtocolError: EPOCH_CHANGING: nothing is known of it here yet.
+            ProtocolError: EPOCH_CHANGING: `__offsets` is not known here yet.
         """
         return [(OFFSETS_TOPIC_ID, index) for index in range(self._count())]
 
@@ -105,49 +105,49 @@ class GroupShards:
         """Return the partition that a group belongs to.
 
         Raises:
-            ProtocolError: as `all_keys`.
+            ProtocolError: see `all_keys`.
         """
         return (OFFSETS_TOPIC_ID, partition_for_key(group.encode(), self._count()))
 
     def of(self, group: str) -> GroupShard:
-        """Return what is known here of the partition that a group belongs to.
+        """Return the shard that a group belongs to.
 
         Raises:
-            ProtocolError: as `all_keys`.
+            ProtocolError: see `all_keys`.
         """
         return self.at(self.key_of(group)[1])
 
     def at(self, index: int) -> GroupShard:
-        """Return what is known here of a partition.
+        """Return the shard of a partition.
 
         Raises:
-            ProtocolError: UNKNOWN_PARTITION; and as `all_keys`.
+            ProtocolError: UNKNOWN_PARTITION; see `all_keys`.
         """
         shard = self._shards.get(index)
         if shard is None:
             count = self._count()
             if not 0 <= index < count:
-                raise ProtocolError(pb.UNKNOWN_PARTITION, f"__offsets has partitions 0 to {count - 1}, not {index}")
+                raise ProtocolError(pb.UNKNOWN_PARTITION, f"__offsets has partitions 0 to {count - 1}, got {index}")
             shard = self._shards[index] = self._made((OFFSETS_TOPIC_ID, index))
         return shard
 
     def forget_topic(self, topic_id: bytes) -> None:
-        """Drop the positions on a deleted topic."""
+        """Drop the positions of a deleted topic."""
         for shard in self:
             shard.positions.forget_topic(topic_id)
 
     def group_count(self) -> int:
-        """Return how many groups are known here."""
+        """Return the number of groups that are known here."""
         return sum(len(shard.coordinator.descriptions.names()) for shard in self)
 
     def size_bytes(self) -> int:
-        """Return about what they and their positions take in memory."""
+        """Return the approximate memory of groups and positions."""
         return self._totals.size_bytes + sum(shard.records.size_bytes for shard in self)
 
     def _count(self) -> int:
         record = self._topics.get(OFFSETS_TOPIC_ID)
         if record is None:
-            raise ProtocolError(pb.EPOCH_CHANGING, "this node does not know of __offsets yet; send again")
+            raise ProtocolError(pb.EPOCH_CHANGING, "__offsets is not known at this node yet; retry")
         return record.config.partitions
 
     def _made(self, key: PartitionKey) -> GroupShard:

@@ -1,8 +1,8 @@
-"""Which topics a member's wish stands for: of those that it names, or whose names match, what its caller may read.
+"""Resolution of members' subscriptions to topics: named topics and patterns, restricted to what the caller may read.
 
-Patterns are RE2: a member writes one and the node that coordinates runs it, beside everybody else's groups. RE2 takes
-no longer than the names are long times the pattern, with its repetitions written out, so that is bounded, and so is the
-time that a new pattern may take; what has been found out about a name is kept, also whether a caller may read it.
+Patterns are RE2, since a member's pattern runs on the coordinator's event loop. RE2's time is bounded by the length of
+the names times that of the pattern with its repetitions expanded, so both are limited, as is the time of a new pattern.
+Matching names are cached, as is whether a caller may read them.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from tidelog_proto.names import INTERNAL_PREFIX, check_topic_name
 
 PATTERN_CHARS_MAX: Final = 1_000
 TOPICS_MAX: Final = 1_000
-"""That one member names."""
+"""Limit of the topics that one member names."""
 KEPT_MAX: Final = 200
-"""Patterns whose topics are kept."""
+"""Limit of cached patterns."""
 PATTERN_SIZE_MAX: Final = 5_000
-"""Characters of a pattern times the counts of its repetitions: so long one is at most, written out."""
+"""Limit of a pattern's length with its repetitions expanded."""
 PATTERN_S_MAX: Final = 0.1
-"""So long a pattern that is new may take for all names."""
+"""Time limit for matching a new pattern against all names."""
 _NAMES_AT_ONCE: Final = 50
 
 _REPETITION: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 
 
 class _Found(NamedTuple):
-    """The names that match a pattern, of those that there were by a change of the topics."""
+    """The names that match a pattern, as of a change of the topics."""
 
     changes: int
     names: list[str]
 
 
 class _Readable(NamedTuple):
-    """The names that match a pattern and that a caller may read, by a change of the topics and one of the rules."""
+    """The names that match a pattern and that a caller may read, as of a change of the topics and of the rules."""
 
     changes: int
     rules: int | None
@@ -52,23 +52,23 @@ class _Readable(NamedTuple):
 
 
 class Subscriptions:
-    """See the module."""
+    """Resolves subscriptions."""
 
     def __init__(self, topics: TopicRegistry) -> None:
         self._topics = topics
         self._since: dict[str, int] = {}
-        """Name of a topic there is -> the change by which it was first seen here."""
+        """Name of an existing topic -> the change with which it was first seen here."""
         self._seen = -1
         self._found: dict[str, _Found] = {}
         self._readable: dict[tuple[str, tuple[str, frozenset[str]]], _Readable] = {}
-        """By pattern, and the caller's name and roles; the longest unused first."""
+        """By pattern and the caller's name and roles, the least recently used first."""
 
     def of(self, wish: pb.GroupWish, reader: MemberAccess) -> dict[bytes, int]:
-        """Return the topics that a wish stands for now, by id, and how many partitions each has.
+        """Return the topics of a subscription by id, with their partition counts.
 
         Args:
-            wish: of a member.
-            reader: its caller; what he may not see and consume is none of it.
+            wish: a member's subscription.
+            reader: its caller; topics that it may not describe and consume are omitted.
         """
         names = list(filter(reader.may_read, wish.topics))
         if wish.pattern:
@@ -77,7 +77,7 @@ class Subscriptions:
         return {record.topic_id: record.config.partitions for record in found if record is not None}
 
     def try_out(self, wish: pb.GroupWish) -> None:
-        """See that a wish's pattern does not take too long for the topics there are.
+        """Check that matching a subscription's pattern against the existing topics does not take too long.
 
         Raises:
             ProtocolError: INVALID_REQUEST: it does.
@@ -86,7 +86,7 @@ class Subscriptions:
             self._matched(wish.pattern, time_s=PATTERN_S_MAX)
 
     def _read_of(self, pattern: str, reader: MemberAccess) -> Iterable[str]:
-        """Return the names that match and that a caller may read; the rules are asked about what is new alone."""
+        """Return the matching names that a caller may read; rules are evaluated only for new names."""
         matched = self._matched(pattern)
         rules = reader.rules_version
         if rules is None:
@@ -118,7 +118,7 @@ class Subscriptions:
         return names
 
     def _look(self) -> None:
-        """Note which topics there are by now."""
+        """Update the set of existing topics."""
         if self._seen == self._topics.changes:
             return
         self._seen = self._topics.changes
@@ -129,19 +129,25 @@ class Subscriptions:
 
 
 def check_wish(wish: pb.GroupWish) -> None:
-    """See that somebody may wish for this.
+    """Validate a subscription.
 
     Raises:
-        ProtocolError: INVALID_REQUEST or INVALID_TOPIC, with what is wrong.
+        ProtocolError: INVALID_REQUEST or INVALID_TOPIC.
     """
     if not wish.topics and not wish.pattern:
-        raise ProtocolError(pb.INVALID_REQUEST, "a member names topics, or a pattern for their names")
+        raise ProtocolError(pb.INVALID_REQUEST, "a member must name topics or a pattern for topic names")
     if len(wish.topics) > TOPICS_MAX:
-        raise ProtocolError(pb.INVALID_REQUEST, f"a member names at most {TOPICS_MAX} topics; use a pattern")
+        raise ProtocolError(
+            pb.INVALID_REQUEST,
+            f"a member may name at most {TOPICS_MAX} topics, got {len(wish.topics)}; use a pattern",
+        )
     for name in wish.topics:
         check_topic_name(name)
     if len(wish.pattern) > PATTERN_CHARS_MAX:
-        raise ProtocolError(pb.INVALID_REQUEST, f"a pattern has at most {PATTERN_CHARS_MAX} characters")
+        raise ProtocolError(
+            pb.INVALID_REQUEST,
+            f"a pattern must have at most {PATTERN_CHARS_MAX} characters, got {len(wish.pattern)}",
+        )
     if wish.pattern:
         _check_pattern(wish.pattern)
 
@@ -151,18 +157,18 @@ def _check_pattern(pattern: str) -> None:
     if len(pattern) * prod(counts) > PATTERN_SIZE_MAX:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"{pattern!r} repeats too much: its characters times the counts of its repetitions are at most "
-            f"{PATTERN_SIZE_MAX}; repeat with * or +",
+            f"the pattern {pattern!r} has too many repetitions: its length times their counts must be at most "
+            f"{PATTERN_SIZE_MAX}; use * or +",
         )
-    for alone in (pattern, _whole(pattern)):  # one that is none by itself might become one with what stands around it
-        _match(alone, [""])  # of no names nothing is compiled
+    for alone in (pattern, _whole(pattern)):  # an invalid pattern could become valid inside the surrounding group
+        _match(alone, [""])  # Arrow compiles the pattern only if there is a name
 
 
 def _matches(pattern: str, names: list[str], time_s: float) -> Iterator[str]:
     """Yield the names that match as a whole.
 
     Raises:
-        ProtocolError: INVALID_REQUEST: it is no pattern, or takes longer than `time_s`.
+        ProtocolError: INVALID_REQUEST: the pattern is invalid, or takes longer than `time_s`.
     """
     began_s = time.process_time()
     for first in range(0, len(names), _NAMES_AT_ONCE):
@@ -170,7 +176,7 @@ def _matches(pattern: str, names: list[str], time_s: float) -> Iterator[str]:
         if time.process_time() - began_s > time_s:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"the pattern {pattern!r} takes too long for the topics there are: use a simpler one",
+                f"matching the pattern {pattern!r} against the existing topics takes too long; use a simpler one",
             )
 
 
@@ -183,5 +189,5 @@ def _match(pattern: str, names: list[str]) -> list[str]:
     try:
         matched = pc.match_substring_regex(column, pattern=pattern)
     except pa.ArrowInvalid as error:
-        raise ProtocolError(pb.INVALID_REQUEST, f"{pattern!r} is no pattern (RE2): {error}") from None
+        raise ProtocolError(pb.INVALID_REQUEST, f"the pattern {pattern!r} is not valid in RE2: {error}") from None
     return [name for name in column.filter(matched).to_pylist() if name is not None]

@@ -1,1 +1,1 @@
-"""State that is a log: topics, nodes and positions, who changes them, and how fresh a node's copy is."""
+"""Replicated state in logs: topics, nodes and identities, the changes to them, and the freshness of a node's copy."""

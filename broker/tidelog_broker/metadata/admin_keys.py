@@ -1,4 +1,4 @@
-"""The administrators' keys in a file of the node: no record makes them, so no rule and no revocation locks them out."""
+"""Administrators' API keys in a file of the node. They are independent of records, so no rule can lock them out."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ log = logging.getLogger(__name__)
 
 KEY_FILE_BYTES_MAX: Final = 64 * 1024
 IN_FILE: Final = "file/"
-"""What the identity of a session begins with that one of these keys has made; the key's id comes behind it."""
+"""Prefix of a session's identity for these keys; the key's id follows."""
 
 
 class AdminKeys:
-    """The keys of a file, and what becomes of them when the file changes.
+    """The keys of a file, reloaded when the file changes.
 
     Args:
-        path: of the file; None: there are none.
+        path: path of the file; None for no keys.
 
     Raises:
-        SettingsError: as `read_admin_keys`.
+        SettingsError: see `read_admin_keys`.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -33,22 +33,22 @@ class AdminKeys:
         self._secrets = Followed(lambda: _secrets_of(path), SettingsError, log)
 
     def secret_of(self, key_id: str) -> str | None:
-        """Return the secret of a key; None if there is none of this id."""
+        """Return the secret of a key; None if the file has no key with this id."""
         return self._secrets.value.get(key_id)
 
     def has_ended(self, identity: str) -> bool:
-        """Whether a session's identity is one of these keys, and stands in the file no more."""
+        """Return whether an identity is one of these keys and its key is no longer in the file."""
         return identity.startswith(IN_FILE) and identity.removeprefix(IN_FILE) not in self._secrets.value
 
     def look(self) -> bool:
-        """Read the file again and return whether other keys stand in it. Blocks; for a worker.
+        """Reload the file and return whether the keys have changed. Blocking; for a worker.
 
-        While the file is not as it must be, the keys that were read last hold: to lock everybody out takes more than a
-        slip of an editor.
+        If the file is invalid, the last valid keys stay in use, so that an editing mistake does not lock out
+        administrators.
         """
         if not self._secrets.look():
             return False
-        log.info("%d administrators' keys are read from %s", len(self._secrets.value), self._path)
+        log.info("loaded %d administrators' keys from %s", len(self._secrets.value), self._path)
         return True
 
 
@@ -57,10 +57,10 @@ def _secrets_of(path: Path | None) -> dict[str, str]:
 
 
 def read_admin_keys(path: Path | None) -> list[Key]:
-    """Return the keys of a file, one a line; of none without a file. Lines that begin with # say nothing.
+    """Return the keys of a file, one per line; none without a file. Lines that begin with # are comments.
 
     Raises:
-        SettingsError: the file cannot be read, others may read it, or a line is no key.
+        SettingsError: the file cannot be read, is readable by others, or a line is not a key.
     """
     if path is None:
         return []
@@ -74,7 +74,7 @@ def read_admin_keys(path: Path | None) -> list[Key]:
             try:
                 keys.append(parse_key(line.strip()))
             except ProtocolError as error:
-                raise SettingsError(f"line {number} of admin_key_file {path}: {error.message}") from error
+                raise SettingsError(f"admin_key_file {path}, line {number}: {error.message}") from error
     if not keys:
-        raise SettingsError(f"admin_key_file {path} holds no API key: `tidelog key new --out FILE` makes one")
+        raise SettingsError(f"admin_key_file {path} contains no API key; create one with: tidelog key new --out FILE")
     return keys

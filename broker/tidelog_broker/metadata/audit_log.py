@@ -1,7 +1,7 @@
-"""The audit log: lines of JSON about administrative acts and refusals, on the logger `tidelog.audit`.
+"""The audit log: JSON lines about administrative operations and refusals, on the logger `tidelog.audit`.
 
-Nothing secret is written down here: keys are made by the node and told in the answer, and what verifies a password is
-left out. What a caller has chosen is written as JSON, so that no name can break a line.
+It contains no secrets: keys are created by the node and returned in the answer only, and password verifiers are
+omitted. Values that a caller chooses are encoded as JSON, so that a name cannot break a line.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ log = logging.getLogger("tidelog.audit")
 MessageT = TypeVar("MessageT", bound=Message)
 
 REFUSALS_PER_S: Final = 20
-"""More refusals in a second are counted and not written: whoever is refused decides how often."""
+"""Refusals beyond this rate are counted and not written, since the refused callers determine their number."""
 ASKED_CHARS_MAX: Final = 4_000
 ASKED_ENTRIES_MAX: Final = 512
-"""Of each list of a request; more would not be shown, and takes the event loop 5 us an entry."""
+"""Limit of each list of a request: more would not be shown, and costs the event loop 5 µs per entry."""
 
 
 class About(NamedTuple):
-    """What a line says of a request beside who asks; what is empty is left out.
+    """Details of an audit line; empty ones are omitted.
 
     Attributes:
-        address: from which it came to this node; of a gateway, where one asks for its caller.
-        through: the principal of that gateway.
-        handed_on_by: the node that was asked first, where it was another one. It knows the address.
-        operation: what it would do, as `tidelog acl` calls it.
-        resource: to what, as `tidelog acl` writes it.
+        address: the address that the request came from; that of a gateway, if one sent it for its caller.
+        through: the gateway's principal.
+        handed_on_by: the node that forwarded the request, if any. Its audit log has the address.
+        operation: the operation, as `tidelog acl` names it.
+        resource: the resource, as `tidelog acl` writes it.
     """
 
     address: str = ""
@@ -53,10 +53,10 @@ NOTHING: Final = About()
 
 
 class AuditLog:
-    """See the module. A node has one.
+    """The audit log of a node.
 
     Attributes:
-        also: is given the fields of each line as well; set by who writes them elsewhere.
+        also: called with the fields of each line, to write them elsewhere too.
     """
 
     def __init__(self) -> None:
@@ -67,26 +67,26 @@ class AuditLog:
         self._acts = 0
 
     def asked(self, kind: str, session: Session, envelope: pb.Envelope, about: About = NOTHING) -> int:
-        """Write down that somebody asks for something that is allowed; return the number of the act, for `answered`."""
+        """Log an allowed operation before it begins; return its number for `answered`."""
         self._acts += 1
         what = json.dumps(MessageToDict(_told(kind, envelope)))
         self._write(event="asked", act=self._acts, **_who(kind, session, about), asked=what)
         return self._acts
 
     def answered(self, act: int, kind: str, session: Session, about: About, error: pb.Error | None) -> None:
-        """Write down what became of an act: it is done, or it has failed with an error."""
+        """Log the outcome of an operation: done, or failed with an error."""
         if error is None:
             self._write(event="done", act=act, **_who(kind, session, about))
         else:
             self._write(event="failed", act=act, **_who(kind, session, about), why=error.message)
 
     def refused(self, kind: str, session: Session, error: ProtocolError, about: About = NOTHING) -> None:
-        """Write down that somebody was refused something; of very many in a second only how many."""
+        """Log a refused request; beyond a rate only their number."""
         if self._has_room():
             self._write(event="refused", **_who(kind, session, about), why=error.message)
 
     def unknown(self, why: str, client_id: str, about: About = NOTHING) -> None:
-        """Write down that somebody did not prove who he is; of very many in a second only how many."""
+        """Log a failed authentication; beyond a rate only their number."""
         if self._has_room():
             self._write(event="not authenticated", client_id=client_id, why=why, **_filled(about))
 
@@ -118,7 +118,7 @@ def _who(kind: str, session: Session, about: About) -> dict[str, object]:
 
 
 def _told(kind: str, envelope: pb.Envelope) -> Message:
-    """Return a request as it may be written down."""
+    """Return a request without secrets."""
     if kind != "security_change":
         asked: Message = getattr(envelope, kind)
         return _shortened(asked)
@@ -133,7 +133,7 @@ def _told(kind: str, envelope: pb.Envelope) -> Message:
 
 
 def _shortened(message: MessageT) -> MessageT:
-    """Return a message with as much of each list as a line of the audit log has room for."""
+    """Return a message with its lists shortened to the room in an audit line."""
     if message.ByteSize() <= ASKED_CHARS_MAX:
         return message
     short = type(message)()

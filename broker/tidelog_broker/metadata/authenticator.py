@@ -1,4 +1,4 @@
-"""Who a client is, by the credentials of its HELLO."""
+"""Authentication of clients by the credentials of their HELLO."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tidelog_proto.errors import ProtocolError
 
 
 class Authenticator:
-    """See the module.
+    """Authenticates clients.
 
     Args:
-        registry: the keys in `__meta`.
-        admin_keys: those in a file of this node.
-        admin: whom they make of who shows one.
+        registry: the keys and users in `__meta`.
+        admin_keys: the keys in a file of this node.
+        admin: the principal of those keys.
         work: hashes secrets.
-        tokens: judges JWTs; None where the node takes none.
+        tokens: verifies JWTs; None if the node accepts none.
         now_us: the wall clock, in microseconds since 1970.
     """
 
@@ -47,15 +47,15 @@ class Authenticator:
         self._tokens = tokens
         self._now_us = now_us
         self.logins = ScramLogins(registry)
-        """Users with passwords, who take two messages to come in."""
+        """Password logins, which take two messages."""
         self._known = VerifiedSecrets(secrets.token_bytes(32))
 
     async def session_of(self, credentials: pb.Credentials, *, address: str) -> Session:
-        """Return the session of who has shown these credentials, from this address, as addresses are counted.
+        """Return the session for credentials that were presented from an address (see `counted_address`).
 
         Raises:
-            ProtocolError: UNAUTHENTICATED, CREDENTIALS_EXPIRED, OVERLOADED when too many ask at a time, or
-                EPOCH_CHANGING while the keys of tokens cannot be had.
+            ProtocolError: UNAUTHENTICATED, CREDENTIALS_EXPIRED, OVERLOADED if too many callers authenticate at a time,
+                or EPOCH_CHANGING while the keys of tokens are not available.
         """
         match credentials.WhichOneof("kind"):
             case "api_key":
@@ -64,13 +64,13 @@ class Authenticator:
                 return await self._tokens.session_of(credentials.token, address=address)
             case "token":
                 raise ProtocolError(
-                    pb.UNAUTHENTICATED, "this node takes no tokens (jwt_jwks is not set): give an API key"
+                    pb.UNAUTHENTICATED, "this node accepts no tokens (jwt_jwks is not set); use an API key"
                 )
             case _:
                 raise ProtocolError(
                     pb.UNAUTHENTICATED,
-                    "this node asks who you are: give an API key (TIDELOG_API_KEY_FILE), a token, a password, or a "
-                    "certificate of its CA (TIDELOG_CERT_FILE, TIDELOG_KEY_FILE)",
+                    "this node requires authentication: pass an API key (TIDELOG_API_KEY_FILE), a token, a password, "
+                    "or a certificate of its CA (TIDELOG_CERT_FILE, TIDELOG_KEY_FILE)",
                 )
 
     async def _of_api_key(self, text: str, address: str) -> Session:
@@ -81,12 +81,12 @@ class Authenticator:
             return Session(permissions, self._admin, identity=IN_FILE + key.key_id)
         kept = self._registry.key(key.key_id)
         if kept is None or not await self._is_right(key, kept, address):
-            raise ProtocolError(pb.UNAUTHENTICATED, "this API key is unknown here, or was revoked")
+            raise ProtocolError(pb.UNAUTHENTICATED, "the API key is unknown or was revoked")
         if 0 < kept.expires_us <= self._now_us():
             raise ProtocolError(pb.CREDENTIALS_EXPIRED, f"the API key {key.key_id} has expired")
         if not self._registry.vouches_for(KEY + key.key_id, kept.principal):
-            raise ProtocolError(pb.UNAUTHENTICATED, "this API key was revoked")  # while its secret was looked at
-        if permissions.is_admin(kept.principal):  # made by an older release, or before `admin` was set to it
+            raise ProtocolError(pb.UNAUTHENTICATED, "the API key was revoked")  # during the verification
+        if permissions.is_admin(kept.principal):  # created by an older release, or before `admin` was set to this name
             raise ProtocolError(pb.UNAUTHENTICATED, ADMIN_BY_RECORD)
         return Session(
             permissions,

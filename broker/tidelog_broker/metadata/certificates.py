@@ -1,9 +1,9 @@
-"""Who a client is, by the certificate that it shows: rules make a principal of a name in it.
+"""Authentication of clients by certificate: rules that map names in a certificate to principals.
 
-A rule is `KIND:PATTERN=PRINCIPAL`. KIND says where the name stands: `uri`, `dns` or `email` among the alternative
-names, or `cn`, the common name of the subject. PATTERN is that name, with at most one `*` for any part of it, and the
-same part takes the place of a `*` in PRINCIPAL. The first rule that a name matches counts. The administrator of the
-settings is nobody whom a certificate may name: who that is would be decided by whoever the CA gives names to.
+A rule is `KIND:PATTERN=PRINCIPAL`. KIND selects the names: `uri`, `dns` or `email` of the subject alternative names, or
+`cn`, the common name of the subject. PATTERN is a name in which one `*` may stand for any part; a `*` in PRINCIPAL is
+replaced by the same part. The first rule that matches a name is used. No certificate maps to the administrator of the
+settings, since the CA's users could then choose to be the administrator.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ALTERNATIVES: Final = {"uri": "URI", "dns": "DNS", "email": "email"}
 
 
 class Rule(NamedTuple):
-    """One rule: where the name stands, what is in front of and behind its free part, and whom that makes."""
+    """One rule: the kind of name, the text before and after its variable part, and the principal."""
 
     kind: str
     begin: str
@@ -33,7 +33,7 @@ class Rule(NamedTuple):
     principal: str
 
     def principal_of(self, name: str) -> str | None:
-        """Return whom a name makes; None where the rule is about others."""
+        """Return the principal for a name; None if the rule does not match."""
         if self.is_exact:
             return self.principal if name == self.begin else None
         fits = len(name) > len(self.begin) + len(self.end) and name.startswith(self.begin) and name.endswith(self.end)
@@ -43,26 +43,26 @@ class Rule(NamedTuple):
         if self.kind == "uri":
             try:
                 part = unquote_to_bytes(part).decode()
-            except UnicodeDecodeError:  # a replacement character would make one principal of many names
+            except UnicodeDecodeError:  # with a replacement character many names would map to one principal
                 return None
         return self.principal.replace("*", part)
 
 
 def rule_of(text: str) -> Rule:
-    """Return a rule of the settings.
+    """Parse a rule of the settings.
 
     Raises:
-        SettingsError: it is none.
+        SettingsError: it is invalid.
     """
     kind, colon, rest = text.partition(":")
     pattern, equals, principal = rest.rpartition("=")
     wrong = ""
     if not colon or not equals or not pattern or not principal:
-        wrong = "it is KIND:PATTERN=PRINCIPAL, like uri:tidelog:client:*=*"
+        wrong = "a rule has the form KIND:PATTERN=PRINCIPAL, like uri:tidelog:client:*=*"
     elif kind not in {*_ALTERNATIVES, "cn"}:
-        wrong = f"{kind!r} is none of cn, uri, dns, email"
+        wrong = f"the kind must be cn, uri, dns or email, got {kind!r}"
     elif pattern.count("*") > 1 or principal.count("*") > pattern.count("*"):
-        wrong = "a pattern has at most one *, and a principal only what the pattern has"
+        wrong = "a pattern may have one *, and a principal one * only if the pattern has it"
     elif "*" not in principal and (fault := principal_name_fault(principal)) is not None:
         wrong = fault
     if wrong:
@@ -72,15 +72,15 @@ def rule_of(text: str) -> Rule:
 
 
 class Certificates:
-    """The rules of a node.
+    """The certificate rules of a node.
 
     Args:
-        rules: as the settings have them.
-        permissions: what principals may do.
-        admin: whom no certificate may name.
+        rules: the rules in the settings.
+        permissions: the permissions of the sessions.
+        admin: the administrator of the settings, which no certificate may name.
 
     Raises:
-        SettingsError: one is no rule, or is about the administrator.
+        SettingsError: a rule is invalid or names the administrator.
     """
 
     def __init__(self, rules: Sequence[str], permissions: Permissions, *, admin: str) -> None:
@@ -88,16 +88,16 @@ class Certificates:
         for rule, text in zip(self._rules, rules, strict=True):
             if rule.principal == admin:
                 raise SettingsError(
-                    f"cert_principals: {text!r}: a certificate does not make the administrator of the settings "
-                    f"({admin!r}): name another principal, and give it rights (tidelog acl grant)"
+                    f"cert_principals: {text!r}: a certificate cannot name the administrator of the settings "
+                    f"({admin!r}); name another principal, and grant it rights (tidelog acl grant)"
                 )
         self._permissions = permissions
         self._admin = admin
 
     def session_of(self, shown: Mapping[str, Any] | None) -> Session | None:
-        """Return the session of who has shown a certificate that was verified; None where it makes nobody.
+        """Return the session for a verified certificate; None if no rule matches. It ends with the certificate.
 
-        It ends with the certificate. `shown` is as `ssl.SSLObject.getpeercert` returns it; None: none was shown.
+        `shown` is the result of `ssl.SSLObject.getpeercert`; None if the client has no certificate.
 
         Raises:
             ProtocolError: UNAUTHENTICATED, the certificate names the administrator.
@@ -112,8 +112,8 @@ class Certificates:
                 if principal == self._admin:
                     raise ProtocolError(
                         pb.UNAUTHENTICATED,
-                        "a certificate does not make the administrator of the settings: give rights to another "
-                        "principal; the administrator shows a key of admin_key_file",
+                        "a certificate cannot name the administrator of the settings; grant rights to another "
+                        "principal, or use a key of admin_key_file as the administrator",
                     )
                 ends_us = int(ssl.cert_time_to_seconds(shown["notAfter"])) * 1_000_000
                 return Session(self._permissions, principal, expires_us=ends_us)
@@ -128,7 +128,7 @@ def _names(shown: Mapping[str, Any], kind: str) -> Iterator[str]:
 
 
 def _may_be(principal: str) -> bool:
-    """Whether a name can be a principal's: it comes from the certificate, and must not look like something else."""
+    """Return whether a name from a certificate is a valid principal."""
     try:
         check_principal(principal)
     except ProtocolError:

@@ -1,8 +1,8 @@
-"""What only the owner of `__meta` does: change topics and nodes, one change at a time.
+"""Changes of topics and nodes, one at a time, by the owner of `__meta`.
 
 A change is a record of `__meta`: durable on its replicas before it is applied, and applied before the reply. Each is
-computed from a state that holds everything committed before (`StateLog.ready`), and bound to the epoch of that state: a
-former owner that has not heard of its successor can read an old state here, but no change computed from that can be
+computed from a state that contains every earlier commit (`StateLog.ready`), and bound to the epoch of that state: a
+former owner that does not know its successor may read an old state here, but no change computed from it can be
 committed, not even after it has become the owner again.
 """
 
@@ -40,26 +40,26 @@ from tidelog_proto.names import AUDIT_TOPIC, OFFSETS_TOPIC, check_topic_name
 log = logging.getLogger(__name__)
 
 PLACED_AT_ONCE: Final = 256
-"""Partitions of a new topic that are placed in one turn of the event loop: some milliseconds."""
+"""Partitions of a new topic that are placed in one turn of the event loop, within a few milliseconds."""
 RECORD_BYTES_MAX: Final = BATCH_BYTES_MAX // 2
-"""Of a topic's record, which is one record of `__meta`: many partitions on many nodes with long names."""
+"""Limit of a topic's record, which grows with partitions, copies and the length of node names."""
 
-NOBODY: Final = pb.Caller()
-"""Who asks where nobody has a name."""
+UNAUTHENTICATED: Final = pb.Caller()
+"""The caller if callers are not authenticated."""
 
 
 class Controller:
-    """Changes of `__meta`. Any node has one; its writes are refused wherever `__meta` is not owned.
+    """Changes of `__meta`. Every node has one; its writes are refused unless it owns `__meta`.
 
     Args:
-        meta_log: where changes are written.
+        meta_log: the log of the changes.
         topics, nodes: the state that they change.
-        cluster: for the places of new partitions.
-        routes: for who stores what.
-        copies_default: the replication factor of a topic whose creator says nothing.
-        quotas: how much of that somebody may have.
-        features: judge which nodes may be registered.
-        partitions_max: of all topics; each costs every node some memory, and its replicas files, used or not.
+        cluster: places new partitions.
+        routes: the nodes that store each partition.
+        copies_default: the default replication factor.
+        quotas: quotas on topics and partitions.
+        features: checks the features of nodes and records.
+        partitions_max: limit of all topics' partitions; each costs memory on every node, and files on its replicas.
     """
 
     def __init__(
@@ -88,11 +88,11 @@ class Controller:
 
     # --- topics ----------------------------------------------------------------------------------------
 
-    async def create_topic(self, asked: pb.TopicCreate, caller: pb.Caller = NOBODY) -> pb.TopicRecord:
-        """Make a topic: its id, its configuration, the first epoch of each of its partitions. It is the caller's.
+    async def create_topic(self, asked: pb.TopicCreate, caller: pb.Caller = UNAUTHENTICATED) -> pb.TopicRecord:
+        """Create a topic with its id, configuration, creator, and the first epoch of each partition.
 
         Raises:
-            ProtocolError: INVALID_TOPIC, TOPIC_EXISTS, INVALID_REQUEST, QUOTA_EXCEEDED, or what stopped the write.
+            ProtocolError: INVALID_TOPIC, TOPIC_EXISTS, INVALID_REQUEST, QUOTA_EXCEEDED, or the error of the write.
         """
         check_topic_name(asked.name)
         refuse_unknown_fields(asked)
@@ -102,16 +102,16 @@ class Controller:
             if self._topics.exists(asked.name):
                 epoch = await self._meta_log.ready_to_change(confirmed=True)
             if self._topics.exists(asked.name):
-                raise ProtocolError(pb.TOPIC_EXISTS, f"there is a topic {asked.name!r} already")
+                raise ProtocolError(pb.TOPIC_EXISTS, f"topic {asked.name!r} already exists")
             self._refuse_too_many(config.partitions)
             self._quotas.check(caller.principal, caller, topics=1, partitions=config.partitions)
             return await self._write_new(asked.name, uuid.uuid4().bytes, config, caller.principal, epoch=epoch)
 
-    async def alter_topic(self, change: pb.TopicAlter, caller: pb.Caller = NOBODY) -> pb.TopicRecord:
-        """Change a topic; new partitions get their first epochs, and count as its creator's.
+    async def alter_topic(self, change: pb.TopicAlter, caller: pb.Caller = UNAUTHENTICATED) -> pb.TopicRecord:
+        """Change a topic; new partitions get their first epochs, and count towards its creator's quota.
 
         Raises:
-            ProtocolError: UNKNOWN_TOPIC, INVALID_REQUEST, QUOTA_EXCEEDED, or what stopped the write.
+            ProtocolError: UNKNOWN_TOPIC, INVALID_REQUEST, QUOTA_EXCEEDED, or the error of the write.
         """
         refuse_unknown_fields(change)
         async with self._changing:
@@ -128,49 +128,49 @@ class Controller:
         return record
 
     async def delete_topic(self, name: str, topic_id: bytes = b"") -> None:
-        """Delete a topic: final for this id, whatever happens next.
+        """Delete a topic, which is final for its id.
 
         Args:
             name: the topic's name.
-            topic_id: the only topic that is meant, so that a request that comes late or again spares a newer one of
-                its name; empty for whichever has the name.
+            topic_id: the only topic that may be deleted, so that a late or repeated request does not delete a newer
+                topic of the same name; empty for any.
 
         Raises:
-            ProtocolError: UNKNOWN_TOPIC, or what stopped the write.
+            ProtocolError: UNKNOWN_TOPIC, or the error of the write.
         """
         async with self._changing:
             epoch = await self._ready_for(name, topic_id)
             record = pb.TopicRecord()
             record.CopyFrom(self._topics.named(name))
             if topic_id and record.topic_id != topic_id:
-                raise ProtocolError(pb.UNKNOWN_TOPIC, f"the topic {name!r} is another one than the one to be deleted")
+                raise ProtocolError(pb.UNKNOWN_TOPIC, f"topic {name!r} was recreated with another id")
             record.revision += 1
             record.deleted = True
-            record.ClearField("first_epochs")  # deletions are kept for ever, and nobody asks where it was
+            record.ClearField("first_epochs")  # records of deleted topics are kept for ever
             await self._meta_log.write_topic(record, epoch=epoch)
 
     async def found_audit(self, asked: pb.TopicConfig) -> None:
-        """Make `__audit`, unless it is there.
+        """Create `__audit` if it does not exist.
 
         Raises:
-            ProtocolError: INVALID_REQUEST, or what stopped the write.
+            ProtocolError: INVALID_REQUEST, or the error of the write.
         """
         config = complete_config(asked, copies_default=self._usual_copies(), copies_max=self._copies_max)
         async with self._changing:
             epoch = await self._meta_log.ready_to_change()
             if not self._topics.exists(AUDIT_TOPIC):
                 await self._write_new(AUDIT_TOPIC, uuid.uuid4().bytes, config, epoch=epoch)
-                log.info("founded %s", AUDIT_TOPIC)
+                log.info("created %s", AUDIT_TOPIC)
 
     def _usual_copies(self) -> int:
         storing = sum(1 for record in self._nodes.live() if pb.PERSISTENCE in record.roles)
         return min(self._copies_default, max(storing, 1))
 
     async def found_offsets(self, config: pb.TopicConfig) -> None:
-        """Make `__offsets`, unless it is there; one of a node that was alone gets the copies that others are to have.
+        """Create `__offsets` if it does not exist; that of a node that has joined others gets their number of copies.
 
         Raises:
-            ProtocolError: what stopped the write.
+            ProtocolError: the error of the write.
         """
         if self._has_offsets(config):
             return
@@ -179,7 +179,7 @@ class Controller:
             standing = self._topics.get(OFFSETS_TOPIC_ID)
             if standing is None:
                 await self._write_new(OFFSETS_TOPIC, OFFSETS_TOPIC_ID, config, epoch=epoch)
-                log.info("founded %s with %d partitions", OFFSETS_TOPIC, config.partitions)
+                log.info("created %s with %d partitions", OFFSETS_TOPIC, config.partitions)
             elif not self._has_offsets(config):
                 record = pb.TopicRecord()
                 record.CopyFrom(standing)
@@ -194,10 +194,10 @@ class Controller:
         return standing.config.replication_factor > 1 or config.replication_factor == 1
 
     async def _ready_for(self, name: str, topic_id: bytes = b"") -> int:
-        """Apply all that is committed; where there is no such topic then, only after the replicas were asked.
+        """Apply all commits and return the epoch of the state, see `StateLog.ready`.
 
-        What is written is confirmed by that. What is refused is not, and a former owner may know of an old state only.
-        Returns the epoch of the state, see `StateLog.ready`.
+        If the topic does not exist then, the state is confirmed by the replicas first: a write confirms the state that
+        it is based on, but a refusal does not, and a former owner may have an old state.
         """
         epoch = await self._meta_log.ready_to_change()
         if not self._topics.exists(name) or (topic_id and self._topics.named(name).topic_id != topic_id):
@@ -228,12 +228,12 @@ class Controller:
         if added and there + added > self._partitions_max:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"{added} more partitions would make {there + added} in the cluster; at most {self._partitions_max} "
-                "are allowed (partitions_max): delete topics, or raise it on every node",
+                f"the cluster's limit of {self._partitions_max} partitions (partitions_max) does not allow {added} "
+                f"more, it has {there}; delete topics, or raise the limit on every node",
             )
 
     async def _first_epochs(self, topic_id: bytes, config: pb.TopicConfig, first: int) -> list[pb.EpochDescriptor]:
-        """Return the first epochs of a topic's partitions from `first` on; others have their turns meanwhile."""
+        """Return the first epochs of a topic's partitions from `first` on, yielding to the event loop in between."""
         epochs: list[pb.EpochDescriptor] = []
         try:
             for start in range(first, config.partitions, PLACED_AT_ONCE):
@@ -251,14 +251,14 @@ class Controller:
     # --- nodes -----------------------------------------------------------------------------------------
 
     async def announce(self, announce: pb.NodeAnnounce) -> None:
-        """Register a node, or what has changed about it.
+        """Register a node, or a change of its record.
 
-        A node that is new is admitted by that, so it is answered only by who certainly still owns `__meta`, and a
-        founder's name is refused to it: what founders have promised before they are registered stands nowhere here.
+        Registration admits a new node, so it is answered only by a confirmed owner of `__meta`. A new node may not use
+        a founder's id, because the directory of a founder that is not registered yet is unknown here.
 
         Raises:
-            ProtocolError: FORBIDDEN when the id is another node's or a feature is in use that the node lacks,
-                INVALID_REQUEST, or what stopped the write.
+            ProtocolError: FORBIDDEN if the id belongs to another node or the node lacks a feature in use,
+                INVALID_REQUEST, or the error of the write.
         """
         said = announce.node
         async with self._changing:
@@ -269,7 +269,7 @@ class Controller:
             )
             fault = fault or self._features.fault_of(said)
             if announce.is_new and not fault and self._is_unregistered_founder(said.node_id, known):
-                fault = f"{said.node_id!r} is a founder: start it with the bootstrap file, or give this node another id"
+                fault = f"{said.node_id!r} is a founder; start it with the bootstrap file, or choose another id"
             if fault:
                 raise ProtocolError(pb.FORBIDDEN, fault)
             record = self._nodes.announced(said)
@@ -278,17 +278,17 @@ class Controller:
                 log.info("registered the node %r at %s:%d", record.node_id, record.host, record.port)
 
     def _is_unregistered_founder(self, node_id: str, known: pb.NodeRecord | None) -> bool:
-        """Whether an id is that of a founder of which no directory is registered."""
+        """Return whether an id is that of a founder without a registered directory."""
         if known is not None:
             return known.incarnation == 0
-        meta = self._topics.get(META_TOPIC_ID)  # those that store it stand here, too, if a joiner knows no others
+        meta = self._topics.get(META_TOPIC_ID)  # includes founders that a joining node has not learned of
         return meta is not None and node_id in meta.first_epoch.placement
 
     async def change_node(self, change: pb.ClusterChange) -> None:
-        """Drain a node, end that, or remove it.
+        """Drain a node, undrain it, or remove it.
 
         Raises:
-            ProtocolError: INVALID_REQUEST, or what stopped the write.
+            ProtocolError: INVALID_REQUEST, or the error of the write.
         """
         refuse_unknown_fields(change)
         async with self._changing:
@@ -299,27 +299,27 @@ class Controller:
                 case "undrain":
                     record = self._nodes.drained(change.undrain, draining=False)
                 case "remove" if self.is_removed(change.remove):
-                    return  # asked again because the answer got lost: perhaps with the very node
+                    return  # a repeated request whose answer was lost
                 case "remove":
                     self.refuse_while_it_stores(change.remove, accept_data_loss=change.accept_data_loss)
                     record = self._nodes.removed(change.remove)
                 case _:
-                    raise ProtocolError(pb.INVALID_REQUEST, "the request names no node to drain, undrain or remove")
+                    raise ProtocolError(pb.INVALID_REQUEST, "a node to drain, undrain or remove is required")
             await self._meta_log.write_node(record, epoch=epoch)
 
     def is_removed(self, node_id: str) -> bool:
-        """Whether a node was removed."""
+        """Return whether a node was removed."""
         record = self._nodes.get(node_id)
         return record is not None and record.removed
 
     def _is_there(self, node_id: str) -> bool:
-        """Whether a node can be counted on: a removed one may live on for a moment, until it is told."""
+        """Return whether a node is alive and not removed."""
         return self._cluster.alive(node_id) and not self.is_removed(node_id)
 
     def refuse_while_it_stores(self, node_id: str, *, accept_data_loss: bool = False) -> None:
-        """See that a node stores nothing: it is drained first. What nobody else can store leaves with the node's name.
+        """Refuse to remove a node that stores partitions; it has to be drained first, if other nodes can store them.
 
-        With `accept_data_loss` a drained node that is gone may take with it what it alone stored.
+        With `accept_data_loss` a drained node that is gone may be removed with partitions that only it stored.
 
         Raises:
             ProtocolError: INVALID_REQUEST.
@@ -337,23 +337,24 @@ class Controller:
                     continue
                 draining = (standing := self._nodes.get(node_id)) is not None and standing.draining
                 if accept_data_loss and draining and is_gone and route.placement == (node_id,):
-                    continue  # nobody can move it: with its node it is lost, and the operator says so
+                    continue  # no node can copy it: its data is lost with the node, which the operator accepts
                 if not draining or others >= record.config.replication_factor or route.owner == node_id:
                     raise ProtocolError(
-                        pb.INVALID_REQUEST, f"{node_id!r} still stores {record.name}/{index}; drain it and wait"
+                        pb.INVALID_REQUEST,
+                        f"node {node_id!r} still stores {record.name}/{index}; drain it and wait",
                     )
                 needed = max(record.config.ack_quorum, len(route.placement) // 2 + 1)
                 left = sum(1 for node in route.placement if node != node_id and self._is_there(node))
                 if left < needed:
                     raise ProtocolError(
                         pb.INVALID_REQUEST,
-                        f"without {node_id!r} only {left} of {len(route.placement)} replicas of {record.name}/{index} "
-                        f"would be there, {needed} are needed to write; let another node join first",
+                        f"without node {node_id!r} only {left} of {len(route.placement)} replicas of "
+                        f"{record.name}/{index} would be alive, and writes need {needed}; let another node join first",
                     )
 
 
 def _with_content_key(record: pb.TopicRecord) -> None:
-    """Give a topic that drops duplicates the key of its hashes, once: it stays what it is."""
+    """Set the hash key of a topic with deduplication, once, because stored hashes depend on it."""
     if deduplicates(record.config) and not record.content_key:
         record.content_key = secrets.token_bytes(CONTENT_KEY_BYTES)
 
@@ -362,6 +363,7 @@ def _refuse_too_large(record: pb.TopicRecord) -> None:
     if record.ByteSize() > RECORD_BYTES_MAX:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"{record.config.partitions} partitions with {record.config.replication_factor} copies on nodes with such "
-            "long ids are too many for one topic; ask for fewer of either",
+            f"the record of a topic with {record.config.partitions} partitions and {record.config.replication_factor} "
+            f"copies has {record.ByteSize()} bytes, the limit is {RECORD_BYTES_MAX}; reduce either, or shorten node "
+            "ids",
         )

@@ -1,8 +1,8 @@
-"""Work of the processor for those who show credentials: on a thread of its own, and never too much of it at a time.
+"""CPU work of authentication, on a thread of its own and with fair queueing by client address.
 
-Anybody may show credentials that are wrong, as fast as he likes, so those who wait for the thread are few, and
-addresses take turns at it. Where as many wait as may, one of the address that has most of them goes for somebody from
-elsewhere: who floods a node with wrong keys keeps nobody else out, and has nobody else wait for long.
+Any client can present wrong credentials at any rate, so the number of waiting callers is limited, and addresses take
+turns. If the queue is full, a caller of the address with the most waiting callers is replaced by one of another
+address: a flood from one address neither excludes nor long delays callers of other addresses.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 WORK_MAX: Final = 64
-"""Callers who wait for it: with the slow hash about half a second's worth."""
+"""Limit of waiting callers: about half a second of slow hashes."""
 _HANDED_OVER: Final = 2
-"""Of them the thread has so many: it finds the next one when it is done with one."""
+"""Calls handed to the thread at a time, so that it always finds the next one."""
 
 
 class CredentialWork:
-    """See the module.
+    """A fair queue for one worker thread.
 
     Args:
         workers: the thread.
@@ -37,24 +37,24 @@ class CredentialWork:
         self._handed_over = 0
         self._waiting = 0
         self._turns: dict[str, deque[asyncio.Future[None]]] = {}
-        """Of those who wait for the thread, by address; the address whose turn it is stands first."""
+        """Waiting callers by address, in the order of the addresses' turns."""
 
     async def call(self, address: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do some work for somebody who calls from an address, as `counted_address` writes it; return what it returns.
+        """Run a function for a caller from an address (see `counted_address`) and return its result.
 
         Raises:
-            ProtocolError: OVERLOADED, too many wait for theirs.
-            Exception: as the work.
+            ProtocolError: OVERLOADED, too many callers wait.
+            Exception: the function's error.
         """
         await self._turn(address)
         working = asyncio.ensure_future(self._workers.call(0, work, *args, **kwargs))
         working.add_done_callback(self._worked)
-        # The thread goes on with what it was given when its caller has gone, and the next one's turn comes after that.
+        # The thread finishes the function even if its caller is cancelled, and the next turn starts after that.
         return await asyncio.shield(working)
 
     def _worked(self, working: asyncio.Future[Any]) -> None:
         if not working.cancelled():
-            working.exception()  # its caller may have gone, and then nobody else asks for it
+            working.exception()  # retrieved here in case the caller was cancelled
         self._pass_on()
 
     async def _turn(self, address: str) -> None:
@@ -68,7 +68,7 @@ class CredentialWork:
         self._waiting += 1
         try:
             await turn
-        except asyncio.CancelledError:  # perhaps just as the turn came
+        except asyncio.CancelledError:  # possibly after the turn was given
             if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self._pass_on()
             raise
@@ -76,10 +76,10 @@ class CredentialWork:
             self._waiting -= 1
 
     def _make_room(self, address: str) -> None:
-        """Have the last one go of the address that has most.
+        """Refuse the last waiting caller of the address that has most.
 
         Raises:
-            ProtocolError: OVERLOADED, that is this address, or would be.
+            ProtocolError: OVERLOADED, it is the new caller's address.
         """
         crowd = max(self._turns.values(), key=len)
         if len(self._turns.get(address, ())) + 1 >= len(crowd):
@@ -94,7 +94,7 @@ class CredentialWork:
             del self._turns[address]
             turn = turns.popleft()
             if turns:
-                self._turns[address] = turns  # behind the others
+                self._turns[address] = turns  # after the other addresses
             if not turn.done():
                 turn.set_result(None)
                 return
@@ -102,4 +102,4 @@ class CredentialWork:
 
 
 def _too_many() -> ProtocolError:
-    return ProtocolError(pb.OVERLOADED, "too many callers are being looked at; send again", retry_after_ms=500)
+    return ProtocolError(pb.OVERLOADED, "too many callers are being authenticated; retry", retry_after_ms=500)

@@ -1,15 +1,15 @@
-"""The features of topics and security records, by which nodes of different builds know what they may share.
+"""Features of topic and security records, by which nodes of different builds know which records they can apply.
 
-A feature is a setting, or a value of one, that a build from before it would ignore: it would own a partition and keep
-all duplicates, say. Each node announces in its record the features that it supports; a build that announces none
-supports the base set, which has no names. A record of `__meta` lists the features that a node needs to apply it.
+A feature is a setting, or a value of one, that an older build would ignore: for example, it would own a partition and
+keep duplicates. Each node announces the features that it supports in its record; a build that announces none supports
+the base set, whose features have no names. A record of `__meta` lists the features that a node needs to apply it.
 
 - The owner of `__meta` refuses a record that needs a feature which a registered node lacks.
-- It refuses to register a node that lacks a feature which standing records need.
+- It refuses to register a node that lacks a feature which existing records need.
 - A node that reads a record which needs a feature that it lacks stops, and does not serve the topic.
 
-Rejected: comparing versions, which builds between releases share. Rejected: placing partitions only on nodes
-with the features of their topic: requests are routed, and rules and quotas enforced, by every node.
+Rejected: comparing versions, since builds between releases have the same one. Rejected: placing partitions only on
+nodes with the features of their topic, since every node routes requests and enforces rules and quotas.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TOPIC_BASE: Final = frozenset({
     "index_tag",
     "hold",
 })  # fmt: skip
-"""The settings of topics in the base set. A new setting gets a feature instead."""
+"""Topic settings in the base set. A new setting needs a feature instead."""
 TOPIC_FEATURES: Final = {"deduplicate_s": DEDUPLICATE, "deduplicate_records": DEDUPLICATE}
 QUOTA_BASE: Final = frozenset({
     "quota_id",
@@ -72,9 +72,9 @@ Record = pb.TopicRecord | pb.SecurityRecord
 
 
 def needed_by(record: Record) -> frozenset[str]:
-    """Return the features that a node needs to apply a record; none for one that says that something was deleted.
+    """Return the features that a node needs to apply a record; a deletion needs none.
 
-    A field that this build does not know counts as a feature that it lacks, called by its number.
+    A field that this build does not know counts as a missing feature, named by its number.
     """
     if record.deleted:
         return frozenset()
@@ -94,7 +94,7 @@ def needed_by(record: Record) -> frozenset[str]:
 
 
 class FeatureGate:
-    """Checks the features that records of `__meta` need against those that this node and the others support.
+    """Checks the features that records of `__meta` need against those of this node and the registered nodes.
 
     Args:
         own: the features of this node.
@@ -110,27 +110,27 @@ class FeatureGate:
         self._security = security
 
     def in_use(self) -> dict[str, str]:
-        """Return the features that standing records need, each with one of the records, for people."""
+        """Return the features that existing records need, each with one of the records, for messages."""
         return {name: called(record) for record in self._standing() for name in sorted(needed_by(record))}
 
     def admit(self, record: Record) -> None:
-        """List in a new revision the features that it needs, all of which every registered node has to support.
+        """Set the features of a new revision, and check that every registered node supports them.
 
         Raises:
-            ProtocolError: as `check`.
+            ProtocolError: see `check`.
         """
         del record.features[:]
         record.features.extend(sorted(needed_by(record)))
         self.check(record)
 
     def check(self, record: Record) -> None:
-        """See that every registered node supports what a new revision needs.
+        """Check that every registered node supports the features of a new revision.
 
-        The node that takes a request checks it, too, because the owner of `__meta` may be of a build that does not.
-        Features that the current revision needs are not checked again: otherwise the record could not be changed.
+        The node that receives a request checks them too, because the owner of `__meta` may be an older build that does
+        not. Features of the current revision are not checked again, so that the record can still be changed.
 
         Raises:
-            ProtocolError: INVALID_REQUEST, naming the node; EPOCH_CHANGING about a founder that is not registered yet.
+            ProtocolError: INVALID_REQUEST with the node; EPOCH_CHANGING for a founder that is not registered yet.
         """
         needed = needed_by(record)
         standing = self._revision_before(record)
@@ -144,42 +144,42 @@ class FeatureGate:
             if node.incarnation == 0:
                 raise ProtocolError(
                     pb.EPOCH_CHANGING,
-                    f"{called(record)} needs {_listed(lacked)}, and the founder {node.node_id!r} has not announced its "
-                    "features yet: start it, or remove it from the cluster",
+                    f"{called(record)} needs {_listed(lacked)}, and founder {node.node_id!r} has not announced its "
+                    "features yet; start it, or remove it from the cluster",
                 )
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"{called(record)} needs {_listed(lacked)}, which the node {node.node_id!r} ({_software(node)}) does "
-                "not support and would ignore: upgrade that node, or drain and remove it from the cluster",
+                f"{called(record)} needs {_listed(lacked)}, which node {node.node_id!r} ({_software(node)}) does "
+                "not support and would ignore; upgrade that node, or drain and remove it from the cluster",
             )
 
     def fault_of(self, said: pb.NodeRecord) -> str:
-        """Return why a node must not be registered, for its operator; empty when it supports what is in use."""
+        """Return why a node must not be registered, for its operator; empty if it supports the features in use."""
         in_use = self.in_use()
         lacked = in_use.keys() - said.features
         if not lacked:
             return ""
         return (
-            f"the node {said.node_id!r} ({_software(said)}) does not support "
-            f"{_listed(lacked)}, in use by {in_use[min(lacked)]}: start it with a build that does"
+            f"node {said.node_id!r} ({_software(said)}) does not support {_listed(lacked)}, in use by "
+            f"{in_use[min(lacked)]}; start it with a newer build"
         )
 
     def fault_of_features(self, in_use: Collection[str]) -> str:
-        """Return why this node must not take part in a cluster that uses features; empty when it may."""
+        """Return why this node must not join a cluster that uses features; empty if it supports them."""
         lacked = frozenset(in_use) - self.own
         if not lacked:
             return ""
         return (
-            f"the cluster uses {_listed(lacked)}, which this build does not support: start the node with a newer build"
+            f"the cluster uses {_listed(lacked)}, which this build does not support; start the node with a newer build"
         )
 
     def fault_of_record(self, record: Record) -> str:
-        """Return why this node must not go on with a record that it has read; empty when it supports what it needs."""
+        """Return why this node must stop after reading a record; empty if it supports the record's features."""
         lacked = needed_by(record) - self.own
         if not lacked:
             return ""
         return (
-            f"{called(record)} needs {_listed(lacked)}, which this build does not support: start the node with a newer "
+            f"{called(record)} needs {_listed(lacked)}, which this build does not support; start the node with a newer "
             "build"
         )
 
@@ -194,12 +194,12 @@ class FeatureGate:
 
 
 def called(record: Record) -> str:
-    """Return what to call a record in a message. Names of principals are not told."""
-    return f"the topic {record.name!r}" if isinstance(record, pb.TopicRecord) else f"the security record {record.id!r}"
+    """Return a record's name for messages, without principals."""
+    return f"topic {record.name!r}" if isinstance(record, pb.TopicRecord) else f"security record {record.id!r}"
 
 
 def _software(node: pb.NodeRecord) -> str:
-    return node.software or "an older build, which announces no version"
+    return node.software or "an older build without a version"
 
 
 def _listed(names: Collection[str]) -> str:

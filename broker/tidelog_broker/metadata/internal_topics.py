@@ -1,4 +1,4 @@
-"""The broker's own topics: what `__meta` and `__offsets` are before any record of `__meta` says so."""
+"""Internal topics: the configuration of `__meta` and `__offsets` before any record of `__meta` describes them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tidelog_proto.names import META_TOPIC
 INTERNAL_SEGMENT_BYTES: Final = 4 * MIB
 
 META_COPIES: Final = 5
-"""Copies of `__meta`: with five, two may fail; more would only make every change of a topic slower."""
+"""Copies of `__meta`: five tolerate two failures; more would slow down every change."""
 
 
 def internal_config(copies: int = 1) -> pb.TopicConfig:
-    """Return the configuration of the broker's own topics."""
+    """Return the configuration of an internal topic."""
     asked = pb.TopicConfig(segment_bytes=INTERNAL_SEGMENT_BYTES, replication_factor=copies)
     return complete_config(asked, copies_max=1 if copies == 1 else REPLICATION_FACTOR_MAX)
 
 
 def meta_record(genesis: pb.EpochDescriptor) -> pb.TopicRecord:
-    """Return what `__meta` is on every node of a cluster; it stands in no log."""
+    """Return the record of `__meta`, equal on every node of a cluster and not part of any log."""
     return pb.TopicRecord(
         name=META_TOPIC,
         topic_id=META_TOPIC_ID,

@@ -1,7 +1,7 @@
-"""Where the keys of JWTs come from: a file or a URL, looked at in the background and again when a token needs it.
+"""The keys of JWTs, loaded from a file or URL, in the background and when a token needs an unknown key.
 
-Keys that were got once hold until others are got: while the source is away, or holds garbage, tokens go on being
-judged by them. A token whose key is unknown asks for another look; looks are so far apart, however many ask.
+Loaded keys stay in use until other keys are loaded, also while the source is unavailable or invalid. A token with an
+unknown key causes another load; loads have a minimum interval, whatever the number of tokens.
 """
 
 from __future__ import annotations
@@ -24,33 +24,34 @@ from tidelog_proto.process.settings import SettingsError
 log = logging.getLogger(__name__)
 
 BY_JWT: Final = "jwt/"
-"""What the identity of a session begins with that a token has made; the fingerprint of its key comes behind it."""
+"""Prefix of a session's identity for tokens; the fingerprint of the token's key follows."""
 WAITING_MAX: Final = 64
-"""Callers who wait for another look; more are told to come again."""
+"""Limit of callers that wait for a load; others are refused with a retry."""
 FETCH_S_MAX: Final = 4.0
 APART_S: Final = 3.0
-"""From the beginning of one look to the next. Both together are less than a client waits for its greeting."""
+"""Minimum interval between the starts of two loads. Both limits together are less than a client waits for HELLO."""
 
 
 class _Waiting(NamedTuple):
-    """Who waits for a key."""
+    """A caller that waits for a key."""
 
     key_id: str | None
     looked: asyncio.Future[None]
 
 
 class Jwks:
-    """The keys of JWTs, as they are by now.
+    """The current keys of JWTs.
 
     Args:
-        source: a path, or a URL as `checked_url` takes it.
+        source: a path, or a URL that `checked_url` accepts.
         workers: read the file.
-        failed: called for each look that found nothing usable.
-        changed: called when other keys stand there than before.
+        failed: called after each failed load.
+        changed: called after the keys have changed.
         apart_s: see `APART_S`.
 
     Raises:
-        SettingsError: the file is not there, or no JWKS. A URL is not asked here: it may be away while a node starts.
+        SettingsError: the file does not exist or is not a JWKS. A URL is not loaded here: it may be unavailable while a
+            node starts.
     """
 
     def __init__(
@@ -79,19 +80,20 @@ class Jwks:
             try:
                 self._keys = parse_key_set(self._document)
             except ValueError as error:
-                raise SettingsError(f"jwt_jwks {source} gives no keys: {error}") from error
+                raise SettingsError(f"jwt_jwks {source} contains no usable keys: {error}") from error
 
     def has_ended(self, identity: str) -> bool:
-        """Whether a session was begun with a token whose key stands there no more."""
+        """Return whether a session's token was signed by a key that the source no longer contains."""
         if self._keys is None or not identity.startswith(BY_JWT):
             return False
         return not self._keys.has(identity.removeprefix(BY_JWT))
 
     async def key(self, key_id: str | None) -> SigningKey:
-        """Return the key that a token names, after another look if need be.
+        """Return the key of a token, loading the keys again if necessary.
 
         Raises:
-            ProtocolError: UNAUTHENTICATED, there is none; EPOCH_CHANGING or OVERLOADED where that cannot be said now.
+            ProtocolError: UNAUTHENTICATED if it does not exist; EPOCH_CHANGING or OVERLOADED if that cannot be
+                determined now.
         """
         found = None if self._keys is None else self._keys.find(key_id)
         if found is None:
@@ -100,19 +102,19 @@ class Jwks:
         if found is not None:
             return found
         if self._keys is None or self._problem:
-            what = "this node cannot get the keys of tokens at the moment (its log says why); try another one, or again"
+            what = "this node cannot load the keys of tokens (see its log); retry, or use another node"
             raise ProtocolError(pb.EPOCH_CHANGING, what, retry_after_ms=1000)
         if key_id is None:
-            what = "the token does not say which key it is signed with (kid), and the issuer has several"
+            what = "the token does not name its key (kid), and the issuer has several"
             raise ProtocolError(pb.UNAUTHENTICATED, what)
-        raise ProtocolError(pb.UNAUTHENTICATED, "the token is signed with a key that its issuer does not publish")
+        raise ProtocolError(pb.UNAUTHENTICATED, "the token's key is not published by its issuer")
 
     async def follow(self, *, every_s: float, again_s: float) -> None:
-        """Look at the source as long as the node runs.
+        """Load the keys repeatedly until cancelled.
 
         Args:
-            every_s: after so long, where nobody asks sooner.
-            again_s: the same after a look in vain.
+            every_s: interval without requests.
+            again_s: interval after a failed load.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -122,7 +124,9 @@ class Jwks:
             had_none = self._keys is None
             await self._look()
             came, self._waiting = self._waiting, []
-            for each in came:  # meanwhile: they wait for the next look, if there were keys and theirs is none of these
+            for (
+                each
+            ) in came:  # arrived during the load: wait for the next one, unless the key was found or none existed
                 is_answered = had_none or (self._keys is not None and self._keys.find(each.key_id) is not None)
                 (waiting if is_answered else self._waiting).append(each)
             for each in waiting:
@@ -134,9 +138,9 @@ class Jwks:
                     await self._wanted.wait()
 
     async def _looked_again(self, key_id: str | None) -> None:
-        """Wait for a look that begins from now on, or one that finds the key."""
+        """Wait for a load that begins from now on, or one that finds the key."""
         if len(self._waiting) >= WAITING_MAX:
-            raise ProtocolError(pb.OVERLOADED, "too many tokens wait for their keys; send again", retry_after_ms=1000)
+            raise ProtocolError(pb.OVERLOADED, "too many tokens wait for their keys; retry", retry_after_ms=1000)
         looked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(key_id, looked))
         self._wanted.set()
@@ -148,12 +152,13 @@ class Jwks:
             if document != self._document:
                 self._keys = parse_key_set(document)
                 self._document = document
-                log.info("%d keys of tokens are read from %s", len(self._keys), self._source)
+                log.info("loaded %d keys of tokens from %s", len(self._keys), self._source)
                 self._changed()
         except (OSError, ValueError) as error:
             self._failed()
             if str(error) != self._problem:
-                log.error("cannot get the keys of tokens from %s: %s; those of before hold", self._source, error)  # noqa: TRY400 - a line says it all
+                why = f"cannot load the keys of tokens from {self._source}: {error}; the previous keys stay in use"
+                log.error("%s", why)  # noqa: TRY400 - the message suffices
             self._problem = str(error) or type(error).__name__
         else:
             self._problem = ""
@@ -165,7 +170,7 @@ class Jwks:
 
 
 def read_key_set(path: Path) -> bytes:
-    """Return what stands in the file of a JWKS. Blocks.
+    """Return the content of a JWKS file. Blocking.
 
     Raises:
         SettingsError: it cannot be read.

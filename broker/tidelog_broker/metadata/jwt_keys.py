@@ -1,8 +1,8 @@
-"""The public keys that JWTs are signed for: a JSON Web Key Set (RFC 7517), read with suspicion.
+"""Parsing and validation of a JSON Web Key Set (RFC 7517) with the public keys that sign JWTs.
 
-A key verifies the algorithms of its own type and curve and no others, so that no token can have a public key taken for
-the secret of an HMAC, or be judged by a weaker algorithm than its key was made for. Symmetric keys, private keys, keys
-for encryption and short RSA keys do not count.
+A key verifies only the algorithms of its own type and curve, so that a token cannot use a public key as an HMAC secret
+or a weaker algorithm than the key is meant for. Symmetric keys, private keys, encryption keys and short RSA keys are
+ignored.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class SigningKey(NamedTuple):
 
     Attributes:
         public: verifies signatures.
-        algorithms: those that it verifies, by their JWT names.
-        fingerprint: 32 hex digits that this key alone has.
+        algorithms: the JWT names of the algorithms that it verifies.
+        fingerprint: 32 hex digits that identify the key.
     """
 
     public: PublicKey
@@ -49,7 +49,7 @@ class KeySet:
     """Keys by id.
 
     Args:
-        keys: by the id that tokens name; "" for one without.
+        keys: keys by the id that tokens name; "" for a key without an id.
     """
 
     def __init__(self, keys: Mapping[str, SigningKey]) -> None:
@@ -60,46 +60,46 @@ class KeySet:
         return len(self._keys)
 
     def find(self, key_id: str | None) -> SigningKey | None:
-        """Return the key of an id; of a token that names none, the only key that there is."""
+        """Return the key with an id; without an id, the only key of the set."""
         if key_id is None:
             return next(iter(self._keys.values())) if len(self._keys) == 1 else None
         return self._keys.get(key_id)
 
     def has(self, fingerprint: str) -> bool:
-        """Whether a key with this fingerprint stands in the set."""
+        """Return whether the set contains a key with this fingerprint."""
         return fingerprint in self._fingerprints
 
 
 def parse_key_set(document: bytes) -> KeySet:
-    """Return the keys of a JWKS that can verify tokens; what else stands in it is left out.
+    """Return the keys of a JWKS that can verify tokens; other entries are ignored.
 
     Raises:
-        ValueError: it is no JWKS, or no key in it counts.
+        ValueError: it is not a JWKS, or contains no usable key.
     """
     if len(document) > KEY_SET_BYTES_MAX:
         raise ValueError(f"it is larger than {KEY_SET_BYTES_MAX} bytes")
     try:
         parsed = json.loads(document)
     except (ValueError, RecursionError):
-        raise ValueError("it is no JSON") from None
+        raise ValueError("it is not valid JSON") from None
     listed = parsed.get("keys") if isinstance(parsed, dict) else None
     if not isinstance(listed, list) or len(listed) > SET_KEYS_MAX:
-        raise ValueError(f"it is no JSON Web Key Set of at most {SET_KEYS_MAX} keys")
+        raise ValueError(f"it is not a JSON Web Key Set of at most {SET_KEYS_MAX} keys")
     found: dict[str, SigningKey] = {}
     for each in listed:
         try:
             key = _signing_key(each)
-        except Exception:  # noqa: BLE001, S112 - a key that cannot be read, for whatever cause, spoils no other one
+        except Exception:  # noqa: BLE001, S112 - an unreadable key must not affect the others
             continue
         if key is not None:
             found.setdefault(each.get("kid", ""), key)
     if not found:
-        raise ValueError("no key in it is a public one for RS, PS, ES or EdDSA signatures")
+        raise ValueError("it contains no public key for RS, PS, ES or EdDSA signatures")
     return KeySet(found)
 
 
 def _signing_key(jwk: Any) -> SigningKey | None:
-    """Return what a member of the list verifies; None where that is nothing."""
+    """Return the key of an entry of the list; None if it cannot verify tokens."""
     if not isinstance(jwk, dict) or jwk.get("use", "sig") != "sig" or "verify" not in jwk.get("key_ops", ["verify"]):
         return None
     if not isinstance(jwk.get("kid", ""), str) or len(jwk.get("kid", "")) > KEY_ID_CHARS_MAX:

@@ -1,19 +1,18 @@
-"""Asking whether a topic was just made, before a node says that there is none.
+"""Confirmation that a topic does not exist, before a node reports it as unknown.
 
-A topic is committed to `__meta` and known to its creator before every node has applied it, and "unknown" is final: a
-client does not try it again. So a node of a cluster that is asked about an id, or a partition, of which it knows
-nothing asks the owner of `__meta` where that log ends, waits until it has applied as much, and only then answers. Where
-that cannot be done it says that another try may help, of a partition as well: its topic may have grown (`denial`).
+A topic is committed to `__meta` and reported to its creator before every node has applied it, and "unknown" is final: a
+client does not retry. So a node of a cluster that is asked about an unknown id or partition asks the owner of `__meta`
+for the end of that log, waits until it has applied as much, and then answers. If that is not possible, it answers that
+a retry may help, also for an unknown partition, since its topic may have been extended (`denial`).
 
-One question covers all who came before it was asked: one is under way at a time and the next begins `ASK_AGAIN_S` after
-it, for all who have come meanwhile. So a flood of ids that do not exist costs the owner a bounded number of small
-questions, and each of who asks at most two rounds. An id that turns out not to exist is remembered
-(`TopicRegistry.deny`), so who goes on naming it is answered here and at once. A name may be made at any time, so who
-names an unknown one waits for the next question each time.
+One question serves all requests that arrived before it was sent: one is in progress at a time, and the next begins
+`ASK_AGAIN_S` after it for all requests that have arrived meanwhile. So a flood of unknown ids costs the owner a bounded
+number of small requests, and each caller waits for at most two. An id that does not exist is cached
+(`TopicRegistry.deny`), so later requests for it are answered at once. A name may be created at any time, so a request
+for an unknown name waits for the next question each time.
 
-Rejected: asking for the ids themselves, which needs a message of its own and leaves this node as ignorant as before;
-saying "send again" to everything unknown, with which an id that does not exist is tried until the client's time is
-over.
+Rejected: asking for the ids themselves, which needs a separate message and does not update this node; answering "retry"
+to every unknown id, which a client would repeat until its timeout.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 REFRESH_TIMEOUT_S: Final = 1.0
-"""For the owner's answer and for applying what it tells of, together."""
+"""Limit of waiting for the owner's answer and for applying `__meta` up to it, together."""
 ASK_AGAIN_S: Final = 0.02
 _LOOK_S: Final = 0.005
 
 
 class MetaFreshness:
-    """How fresh one node's copy of `__meta` is. A node that stands alone knows all there is, and never asks.
+    """The freshness of one node's copy of `__meta`. A node without a cluster is always up to date.
 
     Args:
-        node_id, tasks: this node, and its own.
-        topics, meta_log: what it knows, and how far.
-        cluster, routes: whom to ask.
+        node_id, tasks: this node and its tasks.
+        topics, meta_log: its copy of `__meta`.
+        cluster, routes: find the owner of `__meta`.
     """
 
     def __init__(
@@ -62,18 +61,17 @@ class MetaFreshness:
         self._cluster = cluster
         self._routes = routes
         self._next: asyncio.Future[bool] | None = None
-        """Set for those who wait for the question that is to be asked next."""
+        """Set while requests wait for the next question."""
         self._asking = False
 
     async def refresh_for(self, keys: Iterable[PartitionKey]) -> bool:
-        """Return when these partitions are known here, or known not to exist, or nobody who knows can be asked.
+        """Wait until these partitions are known here, or known not to exist, or that cannot be determined.
 
-        Look again then: a topic that is unknown still gets the error that is right, EPOCH_CHANGING where nobody could
-        be asked. A partition that its topic has not gets what `denial` makes of it. Returns at once if nothing is
-        unknown.
+        The caller then looks them up again: an unknown topic gets the correct error, EPOCH_CHANGING if `__meta` was not
+        reachable; for an unknown partition see `denial`. Returns at once if nothing is unknown.
 
         Returns:
-            False when nobody could be asked.
+            False if the owner of `__meta` could not be asked.
         """
         unknown = [key for key in keys if self._topics.may_exist(*key)]
         if not unknown:
@@ -85,30 +83,30 @@ class MetaFreshness:
         return current
 
     async def is_current(self) -> bool:
-        """Return True when all that is in `__meta` by now has been applied, False if that cannot be found out.
+        """Apply all of `__meta`; return False if that is not possible.
 
-        For who asks by name: a name can be made at any time, so that there is none is not remembered.
+        For requests by name: a name can be created at any time, so its absence is not cached.
         """
         return await asyncio.shield(self._join())
 
     def _join(self) -> asyncio.Future[bool]:
-        """Return whether the next question, which is asked after now, has had its answer."""
+        """Return the future of the next question, which is sent after now."""
         if self._next is None:
             self._next = self._tasks.loop.create_future()
             if not self._asking:
                 self._asking = True
-                self._tasks.spawn(self._ask_on(), "asking where __meta ends")
+                self._tasks.spawn(self._ask_on(), "asking for the end of __meta")
         return self._next
 
     async def _ask_on(self) -> None:
-        """Ask for as long as somebody waits."""
+        """Ask while requests wait."""
         try:
             while self._next is not None:
                 asked, self._next = self._next, None
                 try:
                     asked.set_result(await self._refresh())
                 finally:
-                    if not asked.done():  # the node stops
+                    if not asked.done():  # the node is stopping
                         asked.set_result(False)
                 await asyncio.sleep(ASK_AGAIN_S)
         finally:
@@ -118,7 +116,7 @@ class MetaFreshness:
                 self._next = None
 
     async def _refresh(self) -> bool:
-        """Apply `__meta` as it is now; return whether that is done."""
+        """Apply all of `__meta`; return whether that succeeded."""
         owner = self._routes.owner(META_KEY)
         try:
             async with asyncio.timeout(REFRESH_TIMEOUT_S):
@@ -133,10 +131,10 @@ class MetaFreshness:
         return True
 
     async def _end_at(self, owner: str) -> int:
-        """Return where `__meta` ends, as its owner has confirmed.
+        """Return the end of `__meta`, as its owner has confirmed it.
 
         Raises:
-            ProtocolError: it cannot be asked, or is not the owner.
+            ProtocolError: the owner cannot be asked, or is not the owner.
         """
         entry = pb.ListOffsetsEntry(topic_id=META_TOPIC_ID, latest=True)
         asked = pb.Envelope(list_offsets=pb.ListOffsets(entries=[entry]))
@@ -148,7 +146,7 @@ class MetaFreshness:
 
 
 def denial(error: ProtocolError, *, current: bool) -> ProtocolError:
-    """Return the error about a partition after `refresh_for`: that it does not exist only if that is known."""
+    """Return the error for a partition after `refresh_for`; one that is only unknown here becomes retriable."""
     if current or error.code != pb.UNKNOWN_PARTITION:
         return error
-    return ProtocolError(pb.EPOCH_CHANGING, f"{error.message}, as far as this node knows; send again")
+    return ProtocolError(pb.EPOCH_CHANGING, f"{error.message}, as far as this node knows; retry")

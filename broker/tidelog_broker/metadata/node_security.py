@@ -1,4 +1,4 @@
-"""A node's part in identities and permissions: its copy of them, who looks at credentials, who changes them."""
+"""The security components of a node: its copy of identities and rules, authentication, and changes."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from tidelog_broker.metadata.security_changes import SecurityChanges
 from tidelog_broker.metadata.state_log import MetaLog
 
 JWKS_EVERY_S: Final = 300.0
-"""How often the keys of tokens are fetched from a URL, where no token asks sooner; after a failure, `JWKS_AGAIN_S`."""
+"""Interval of loading the keys of tokens from a URL, unless a token needs it sooner; see also `JWKS_AGAIN_S`."""
 JWKS_AGAIN_S: Final = 15.0
+"""The same after a failure."""
 
 
 class NodeSecurity:
-    """See the module.
+    """Identities, permissions and authentication at one node.
 
     Args:
-        settings: the node's.
-        workers: hash secrets, and judge tokens.
-        metrics: count.
+        settings: the node's settings.
+        workers: hash secrets and verify tokens.
+        metrics: counts failed loads of token keys.
 
     Raises:
-        SettingsError: the file with the administrators' keys, or with those of tokens, or a rule for certificates, is
-            not as it must be.
+        SettingsError: the file of administrators' keys or token keys, or a certificate rule, is invalid.
     """
 
     def __init__(self, settings: NodeSettings, workers: Offload, metrics: NodeMetrics) -> None:
@@ -49,18 +49,18 @@ class NodeSecurity:
         self.admin_keys = AdminKeys(settings.admin_key_file if settings.auth == "required" else None)
         self.registry = SecurityRegistry([settings.admin])
         self.tickets = Tickets(secrets.token_bytes(32))
-        """Of callers of gateways; a node of a cluster goes by the cluster's secret as soon as it has it."""
+        """Tickets of gateway callers; signed with the cluster's secret once that is known."""
         self.sealed_logins = SignedLogins(secrets.token_bytes(32))
-        """Of the same, while they prove their passwords."""
+        """Password logins of gateway callers between two requests."""
         self.certificates = Certificates(settings.cert_principals, self.registry.permissions, admin=settings.admin)
-        """Makes principals of certificates."""
+        """Maps certificates to principals."""
         self.authenticator = self._make_authenticator()
-        """Finds out who clients are; None where nobody asks them."""
+        """Authenticates clients; None if authentication is off."""
         self.changed: Callable[[], None] = lambda: None
-        """Called after each change of an identity or a rule; set by who keeps the connections."""
+        """Called after each change of an identity or a rule; set by the server."""
 
     def use_secrets(self, secrets: Iterable[bytes], cluster_id: bytes) -> None:
-        """Sign by the secrets of a cluster from now on, as they are at each time: the first signs, all verify."""
+        """Sign with the first of a cluster's secrets and verify with all; later changes of `secrets` apply."""
         self.tickets.use(secrets, cluster_id)
         self.sealed_logins.use(secrets, cluster_id)
 
@@ -101,29 +101,29 @@ class NodeSecurity:
         return JwtTokens(jwks, rules, permissions=self.registry.permissions, work=work)
 
     def ended_because(self, identity: str) -> str:
-        """Return why the identity of a session is none any more, as far as files and issuers say; "" while it is."""
+        """Return why the identity of a session has ended, according to key files and issuers; "" if it is valid."""
         if self.admin_keys.has_ended(identity):
-            return "the API key stands in admin_key_file no more"
+            return "the API key was removed from admin_key_file"
         if self._jwks is not None and self._jwks.has_ended(identity):
-            return "the token's issuer does not publish the key any more that it is signed with"
+            return "the token's key is no longer published by its issuer"
         return ""
 
     async def follow_jwks(self) -> None:
-        """Follow the keys of tokens, as long as the node runs."""
+        """Load the keys of tokens repeatedly until cancelled."""
         if self._jwks is not None:
             is_file = "://" not in (self._settings.jwt_jwks or "")
             every_s, again_s = (FILES_LOOK_S, FILES_LOOK_S) if is_file else (JWKS_EVERY_S, JWKS_AGAIN_S)
             await self._jwks.follow(every_s=every_s, again_s=again_s)
 
     async def follow_files(self) -> None:
-        """Follow the administrators' file, as long as the node runs."""
+        """Reload the file of administrators' keys repeatedly until cancelled."""
         while self._settings.auth == "required" and self._settings.admin_key_file is not None:
             await asyncio.sleep(FILES_LOOK_S)
             if await self._workers.call(0, self.admin_keys.look):
                 self.changed()
 
     def changes_in(self, meta_log: MetaLog) -> SecurityChanges:
-        """Return what changes identities and rules, by records of `__meta`."""
+        """Return the changes of identities and rules by records of `__meta`."""
         return SecurityChanges(
             meta_log,
             self.registry,

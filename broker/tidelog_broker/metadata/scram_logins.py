@@ -1,7 +1,7 @@
-"""Passwords: users prove by SCRAM-SHA-256 that they know theirs, and the node that it knows them.
+"""Password authentication with SCRAM-SHA-256, in which client and node prove to each other that they know the password.
 
-Who asks for a user that there is not gets an answer as good as a real one: a salt that comes of the name and of a
-secret that all nodes share, as many iterations, and the same refusal after the same work.
+An unknown user gets an answer that looks like a real one: a salt derived from the name and from a secret that all nodes
+share, the same number of iterations, and the same refusal after the same work.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tidelog_proto.auth.scram import (
 )
 from tidelog_proto.errors import ProtocolError
 
-_REFUSED: Final = "the user or the password is wrong, or the user was deleted"
+_REFUSED: Final = "the user name or the password is wrong, or the user was deleted"
 
 
 class ScramLogins:
-    """See the module.
+    """Password logins at one node.
 
     Args:
         registry: the users.
@@ -44,16 +44,16 @@ class ScramLogins:
         """Begin an exchange with a client's first message.
 
         Raises:
-            ProtocolError: UNAUTHENTICATED, it is none.
+            ProtocolError: UNAUTHENTICATED, the message is invalid.
         """
         nonce = base64.b64encode(secrets.token_bytes(SCRAM_NONCE_BYTES)).decode()
         return self._begun(message, nonce)
 
     def go_on(self, sealed: pb.SealedLogin) -> Login | None:
-        """Return a login that has begun, perhaps at another node; None: its user is another one by now, or here.
+        """Continue a login that may have begun at another node; return None if its user has changed.
 
         Raises:
-            ProtocolError: as `begin`.
+            ProtocolError: see `begin`.
         """
         login = self._begun(sealed.first, sealed.nonce)
         return login if login.user_id == sealed.user_id else None
@@ -71,7 +71,7 @@ class ScramLogins:
         return Login(ServerSide(opening, nonce, verifier), "" if user is None else user.user_id)
 
     def finish(self, login: Login, message: str) -> tuple[Session, str]:
-        """Return the session of who has proven to be the user, and the node's own proof.
+        """Return the session of the proven user, and the node's own proof.
 
         Raises:
             ProtocolError: UNAUTHENTICATED.
@@ -89,7 +89,7 @@ class ScramLogins:
         return session, signature
 
     def has_changed(self, login: Login) -> bool:
-        """Whether the user is another one than when the exchange began: then it may be begun again."""
+        """Return whether the user has changed since the exchange began, so that it may be begun again."""
         user = self._registry.user(login.side.opening.name)
         return user is not None and user.user_id != login.user_id
 
@@ -103,4 +103,4 @@ class ScramLogins:
 
 
 def _malformed() -> ProtocolError:
-    return ProtocolError(pb.UNAUTHENTICATED, "this is no exchange of SCRAM-SHA-256 without channel binding")
+    return ProtocolError(pb.UNAUTHENTICATED, "invalid message of SCRAM-SHA-256 without channel binding")

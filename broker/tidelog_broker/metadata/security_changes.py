@@ -1,7 +1,7 @@
-"""Changes of identities, rules and quotas, by the owner of `__meta`: one at a time, durable before anybody is told.
+"""Changes of identities, rules and quotas, one at a time, by the owner of `__meta`; durable before they are answered.
 
-A change that would leave nobody who may change permissions is refused, unless the node has a file with administrators'
-keys: they come back in with that.
+A change that would leave no caller with the permission to change permissions is refused, unless the node has a file of
+administrators' keys.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ NOTE_CHARS_MAX: Final = 200
 
 
 class SecurityChanges:
-    """Any node has one; its writes are refused wherever `__meta` is not owned.
+    """Changes of security records. Every node has one; its writes are refused unless it owns `__meta`.
 
     Args:
-        meta_log: where changes are written.
+        meta_log: the log of the changes.
         registry: the state that they change.
         workers: hash secrets.
         now_us: the wall clock, in microseconds since 1970.
-        has_key_file: whether administrators have keys in a file of this node.
+        has_key_file: whether this node has a file of administrators' keys.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class SecurityChanges:
         self._users = UserChanges(meta_log, registry, now_us=now_us)
 
     async def change(self, asked: pb.SecurityChange) -> pb.SecurityChangeReply:
-        """Carry a change out.
+        """Carry out a change.
 
         Raises:
-            ProtocolError: INVALID_REQUEST, or what stopped the write.
+            ProtocolError: INVALID_REQUEST, or the error of the write.
         """
         refuse_unknown_fields(asked)
         async with self._changing:
@@ -69,12 +69,12 @@ class SecurityChanges:
                 case "create_key":
                     return await self._create_key(asked.create_key, epoch)
                 case "revoke_key":
-                    missing = f"there is no API key {asked.revoke_key!r}"
+                    missing = f"API key {asked.revoke_key!r} does not exist"
                     return await self._remove(KEY + asked.revoke_key, missing, epoch)
                 case "grant":
                     return await self._put_rule(asked.grant, epoch)
                 case "revoke_rule":
-                    missing = f"there is no rule {asked.revoke_rule!r}"
+                    missing = f"rule {asked.revoke_rule!r} does not exist"
                     return await self._remove(RULE + asked.revoke_rule, missing, epoch)
                 case "create_user":
                     return await self._users.create(asked.create_user, epoch)
@@ -82,24 +82,24 @@ class SecurityChanges:
                     return await self._users.set_password(asked.set_password, epoch)
                 case "delete_user":
                     doomed, epoch = await self._users.standing(asked.delete_user, epoch)
-                    missing = f"there is no user {asked.delete_user!r}"
+                    missing = f"user {asked.delete_user!r} does not exist"
                     return await self._remove(USER + doomed.user_id, missing, epoch)
                 case "set_quota":
                     return await self._set_quota(asked.set_quota, epoch)
                 case "remove_quota":
                     return await self._remove_quota(canonical(asked.remove_quota, is_new=False), epoch)
                 case _:
-                    raise ProtocolError(pb.INVALID_REQUEST, "the request names no change")
+                    raise ProtocolError(pb.INVALID_REQUEST, "the request contains no change")
 
     async def _create_key(self, asked: pb.ApiKey, epoch: int) -> pb.SecurityChangeReply:
         check_principal(asked.principal)
         refuse_admin(self._registry.permissions, asked.principal)
         check_roles(asked.roles)
         if len(asked.note) > NOTE_CHARS_MAX or (asked.note and not asked.note.isprintable()):
-            raise ProtocolError(pb.INVALID_REQUEST, f"a note has at most {NOTE_CHARS_MAX} printable characters")
+            raise ProtocolError(pb.INVALID_REQUEST, f"a note must have at most {NOTE_CHARS_MAX} printable characters")
         now_us = self._now_us()
         if asked.expires_us and asked.expires_us <= now_us:
-            raise ProtocolError(pb.INVALID_REQUEST, "the key would have expired already: give a time to come")
+            raise ProtocolError(pb.INVALID_REQUEST, "the key's expiry is in the past; choose a later time")
         self._registry.check_limit(KEY)
         key, salt = new_key(), secrets.token_bytes(SALT_BYTES)
         record = self._registry.next_of(KEY + key.key_id)
@@ -123,8 +123,8 @@ class SecurityChanges:
         if asked.deny and self._registry.permissions.is_admin(asked.principal):
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"a rule that denies {asked.principal!r} something would never match: it is the administrator, and may "
-                "do everything; to take that away, remove its keys from admin_key_file",
+                f"a rule that denies {asked.principal!r} something would have no effect: it is the administrator, "
+                "which may do everything; to revoke that, remove its keys from admin_key_file",
             )
         self._registry.check_limit(RULE)
         rule = pb.AccessRule()
@@ -170,7 +170,7 @@ class SecurityChanges:
             standing = self._registry.get(record_id)
         if standing is None:
             raise ProtocolError(pb.INVALID_REQUEST, missing)
-        if not standing.deleted:  # else it was asked again because the answer got lost
+        if not standing.deleted:  # otherwise it is a repeated request whose answer was lost
             self._refuse_locking_out(removed=record_id)
             record = self._registry.next_of(record_id)
             record.deleted = True
@@ -178,9 +178,9 @@ class SecurityChanges:
         return pb.SecurityChangeReply()
 
     def _refuse_locking_out(self, *, removed: str = "", added: pb.AccessRule | None = None) -> None:
-        """Refuse a change after which nobody is left with a key or a password who may change permissions.
+        """Refuse a change after which no API key and no user may change permissions.
 
-        Where there is nobody now, none is refused: callers of tokens may do it, as far as is known here.
+        If that is the case already, nothing is refused: callers with tokens may have the permission.
         """
         if self._has_key_file:
             return
@@ -193,8 +193,8 @@ class SecurityChanges:
         if not self._may_change(permissions, removed=removed):
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                "this would leave no API key and no user who may change permissions: make another one first, or give "
-                "the nodes an admin_key_file",
+                "this would leave no API key and no user with permission to change permissions; create another one "
+                "first, or set admin_key_file on the nodes",
             )
 
     def _may_change(self, permissions: Permissions, *, removed: str) -> bool:
@@ -206,14 +206,14 @@ class SecurityChanges:
         )
         users = ((user.name, user.roles) for user in self._registry.scram_users() if USER + user.user_id != removed)
         return any(
-            not permissions.is_admin(principal)  # no key and no user is the administrator's
+            not permissions.is_admin(principal)  # neither keys nor users can be the administrator
             and permissions.decide(principal, roles, pb.OP_CLUSTER, pb.RES_CLUSTER, "").allowed
             for principal, roles in itertools.chain(keys, users)
         )
 
 
 def without_secrets(key: pb.ApiKey) -> pb.ApiKey:
-    """Return a key as it may be told of."""
+    """Return a copy of a key without its salt and hash."""
     told = pb.ApiKey()
     told.CopyFrom(key)
     told.ClearField("salt")

@@ -1,4 +1,4 @@
-"""What all kinds of identities have in common: how many roles one may have."""
+"""Limits that all kinds of identities share."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ ROLES_MAX: Final = 64
 
 
 def check_roles(roles: Sequence[str]) -> None:
-    """Refuse too many roles, or one that is no name.
+    """Refuse too many roles, or an invalid role name.
 
     Raises:
         ProtocolError: INVALID_REQUEST.
     """
     if len(roles) > ROLES_MAX:
-        raise ProtocolError(pb.INVALID_REQUEST, f"an identity has at most {ROLES_MAX} roles")
+        raise ProtocolError(pb.INVALID_REQUEST, f"an identity must have at most {ROLES_MAX} roles, got {len(roles)}")
     for role in roles:
         check_principal(role)

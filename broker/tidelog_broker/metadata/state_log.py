@@ -1,13 +1,12 @@
-"""State that is a log: the topics and nodes in `__meta`, the groups' positions in `__offsets`.
+"""State in logs: the topics and nodes in `__meta`, the group positions in `__offsets`.
 
-Both are partitions like any other, written by their owners through their pipelines. Their records carry a revision
-each and the highest holds, so the order of a replay does not matter, and a snapshot is nothing but the live records
-written once more. After a snapshot the segments before it are not needed and retention deletes them; a crash between
-the two only leaves more to replay.
+Both are regular partitions, written by their owners through their pipelines. Each record carries a revision and the
+highest wins, so the order of a replay does not matter, and a snapshot consists of the live records written once more.
+After a snapshot, retention deletes the segments before it; a crash in between only leaves more to replay.
 
-Every node that stores the log applies what is committed, as it becomes committed: `applied` says how far. What is not
-committed is never applied, so nothing ever has to be taken back. An owner answers from this state only once it has
-applied all that was committed before it became the owner (`ready`).
+Every node that stores the log applies records as they are committed, up to `applied`. Uncommitted records are never
+applied, so nothing has to be rolled back. An owner answers from this state only after it has applied everything that
+was committed before it became the owner (`ready`).
 
 A record that was computed from the state is appended in the epoch in which the state was read, or not at all (ADR
 0123): `ready` returns the epoch and `write` requires it.
@@ -42,17 +41,17 @@ from tidelog_proto.limits import KIB, MIB
 log = logging.getLogger(__name__)
 
 SNAPSHOT_AFTER_BYTES: Final = 16 * MIB
-"""A snapshot is written when the log has grown by this much, and by four times its own size, since the last."""
+"""A snapshot is written after the log has grown by this much, and by four times the size of the last snapshot."""
 
 _READ_BYTES: Final = 256 * KIB
-"""What is applied at once: others have their turn in between."""
+"""Bytes that are applied before the event loop serves other work."""
 WRITE_TIMEOUT_S: Final = 20.0
 _READY_TIMEOUT_S: Final = 5.0
 RECORDS_PER_BATCH: Final = 10_000
 
 
 class StateRecord(Protocol):
-    """A protobuf message that is a record's value."""
+    """A protobuf message that is the value of a record."""
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
         """Return the message's bytes."""
@@ -63,10 +62,10 @@ class StateLog:
     """Writes and replays one such partition.
 
     Args:
-        tasks: the node's.
-        find: the partition as it is stored here; raises ProtocolError where it is not.
-        apply: takes a record's value.
-        live: gives what a snapshot needs.
+        tasks: the node's tasks.
+        find: returns this node's copy of the partition; raises ProtocolError if there is none.
+        apply: applies a record's value.
+        live: returns the records of a snapshot.
     """
 
     def __init__(
@@ -82,35 +81,36 @@ class StateLog:
         self._apply = apply
         self._live = live
         self.applied = 0
-        """Everything committed below this offset is in the state."""
+        """The state contains everything committed below this offset."""
         self._bytes_since_snapshot = 0
         self._snapshot_bytes = 0
         self._snapshotting = False
         self._unsettled = 0
-        """Pending changes, those included whose writers have stopped waiting. Records of a snapshot do not count."""
+        """Changes without an outcome, also if their callers have timed out; records of a snapshot do not count."""
         self._reading: asyncio.Future[Exception | None] | None = None
-        """The reading that is under way. Where a log comes here, all who ask wait for it, and go on in the same turn of
-        the event loop: one after the other, each would wait for a turn of a node that is busy with takeovers.
+        """The read in progress. All callers wait for the same one and continue in the same turn of the event loop;
+        with one read after the other, each would wait for a turn of a node that is busy with takeovers.
         """
         self._barring = 0
-        """Those of them that take something back: a snapshot begun now would say it once more behind them."""
+        """Pending deletions: a snapshot that began now would restore the deleted group, as it is appended later."""
 
     @property
     def _partition(self) -> Partition:
         return self._find()
 
     async def ready(self, *, confirmed: bool = False) -> int:
-        """Make sure that this node owns the log and that the state is exact: all is applied that is committed.
+        """Ensure that this node owns the log and that the state contains every commit.
 
         Args:
-            confirmed: ask the replicas, too, whether this node still owns it. For answers that are not written: what
-                is written is confirmed by that.
+            confirmed: also ask the replicas whether this node still owns it. Needed for answers without a write, since
+                a write confirms ownership itself.
 
         Returns:
-            The epoch in which that is so, for `write`. It is the active one when this returns.
+            The epoch in which that holds, for `write`. It is the active one when this returns.
 
         Raises:
-            ProtocolError: another node owns it, nobody does, or the log is damaged: half of a state is none.
+            ProtocolError: another node owns the log, it has no owner, or it is damaged and the state would be
+                incomplete.
         """
         partition = self._partition
         try:
@@ -121,15 +121,15 @@ class StateLog:
                     await self.apply_committed()
                     if self.applied < end and partition.state.log_start < end:
                         raise ProtocolError(
-                            pb.EPOCH_CHANGING, f"{partition.name} is still being fetched here; send again"
+                            pb.EPOCH_CHANGING, f"{partition.name} is still being fetched to this node; retry"
                         )
                     if partition.state.epoch == epoch:
                         return epoch
         except TimeoutError:
-            raise ProtocolError(pb.EPOCH_CHANGING, f"{partition.name} has no owner yet; send again") from None
+            raise ProtocolError(pb.EPOCH_CHANGING, f"{partition.name} has no owner yet; retry") from None
 
     async def apply_committed(self) -> None:
-        """Apply what is committed here and is not applied yet.
+        """Apply all commits of this node's copy.
 
         Raises:
             ProtocolError: the log cannot be read.
@@ -154,12 +154,12 @@ class StateLog:
             reading.set_result(error)
             raise
         finally:
-            reading.cancel()  # unless it has a result: who waits ends with this node
+            reading.cancel()  # no effect if it has a result; otherwise the callers end with this node
 
     async def _apply_rest(self) -> None:
         partition = self._partition
         if self.applied < partition.state.log_start:
-            self.forget()  # what was taken back since is not in the snapshot that the log begins with now
+            self.forget()  # the snapshot at the start of the log omits what was deleted meanwhile
         offset = max(self.applied, partition.state.log_start)
         while offset < partition.state.high_watermark:
             buffers = await partition.reader.read_log(offset, _READ_BYTES)
@@ -169,10 +169,10 @@ class StateLog:
                 offset = max(offset, self.take(buffer))
 
     def forget(self) -> None:
-        """Forget what was applied, if a snapshot alone does not outdate it."""
+        """Forget the applied state, if a snapshot does not replace all of it."""
 
     def take(self, buffer: memoryview) -> int:
-        """Apply committed batches, wherever they were read; return the offset behind them."""
+        """Apply committed batches from any source; return the offset after them."""
         for view in iter_batches(buffer):
             batch = RecordBatch.parse(view)
             if batch.end_offset > self.applied:
@@ -182,14 +182,14 @@ class StateLog:
         return self.applied
 
     async def write(self, records: Sequence[StateRecord], *, epoch: int) -> None:
-        """Write records, wait until they are durable, apply them.
+        """Write records, wait until they are durable, and apply them.
 
         Args:
-            records: all computed from one state.
-            epoch: that in which the state was read, as `ready` returned it.
+            records: records that were computed from one state.
+            epoch: the epoch of that state, as `ready` returned it.
 
         Raises:
-            ProtocolError: they were refused, or their outcome is unknown; EPOCH_CHANGING (definite): the epoch has
+            ProtocolError: they were refused, or the outcome is unknown; EPOCH_CHANGING (definite) if the epoch has
                 ended, and the records have to be computed again.
         """
         for start in range(0, len(records), RECORDS_PER_BATCH):
@@ -198,13 +198,13 @@ class StateLog:
         self._begin_snapshot_if_due(epoch)
 
     async def take_back(self, record: StateRecord, *, epoch: int) -> None:
-        """Write a record after which something stands no longer that no revision of its own outdates.
+        """Write a record that deletes something without a revision that outdates it.
 
         Raises:
-            ProtocolError: as `write`; EPOCH_CHANGING while a snapshot is written, which might have it still.
+            ProtocolError: see `write`; EPOCH_CHANGING while a snapshot is being written, which may still contain it.
         """
         if self._snapshotting:
-            raise ProtocolError(pb.EPOCH_CHANGING, f"{self._partition.name} is being written anew; send again")
+            raise ProtocolError(pb.EPOCH_CHANGING, f"a snapshot of {self._partition.name} is being written; retry")
         self._bytes_since_snapshot += await self._append([record.SerializeToString()], epoch=epoch, bars=True)
 
     def _begin_snapshot_if_due(self, epoch: int) -> None:
@@ -220,21 +220,21 @@ class StateLog:
                 self._apply(value)
 
     async def _append(self, values: list[bytes], *, epoch: int, bars: bool = False, changes: bool = True) -> int:
-        """Append values and apply them in the moment in which they are durable; return the bytes written.
+        """Append values, apply them as soon as they are durable, and return the bytes written.
 
-        Nothing is appended in another epoch than `epoch`. `bars`: no snapshot begins before that. `changes`: whether
-        the values are new; those of a snapshot are not.
+        Nothing is appended in another epoch than `epoch`. `bars`: no snapshot may begin before the outcome. `changes`:
+        whether the values are new, unlike those of a snapshot.
         """
         encoded = encode_batch(columns_of(values), now_us=time.time_ns() // 1000, control=True)
         data = memoryview(bytearray(encoded.to_bytes()))
         settled: asyncio.Future[None] = self._tasks.loop.create_future()
 
         def settle(outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
-            assert not duplicate, "the broker's own batches carry no producer id"
+            assert not duplicate, "internal batches have no producer id"
             self._unsettled -= changes
             self._barring -= bars
             if not isinstance(outcome, ProtocolError):
-                # Here and not after the wait: a snapshot that begins in between must hold all below the end.
+                # Applied here and not after the wait: a snapshot that begins in between must include it.
                 self._apply_all(values)
                 if self.applied == outcome.base_offset:
                     self.applied = outcome.end_offset
@@ -253,14 +253,16 @@ class StateLog:
                 await settled
         except TimeoutError:
             raise ProtocolError(
-                pb.TIMED_OUT, f"{self._partition.name} was not written in time: too few of its replicas answer"
+                pb.TIMED_OUT,
+                f"writing to {self._partition.name} timed out after {WRITE_TIMEOUT_S:g} s: too few of its replicas "
+                "answer",
             ) from None
         return len(data)
 
     async def snapshot(self, epoch: int) -> None:
-        """Write everything that stands, then let go of what lies before it.
+        """Write all live records, then delete the log before them.
 
-        Does neither after `epoch` has ended: another owner may have deleted a group since.
+        Stops if `epoch` has ended: another owner may have deleted a group since.
         """
         try:
             start = self.applied
@@ -272,23 +274,23 @@ class StateLog:
             self._snapshot_bytes, self._bytes_since_snapshot = size_bytes, 0
             await self._partition.retention.delete_before(start, epoch=epoch)
         except ProtocolError as error:
-            # Nothing is lost: the old records are all there, and the next write tries again.
-            log.warning("no snapshot of %s: %s", self._partition.name, error)
+            # No data is lost: the old records still exist, and the next write tries again.
+            log.warning("writing a snapshot of %s failed: %s", self._partition.name, error)
         finally:
             self._snapshotting = False
 
 
 class MetaLog(StateLog):
-    """`__meta`: the topics, the nodes, and who may do what.
+    """`__meta`: topics, nodes, identities and rules.
 
     Args:
-        tasks, find: as `StateLog`.
+        tasks, find: see `StateLog`.
         topics, nodes, security: the state.
-        features: judge what records need.
-        follow: is awaited with a topic's newest record after it has changed, so that its partitions do.
-        unsupported: is called with the reason when a record was read that this build cannot apply.
-        nodes_changed: is called after a node's record has changed.
-        security_changed: is called after an identity or a rule has changed.
+        features: checks the features that records need.
+        follow: awaited with a topic's newest record after a change, so that its partitions follow.
+        unsupported: called with the reason after a record was read that this build cannot apply.
+        nodes_changed: called after a change of a node's record.
+        security_changed: called after a change of an identity or a rule.
     """
 
     def __init__(
@@ -318,7 +320,7 @@ class MetaLog(StateLog):
         self._following = asyncio.Lock()
 
     def standing(self) -> Iterator[StateRecord]:
-        """Yield all that holds now; `__meta` itself stands nowhere in its own log."""
+        """Yield all current records; the record of `__meta` itself is not part of its log."""
         yield from (record for record in self._topics.records() if record.revision)
         for record in self._nodes.records():
             if record.revision:
@@ -326,7 +328,7 @@ class MetaLog(StateLog):
         yield from map(to_meta_record, self._security.records())
 
     def apply_value(self, value: bytes) -> None:
-        """Apply a committed record; `follow_changes` is to be awaited after it."""
+        """Apply a committed record; the caller awaits `follow_changes` after it."""
         meta = pb.MetaRecord.FromString(value)
         match meta.WhichOneof("what"):
             case "node":
@@ -341,7 +343,7 @@ class MetaLog(StateLog):
         record = pb.TopicRecord.FromString(value)
         if not record.topic_id:
             unknown = ", ".join(unknown_fields(meta)) or "no field that it knows"
-            self._unsupported(f"a record of __meta has {unknown}: start the node with a newer build")
+            self._unsupported(f"a record of __meta has {unknown}, which this build does not support; use a newer build")
             return
         if self._topics.apply(record):
             self._refuse_unsupported(record)
@@ -353,25 +355,25 @@ class MetaLog(StateLog):
             self._unsupported(fault)
 
     async def follow_changes(self) -> None:
-        """Let the partitions follow the topics that have changed.
+        """Apply changed topic records to the partitions.
 
         Raises:
-            ProtocolError: a log cannot be opened; what has not been followed is tried again with the next change.
+            ProtocolError: a log cannot be opened; the remaining topics are retried with the next change.
         """
         async with self._following:
             while self._changed:
                 topic_id = next(iter(self._changed))
                 record = self._topics.get(topic_id)
-                assert record is not None, "a topic that has changed is known"
+                assert record is not None, "a changed topic is known"
                 await self._follow(record)
                 if self._topics.get(topic_id) is record:
                     self._changed.pop(topic_id, None)
 
     async def ready_to_change(self, *, confirmed: bool = False) -> int:
-        """As `ready`, and require that every earlier change has an outcome: a change is computed from the state.
+        """Wait as `ready` does, and require that no earlier change is pending.
 
         Raises:
-            ProtocolError: as `ready`; EPOCH_CHANGING while a change before it has no outcome.
+            ProtocolError: see `ready`; EPOCH_CHANGING while an earlier change has no outcome.
         """
         epoch = await self.ready(confirmed=confirmed)
         self._one_at_a_time()
@@ -381,16 +383,16 @@ class MetaLog(StateLog):
         """Make a node's new revision durable and apply it.
 
         Raises:
-            ProtocolError: as `write_topic`.
+            ProtocolError: see `write_topic`.
         """
         self._one_at_a_time()
         await self.write([wrapped(record)], epoch=epoch)
 
     async def write_security(self, *records: pb.SecurityRecord, epoch: int) -> None:
-        """Make new revisions of identities or rules durable, all at once, and apply them.
+        """Make new revisions of identities or rules durable in one batch, and apply them.
 
         Raises:
-            ProtocolError: as `write_topic`.
+            ProtocolError: see `write_topic`.
         """
         self._one_at_a_time()
         for record in records:
@@ -401,7 +403,7 @@ class MetaLog(StateLog):
         """Make a topic's new revision durable, apply it, and let the partitions follow.
 
         Raises:
-            ProtocolError: as `StateLog.write`; EPOCH_CHANGING while a change before it has no outcome.
+            ProtocolError: see `StateLog.write`; EPOCH_CHANGING while an earlier change has no outcome.
         """
         self._one_at_a_time()
         self._features.admit(record)
@@ -409,18 +411,18 @@ class MetaLog(StateLog):
         await self.follow_changes()
 
     def _one_at_a_time(self) -> None:
-        """Two changes made of one state have one revision, so the second would be lost if the first came about."""
+        """Refuse concurrent changes: two with the same base have the same revision, and one of them would be lost."""
         if self._unsettled:
-            raise ProtocolError(pb.EPOCH_CHANGING, "a change before this one has no outcome yet; send again")
+            raise ProtocolError(pb.EPOCH_CHANGING, "an earlier change has no outcome yet; retry")
 
 
 class OffsetsLog(StateLog):
-    """A partition of `__offsets`: where its groups stand, and who their members are.
+    """A partition of `__offsets`: positions and members of its groups.
 
     Args:
-        tasks, find: as `StateLog`.
+        tasks, find: see `StateLog`.
         positions, groups: the state.
-        is_gone: tells of a topic id that its topic was deleted.
+        is_gone: returns whether the topic with an id was deleted.
     """
 
     def __init__(
@@ -438,7 +440,7 @@ class OffsetsLog(StateLog):
         self._is_gone = is_gone
 
     def forget(self) -> None:
-        """See `StateLog.forget`: groups are deleted for good, and no revision of theirs outdates that."""
+        """See `StateLog.forget`: deleted groups leave no record whose revision would outdate older ones."""
         self._positions.forget_all()
         self._groups.forget_all()
 
@@ -454,14 +456,14 @@ class OffsetsLog(StateLog):
                 self._positions.forget_group(group.group)
             return
         record = pb.OffsetRecord.FromString(value)
-        if not self._is_gone(record.topic_id):  # else the topic was deleted while this was on its way
+        if not self._is_gone(record.topic_id):  # the topic may have been deleted while the commit was pending
             self._positions.apply(record)
 
     async def write_group(self, record: pb.GroupRecord, *, epoch: int) -> None:
-        """Make a group's new record durable and apply it; one that deletes takes the group's positions with it.
+        """Make a group's new record durable and apply it; a deletion also deletes the group's positions.
 
         Raises:
-            ProtocolError: as `StateLog.write`, or `take_back`.
+            ProtocolError: see `StateLog.write` and `take_back`.
         """
         if record.deleted:
             await self.take_back(wrapped_group(record), epoch=epoch)
@@ -475,12 +477,12 @@ class OffsetsLog(StateLog):
 
         Args:
             records: the positions.
-            epoch: as in `write`.
-            made: of the group that comes about by them: who has made it.
+            epoch: see `write`.
+            made: the record of a group that the commit creates, with its creator.
 
         Raises:
-            ProtocolError: as `StateLog.write`; records of which it is certain that they were not written are withdrawn.
-                Others may come about, so what follows them gets a higher revision.
+            ProtocolError: see `StateLog.write`; records that were certainly not written are withdrawn. Others may
+                still be committed, so later ones get a higher revision.
         """
         try:
             await self.write(records if made is None or not records else [wrapped_group(made), *records], epoch=epoch)

@@ -1,7 +1,7 @@
-"""How many topics and partitions somebody may have: counted by who made them, by the owner of `__meta`.
+"""The quotas on the number of topics and partitions of a principal, enforced by the owner of `__meta`.
 
-A topic's record names the principal that made it, for as long as the topic is there, whoever alters it. Topics of
-before there were quotas, and those made where nobody has a name, are nobody's.
+A topic's record names the principal that created it, whoever alters it later. Topics without a creator, made without
+authentication or by an older release, count for no principal.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidelog_proto.errors import ProtocolError
 
 
 class TopicQuotas:
-    """See the module.
+    """Checks the quotas of topic creators.
 
     Args:
         quotas, topics: those of the cluster.
@@ -27,10 +27,10 @@ class TopicQuotas:
         """Refuse more topics or partitions than their creator may have.
 
         Args:
-            creator: who made them, or makes them now; empty: nobody is known.
-            caller: who asks; its roles count where it is the creator.
-            topics: so many more.
-            partitions: the same.
+            creator: the principal that creates or has created them; empty if unknown.
+            caller: the caller; its roles are used if it is the creator.
+            topics: number of additional topics.
+            partitions: number of additional partitions.
 
         Raises:
             ProtocolError: QUOTA_EXCEEDED.
@@ -49,6 +49,6 @@ def _check(what: str, creator: str, bound: int | None, there: int, more: int) ->
     if bound is not None and more and there + more > bound:
         raise ProtocolError(
             pb.QUOTA_EXCEEDED,
-            f"{creator!r} has made {what} that are there: {there}; {more} more would be past its quota, which is "
-            f"{bound}: delete some, or ask for a larger one",
+            f"{creator!r} has created {there} {what}, and {more} more would exceed its quota of {bound}; delete some, "
+            "or raise the quota",
         )

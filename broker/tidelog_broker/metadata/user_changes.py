@@ -1,7 +1,7 @@
-"""Users with passwords: made, given another password, and removed, by records of `__meta`.
+"""Changes of users with passwords, by records of `__meta`.
 
-What verifies a password is made by the client, so that the password itself is told to nobody. A new password is a new
-record beside the deletion of the old one, both durable at once: sessions that the old one has begun end.
+The client computes the password verifier, so the password itself is never sent. A new password is a new record together
+with the deletion of the old one, both durable at once; sessions with the old password end.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tidelog_proto.errors import ProtocolError
 
 
 class UserChanges:
-    """The part of `SecurityChanges` that is about users; that one sees to it that one change is made at a time.
+    """The changes of users in `SecurityChanges`, which ensures that one change is made at a time.
 
     Args:
-        meta_log: where changes are written.
+        meta_log: the log of the changes.
         registry: the state that they change.
         now_us: the wall clock, in microseconds since 1970.
     """
@@ -34,26 +34,26 @@ class UserChanges:
         self._now_us = now_us
 
     async def create(self, asked: pb.ScramUser, epoch: int) -> pb.SecurityChangeReply:
-        """Add a user, computed from the state of `epoch`.
+        """Create a user, computed from the state of `epoch`.
 
         Raises:
-            ProtocolError: INVALID_REQUEST, or what stopped the write.
+            ProtocolError: INVALID_REQUEST, or the error of the write.
         """
         check_principal(asked.name)
         _check_user(asked)
         refuse_admin(self._registry.permissions, asked.name)
         if self._registry.user(asked.name) is not None:
             raise ProtocolError(
-                pb.INVALID_REQUEST, f"there is a user {asked.name!r}: give another password, or delete it"
+                pb.INVALID_REQUEST, f"user {asked.name!r} already exists; change its password, or delete it first"
             )
         self._registry.check_limit(USER)
         return await self._put(asked, asked.roles, [], epoch)
 
     async def set_password(self, asked: pb.ScramUser, epoch: int) -> pb.SecurityChangeReply:
-        """Give a user another password; roles stay. The name may be one that no new user can have.
+        """Set a user's password and keep its roles. Accepts existing names that a new user may not have.
 
         Raises:
-            ProtocolError: as `create`.
+            ProtocolError: see `create`.
         """
         _check_user(asked)
         refuse_admin(self._registry.permissions, asked.name)
@@ -66,14 +66,14 @@ class UserChanges:
         """Return a user, and the epoch of the state in which it was found: `epoch`, or a later one.
 
         Raises:
-            ProtocolError: INVALID_REQUEST, there is none.
+            ProtocolError: INVALID_REQUEST, the user does not exist.
         """
         found = self._registry.user(name)
         if found is None:
             epoch = await self._meta_log.ready_to_change(confirmed=True)
             found = self._registry.user(name)
         if found is None:
-            raise ProtocolError(pb.INVALID_REQUEST, f"there is no user {name!r}")
+            raise ProtocolError(pb.INVALID_REQUEST, f"user {name!r} does not exist")
         return found, epoch
 
     async def _put(
@@ -100,7 +100,7 @@ class UserChanges:
 
 
 def without_verifier(user: pb.ScramUser) -> pb.ScramUser:
-    """Return a user as it may be told of."""
+    """Return a copy of a user without its password verifier."""
     return pb.ScramUser(user_id=user.user_id, name=user.name, roles=user.roles, created_us=user.created_us)
 
 
@@ -111,6 +111,6 @@ def _check_user(asked: pb.ScramUser) -> None:
     except ValueError:
         is_prepared = False
     if not is_prepared:
-        raise ProtocolError(pb.INVALID_REQUEST, "the name of a user is written in the form that SASLprep gives it")
+        raise ProtocolError(pb.INVALID_REQUEST, f"user name {asked.name!r} must be in the form that SASLprep returns")
     if not is_verifier(Verifier(asked.iterations, asked.salt, asked.stored_key, asked.server_key)):
-        raise ProtocolError(pb.INVALID_REQUEST, "this verifies no password by SCRAM-SHA-256 with enough iterations")
+        raise ProtocolError(pb.INVALID_REQUEST, "the verifier is not valid for SCRAM-SHA-256 with enough iterations")

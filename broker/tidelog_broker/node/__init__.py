@@ -1,1 +1,1 @@
-"""A node's life: its founding and admission, its part in the cluster, start, serving, stop."""
+"""A node's lifecycle: founding, admission, membership, start and stop."""

@@ -1,4 +1,4 @@
-"""Log lines about a full disk: one when it is full, one when there is space again, whatever is refused meanwhile."""
+"""Log lines about a full disk: one when it fills up and one when it has space again."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ class DiskLog:
 
         Args:
             is_full: whether the disk is full now.
-            refused: publishes that the partitions of this node have refused so far for that; fewer than last time where
-                partitions were deleted.
+            refused: publishes that this node's partitions have refused for this reason so far; decreases when
+                partitions are deleted.
         """
         self._refused += max(0, refused - self._counted)
         self._counted = refused
         if is_full and self._full_since_s is None:
             self._full_since_s = self._clock_s()
             log.warning(
-                "the disk of %s is full, and publishes are refused: delete topics, shorten retention or enlarge it",
+                "the disk of %s is full and publishes are refused; delete topics, shorten retention or enlarge the "
+                "disk",
                 self._path,
             )
         elif not is_full and self._full_since_s is not None:

@@ -1,17 +1,16 @@
-"""A graceful stop in a cluster: what this node owns goes to other replicas before it stops taking requests.
+"""A graceful stop in a cluster: this node transfers its partitions to other replicas before it stops taking requests.
 
-Without it every partition of a node that is restarted would be without an owner until the others have noticed, agreed
-and sealed. A planned roll-over is one round, and a publish that meets it is merely sent on to the new owner.
+Without it, every partition of a restarted node would have no owner until the other nodes have detected its stop, agreed
+and sealed the epoch. A planned roll-over takes one round, and a publish during it is forwarded to the new owner.
 
-    tell      the others hear that this node leaves, so that nothing new comes to it; two nodes that stop at the same
-              time do not hand over to each other
-    roll over each partition to a replica that lives, keeps up and stays; a bounded number at a time, because the
-              writers of a partition wait while its epoch is being ended, and a thousand at once would wait for each
-              other
+    announce   the other nodes learn that this node is leaving, so that it gets no new partitions; two nodes that stop
+               at the same time do not transfer to each other
+    roll over  each partition moves to a replica that is alive, keeps up and stays; a limited number at a time,
+               because a partition's writers wait while its epoch is being ended
 
-All of it is limited in time: other nodes take over what is not handed over by then, as after a crash.
+All of it has a time limit: other nodes take over the remaining partitions, as after a crash.
 
-Rejected: draining the node in `__meta`. It would have to be undone at the next start, and it moves copies as well.
+Rejected: draining the node in `__meta`. It would have to be undone at the next start, and it also moves copies.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ from tidelog_broker.partition.partition import Partition
 log = logging.getLogger(__name__)
 
 TELL_S: Final = 0.5
-"""For telling the others. One that does not answer is stopped or cut off, and places nothing here soon."""
+"""Limit of the announcement. A node that does not answer is stopped or unreachable, and places nothing here soon."""
 HAND_OVER_S: Final = 3.0
 AT_ONCE: Final = 64
 _LOOK_S: Final = 0.005
 
 
 async def hand_over(broker: Broker) -> int:
-    """Tell the others that this node leaves, give them what it owns, and return how many partitions that were.
+    """Announce that this node leaves, transfer its partitions, and return how many were transferred.
 
-    Returns after `HAND_OVER_S` at the latest, whatever has become of it by then.
+    Returns after `HAND_OVER_S` at the latest.
     """
     began_s = broker.loop.time()
     handed: set[str] = set()
@@ -58,21 +57,21 @@ async def hand_over(broker: Broker) -> int:
                     if under_way:
                         await asyncio.sleep(_LOOK_S)
     except TimeoutError:
-        log.warning("%d partitions were not handed over in time; others will take them over", len(under_way))
+        log.warning("%d partitions were not transferred in time; other nodes will take them over", len(under_way))
     if handed:
-        log.info("handed over %d partitions in %.2f s", len(handed), broker.loop.time() - began_s)
+        log.info("transferred %d partitions in %.2f s", len(handed), broker.loop.time() - began_s)
     return len(handed)
 
 
 def _to_hand_over(broker: Broker, tried: set[tuple[str, int]]) -> Iterable[Partition]:
-    """Yield what this node owns now and has not been tried: it may have come to own something meanwhile."""
+    """Yield the partitions that this node owns now and that were not tried, including newly owned ones."""
     for partition in broker.partitions.all():
         if partition.state.writer is not None and (partition.name, partition.state.epoch) not in tried:
             yield partition
 
 
 def _begin(broker: Broker, partition: Partition) -> bool:
-    """Begin to roll a partition over to another replica; False when there is none that could own it."""
+    """Begin to roll a partition over to another replica; return False if no other replica can own it."""
     replica = partition.replica
     now_ms = int(broker.loop.time() * 1000)
     behind = {follower.node_id for follower in replica.followers if not follower.keeps_up(now_ms)}

@@ -1,14 +1,14 @@
-"""This node's part in a cluster: its links and its gossip, its admission, and its own record in `__meta`.
+"""A node's membership in its cluster: links, gossip, admission, and its own record in `__meta`.
 
-    open         this node can be called, and calls the others
-    admit        the others know durably that its id has this data directory; then it may vote
-    register     the nodes that can be reached have noted this start durably; then it takes part
-    begin        gossip tells who is alive; the node's own record is kept right in `__meta`
+    open         other nodes can connect, and this node connects to them
+    admit        the cluster has durably assigned this data directory to the node's id; then it may vote
+    register     the reachable nodes have durably stored this start; then it takes part
+    begin        gossip runs, and the node's own record in `__meta` is kept current
     close
 
-A founder begins with the bootstrap file, a joiner with seeds. A seed is asked for the cluster's id before there is a
-directory to write it to (`find_cluster`); whether it told the truth shows when both sides prove that they have the
-secret, which binds that id. From then on a joiner asks for the registered nodes like anybody who starts.
+A founder starts with the bootstrap file, any other node with seeds. A seed is asked for the cluster's id before there
+is a directory to store it in (`find_cluster`); the id is verified when both sides prove that they have the secret,
+which is bound to it. From then on any node asks for the registered nodes in the same way.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.placement.registry import removal
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.metadata.internal_topics import meta_record
-from tidelog_broker.node.admitting import Admitting, Founding, own_record
+from tidelog_broker.node.directory_admission import DirectoryAdmission, Founding, own_record
 from tidelog_broker.server.forwarding import ask_owner
 from tidelog_broker.storage.io.errors import OldCopyError
 from tidelog_broker.wire.links import Address, Links
@@ -45,21 +45,22 @@ ANNOUNCE_AGAIN_S: Final = 1.0
 ANNOUNCE_TIMEOUT_S: Final = 10.0
 LOOK_S: Final = 0.5
 REGISTER_S_MIN: Final = 1.0
-"""How long a start waits for nodes that refuse connections: they may be starting, too."""
+"""How long a start waits for nodes that refuse connections, since they may be starting too."""
 REGISTER_S_MAX: Final = 4.0
-"""How long it waits for nodes that do not answer; longer than one attempt to connect."""
+"""How long a start waits for nodes that do not answer; longer than one connection attempt."""
 REGISTER_LOOK_S: Final = 0.02
 WITHDRAWAL_WAIT_S: Final = 10.0
 """How long a start waits for the withdrawal of another start of its directory.
 
-That one is refused, or takes part, before this is over: it asks the nodes for `REGISTER_S_MAX`, or waits for this one.
+The other start is refused or takes part within this time: it asks the nodes for `REGISTER_S_MAX`, or waits for this
+    one.
 """
 WITHDRAWAL_WAIT_S_MIN: Final = 4.0
-"""How long it waits for one with a higher incarnation, which counts where both are known: one has to end first."""
+"""The same for a start with a higher incarnation, which wins where both are known, so one of them has to end first."""
 
 
 class Membership:
-    """See the module. `LinkEvents` for the links, and the callback of gossip."""
+    """Membership of one node. Implements `LinkEvents` for the links, and the callback of gossip."""
 
     def __init__(self, broker: Broker, founding: Founding) -> None:
         self._broker = broker
@@ -67,18 +68,18 @@ class Membership:
         self._links: Links | None = None
         self._gossip: Gossip | None = None
         self._look_soon = False
-        self._admitting: Admitting | None = None
+        self._admission: DirectoryAdmission | None = None
         self._doubting: asyncio.Task[None] | None = None
         self._exchanged: set[str] = set()
-        """The linked nodes that have heard of all lives that are known here."""
+        """The linked nodes that have been sent all known lives."""
 
-    # --- life ------------------------------------------------------------------------------------------
+    # --- lifecycle -------------------------------------------------------------------------------------
 
     def check_port(self) -> None:
-        """See to it, before anything is written, that gossip will find its port free.
+        """Check that the gossip port is free, before anything is written.
 
         Raises:
-            OSError: the port is in use or the address is not ours.
+            OSError: the port is in use, or the address does not belong to this machine.
         """
         check_udp_port(self._broker.settings.host, self._gossip_port)
 
@@ -88,7 +89,7 @@ class Membership:
         return settings.port if settings.gossip_port is None else settings.gossip_port  # 0 picks another free one
 
     async def open(self) -> None:
-        """Let other nodes call, and call them. The server listens already: this node's address must be true."""
+        """Accept connections of other nodes, and connect to them. The server must be listening already."""
         broker, founding = self._broker, self._founding
         identity = Identity(
             cluster_id=broker.cluster_id,
@@ -122,25 +123,27 @@ class Membership:
             lives=broker.lives,
         )
         broker.cluster.use_links(self._links)
-        self._admitting = Admitting(broker, founding, self._links, gossip_port=self._gossip_port, look=self._look)
+        self._admission = DirectoryAdmission(
+            broker, founding, self._links, gossip_port=self._gossip_port, look=self._look
+        )
         self._doubting = broker.tasks.spawn(self._watch_doubt(), "waiting for the withdrawal of a start elsewhere")
         self._look()
 
     async def admit(self) -> None:
-        """Wait until the cluster agrees that this node's id has this data directory; see `admitting`.
+        """Wait until the cluster has assigned this data directory to this node's id; see `directory_admission`.
 
         Raises:
-            IdentityError: it never will.
+            IdentityError: it refuses.
         """
-        assert self._admitting is not None
-        await self._admitting.admit()
+        assert self._admission is not None
+        await self._admission.admit()
 
     async def register(self) -> None:
-        """Return when this start is noted durably by every node that can be reached; only then may this node take part.
+        """Wait until every reachable node has durably stored this start, after which this node may take part.
 
-        A node whose process does not run is waited for a moment, since nodes are often started together; one whose
-        machine does not answer is waited for a little longer. While another start of this directory is known that may
-        have taken part, this one waits for its withdrawal.
+        Nodes that refuse connections are waited for briefly, since nodes are often started together; nodes that do not
+        answer a little longer. While another start of this directory is known that may have taken part, this one waits
+        for its withdrawal.
 
         Raises:
             OldCopyError: a node has proven that this directory is an older copy.
@@ -148,7 +151,7 @@ class Membership:
         """
         broker, links = self._broker, self._links
         assert links is not None
-        assert self._admitting is not None
+        assert self._admission is not None
         assert self._doubting is not None
         began_s = broker.loop.time()
         are_features_checked = False
@@ -156,7 +159,7 @@ class Membership:
             if broker.lives.is_refused:
                 await broker.lives.withdraw(broker.cluster)
                 raise OldCopyError(broker.life.stop_reason)
-            if broker.life.stop_reason:  # it was removed, say: it stops in the same way as while it runs
+            if broker.life.stop_reason:  # for example it was removed: it stops as a running node does
                 return
             if broker.lives.doubt:
                 began_s = broker.loop.time()
@@ -169,19 +172,19 @@ class Membership:
             is_over = not (missing or unheard) or waited_s >= REGISTER_S_MAX
             if is_over or (not unheard and all(map(links.is_absent, missing)) and waited_s >= REGISTER_S_MIN):
                 if are_features_checked:
-                    break  # nothing is awaited between the questions above and `take_part`
-                await self._admitting.check_features()
+                    break  # no await between the checks above and `take_part`
+                await self._admission.check_features()
                 are_features_checked = True
                 continue
             await asyncio.sleep(REGISTER_LOOK_S)
         self._doubting.cancel()
         if missing:
-            log.info("this start is noted by %s; not reached: %s", *map(_listed, (others - missing, missing)))
+            log.info("this start is stored by %s; not reached: %s", *map(_listed, (others - missing, missing)))
 
     async def _watch_doubt(self) -> None:
-        """Refuse this node if a start elsewhere by which it is in doubt is not withdrawn in time.
+        """Refuse this node if the start that puts it in doubt is not withdrawn in time.
 
-        From the first link on, as a node in doubt may not get as far as `register`.
+        Runs from the first link on, since a node in doubt may not reach `register`.
         """
         broker = self._broker
         while not broker.life.stop_reason:
@@ -193,7 +196,9 @@ class Membership:
         broker = self._broker
         is_second = broker.lives.own.doubted_by > broker.incarnation
         wait_s = WITHDRAWAL_WAIT_S_MIN if is_second else WITHDRAWAL_WAIT_S
-        log.warning("waiting up to %g s for a start elsewhere to be withdrawn: %s", wait_s, broker.lives.doubt)
+        log.warning(
+            "waiting up to %g s for the withdrawal of another start of this directory: %s", wait_s, broker.lives.doubt
+        )
         until_s = broker.loop.time() + wait_s
         while broker.lives.doubt and not broker.life.stop_reason:
             if broker.loop.time() >= until_s:
@@ -202,11 +207,11 @@ class Membership:
             await asyncio.sleep(REGISTER_LOOK_S)
 
     async def begin(self) -> None:
-        """Start gossip and keep this node's record right; the replicas hear of every change.
+        """Start gossip and the tasks of a member.
 
         Raises:
             OSError: the gossip port cannot be used.
-            ValueError: something that this node would tell of itself cannot be told.
+            ValueError: this node's entry cannot be sent by gossip.
         """
         broker, settings = self._broker, self._broker.settings
         seeds = [
@@ -236,15 +241,15 @@ class Membership:
         await self._gossip.start()
         broker.cluster.use_members(self._gossip.members)
         broker.tasks.spawn(self._keep_announced(), "announcing")
-        broker.tasks.spawn(broker.lives.run(broker.cluster), "telling the other nodes that this one lives")
+        broker.tasks.spawn(broker.lives.run(broker.cluster), "advancing and sending lives")
         broker.tasks.spawn(self._watch_connections(), "watching connections")
         broker.tasks.spawn(self._follow_secrets(), "following the cluster's secret")
-        assert self._admitting is not None
-        broker.tasks.spawn(self._admitting.keep_bound(), "having other founders know this directory")
+        assert self._admission is not None
+        broker.tasks.spawn(self._admission.keep_bound(), "binding this directory at other founders")
         self.look_soon()
 
     async def _follow_secrets(self) -> None:
-        """Have other secrets count when their file changes, and end what was proven by one that is gone."""
+        """Reload the cluster's secrets when their file changes, and close connections of a secret that was removed."""
         broker, path = self._broker, self._broker.settings.secret_file
         if path is None:
             return
@@ -256,10 +261,10 @@ class Membership:
                 self._founding.secrets.replace(found)
                 assert broker.peers is not None
                 cut_off = broker.peers.secrets_changed()
-                log.info("the cluster's secret is read anew: %d valid; connections ended: %d", len(found), cut_off)
+                log.info("reloaded the cluster's secrets: %d valid, %d connections closed", len(found), cut_off)
 
     async def close(self) -> None:
-        """Say goodbye, then end the links. A node that is refused before it took part withdraws its start."""
+        """Leave gossip, then close the links. A node that is refused before it took part withdraws its start."""
         if self._broker.lives.is_refused:
             await self._broker.lives.withdraw(self._broker.cluster)
         if self._gossip is not None:
@@ -267,10 +272,10 @@ class Membership:
         if self._links is not None:
             await self._links.close()
 
-    # --- the own record --------------------------------------------------------------------------------
+    # --- this node's record ----------------------------------------------------------------------------
 
     async def _keep_announced(self) -> None:
-        """Write this node's record to `__meta` until it stands there, and again if it is ever another one."""
+        """Write this node's record to `__meta`, and again whenever it differs."""
         broker = self._broker
         while not broker.life.stopping:
             said = self._said()
@@ -295,7 +300,9 @@ class Membership:
         if broker.routes.get(META_KEY) is not None:
             await ask_owner(broker, META_KEY, envelope, local)
             return
-        for peer in sorted(broker.cluster.linked):  # a joiner does not know yet where __meta is; anyone passes it on
+        for peer in sorted(
+            broker.cluster.linked
+        ):  # a new node does not know the owner of __meta yet; any node forwards it
             await broker.cluster.request(peer, envelope, timeout_s=ANNOUNCE_TIMEOUT_S)
             return
 
@@ -304,26 +311,26 @@ class Membership:
         return own_record(self._broker, gossip_port=self._gossip.address.port)
 
     async def _watch_connections(self) -> None:
-        """See who lives and cannot be spoken with."""
+        """Determine the nodes that are alive and unreachable."""
         broker, connectivity = self._broker, ConnectivityMonitor()
         while True:
             assert broker.peers is not None
             assert self._gossip is not None
-            known = broker.cluster.addresses()  # without those that were removed: they are not called any more
+            known = broker.cluster.addresses()  # without removed nodes, which are not connected to
             living = {member.node_id for member in self._gossip.members.live() if member.node_id in known}
             now_ms = int(broker.loop.time() * 1000)
             cut_off = connectivity.unreachable(
                 living, outgoing=broker.cluster.linked, incoming=broker.peers.connected, now_ms=now_ms
             )
             if broker.cluster.note_cut_off(cut_off):
-                log.warning("alive, but without a connection: %s", ", ".join(sorted(cut_off)) or "nobody any more")
+                log.warning("alive but not connected: %s", ", ".join(sorted(cut_off)) or "no node any more")
                 self.look_soon()
             await asyncio.sleep(LOOK_S)
 
-    # --- what happens around ---------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------------
 
     def established(self, node_id: str, incarnation: int) -> None:
-        """A link stands: exchange what both know of the lives of nodes."""
+        """Exchange the known lives of nodes over a new link."""
         del incarnation
         self._broker.tasks.spawn(self._exchange_lives(node_id), f"exchanging lives with {node_id}")
         self.look_soon()
@@ -333,11 +340,11 @@ class Membership:
             self._exchanged.add(node_id)
 
     def lost(self, node_id: str) -> None:
-        """A link is gone; whether its node is, gossip finds out."""
+        """Forget a lost link; gossip finds out whether its node is alive."""
         self._exchanged.discard(node_id)
 
     def _superseded(self, node_id: str) -> None:
-        """Another start of a node was reported: end connections with the earlier one, which is refused if it calls."""
+        """Close connections with the earlier start of a node, which is refused when it reconnects."""
         broker = self._broker
         if broker.peers is not None:
             broker.peers.dismiss_unless(node_id, broker.lives.is_registered)
@@ -345,26 +352,26 @@ class Membership:
             self._links.reconnect(node_id)
 
     def refused(self, node_id: str) -> None:
-        """The machine answers and the process is gone."""
+        """Suspect a node whose machine answers and whose process has ended."""
         if self._gossip is not None:
             self._gossip.suspect_now(node_id)
 
     def removed(self, why: str) -> None:
-        """The cluster has removed this node. One that is not admitted yet learns it there."""
+        """Stop this node, which the cluster has removed, unless it is not admitted yet."""
         if self._broker.dir.admitted:
             self._broker.life.give_up(why)
 
     def _on_gossip(self, event: Event) -> None:
         if isinstance(event, IdentityConflict):
             self._broker.life.give_up(
-                f"another process uses the node id {event.node_id!r}: stop it, or give this node an id and a data "
-                "directory of its own"
+                f"another process uses node id {event.node_id!r}; stop it, or give this node its own id and data "
+                "directory"
             )
-        elif event.change is not Change.SUSPECT:  # who is suspected still counts as alive
+        elif event.change is not Change.SUSPECT:  # a suspected node still counts as alive
             self.look_soon()
 
     def look_soon(self) -> None:
-        """Who there is, or who is alive, has changed: tell the links and the replicas, once for this turn."""
+        """Update links and replicas after a change of nodes or their liveness, once per turn of the event loop."""
         if not self._look_soon:
             self._look_soon = True
             self._broker.loop.call_soon(self._look)
@@ -380,7 +387,7 @@ class Membership:
         self._broker.liveness_changed()
 
     def _part_with_removed(self) -> None:
-        """End the connections of nodes that were removed, of this one by stopping."""
+        """Close the connections of removed nodes; stop this node if it was removed."""
         broker = self._broker
         assert broker.peers is not None
         gone = {record.node_id for record in broker.nodes.records() if record.removed}

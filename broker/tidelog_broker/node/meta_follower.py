@@ -1,8 +1,8 @@
-"""Keeping this node's copy of `__meta` current, and its routes, wherever the logs are.
+"""Maintenance of this node's copy of `__meta`, and of its routes.
 
-A node that stores `__meta` applies its own log as the commit moves. Every other node reads it from the owner by FETCH,
-with the wait on the owner's side, so that a new topic is known everywhere within a round trip. Either way what has
-been applied is kept in a file, for a start at which `__meta` cannot be read.
+A node that stores `__meta` applies its own log as commits advance. Any other node reads it from the owner by FETCH,
+with long polling, so that a new topic is known everywhere within a round trip. In both cases the applied state is
+saved to a file, for a start at which `__meta` cannot be read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidelog_proto.wire.frames import split_attachment
 log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.5
-"""How often to look although nothing has called: this node may have come to store `__meta`, or to own it."""
+"""Interval of checks without an event: this node may have begun to store or own `__meta`."""
 ROUTES_AGAIN_S: Final = 1.0
 SAVE_AGAIN_S: Final = 0.2
 _FETCH_WAIT_MS: Final = 1000
@@ -33,7 +33,7 @@ _TIMEOUT_S: Final = 5.0
 
 
 class MetaFollower:
-    """Runs as long as the node does."""
+    """Runs until cancelled."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -42,7 +42,7 @@ class MetaFollower:
         self._problem = ""
 
     async def run(self) -> None:
-        """Apply what is committed, now and whenever there is more."""
+        """Apply commits now and whenever there are more."""
         listening: Partition | None = None
         while True:
             self._woken.clear()
@@ -76,21 +76,21 @@ class MetaFollower:
         return next(iter(self._broker.partitions.of_topic(META_TOPIC_ID)), None)
 
     async def _fetch(self) -> None:
-        """Read on from the owner.
+        """Read further from the owner.
 
         Raises:
-            ProtocolError: it is not known, or does not answer as one.
+            ProtocolError: the owner is unknown, or does not answer.
         """
         broker = self._broker
         owner = broker.routes.owner(META_KEY)
         if owner in {"", broker.node_id}:
-            raise ProtocolError(pb.EPOCH_CHANGING, "this node knows no owner of __meta")
+            raise ProtocolError(pb.EPOCH_CHANGING, "the owner of __meta is not known")
         entry = pb.FetchEntry(topic_id=META_TOPIC_ID, partition=0, offset=broker.meta_log.applied)
         asked = pb.Fetch(entries=[entry], min_bytes=1, max_bytes=_FETCH_BYTES, wait_ms=_FETCH_WAIT_MS)
         frame = await broker.cluster.request(owner, pb.Envelope(fetch=asked), timeout_s=_TIMEOUT_S)
         (result,) = frame.envelope.fetch_reply.results
         if result.error.code == pb.OFFSET_OUT_OF_RANGE and result.error.log_start_offset > entry.offset:
-            # What lay before is in the snapshot that the log begins with now.
+            # The records before that are part of the snapshot at the start of the log.
             broker.meta_log.applied = result.error.log_start_offset
         elif result.HasField("error"):
             raise ProtocolError(result.error.code, result.error.message)
@@ -99,13 +99,13 @@ class MetaFollower:
             broker.meta_log.take(batches)
 
     async def _found(self) -> None:
-        """As the owner of `__meta`, see to it that there is an `__offsets`."""
+        """Ensure that `__offsets` exists, if this node owns `__meta`."""
         broker = self._broker
         if broker.routes.owner(META_KEY) == broker.node_id:
             await broker.found_offsets()
 
     async def _save(self) -> None:
-        """Keep what has been applied, when that is more than before."""
+        """Save the applied state, if it has advanced."""
         broker = self._broker
         applied = broker.meta_log.applied
         if applied == self._saved:
@@ -118,18 +118,18 @@ class MetaFollower:
         try:
             await broker.threads.io.call(0, save_meta_snapshot, broker.disk.fs, broker.dir.meta_state, snapshot)
         except OSError as error:
-            self._say(f"what is known of __meta cannot be written down: {error}")
+            self._say(f"saving the state of __meta failed: {error}")
         self._saved = applied
 
     def _say(self, problem: str) -> None:
-        """Say once what is wrong, however often it is tried."""
+        """Log a problem once, however often the attempt is repeated."""
         if problem != self._problem:
             self._problem = problem
-            log.info("__meta is not read: %s", problem)
+            log.info("following __meta is interrupted: %s", problem)
 
 
 async def keep_routes(broker: Broker) -> None:
-    """Ask the other nodes again and again who owns what is not stored here, as long as there is such a thing."""
+    """Ask the other nodes regularly for the routes of partitions that are not stored here, if there are any."""
     while True:
         if _has_partitions_elsewhere(broker):
             await asyncio.gather(*(_learn_routes(broker, peer) for peer in sorted(broker.cluster.linked)))
@@ -137,9 +137,9 @@ async def keep_routes(broker: Broker) -> None:
 
 
 async def _learn_routes(broker: Broker, peer: str) -> None:
-    """Ask a node who owns what, page by page."""
+    """Learn routes from a node, page by page."""
     asked = pb.Metadata()
-    with contextlib.suppress(ProtocolError):  # away, perhaps since a moment ago, or slow: it is asked again soon
+    with contextlib.suppress(ProtocolError):  # not reachable or slow: asked again in the next round
         while True:
             frame = await broker.cluster.request(peer, pb.Envelope(metadata=asked), timeout_s=_TIMEOUT_S)
             reply = frame.envelope.metadata_reply

@@ -1,11 +1,11 @@
-"""The node's life: start the parts in order, serve, stop them in the other order.
+"""Start and stop of a node.
 
-Start: threads and journals, then every port, so that one in use is found before anything is written to a
-log or a chain: a supervisor tries again and again. Admission to a cluster needs the native port, too, because it asks
-nodes that may be starting themselves. Until what is stored here is recovered (`broker`), clients are told to come
-again. Then gossip, in a cluster, and the replicas take over by themselves what has no owner. Stop: give to other nodes
-what is owned here, take no new requests, finish what is in flight, say goodbye, write what a start would otherwise have
-to scan, close.
+Start: threads and journals, then every port, so that a port in use is detected before anything is written to a log or
+a chain, since a supervisor restarts the node again and again. Admission to a cluster also needs the native port,
+because it asks nodes that may be starting themselves. Until the local data is recovered (`broker`), client requests are
+answered with a retriable error. Then gossip starts, in a cluster, and replicas take over partitions without an owner.
+Stop: transfer owned partitions, take no new requests, finish those in progress, leave the cluster, write what a start
+would otherwise have to scan, close.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from collections.abc import Collection
 from typing import Final
 
 from tidelog_broker.base.config import NodeSettings
-from tidelog_broker.base.life import Life
-from tidelog_broker.base.management import Answers
+from tidelog_broker.base.lifecycle import Lifecycle
+from tidelog_broker.base.management_answers import Answers
 from tidelog_broker.base.metrics_guard import MetricsGuard
 from tidelog_broker.broker import Broker, ClusterMaker, open_broker
 from tidelog_broker.cluster.cluster_view import Cluster
-from tidelog_broker.groups.expiry import Expiry
-from tidelog_broker.groups.loading import GroupLoading
+from tidelog_broker.groups.group_expiry import GroupExpiry
+from tidelog_broker.groups.group_loading import GroupLoading
 from tidelog_broker.metadata.features import FEATURES
-from tidelog_broker.node import reboot_note
-from tidelog_broker.node.admitting import Founding
+from tidelog_broker.node import reboot_mark
+from tidelog_broker.node.directory_admission import Founding
 from tidelog_broker.node.disk_log import DiskLog
 from tidelog_broker.node.graceful_stop import hand_over
 from tidelog_broker.node.membership import Membership
 from tidelog_broker.node.meta_follower import MetaFollower, keep_routes
-from tidelog_broker.node.scraped_figures import watch_figures
+from tidelog_broker.node.metrics_sources import watch_figures
 from tidelog_broker.partition.backfill_monitor import BackfillMonitor
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.scrubber import Scrubber
@@ -54,12 +54,12 @@ from tidelog_proto.limits import MIB
 log = logging.getLogger(__name__)
 
 RETENTION_LOOKS_MAX: Final = 500
-"""Partitions that retention looks at in an interval: all of many thousand would take a part of a core for ever."""
+"""Partitions that retention checks per interval, since checking many thousands would permanently occupy a core."""
 
 DISK_FREE_BYTES_MIN: Final = MIB
-"""With less than this a node is not ready: hardly any append finds space."""
+"""With less free space a node is not ready, since hardly any append would fit."""
 DISK_FULL_S: Final = 30.0
-"""How long a node is not ready after it refused a publish for lack of space."""
+"""How long a node stays not ready after it refused a publish for lack of space."""
 
 RULES_AGAIN_S: Final = 0.1
 _HEARTBEAT_S: Final = 0.5
@@ -69,16 +69,16 @@ class Node:
     """One node. Construct on its event loop, `await start()`, `await run_until_stopped()`; nothing runs before `start`.
 
     Args:
-        settings: what the node is told.
+        settings: the node's settings.
         directory: its data directory, open and locked.
-        founding: how it comes to its cluster; None for a node that stands alone.
-        cluster: makes what it knows of the others.
-        fs: the files, the real ones unless given.
-        features: what it supports, see `metadata.features`.
+        founding: how it joins its cluster; None for a node without a cluster.
+        cluster: makes its view of the cluster.
+        fs: the file system, by default the real one.
+        features: the features that it supports, see `metadata.features`.
     """
 
     broker: Broker
-    """Its parts, once it has begun to start; so with `server`."""
+    """Its components, set by `start`, as is `server`."""
     server: Server
 
     def __init__(
@@ -94,7 +94,7 @@ class Node:
         self.settings = settings
         self.dir = directory
         self.node_id, self.incarnation = directory.node_id, directory.incarnation
-        self.life = Life()
+        self.life = Lifecycle()
         self.management_port = 0
         self.membership: Membership | None = None
         self._founding = founding
@@ -106,16 +106,16 @@ class Node:
 
     @property
     def port(self) -> int:
-        """Where clients reach it."""
+        """The port for clients."""
         return self.broker.port
 
     async def start(self) -> None:
-        """Recover everything and listen.
+        """Recover the local data and listen.
 
         Raises:
-            ProtocolError: the data is damaged where a node must not go on.
-            IdentityError: the cluster knows this node's id as that of another one.
-            OSError: a port is in use, a file cannot be used.
+            ProtocolError: the data is damaged in a way that the node must not start with.
+            IdentityError: the cluster does not admit this node, or its id belongs to another one.
+            OSError: a port is in use, or a file cannot be used.
         """
         broker = self.broker = await open_broker(
             self.settings,
@@ -160,9 +160,9 @@ class Node:
         )
         self.life.running()
 
-    def _expiry(self) -> Expiry:
+    def _expiry(self) -> GroupExpiry:
         broker = self.broker
-        return Expiry(broker.groups, clock=broker.clock, retention_ms=self.settings.group_retention_ms)
+        return GroupExpiry(broker.groups, clock=broker.clock, retention_ms=self.settings.group_retention_ms)
 
     async def _recover(self) -> None:
         await self.broker.recover()
@@ -182,32 +182,32 @@ class Node:
         await membership.begin()
         spawn = broker.tasks.spawn
         spawn(MetaFollower(broker).run(), "following __meta")
-        spawn(self._read_rules(), "reading who may do what")
+        spawn(self._read_rules(), "reading the access rules")
         spawn(keep_routes(broker), "asking for routes")
         spawn(broker.mover.run(), "moving partitions")
         spawn(BackfillMonitor(broker.partitions.all, broker.metrics).run(), "watching history")
         spawn(AntiEntropy(self.node_id, broker.replication, broker.cluster).run(), "comparing chains")
 
     async def _read_rules(self) -> None:
-        """Say for certain what nobody may do once all is read that `__meta` has by now; a new node has read nothing."""
-        while not await self.broker.meta_freshness.is_current():  # noqa: ASYNC110 - each look asks another node
+        """Allow final refusals once all of `__meta` has been read; a new node has no rules before that."""
+        while not await self.broker.meta_freshness.is_current():  # noqa: ASYNC110 - each check asks another node
             await asyncio.sleep(RULES_AGAIN_S)
         self.broker.security.registry.permissions.all_read = True
 
     def _begin_to_serve(self) -> None:
-        """Take what clients and other nodes send, now that it is known what is stored here."""
+        """Accept requests of clients and nodes: the local partitions are known."""
         broker = self.broker
         self.life.starting = False
         broker.replication.take_part(broker.partitions.adopt_soon)
         broker.waking.begin()
-        broker.tasks.spawn(broker.waking.run(), "opening by and by")
+        broker.tasks.spawn(broker.waking.run(), "opening partitions gradually")
 
     async def _note_reboot_soon(self) -> None:
-        """Have each log note that the machine went down: now where few are stored here, else beside everything else."""
+        """Record a machine restart in each log: now if no partition is in use, otherwise in the background."""
         if not self.dir.machine_rebooted:
             return
         if next(self.broker.partitions.closed.used(), None) is not None:
-            self.broker.tasks.spawn(self._note_reboot(), "noting that the machine went down")
+            self.broker.tasks.spawn(self._note_reboot(), "recording a machine restart")
         else:
             await self._note_reboot()
 
@@ -215,8 +215,8 @@ class Node:
         broker = self.broker
         await broker.partitions.open_unsynced()
         if broker.cluster.is_alone:
-            broker.tell_of_lost_tails()
-        await reboot_note.note_reboot(self.dir, broker.disk.fs, broker.threads.io, broker.partitions.noted)
+            broker.log_lost_tails()
+        await reboot_mark.clear_reboot_mark(self.dir, broker.disk.fs, broker.threads.io, broker.partitions.noted)
 
     def _start_management(self) -> None:
         broker, tls = self.broker, self.broker.tls
@@ -229,7 +229,7 @@ class Node:
         self.management_port = self._management.start(self.settings.management_host, self.settings.management_port)
 
     def _nodes_changed(self) -> None:
-        """The registry of nodes has changed: there may be other links to keep, or nodes to move away from."""
+        """Update links and moves after a change of the node registry."""
         if self.membership is not None:
             self.membership.look_soon()
             self.broker.mover.wake()
@@ -242,7 +242,7 @@ class Node:
         return self.life.exit_code
 
     async def stop(self) -> None:
-        """Stop: hand over what others can own, nothing new, finish what is in flight, close what is open."""
+        """Stop gracefully: transfer partitions, refuse new requests, finish those in progress, close everything."""
         if not self._is_open:
             return
         broker, health = self.broker, self.life.health
@@ -251,7 +251,9 @@ class Node:
         self.life.stop()
         await self.server.stop_listening()
         await broker.partitions.opening.close(
-            ProtocolError(pb.SHUTTING_DOWN, "the node stopped before this partition was open; send to another or later")
+            ProtocolError(
+                pb.SHUTTING_DOWN, "the node is stopping and has not opened this partition; retry at another node"
+            )
         )
         deadline = broker.loop.time() + self.settings.stop_timeout_ms / 1000
         partitions = broker.partitions.all()
@@ -269,7 +271,7 @@ class Node:
             self.dir.mark_clean()
 
     def close(self) -> None:
-        """Close what is open and end the threads, whatever is in flight; `stop` does the rest before it."""
+        """Close everything and end the threads without waiting for work in progress; see `stop`."""
         if self._management is not None:
             self._management.stop()
         if self.server.spans is not None:
@@ -277,20 +279,20 @@ class Node:
         self.broker.close()
 
     async def _work_off(self, partitions: list[Partition], deadline: float) -> None:
-        """Let what is in flight come to its end; what is late is refused."""
+        """Wait for work in progress until the deadline, then refuse the rest."""
         broker = self.broker
         broker.accounts.release()
         broker.bounds.turns.stop()
         for partition in partitions:
             partition.changes.wake()
         broker.route_news.wake()
-        with contextlib.suppress(TimeoutError):  # what is not done by then gets no answer, as after a crash
+        with contextlib.suppress(TimeoutError):  # unfinished work gets no answer, as after a crash
             async with asyncio.timeout_at(deadline):
                 await self.server.worked_off()
                 for partition in partitions:
                     await partition.pipeline.idle()
         late = ProtocolError(
-            pb.SHUTTING_DOWN, "the node stopped before this had its turn; send to another or again later"
+            pb.SHUTTING_DOWN, "the node is stopping and has not written this batch; retry at another node"
         )
         for partition in partitions:
             partition.pipeline.refuse(late)
@@ -311,7 +313,7 @@ class Node:
             refused = sum(partition.pipeline.full_refusals for partition in broker.partitions.all())
             disk_log.look(is_full=health.disk_full, refused=refused)
             broker.metrics.in_flight_bytes.set(broker.bounds.budget.in_flight_bytes)
-            broker.metrics.outgoing_bytes.set(broker.bounds.outgoing.total_bytes)
+            broker.metrics.outgoing_bytes.set(broker.bounds.send_budget.total_bytes)
             broker.metrics.clock_held.set(broker.clock.is_held)
             broker.metrics.ring_bytes.set(broker.rings.size_bytes)
             broker.metrics.deduplication_bytes.set(broker.contents.in_flight_bytes)
@@ -320,7 +322,7 @@ class Node:
             await asyncio.sleep(_HEARTBEAT_S)
 
     def _disk_is_full(self) -> bool:
-        """Whether the disk has no space to speak of, or a publish was refused for that a moment ago (a quota, say)."""
+        """Return whether the disk is full, or a publish was recently refused for lack of space, as by a disk quota."""
         disk = os.statvfs(self.dir.path)
         if disk.f_bavail * disk.f_frsize < DISK_FREE_BYTES_MIN:
             return True
@@ -334,7 +336,7 @@ class Node:
         return [partition.name for partition in self.broker.partitions.all() if partition.state.lacks_quorum]
 
     async def _compact(self) -> None:
-        """Compact what is due, one partition after the other."""
+        """Compact due partitions, one after the other."""
         while True:
             for partition in self.broker.partitions.all():
                 if not partition.compaction.wants_to_look:
@@ -345,11 +347,11 @@ class Node:
                     self.life.storage_failed(partition.name, error)
                     return
                 except (ProtocolError, WorkersFullError) as error:
-                    log.warning("%s: not compacted, it is tried again: %s", partition.name, error)
+                    log.warning("%s: compaction failed and is retried later: %s", partition.name, error)
             await asyncio.sleep(self.settings.retention_interval_ms / 1000)
 
     async def _clean(self) -> None:
-        """Delete old segments. Of many partitions each is looked at less often: its appends have it looked at, too."""
+        """Delete old segments. With many partitions each is checked less often; appends also trigger checks."""
         interval_s = self.settings.retention_interval_ms / 1000
         while True:
             for number, partition in enumerate(self.broker.partitions.all(), 1):
@@ -359,7 +361,7 @@ class Node:
                     self.life.storage_failed(partition.name, error)
                     return
                 except (ProtocolError, WorkersFullError) as error:
-                    log.warning("%s: nothing old is deleted, it is tried again: %s", partition.name, error)
+                    log.warning("%s: retention failed and is retried later: %s", partition.name, error)
                 if number % RETENTION_LOOKS_MAX == 0:
                     await asyncio.sleep(interval_s)
             await asyncio.sleep(interval_s)

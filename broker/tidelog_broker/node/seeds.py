@@ -1,7 +1,7 @@
-"""Asking seeds which cluster they belong to, before this node has a directory or an identity of its own.
+"""Discovery of the cluster through seeds, before this node has a directory or an identity.
 
-A seed answers a PEER_HELLO that names nobody with its node id and its cluster's, also where it asks its clients who
-they are. That is only a claim; it is proven later (see `membership`).
+A seed answers a PEER_HELLO without names with its node id and its cluster's, also if it requires authentication of
+clients. The answer is a claim that is verified later (see `membership`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AGAIN_S: Final = 0.5
 
 
 class Seed(NamedTuple):
-    """A node that was found at a seed's address, and the cluster that it says it belongs to."""
+    """A node at a seed's address, and the cluster that it claims to belong to."""
 
     node_id: str
     address: Address
@@ -35,12 +35,12 @@ class Seed(NamedTuple):
 
 
 async def find_cluster(seeds: Sequence[str], *, patience_s: float, tls: NodeTls) -> list[Seed]:
-    """Return the nodes at the seeds' addresses (HOST:PORT), as soon as at least one answers.
+    """Return the nodes at the seeds' addresses (HOST:PORT) as soon as at least one answers.
 
     Args:
-        seeds: addresses.
-        patience_s: how long to try; after it the answer is empty.
-        tls: how they are called.
+        seeds: the addresses.
+        patience_s: how long to try; then the result is empty.
+        tls: the TLS of outgoing connections.
     """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + patience_s
@@ -55,7 +55,7 @@ async def find_cluster(seeds: Sequence[str], *, patience_s: float, tls: NodeTls)
 
 
 async def _hello(seed: str, told: dict[str, str], tls: NodeTls) -> Seed | None:
-    """Ask one seed; why it does not answer is said once, and again when it is another reason."""
+    """Ask one seed; log why it does not answer, once per reason."""
     host, _, port = seed.rpartition(":")
     address = (host.strip("[]"), int(port))
     link = Link(seed, queue_bytes=MIB, metrics=NodeMetrics())
@@ -73,8 +73,8 @@ async def _hello(seed: str, told: dict[str, str], tls: NodeTls) -> Seed | None:
         why = str(error) or "no answer in time"
         if told.get(seed) != why:
             told[seed] = why
-            log.warning("the seed %s does not answer, it is asked again: %s", seed, why)
+            log.warning("the seed %s does not answer and is asked again: %s", seed, why)
         return None
     finally:
-        link.close("it has said who it is")
+        link.close("seed answered")
     return Seed(said.node_id, address, said.cluster_id)

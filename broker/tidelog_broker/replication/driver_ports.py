@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tidelog_broker.base.hot_path_metrics import Tally
 from tidelog_broker.base.offload import Offload
-from tidelog_broker.base.tallies import Tally
 from tidelog_broker.core.replication.effects import Append, EpochDecided, Sending
 from tidelog_broker.core.replication.ports import ClusterHints
 from tidelog_broker.replication.inline_writes import InlineWrites

@@ -1,1 +1,1 @@
-"""The native port: requests in, answers out, and what is handed on to other nodes."""
+"""The native port: requests, answers, and forwarding to other nodes."""

@@ -1,10 +1,10 @@
-"""What a caller needs to be allowed for each kind of request, and who the caller is.
+"""Authorization: the permission that each kind of request needs, and the caller that it is checked for.
 
-Every kind of request has a rule here, or a word why it needs none: a kind without either is refused. Each node checks
-what it is asked, also where it hands the request on, and the owner checks it again for whom the other node names.
+Every kind of request has a rule here, or the reason why it needs none; other kinds are refused. Each node checks the
+requests that it receives, including those that it forwards, and the owner checks the forwarded caller again.
 
-Topics are named by id in most requests. What an id means may be news to this node: until it knows, the request is
-answered as one for a partition whose owner changes, and comes again.
+Most requests name topics by id. While this node does not know whether a topic with an id exists, the request is
+answered with EPOCH_CHANGING, and the client retries.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from tidelog_broker.core.security.registry import ADMIN_BY_RECORD, KEY, USER
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.security.tickets import ticket_refused
 from tidelog_broker.groups.subscriptions import TOPICS_MAX
-from tidelog_broker.server.audited import AUDITED, follow_act, refusal_of
-from tidelog_broker.server.on_behalf import OnBehalf
+from tidelog_broker.server.audited_requests import AUDITED, follow_act, refusal_of
+from tidelog_broker.server.gateway_tickets import GatewayTickets
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
 HANDED_ON_MAX: Final = 1_024
-"""Callers of other nodes whose sessions are remembered."""
+"""Limit of the remembered sessions of forwarded callers."""
 
 Rule = Callable[[Broker, Session, pb.Envelope], None]
-"""Raises ProtocolError, FORBIDDEN, for what the caller may not do."""
+"""Raises ProtocolError FORBIDDEN if the caller lacks the permission."""
 
 
 class _Entry(Protocol):
@@ -39,10 +39,10 @@ class _Entry(Protocol):
 
 
 def check_topic_id(broker: Broker, session: Session, operation: pb.Operation, topic_id: bytes) -> None:
-    """Refuse an operation on a topic, by its id; one that is certainly none's is left to the handler, which says so.
+    """Check an operation on a topic by its id; an id that certainly does not exist is left to the handler.
 
     Raises:
-        ProtocolError: as `Session.check`; EPOCH_CHANGING while the topic may be on its way here.
+        ProtocolError: see `Session.check`; EPOCH_CHANGING while a topic with this id may exist.
     """
     try:
         name = broker.topics.with_id(topic_id).name
@@ -60,17 +60,19 @@ def check_entries(count: int) -> None:
         ProtocolError: INVALID_REQUEST.
     """
     if not 1 <= count <= ENTRIES_PER_REQUEST_MAX:
-        raise ProtocolError(pb.INVALID_REQUEST, f"{count} partitions; a request names 1 to {ENTRIES_PER_REQUEST_MAX}")
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"a request must name 1 to {ENTRIES_PER_REQUEST_MAX} partitions, got {count}"
+        )
 
 
 class Need(NamedTuple):
-    """What a kind of request needs.
+    """The requirement of a kind of request.
 
     Attributes:
-        check: refuses who lacks it.
-        words: what that is, for people.
-        operation: the permission that `check` asks for; None where it asks for none, or the handler does.
-        resource: on what.
+        check: refuses callers that do not meet it.
+        words: a description for documentation.
+        operation: the permission that `check` requires; None if it requires none or the handler checks it.
+        resource: the kind of resource that the permission is for.
     """
 
     check: Rule
@@ -82,7 +84,7 @@ class Need(NamedTuple):
 def _entries(of: Callable[[pb.Envelope], Collection[_Entry]], operation: pb.Operation) -> Need:
     def rule(broker: Broker, session: Session, envelope: pb.Envelope) -> None:
         entries = of(envelope)
-        check_entries(len(entries))  # before they are looked at: an envelope has room for a quarter of a million
+        check_entries(len(entries))  # before the loop: an envelope has room for 250,000 entries
         for topic_id in {entry.topic_id for entry in entries}:
             check_topic_id(broker, session, operation, topic_id)
 
@@ -102,9 +104,9 @@ def _group(of: Callable[[pb.Envelope], str], operation: pb.Operation) -> Need:
 
 
 def _shown_of_group(of: Callable[[pb.Envelope], str]) -> Need:
-    """Show a group, and leave out the topics that the caller may not see; the handler does."""
+    """Require `describe` on a group; the handler omits topics that the caller may not describe."""
     need = _group(of, pb.OP_DESCRIBE)
-    return need._replace(words=f"{need.words}; of its topics it shows those that the caller may `describe`")
+    return need._replace(words=f"{need.words}; it omits topics that the caller may not `describe`")
 
 
 def _cluster(operation: pb.Operation) -> Need:
@@ -117,17 +119,17 @@ def _needs(check: Rule, operation: pb.Operation, resource: pb.Resource) -> Need:
     return Need(check, f"`{operation_name(operation)}` on the {resource_name(resource)}", operation, resource)
 
 
-def _everybody(words: str) -> Need:
-    """Let everybody do what the handler itself checks, or shows only the allowed part of."""
+def _any_caller(words: str) -> Need:
+    """Admit every caller: the handler checks permissions itself, or filters its answer."""
     return Need(lambda _broker, _session, _envelope: None, words)
 
 
-def _nobody(_broker: Broker, _session: Session, envelope: pb.Envelope) -> None:
-    raise ProtocolError(pb.FORBIDDEN, f"nothing says who may send {envelope.WhichOneof('kind')}")
+def _no_caller(_broker: Broker, _session: Session, envelope: pb.Envelope) -> None:
+    raise ProtocolError(pb.FORBIDDEN, f"no access rule exists for {envelope.WhichOneof('kind')}")
 
 
 def _member(_broker: Broker, session: Session, envelope: pb.Envelope) -> None:
-    """Let who may be a member of the group, and read all topics that it names: whether there are such is not told."""
+    """Require group membership and read access to all named topics, without revealing which of them exist."""
     asked = envelope.group_heartbeat
     session.check(pb.OP_GROUP, pb.RES_GROUP, asked.group)
     for name in asked.join.topics[:TOPICS_MAX]:
@@ -135,24 +137,24 @@ def _member(_broker: Broker, session: Session, envelope: pb.Envelope) -> None:
             session.check(operation, pb.RES_TOPIC, name)
 
 
-_SHOWS_PART: Final = "nothing; it shows what the caller may `describe`"
+_SHOWS_PART: Final = "nothing; the answer is limited to what the caller may `describe`"
 
 RULES: Final[dict[str, Need]] = {
-    "hello": _everybody("nothing; it says who the caller is"),
-    "peer_hello": _everybody("nothing to ask which cluster it is, else the cluster's secret"),
-    "peer_proof": _everybody("the cluster's secret"),
-    "node_announce": _cluster(pb.OP_CLUSTER),  # taken from nodes only
-    "lives": _cluster(pb.OP_CLUSTER),  # taken from nodes only
-    "metadata": _everybody(_SHOWS_PART),
-    "topic_list": _everybody(_SHOWS_PART),
-    "group_list": _everybody(_SHOWS_PART),
-    "publish": _everybody("`produce` on the topic of each batch; the others are stored"),
-    "fetch": _everybody("`consume` on each topic, whenever it is looked at; the others are read"),
-    "subscribe": _everybody("`consume` on each topic; the others are subscribed"),
-    "list_offsets": _everybody("`describe` on each topic; the others are answered"),
-    "credit": _everybody("nothing; it is about the connection's own subscriptions"),
-    "unsubscribe": _everybody("nothing; it is about the connection's own subscriptions"),
-    "access_test": _everybody("nothing about oneself, `cluster` on the cluster about others"),
+    "hello": _any_caller("nothing; it authenticates the caller"),
+    "peer_hello": _any_caller("nothing to ask for the cluster's id, otherwise the cluster's secret"),
+    "peer_proof": _any_caller("the cluster's secret"),
+    "node_announce": _cluster(pb.OP_CLUSTER),  # accepted from nodes only
+    "lives": _cluster(pb.OP_CLUSTER),  # accepted from nodes only
+    "metadata": _any_caller(_SHOWS_PART),
+    "topic_list": _any_caller(_SHOWS_PART),
+    "group_list": _any_caller(_SHOWS_PART),
+    "publish": _any_caller("`produce` on the topic of each batch; other batches of the request are stored"),
+    "fetch": _any_caller("`consume` on each topic, at each read; other topics of the request are read"),
+    "subscribe": _any_caller("`consume` on each topic; other topics of the request are subscribed"),
+    "list_offsets": _any_caller("`describe` on each topic; other topics of the request are answered"),
+    "credit": _any_caller("nothing; it affects only the connection's own subscriptions"),
+    "unsubscribe": _any_caller("nothing; it affects only the connection's own subscriptions"),
+    "access_test": _any_caller("nothing about oneself, `cluster` on the cluster about other principals"),
     "identify": _cluster(pb.OP_IMPERSONATE),
     "producer_begin": _entries(lambda envelope: envelope.producer_begin.entries, pb.OP_PRODUCE),
     "compact": _entries(lambda envelope: envelope.compact.entries, pb.OP_ALTER),
@@ -161,7 +163,7 @@ RULES: Final[dict[str, Need]] = {
     "committed": _shown_of_group(lambda envelope: envelope.committed.group),
     "group_heartbeat": Need(
         _member,
-        "`group` on the group, and `describe` and `consume` on each topic that it names; its pattern stands for those "
+        "`group` on the group, and `describe` and `consume` on each topic that it names; its pattern matches only "
         "topics on which the caller has both",
         pb.OP_GROUP,
         pb.RES_GROUP,
@@ -177,31 +179,31 @@ RULES: Final[dict[str, Need]] = {
     "security_change": _cluster(pb.OP_CLUSTER),
     "security_list": _cluster(pb.OP_CLUSTER),
 }
-"""Envelope kind -> what it needs."""
+"""Envelope kind -> requirement."""
 
 _FOR_ONESELF: Final = frozenset({"hello", "peer_hello", "peer_proof", "identify"})
-"""Kinds that are about the client itself."""
+"""Kinds that concern the client itself, so no other caller can be named."""
 
 
 class AccessChecks:
-    """Who may do what at this node."""
+    """Authorization of the requests at one node."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._handed_on: dict[bytes, Session] = {}
-        self._on_behalf = OnBehalf(broker, self._session_of, partial(why_over, broker))
+        self._on_behalf = GatewayTickets(broker, self._session_of, partial(end_reason, broker))
 
     def check(self, kind: str, request: Request) -> None:
-        """Find out for whom a request is, and refuse what he may not do.
+        """Determine the caller of a request and check its permission.
 
         Raises:
-            ProtocolError: FORBIDDEN; UNAUTHENTICATED for one whose identity has ended; INVALID_REQUEST for a client
-                that names another caller; as `OnBehalf.session` for one that shows a ticket.
+            ProtocolError: FORBIDDEN; UNAUTHENTICATED if the caller's identity is no longer valid; INVALID_REQUEST if a
+                client names another caller; for a request with a ticket see `GatewayTickets.session`.
         """
         envelope, connection = request.envelope, request.connection
         if envelope.HasField("caller"):
             if connection.peer_id is None:
-                raise ProtocolError(pb.INVALID_REQUEST, "only nodes name the caller of a request")
+                raise ProtocolError(pb.INVALID_REQUEST, "only nodes may name the caller of a request")
             request.session = self._standing(self._session_of(envelope.caller))
         else:
             request.session = connection.session
@@ -211,7 +213,7 @@ class AccessChecks:
         if session is None:
             return
         need = RULES.get(kind)
-        check = _nobody if need is None else need.check
+        check = _no_caller if need is None else need.check
         try:
             check(self._broker, session, envelope)
         except ProtocolError as error:
@@ -219,14 +221,14 @@ class AccessChecks:
                 count_refusal(self._broker, kind, request, error)
             raise
         if kind in AUDITED and connection.peer_id is None:
-            assert need is not None, "who has no rule is refused"
+            assert need is not None, "kinds without a rule are refused"
             follow_act(self._broker, kind, request, session, operation_name(need.operation or pb.OPERATION_UNSPECIFIED))
 
     def _show_ticket(self, kind: str, request: Request) -> None:
-        """Judge a request as that of the caller of a gateway; the refusal of a ticket is counted and written down."""
+        """Use the session of the caller that a gateway's ticket names; count and audit a refused ticket."""
         connection = request.connection
         if connection.peer_id is not None or kind in _FOR_ONESELF:
-            raise ProtocolError(pb.INVALID_REQUEST, f"nobody sends {kind} on behalf of another")
+            raise ProtocolError(pb.INVALID_REQUEST, f"{kind} cannot be sent on behalf of another caller")
         try:
             request.session = self._on_behalf.session(connection, request.envelope.on_behalf)
         except ProtocolError as error:
@@ -235,7 +237,7 @@ class AccessChecks:
             raise
 
     def _standing(self, session: Session) -> Session:
-        over = _record_over(self._broker, session)
+        over = _recorded_end(self._broker, session)
         if over:
             raise ProtocolError(pb.UNAUTHENTICATED, over)
         return session
@@ -257,41 +259,41 @@ class AccessChecks:
         return session
 
 
-def why_over(broker: Broker, session: Session) -> str:
-    """Return why a session that began at this node must end: its identity has; "" while it need not."""
-    return broker.security.ended_because(session.identity) or _record_over(broker, session)
+def end_reason(broker: Broker, session: Session) -> str:
+    """Return why a session is no longer valid at the node where it began; "" if it is valid."""
+    return broker.security.ended_because(session.identity) or _recorded_end(broker, session)
 
 
-def _record_over(broker: Broker, session: Session) -> str:
-    """As `why_over`, by what all nodes know alike: not by files, which may be changed here a little later."""
+def _recorded_end(broker: Broker, session: Session) -> str:
+    """Return `end_reason` without checks of local files, which may differ between nodes for a while."""
     if session.expired(time.time_ns() // 1000):
         return "the credentials have expired"
     if session.identity:
         permissions = broker.security.registry.permissions
         if session.identity.startswith((KEY, USER)) and permissions.is_admin(session.principal):
-            return ADMIN_BY_RECORD  # an older node has let it in
+            return ADMIN_BY_RECORD  # an older node has admitted it
         record = broker.security.registry.get(session.identity)
         if record is not None and record.deleted:
             is_user = session.identity.startswith(USER)
-            return "the user was deleted, or has another password" if is_user else "the API key was revoked"
+            return "the user was deleted, or its password was changed" if is_user else "the API key was revoked"
     return ""
 
 
 def _gateway_of(request: Request) -> str:
-    """Return which principal has asked for the caller of a request; "" where he asked himself."""
+    """Return the principal of the gateway that acts for a request's caller; "" without a gateway."""
     own = request.connection.session
     return own.principal if own is not None and own is not request.session else ""
 
 
 def check_entry(broker: Broker, kind: str, request: Request, operation: pb.Operation, topic_id: bytes) -> None:
-    """Refuse one entry of a request whose others may be allowed, or who asks for a caller who is no longer one.
+    """Check one entry of a request whose other entries may be allowed; with a ticket, recheck its caller's identity.
 
     Raises:
-        ProtocolError: as `check_topic_id`; TICKET_REFUSED.
+        ProtocolError: see `check_topic_id`; TICKET_REFUSED.
     """
     if request.session is None:
         return
-    if _gateway_of(request) and (over := why_over(broker, request.session)):  # else the connection would have ended
+    if _gateway_of(request) and (over := end_reason(broker, request.session)):  # without a gateway the connection ends
         raise ticket_refused(over)
     try:
         check_topic_id(broker, request.session, operation, topic_id)
@@ -302,25 +304,26 @@ def check_entry(broker: Broker, kind: str, request: Request, operation: pb.Opera
 
 
 def count_refusal(broker: Broker, kind: str, request: Request, error: ProtocolError) -> None:
-    """Count, and write down, that a caller may not do something; nothing where callers have no names."""
+    """Count and audit a refused request; do nothing if callers are not authenticated."""
     if request.session is not None:
         broker.metrics.access_refused.inc()
         broker.audit.refused(kind, request.session, error, refusal_of(error, request))
 
 
-def judged(session: Session | None, asked: pb.AccessTest, broker: Broker) -> pb.AccessTestReply:
-    """Say whether somebody may do something.
+def evaluate_access(session: Session | None, asked: pb.AccessTest, broker: Broker) -> pb.AccessTestReply:
+    """Return whether a principal has a permission, and why.
 
     Raises:
-        ProtocolError: FORBIDDEN to ask about others; INVALID_REQUEST for what nobody can do.
+        ProtocolError: FORBIDDEN for a question about another principal; INVALID_REQUEST without an operation or
+            resource.
     """
     if session is not None and asked.principal and asked.principal != session.principal:
         session.check(pb.OP_CLUSTER, pb.RES_CLUSTER, "")
     if asked.operation in {pb.OPERATION_UNSPECIFIED, pb.OP_ALL} or asked.resource == pb.RESOURCE_UNSPECIFIED:
-        raise ProtocolError(pb.INVALID_REQUEST, "name an operation and a kind of resource")
+        raise ProtocolError(pb.INVALID_REQUEST, "an operation and a kind of resource are required")
     principal = asked.principal or (session.principal if session is not None else "")
     if not principal:
-        return pb.AccessTestReply(allowed=True, because="this node asks nobody who they are (auth = none)")
+        return pb.AccessTestReply(allowed=True, because="this node does not authenticate callers (auth = none)")
     own = session is not None and principal == session.principal
     roles = session.roles if own and session is not None else frozenset(asked.roles)
     permissions = broker.security.registry.permissions

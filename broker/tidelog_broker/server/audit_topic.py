@@ -1,8 +1,8 @@
-"""The topic `__audit`: the lines of the audit log, of all nodes of a cluster, where `cluster` permission reads them.
+"""The topic `__audit`: the audit log of all nodes of a cluster, readable with the `cluster` permission.
 
-Lines wait in a bounded queue and are written in the background, so that no request waits for them or fails with them.
-What finds no room is dropped and counted; the node's own log has it all the same. The first line makes the topic. A
-write whose outcome is unknown is repeated, so a line may come twice: its node and number tell.
+Lines wait in a bounded queue and are written in the background, so that requests neither wait for them nor fail with
+them. A line that finds no room is dropped and counted; the node's own log contains it in any case. The first line
+creates the topic. A write with an unknown outcome is repeated, so a line may appear twice, with equal node and number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidelog_broker.core.topics import META_KEY, PartitionKey
 from tidelog_broker.metadata.internal_topics import INTERNAL_SEGMENT_BYTES
 from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_broker.server.forwarding import ask_owner
-from tidelog_broker.server.hearing import heard
+from tidelog_broker.server.propagation import wait_until_applied
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.batch.record_batch import columns_of, encode_batch
@@ -30,19 +30,19 @@ from tidelog_proto.names import AUDIT_TOPIC
 log = logging.getLogger(__name__)
 
 QUEUE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of lines that wait: some ten thousand."""
+"""Limit of the waiting lines, about ten thousand."""
 LINES_MAX: Final = 1_000
-"""Of one batch."""
+"""Lines in a batch."""
 WRITE_S_MAX: Final = 15.0
 AGAIN_S: Final = 1.0
-"""Between two tries."""
+"""Delay between two attempts."""
 
 
 class AuditTopic:
-    """See the module.
+    """The writer of the topic `__audit`.
 
     Args:
-        broker: of this node.
+        broker: this node's broker.
         again_s: see `AGAIN_S`.
     """
 
@@ -56,18 +56,18 @@ class AuditTopic:
         self._dropping = False
 
     def put(self, fields: dict[str, object]) -> None:
-        """Have a line written; drop it where too many wait."""
+        """Queue a line; drop it if the queue is full."""
         self._number += 1
         line = json.dumps({"node": self._broker.node_id, "number": self._number} | fields).encode()
         if self._bytes + len(line) > QUEUE_BYTES_MAX:
-            self._drop(1, "more lines wait than there is room for: it has no quorum, or is slow")
+            self._drop(1, f"the queue of {QUEUE_BYTES_MAX} bytes is full; the topic has no quorum, or is slow")
             return
         self._lines.append(line)
         self._bytes += len(line)
         self._wanted.set()
 
     async def run(self) -> None:
-        """Write what comes, as long as the node runs."""
+        """Write queued lines until cancelled."""
         while True:
             await self._wanted.wait()
             lines = [self._lines.popleft() for _ in range(min(len(self._lines), LINES_MAX))]
@@ -79,7 +79,7 @@ class AuditTopic:
             self._bytes -= sum(map(len, lines))
 
     async def _write_surely(self, lines: list[bytes]) -> None:
-        """Try until it is written, or it is certain that it never will be."""
+        """Retry until the lines are written, or the error is permanent."""
         encoded = encode_batch(columns_of(list[bytes | None](lines)), now_us=time.time_ns() // 1000).to_bytes()
         while True:
             try:
@@ -97,7 +97,7 @@ class AuditTopic:
         """Write a batch.
 
         Raises:
-            ProtocolError: it was not written, or that is unknown.
+            ProtocolError: it was not written, or the outcome is unknown.
         """
         key = await self._topic_key()
         owner = self._broker.routes.owner(key)
@@ -129,13 +129,13 @@ class AuditTopic:
                 partition.pipeline.submit(PendingPublish(data, unpack_header(data), settle))
                 await settled
         except TimeoutError:
-            raise ProtocolError(pb.TIMED_OUT, f"{AUDIT_TOPIC} was not written in time") from None
+            raise ProtocolError(pb.TIMED_OUT, f"writing to {AUDIT_TOPIC} timed out") from None
 
     async def _topic_key(self) -> PartitionKey:
-        """Return the topic's partition; make the topic if there is none yet.
+        """Return the topic's partition; create the topic if it does not exist.
 
         Raises:
-            ProtocolError: it was not made.
+            ProtocolError: creating the topic failed.
         """
         broker = self._broker
         if not broker.topics.exists(AUDIT_TOPIC):
@@ -152,13 +152,13 @@ class AuditTopic:
 
             asked = pb.Envelope(topic_create=pb.TopicCreate(name=AUDIT_TOPIC, config=config))
             await ask_owner(broker, META_KEY, asked, local)
-            await heard(lambda: broker.topics.exists(AUDIT_TOPIC))
+            await wait_until_applied(lambda: broker.topics.exists(AUDIT_TOPIC))
         if not broker.topics.exists(AUDIT_TOPIC):
-            raise ProtocolError(pb.EPOCH_CHANGING, f"this node has yet to hear of {AUDIT_TOPIC}")
+            raise ProtocolError(pb.EPOCH_CHANGING, f"{AUDIT_TOPIC} is not known at this node yet")
         return broker.topics.named(AUDIT_TOPIC).topic_id, 0
 
     def _drop(self, count: int, why: str) -> None:
         self._broker.metrics.audit_dropped.inc(count)
         if not self._dropping:
             self._dropping = True
-            log.error("lines of the audit log are not written to %s, only to this node's log: %s", AUDIT_TOPIC, why)
+            log.error("audit log lines are not written to %s, only to this node's log: %s", AUDIT_TOPIC, why)

@@ -1,4 +1,4 @@
-"""Requests about groups, at who coordinates them: the owner of the group's partition of `__offsets`."""
+"""Forwarding of group requests to the coordinator, the owner of the group's partition of `__offsets`."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 FOUNDED_TIMEOUT_S: Final = 10.0
-"""A cluster that was founded a moment ago has an `__offsets` soon."""
+"""Limit of the wait for `__offsets` in a new cluster."""
 _LOOK_S: Final = 0.05
 
 
 async def at_coordinator(broker: Broker, group: str, request: Request, local: Local) -> pb.Envelope:
-    """Return the answer to a request about a group: `local`'s, or that of the node that coordinates it.
+    """Return the coordinator's answer to a request about a group; `local` answers if this node is the coordinator.
 
     Raises:
-        ProtocolError: as `at_owner`.
+        ProtocolError: see `at_owner`.
     """
     await founded(broker)
     return await at_owner(broker, broker.groups.key_of(group), request, local)
 
 
 async def founded(broker: Broker) -> None:
-    """Wait until it is known here which partition each group belongs to.
+    """Wait until this node knows the partition of `__offsets` of each group.
 
     Raises:
-        ProtocolError: EPOCH_CHANGING: it is not known in time.
+        ProtocolError: EPOCH_CHANGING: not known in time.
     """
     deadline_s = broker.loop.time() + FOUNDED_TIMEOUT_S
     while not broker.groups.is_founded():
         if broker.loop.time() >= deadline_s or broker.life.stopping:
-            raise ProtocolError(pb.EPOCH_CHANGING, "this node does not know of __offsets yet; send again")
+            raise ProtocolError(pb.EPOCH_CHANGING, "__offsets is not known at this node yet; retry")
         await asyncio.sleep(_LOOK_S)

@@ -10,10 +10,10 @@ from tidelog_proto.errors import ProtocolError
 
 
 async def check_features(broker: Broker, asked: Record) -> None:
-    """See that every registered node supports what is asked for, by what `__meta` has by now where it is refused.
+    """Check that every registered node supports a setting; a refusal is based on the newest `__meta`.
 
     Raises:
-        ProtocolError: as `FeatureGate.check`.
+        ProtocolError: see `FeatureGate.check`.
     """
     try:
         broker.features.check(asked)
@@ -24,12 +24,12 @@ async def check_features(broker: Broker, asked: Record) -> None:
 
 
 def new_topic(asked: pb.TopicCreate) -> pb.TopicRecord:
-    """Return the settings that a new topic is to have."""
+    """Return the record of a new topic's settings."""
     return pb.TopicRecord(name=asked.name, config=asked.config)
 
 
 def changed_topic(broker: Broker, change: pb.TopicAlter) -> pb.TopicRecord:
-    """Return the settings of a topic that a change sets and that the base set lacks."""
+    """Return a record with the changed settings that are not in the base set."""
     standing = broker.topics.find(change.name)
     record = pb.TopicRecord(name=change.name, topic_id=b"" if standing is None else standing.topic_id)
     for field in TOPIC_FEATURES:
@@ -39,7 +39,7 @@ def changed_topic(broker: Broker, change: pb.TopicAlter) -> pb.TopicRecord:
 
 
 def new_security_record(asked: pb.SecurityChange) -> pb.SecurityRecord:
-    """Return what a change adds to the records, which has no id yet."""
+    """Return the record that a change adds, without its id."""
     match asked.WhichOneof("change"):
         case "create_user":
             return pb.SecurityRecord(id="user", user=asked.create_user)

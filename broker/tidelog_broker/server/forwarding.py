@@ -1,17 +1,17 @@
-"""Requests that another node has to answer: handed on over a link, one hop and no further.
+"""Forwarding of requests to the node that has to answer them, over one hop.
 
-A client may ask any node for anything. What only the owner of a partition can do (change topics: the owner of
-`__meta`; positions of groups: that of `__offsets`; publishing: that of the partition) goes there and its answer comes
-back through this node. A node that gets a request from another node answers it or refuses it with NOT_OWNER, so two
-nodes that believe each other to be the owner cannot forward it in a loop.
+A client may send any request to any node. A request that only the owner of a partition can process (topic changes: the
+owner of `__meta`; group positions: that of `__offsets`; publishing: that of the partition) is forwarded, and its answer
+returns through this node. A node answers a forwarded request or refuses it with NOT_OWNER, so two nodes that take each
+other for the owner cannot create a loop.
 
-While ownership is moving, a request waits here and is tried again, as long as nothing of it can have been done.
+While ownership moves, a request waits here and is retried, as long as no part of it can have been processed.
 
-A node that is silently gone (stopped, or its cable cut) answers nothing. So what waits for a node is looked at now and
-then, and ends with an error (the outcome is unknown, another try may do) when gossip has had that node dead, or another
-one has owned the partition, for a moment: gossip may be wrong on a busy machine, and a node that lives says itself what
-became of a request. Where the link broke there is nothing to wait for. Nor is there where the partition has lost its
-quorum: nobody follows its owner, and who asks is told what is missing.
+A node that has silently stopped or lost its network answers nothing. So pending requests are checked regularly, and
+fail with an unknown outcome (a retry may succeed) once gossip has reported that node dead, or another node has owned
+the partition, for a grace period: gossip may be wrong on a busy machine, and a live node answers itself. A request
+whose link broke fails at once. A partition that has lost its quorum gets no new owner, so its requests fail with
+QUORUM_LOST and the missing nodes.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ from typing import Final, NamedTuple
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.topics import PartitionKey
-from tidelog_broker.server.session_end import told
-from tidelog_broker.wire.callers import hand_on
+from tidelog_broker.server.session_end import client_error
+from tidelog_broker.wire.caller_forwarding import with_caller
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.wire.frames import Frame
 
 FORWARD_TIMEOUT_S: Final = 15.0
-"""For finding the owner and having its answer, together."""
+"""Limit of finding the owner and waiting for its answer, together."""
 _AGAIN_S: Final = 0.05
 _LOOK_S: Final = 0.1
-"""How often what waits for another node is looked at."""
+"""How often pending requests are checked."""
 GRACE_S: Final = 1.0
-"""So long a node has to say what became of a request when it seems to be dead, or its partition has moved; and so long
-a quorum that seems to be lost is waited for."""
+"""How long a node that seems dead, or whose partition has moved, may still answer; and how long a lost quorum may
+return before the request fails."""
 
 _ELSEWHERE: Final = frozenset({pb.NOT_OWNER, pb.EPOCH_CHANGING, pb.SHUTTING_DOWN})
-"""Definite: nothing was done, and another node will do it soon."""
+"""Definite errors: nothing was done, and another node will soon be able to process the request."""
 
 Local = Callable[[pb.Envelope], Awaitable[pb.Envelope]]
-"""Answers a request as the owner; raises NOT_OWNER or EPOCH_CHANGING when this node is not (yet)."""
+"""Answers a request as the owner; raises NOT_OWNER or EPOCH_CHANGING if this node is not the owner (yet)."""
 
 
 async def at_owner(
     broker: Broker, key: PartitionKey, request: Request, local: Local, *, timeout_s: float = FORWARD_TIMEOUT_S
 ) -> pb.Envelope:
-    """Return the answer to a request: `local`'s if this node owns partition `key`, or that of the node that does.
+    """Return the answer to a request: from `local` if this node owns partition `key`, else from its owner.
 
     Raises:
-        ProtocolError: what the owner says; NOT_OWNER to another node; EPOCH_CHANGING when nobody was found in time,
-            QUORUM_LOST when nobody will be before nodes return.
+        ProtocolError: the owner's error; NOT_OWNER to another node; EPOCH_CHANGING if no owner was found in time,
+            QUORUM_LOST if there is none until nodes return.
     """
     if request.connection.peer_id is None:
-        return await ask_owner(broker, key, hand_on(request, request.envelope), local, timeout_s=timeout_s)
+        return await ask_owner(broker, key, with_caller(request, request.envelope), local, timeout_s=timeout_s)
     if broker.routes.owner(key) in {broker.node_id, ""}:
         return await local(request.envelope)
     raise not_owner(broker, key)
@@ -70,18 +70,18 @@ async def ask_owner(
     timeout_s: float = FORWARD_TIMEOUT_S,
     answer_s: float = 0.0,
 ) -> pb.Envelope:
-    """Return the owner's answer, wherever it is.
+    """Return the owner's answer.
 
     Args:
-        broker: of this node.
+        broker: this node's broker.
         key: the partition.
         envelope: the request.
-        local: answers it, if this node is the owner.
-        timeout_s: for finding the owner and having its answer, with as many tries as that takes.
-        answer_s: how long another node may take for its answer all the same, if that is longer.
+        local: answers it if this node is the owner.
+        timeout_s: limit of finding the owner and waiting for its answer, over all attempts.
+        answer_s: limit of waiting for another node's answer, if longer.
 
     Raises:
-        ProtocolError: as `at_owner`.
+        ProtocolError: see `at_owner`.
     """
     began_s = broker.loop.time()
     deadline_s = began_s + timeout_s
@@ -108,10 +108,10 @@ async def ask_owner(
 
 
 async def _unless_gone(broker: Broker, key: PartitionKey, owner: str, answer: asyncio.Future[Frame]) -> Frame:
-    """Wait for an owner's answer for as long as it is there, and the owner.
+    """Wait for an owner's answer while the node is alive and owns the partition.
 
     Raises:
-        ProtocolError: TIMED_OUT when it is not; or as the future does.
+        ProtocolError: TIMED_OUT if that ends; or the future's error.
     """
     well_s = broker.loop.time()
     while not (await asyncio.wait([answer], timeout=_LOOK_S))[0]:
@@ -124,24 +124,24 @@ async def _unless_gone(broker: Broker, key: PartitionKey, owner: str, answer: as
 
 
 def _is_well(broker: Broker, key: PartitionKey, owner: str) -> bool:
-    """Whether a node seems to live and to own a partition still."""
+    """Return whether a node seems to be alive and to own a partition."""
     return broker.cluster.alive(owner) and broker.routes.owner(key) == owner
 
 
 def _gone(owner: str) -> ProtocolError:
-    return ProtocolError(pb.TIMED_OUT, f"the node {owner!r} went away before it answered; the outcome is unknown")
+    return ProtocolError(pb.TIMED_OUT, f"node {owner!r} failed before it answered; the outcome is unknown")
 
 
 def not_owner(broker: Broker, key: PartitionKey) -> ProtocolError:
-    """Return the error that sends a client to the owner, or lets it wait for one."""
+    """Return the error that refers a client to the owner, or makes it retry until there is one."""
     route = broker.routes.get(key)
     if route is None or not route.owner:
-        return ProtocolError(pb.EPOCH_CHANGING, "this partition has no owner at the moment; send again")
-    return ProtocolError(pb.NOT_OWNER, f"the node {route.owner!r} owns this partition", epoch=route.epoch)
+        return ProtocolError(pb.EPOCH_CHANGING, "this partition has no owner at the moment; retry")
+    return ProtocolError(pb.NOT_OWNER, f"node {route.owner!r} owns this partition", epoch=route.epoch)
 
 
 Settle = Callable[[pb.PublishResult], None]
-"""Called once with what became of a batch."""
+"""Called once with the result of a batch."""
 
 
 class _Batch(NamedTuple):
@@ -151,7 +151,7 @@ class _Batch(NamedTuple):
 
 
 class _Waiting:
-    """Batches of one request to another node, each of which is settled once: by its answer, or when it is in vain."""
+    """Batches of one request to another node. Each is settled once: by the answer, or when no answer is expected."""
 
     def __init__(self, broker: Broker, owner: str, batches: Sequence[_Batch], request: Request) -> None:
         self._broker = broker
@@ -162,31 +162,36 @@ class _Waiting:
             index: ((batch.entry.topic_id, batch.entry.partition), batch.settle) for index, batch in enumerate(batches)
         }
         self._well_s = dict.fromkeys(self._left, broker.loop.time())
-        """When each was last seen to be where it should, at a node that lives."""
+        """When the owner of each batch was last seen alive and owning the partition."""
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
-        """Look at it again and again from now on."""
+        """Start the regular checks."""
         self._timer = self._broker.loop.call_later(_LOOK_S, self._look)
 
     def answered(self, done: asyncio.Future[Frame]) -> None:
-        """Take what came of the request."""
+        """Settle the batches with the answer of the request."""
         try:
             results = done.result().envelope.publish_reply.results
         except ProtocolError as error:
-            self.fail(told(self._request, error))
+            self.fail(client_error(self._request, error))
             return
         except asyncio.CancelledError:
-            self.fail(ProtocolError(pb.TIMED_OUT, "this node stopped waiting; the outcome is unknown"))
+            self.fail(ProtocolError(pb.TIMED_OUT, "this node stopped waiting for the owner; the outcome is unknown"))
             return
         if len(results) != self._count:
-            self.fail(ProtocolError(pb.INTERNAL, "the owner answered with the wrong number of results"))
+            self.fail(
+                ProtocolError(
+                    pb.INTERNAL,
+                    f"the owner answered {len(results)} results for {self._count} batches; the outcome is unknown",
+                )
+            )
             return
         for index in list(self._left):
             self._settle(index, results[index])
 
     def fail(self, error: ProtocolError) -> None:
-        """Settle what is left with an error."""
+        """Settle all remaining batches with an error."""
         for index in list(self._left):
             self._settle(index, pb.PublishResult(error=error.to_message()))
 
@@ -208,11 +213,11 @@ class _Waiting:
 
 
 class Forwarded:
-    """The batches of one PUBLISH that other nodes own: gathered by owner, sent as one request each.
+    """The batches of one PUBLISH that other nodes own, sent as one request per owner.
 
     Args:
-        node: this one.
-        request: the client's, for its acks and who sends it.
+        broker: this node's broker.
+        request: the client's request, for its acks and its caller.
         timeout_s: how long the client waits.
     """
 
@@ -224,11 +229,11 @@ class Forwarded:
         self._by_owner: dict[str, list[_Batch]] = {}
 
     def add(self, owner: str, entry: pb.PublishEntry, data: memoryview, settle: Settle) -> None:
-        """Add a batch; `settle` is called once with what became of it."""
+        """Add a batch; `settle` is called once with its result."""
         self._by_owner.setdefault(owner, []).append(_Batch(entry, data, settle))
 
     def send(self) -> None:
-        """Send what was added; answers settle it later, what cannot be sent is settled now."""
+        """Send the batches; those that cannot be sent are settled at once."""
         for owner, batches in self._by_owner.items():
             publish = pb.Publish(
                 acks=self._publish.acks,
@@ -240,7 +245,7 @@ class Forwarded:
             try:
                 answer = self._broker.cluster.request(
                     owner,
-                    hand_on(self._request, pb.Envelope(publish=publish)),
+                    with_caller(self._request, pb.Envelope(publish=publish)),
                     [batch.data for batch in batches],
                     timeout_s=self._timeout_s,
                 )

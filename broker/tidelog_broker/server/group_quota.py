@@ -1,10 +1,10 @@
-"""How many groups somebody may have: counted by who made them, over all partitions of `__offsets`.
+"""The quota on the number of groups of a principal, over all partitions of `__offsets`.
 
-A group's record names the principal that made it, by joining it or by a commit, for as long as the group is there.
-Groups of before this, and those made where nobody has a name, are nobody's.
+A group's record names the principal that created it, by joining or committing. Groups without a creator, made without
+authentication or by an older release, count for no principal.
 
-A coordinator knows the groups of its own partition alone. Where a quota bounds them it asks the coordinators of all
-others before a group is made; groups that are there, and principals without such a quota, cost nothing.
+A coordinator knows only the groups of its own partition. If the creator of a new group has a quota, its coordinator
+asks the coordinators of all other partitions first; existing groups and principals without such a quota have no cost.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 COUNT_TIMEOUT_S: Final = 5.0
-"""For the turn and the answers of all coordinators, together."""
+"""Limit of waiting for the turn and for the answers of all coordinators, together."""
 
 
 @asynccontextmanager
 async def group_made(broker: Broker, shard: GroupShard, name: str, session: Session | None) -> AsyncIterator[str]:
-    """Within this a caller may make a group, if it is not there: yields who that makes its creator, or "".
+    """Reserve a new group within its creator's quota while the context is open; yields its creator, or "".
 
     Args:
-        broker: of this node, which coordinates the group and is ready.
-        shard: the group's.
-        name: the group's.
-        session: the caller's; None where nobody has a name.
+        broker: the broker of this node, which coordinates the group and is ready.
+        shard: the group's shard.
+        name: the group's name.
+        session: the caller; None if callers are not authenticated.
 
     Raises:
-        ProtocolError: QUOTA_EXCEEDED; EPOCH_CHANGING: nobody can count in time.
+        ProtocolError: QUOTA_EXCEEDED; EPOCH_CHANGING: the groups cannot be counted in time.
     """
     creator = "" if session is None else session.principal
     if session is None or not shard.coordinator.is_new(name):
@@ -53,7 +53,7 @@ async def group_made(broker: Broker, shard: GroupShard, name: str, session: Sess
         async with asyncio.timeout_at(deadline_s):
             await turn.acquire()
     except TimeoutError:
-        raise _uncounted(creator, "others of his are counted before") from None
+        raise _uncounted(creator, "other new groups of this principal are counted first") from None
     with broker.groups.claims.claim(creator, shard.key[1], name):
         try:
             await _check(broker, shard, creator, bound, deadline_s)
@@ -63,10 +63,10 @@ async def group_made(broker: Broker, shard: GroupShard, name: str, session: Sess
 
 
 async def made_here(broker: Broker, index: int, creator: str) -> int:
-    """Return how many groups of a partition of `__offsets`, which this node owns, a principal has made.
+    """Return the number of groups that a principal has created in a partition of `__offsets` that this node owns.
 
     Raises:
-        ProtocolError: as `Coordinator.ready`.
+        ProtocolError: see `Coordinator.ready`.
     """
     shard = broker.groups.at(index)
     await shard.coordinator.ready(confirmed=True)
@@ -74,9 +74,9 @@ async def made_here(broker: Broker, index: int, creator: str) -> int:
 
 
 async def _check(broker: Broker, shard: GroupShard, creator: str, bound: int, deadline_s: float) -> None:
-    """Refuse a group that is claimed, where it is one too many."""
+    """Refuse a reserved group that exceeds the quota."""
     own = broker.groups.claims.made_by(creator, shard.key[1], shard.records)
-    if own > bound:  # whatever others say
+    if own > bound:  # the other counts do not matter
         raise _too_many(creator, own - 1, bound)
     try:
         async with asyncio.timeout_at(deadline_s):
@@ -102,12 +102,12 @@ async def _made(broker: Broker, key: PartitionKey, creator: str) -> int:
 def _too_many(creator: str, there: int, bound: int) -> ProtocolError:
     return ProtocolError(
         pb.QUOTA_EXCEEDED,
-        f"{creator!r} has made groups that are there, or about to be: {there}; one more would be past its quota, which "
-        f"is {bound}: delete some (tidelog group delete), or ask for a larger one",
+        f"{creator!r} has created {there} groups and its quota is {bound}; delete groups (tidelog group delete), or "
+        "raise the quota",
     )
 
 
 def _uncounted(creator: str, why: str) -> ProtocolError:
     return ProtocolError(
-        pb.EPOCH_CHANGING, f"the groups of {creator!r}, which a quota bounds, cannot be counted now: {why}; send again"
+        pb.EPOCH_CHANGING, f"the groups of {creator!r}, which has a quota, cannot be counted now: {why}; retry"
     )

@@ -1,12 +1,12 @@
-"""Lists of topics in pages, whatever their number and that of their partitions.
+"""Pagination of topic lists, for any number of topics and partitions.
 
-An envelope holds a megabyte and topics may be twenty thousand. So an answer about many of them ends where a page is
-full and says where it ended, and who wants more asks again from there. The cursor is a name and the number of a
-partition, not a count: topics that are made or deleted between two pages make it neither skip nor repeat another one,
-and any node can give the next page. A topic stays in one piece if it fits a page of its own.
+An envelope holds 1 MiB, and there may be 20,000 topics. So an answer ends when its page is full and contains a cursor
+with which the client asks for the next one. The cursor is a topic name and a partition number, not a count: topics that
+are created or deleted between two pages do not cause others to be skipped or repeated, and any node can answer the next
+page. A topic that fits a page is never split.
 
-A page is bounded twice: in entries (a topic, and each of its partitions, is one), so that making it takes the event
-loop a few milliseconds, and in bytes, which are counted as they come.
+A page has two limits: entries (a topic counts one, and one per partition), so that making it takes the event loop a few
+milliseconds, and bytes, which are counted as entries are added.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from tidelog_proto.limits import PAGE_BYTES
 from tidelog_proto.names import INTERNAL_PREFIX
 
 ROUTED_ENTRIES: Final = 512
-"""Of a page of METADATA, and of a list without partitions."""
+"""Entries of a METADATA page, and of a list without partitions."""
 
 DESCRIBED_ENTRIES: Final = 64
-"""Of a page with offsets, sizes and copies. What their owners tell is larger than what this node knows of them: 64
-partitions with the longest ids that nodes can have, and 9 copies each, still fit an envelope."""
+"""Entries of a page with offsets, sizes and copies, which are larger: 64 partitions with the longest node ids and 9
+copies each still fit an envelope."""
 
 Item = tuple[str, pb.TopicRecord | None]
-"""A topic that is to be told of; None for a name that nothing has."""
+"""A topic of a list; None for a name that no topic has."""
 
 Describe = Callable[[pb.TopicRecord, int, int], pb.TopicInfo]
-"""Tells of a topic's partitions, from the first number to before the second."""
+"""Describes a topic's partitions, from the first number up to but not including the second."""
 
 
 class Bounds(NamedTuple):
-    """Of a page: its entries, topics (0: no bound) and bytes."""
+    """Limits of a page: entries, topics (0: unlimited) and bytes."""
 
     entries: int
     topics: int = 0
@@ -44,7 +44,7 @@ class Bounds(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What a page tells of one topic: the partitions `first` to before `stop`, as this node knows them."""
+    """The description of one topic on a page: partitions `first` up to but not including `stop`."""
 
     record: pb.TopicRecord
     first: int
@@ -62,9 +62,9 @@ class Page:
     """A page that is being filled.
 
     Attributes:
-        infos: what it tells.
-        pieces: the same, of the topics that there are.
-        next: where it ended; None when there is no more.
+        infos: the descriptions.
+        pieces: those of existing topics.
+        next: the cursor of the next page; None on the last page.
     """
 
     infos: list[pb.TopicInfo] = field(default_factory=list)
@@ -74,13 +74,13 @@ class Page:
     _size_bytes: int = 0
 
     def add(self, info: pb.TopicInfo, entries: int, size_bytes: int) -> None:
-        """Add what is told of a topic, or of a name."""
+        """Add the description of a topic or of an unknown name."""
         self.infos.append(info)
         self._entries += entries
         self._size_bytes += size_bytes
 
     def is_full(self, bounds: Bounds, entries: int = 1) -> bool:
-        """Whether so many entries more have no room."""
+        """Return whether there is no room for more entries."""
         return bool(self.infos) and (
             self._entries + entries > bounds.entries
             or self._size_bytes >= bounds.size_bytes
@@ -88,7 +88,7 @@ class Page:
         )
 
     def has_room_for(self, size_bytes: int, bounds: Bounds) -> bool:
-        """Whether so many bytes more fit."""
+        """Return whether more bytes fit."""
         return self._size_bytes + size_bytes <= bounds.size_bytes
 
 
@@ -104,12 +104,12 @@ def fill(
     """Fill a page.
 
     Args:
-        items: the topics from the cursor's on, that one included.
-        cursor: where the page before ended; None for the first.
-        bounds: how much it may hold.
-        describe: tells of a topic.
-        unknown: tells that there is none; needed where an item may be none.
-        brief: topics are told of without their partitions.
+        items: the topics, starting with the cursor's.
+        cursor: where the previous page ended; None for the first page.
+        bounds: limits of the page.
+        describe: describes a topic.
+        unknown: describes an unknown name; required if an item may have no record.
+        brief: whether topics are described without their partitions.
     """
     page = Page()
     for name, record in items:
@@ -117,7 +117,7 @@ def fill(
         if at is not None and (record is None or not at.topic_id):
             continue
         if record is None:
-            assert unknown is not None, "an item is none"
+            assert unknown is not None, "an item without a record needs `unknown`"
             if page.is_full(bounds):
                 return _ended(page)
             info = unknown(name)
@@ -146,7 +146,7 @@ def fill(
 
 
 def _ended(page: Page) -> Page:
-    """Say where a page has ended."""
+    """Set the cursor of a page that is full."""
     last = page.infos[-1]
     piece = page.pieces[-1] if page.pieces else None
     page.next = pb.TopicCursor(topic=last.name, topic_id=last.topic_id)
@@ -158,7 +158,7 @@ def _ended(page: Page) -> Page:
 def all_items(
     topics: TopicRegistry, cursor: pb.TopicCursor | None, *, internal: bool, session: Session | None = None
 ) -> Iterator[Item]:
-    """Yield the topics there are, from a cursor's on; of those that `session` may see, if there is one."""
+    """Yield the topics that `session` may see, all without one, starting at a cursor."""
     for record in topics.live_from(cursor.topic if cursor is not None else ""):
         if (internal or not record.name.startswith(INTERNAL_PREFIX)) and (
             session is None or session.may_see(record.name)
@@ -167,7 +167,7 @@ def all_items(
 
 
 def named_items(topics: TopicRegistry, names: list[str], cursor: pb.TopicCursor | None) -> Iterator[Item]:
-    """Yield the topics that are named, in that order and from a cursor's on; all of them if it names none of these."""
+    """Yield the named topics in the given order, starting at a cursor; all if the cursor's topic is not named."""
     at = 0
     if cursor is not None and cursor.topic in names:
         at = names.index(cursor.topic)
@@ -176,5 +176,5 @@ def named_items(topics: TopicRegistry, names: list[str], cursor: pb.TopicCursor 
 
 
 def cursor_of(asked: pb.Metadata | pb.TopicList | pb.TopicDescribe | pb.ClusterStatus) -> pb.TopicCursor | None:
-    """Return where a question goes on; None for its first page."""
+    """Return the cursor of a request; None for the first page."""
     return asked.cursor if asked.HasField("cursor") else None

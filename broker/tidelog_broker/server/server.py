@@ -1,9 +1,9 @@
-"""The listening side: connections, the dispatch of their requests, and HELLO.
+"""The native port: connections, dispatch of their requests, and HELLO.
 
-Dispatch is a table from envelope kind to handler. A handler is a plain function (hot path, answers by
-itself or later by callback) or a coroutine function (runs as a task). A `ProtocolError` that leaves a
-handler is the request's answer; anything else is a bug of ours: it is logged with its trace and answered
-with INTERNAL, and the connection goes on.
+Dispatch is a table from envelope kind to handler. A handler is a plain function (for hot paths; it answers directly or
+later by a callback) or a coroutine function, which runs as a task. A `ProtocolError` of a handler is the request's
+answer. Any other exception is a bug: it is logged with its traceback and answered with INTERNAL, and the connection
+stays open.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from tidelog_broker.broker import SOFTWARE, Broker
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
 from tidelog_broker.core.request_costs import COSTS
-from tidelog_broker.server.access import AccessChecks, why_over
+from tidelog_broker.server.access import AccessChecks, end_reason
+from tidelog_broker.server.gateway_tickets import charge
 from tidelog_broker.server.handlers import (
     cluster,
     commit,
@@ -39,11 +40,10 @@ from tidelog_broker.server.handlers import (
     subscribe,
     topics,
 )
-from tidelog_broker.server.on_behalf import charge
-from tidelog_broker.server.session_end import told
+from tidelog_broker.server.session_end import client_error
 from tidelog_broker.wire.connection import Connection, Request
+from tidelog_broker.wire.read_turns import ReadTurns
 from tidelog_broker.wire.request_work import begin_work
-from tidelog_broker.wire.rounds import Rounds
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.client_address import counted_address
 from tidelog_proto.auth.unauthenticated_limits import Strangers
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ACCEPT_TURNS: Final = 3
-"""Turns of the event loop in which what is accepted becomes a connection."""
+"""Turns of the event loop in which an accepted socket becomes a connection."""
 
 Handler = Callable[[Broker, Request], Coroutine[Any, Any, None] | None]
 
@@ -99,7 +99,7 @@ HANDLERS: dict[str, Handler] = {
     "node_announce": cluster.node_announce,
     "lives": peers.lives,
 }
-"""Envelope kind -> handler. Kinds that only answer something are not here and get UNKNOWN_KIND."""
+"""Envelope kind -> handler. Kinds of answers have no handler and get UNKNOWN_KIND."""
 
 NODES_ONLY: Final = ONE_WAY_KINDS | {"node_announce", "lives"}
 """Kinds that are refused from clients."""
@@ -108,13 +108,13 @@ _GREETINGS: Final = frozenset({"hello", "peer_hello", "peer_proof"})
 _WHILE_STARTING: Final = _GREETINGS | {"node_announce", "lives"}
 
 _NUMBERS_MAX: Final = 8
-"""Unknown fields of an envelope that an error names."""
+"""Limit of unknown envelope fields that an error names."""
 
 _UNANSWERED: Final = frozenset({"credit"})
-"""What clients send that has no answer."""
+"""Kinds of client requests that have no answer."""
 
 RESERVED_CONNECTIONS: Final = 64
-"""Taken beyond `connections_max`, which bounds clients: other nodes must get through when clients have it all."""
+"""Connections beyond `connections_max`, which limits clients, so that other nodes can still connect."""
 
 
 class Server:
@@ -125,10 +125,10 @@ class Server:
         self.settings = broker.settings
         self.metrics = broker.metrics
         self.budget = broker.bounds.budget
-        self.arriving = broker.bounds.arriving
-        self.outgoing = broker.bounds.outgoing
+        self.slow_senders = broker.bounds.slow_senders
+        self.send_budget = broker.bounds.send_budget
         self.idle_poll = broker.idle_poll
-        self.rounds = Rounds()
+        self.read_turns = ReadTurns()
         self.connections: set[Connection] = set()
         self._strangers = Strangers(self.settings.strangers_max)
         self._listener: asyncio.Server | None = None
@@ -145,7 +145,7 @@ class Server:
         """Open the port and return its number.
 
         Raises:
-            OSError: the port is in use or the address is not ours.
+            OSError: the port is in use, or the address does not belong to this machine.
         """
         self._listener = await self.broker.loop.create_server(
             self._protocol, self.settings.host, self.settings.port, backlog=512
@@ -157,8 +157,8 @@ class Server:
             return None
         wanted = ProtocolError(
             pb.UNAUTHENTICATED,
-            "this port speaks TLS and you do not: give the CA of its certificate by TIDELOG_CA_FILE, tls= or a context "
-            "(a node: by tls_cert_file and tls_ca_file)",
+            "this port requires TLS: pass the CA of its certificate by TIDELOG_CA_FILE, tls= or a context "
+            "(on a node: tls_cert_file and tls_ca_file)",
         )
         return TlsEntrance(
             self.broker.tls.server,
@@ -178,13 +178,13 @@ class Server:
 
     def _not_encrypted(self, error: TlsError) -> None:
         self.metrics.tls_failed.inc()
-        self._seldom.say("a connection in TLS did not come about: %s", error)
+        self._seldom.say("a TLS connection failed: %s", error)
 
     async def stop_listening(self) -> None:
-        """Take no new connections."""
+        """Accept no new connections."""
         if self._listener is None:
             return
-        # What asyncio is about to accept while a listener closes it never closes: accept nothing new, then close.
+        # asyncio never closes a socket that it accepts while its listener closes; so stop accepting first, then close.
         for listening in self._listener.sockets:
             self.broker.loop.remove_reader(listening.fileno())
         for _ in range(_ACCEPT_TURNS):
@@ -194,15 +194,15 @@ class Server:
             self._entrance.close()
 
     async def worked_off(self) -> None:
-        """Wait for the requests that run as tasks; with the node stopping, no more of them begin."""
+        """Wait for the requests that run as tasks; no new ones begin once the node is stopping."""
         if self._working:
             await asyncio.wait(self._working)
 
     async def close_connections(self, deadline: float) -> None:
-        """Close every connection once its answers have left, or at `deadline` (of the event loop's clock)."""
+        """Close every connection after its answers have left, or at `deadline` (in the event loop's time)."""
         for connection in list(self.connections):
             connection.close()
-        with contextlib.suppress(TimeoutError):  # who does not take the answers by then goes without
+        with contextlib.suppress(TimeoutError):  # clients that are slow to read are cut off below
             async with asyncio.timeout_at(deadline):
                 while self.connections:
                     self._deserted.clear()
@@ -215,7 +215,7 @@ class Server:
         self.metrics.connections.set(len(self.connections))
 
     def opened(self, connection: Connection) -> None:
-        """A connection was accepted; where it is one too many, one that has not said who it is gives way to it."""
+        """Register an accepted connection; if the limit is exceeded, an unauthenticated one is closed."""
         self.connections.add(connection)
         self._count()
         gave_way = self._strangers.came(connection, counted_address(connection.host))
@@ -226,11 +226,11 @@ class Server:
         self.metrics.strangers_closed.inc(gave_way)
 
     def greeted(self, connection: Connection) -> None:
-        """A connection has said who it is."""
+        """Record that a connection has completed HELLO."""
         self._strangers.left(connection)
 
     def closed(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """Release the state of a closed connection."""
         self.connections.discard(connection)
         self._strangers.left(connection)
         self.broker.accounts.leave(connection)
@@ -242,16 +242,16 @@ class Server:
             self._deserted.set()
 
     def security_changed(self) -> None:
-        """Let quotas hold, and end the connections whose callers are no longer who they were, or may not read on.
+        """Apply changed quotas, and close connections whose identity or permission to read is no longer valid.
 
-        Of callers of a gateway only their subscriptions end.
+        For a gateway's callers only their subscriptions end.
         """
         self.broker.accounts.refresh()
         for connection in list(self.connections):
             session = connection.session
             if session is None:
                 continue
-            over = why_over(self.broker, session)
+            over = end_reason(self.broker, session)
             if over:
                 connection.abort(ProtocolError(pb.UNAUTHENTICATED, over))
                 continue
@@ -262,7 +262,7 @@ class Server:
                 connection.abort(error)
 
     def dispatch(self, request: Request) -> None:
-        """Start work on a request."""
+        """Start processing a request."""
         kind = request.envelope.WhichOneof("kind") or "unknown"
         try:
             handler = self._handler(kind, request)
@@ -279,11 +279,11 @@ class Server:
             work = handler(self.broker, request)
         except ProtocolError as error:
             if kind in _UNANSWERED and request.connection.greeted:
-                request.drop()  # an error without a number would say that the connection ends
+                request.drop()  # an error without a correlation id would mean that the connection ends
             else:
                 request.fail(error)
             return
-        except Exception as error:  # noqa: BLE001 - a bug in a handler must not take the connection down
+        except Exception as error:  # noqa: BLE001 - a bug in a handler must not end the connection
             self._broken(request, error)
             return
         if work is not None:
@@ -292,31 +292,31 @@ class Server:
             task.add_done_callback(partial(self._worked, work, request))
 
     def _worked(self, work: Coroutine[Any, Any, None], request: Request, task: asyncio.Task[None]) -> None:
-        """Note that a request's task has ended, perhaps before it began: the node stopped first."""
+        """Answer a request whose task ended early, possibly before it began, because the node is stopping."""
         self._working.discard(task)
         has_begun = inspect.getcoroutinestate(work) != inspect.CORO_CREATED
         work.close()
         if not request.answered:
-            why = "the node stopped before this was answered"
+            why = "the node is stopping and has not completed this request"
             if has_begun:
                 request.fail(ProtocolError(pb.TIMED_OUT, f"{why}; the outcome is unknown"))
             else:
-                request.fail(ProtocolError(pb.SHUTTING_DOWN, f"{why}; send to another or again later"))
+                request.fail(ProtocolError(pb.SHUTTING_DOWN, f"{why}; retry at another node"))
 
     def _handler(self, kind: str, request: Request) -> Handler:
         if kind in NODES_ONLY and request.connection.peer_id is None:
-            raise ProtocolError(pb.FORBIDDEN, f"{kind} is taken from nodes of the cluster only")
+            raise ProtocolError(pb.FORBIDDEN, f"{kind} is accepted only from nodes of the cluster")
         handler = HANDLERS.get(kind)
         if handler is None:
             if kind in ONE_WAY_KINDS:
-                raise ProtocolError(pb.INVALID_REQUEST, f"{kind} has no answer: its correlation id is 0")
+                raise ProtocolError(pb.INVALID_REQUEST, f"{kind} has no answer; its correlation id must be 0")
             raise ProtocolError(pb.UNKNOWN_KIND, _unknown_kind(kind, request))
         if not request.connection.greeted and kind not in _GREETINGS:
-            raise ProtocolError(pb.HELLO_REQUIRED, "a connection begins with HELLO: send it first")
+            raise ProtocolError(pb.HELLO_REQUIRED, "HELLO must be the first request of a connection")
         if self.broker.life.starting and kind not in _WHILE_STARTING:
-            raise ProtocolError(pb.EPOCH_CHANGING, "the node is starting; send to another or again later")
+            raise ProtocolError(pb.EPOCH_CHANGING, "the node is starting; retry, or use another node")
         if self.broker.life.stopping:
-            raise ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; send to another or again later")
+            raise ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; retry at another node")
         self._requests[kind].inc()
         return handler
 
@@ -324,24 +324,24 @@ class Server:
         try:
             await work
         except ProtocolError as error:
-            request.fail(told(request, error))
+            request.fail(client_error(request, error))
         except Exception as error:  # noqa: BLE001 - as in dispatch
             self._broken(request, error)
 
     def _broken(self, request: Request, error: Exception) -> None:
-        log.error("a handler failed: %r", error, exc_info=error)
+        log.error("a request handler failed: %r", error, exc_info=error)
         if not request.answered:
-            request.fail(ProtocolError(pb.INTERNAL, "the node has a bug; its log says more"))
+            request.fail(ProtocolError(pb.INTERNAL, "internal error; see the node's log"))
 
 
 def _unknown_kind(kind: str, request: Request) -> str:
-    """Return the message of an unknown request kind: its number, and the versions of both sides."""
+    """Return the message for an unknown request kind, with its number and the versions of both sides."""
     unknown = UnknownFieldSet(request.envelope)
     numbers = [str(unknown[at].field_number) for at in range(len(unknown))]
     field = pb.Envelope.DESCRIPTOR.fields_by_name.get(kind)
     named = f"{field.number} ({kind})" if field is not None else ", ".join(numbers[:_NUMBERS_MAX]) or "that is not set"
-    client = request.connection.software or "one that has not greeted"
+    client = request.connection.software or "unknown, before HELLO"
     return (
-        f"this node takes no request of kind {named}: the node is {SOFTWARE}, protocol {PROTOCOL_VERSION}, the client "
+        f"requests of kind {named} are not supported: the node is {SOFTWARE}, protocol {PROTOCOL_VERSION}, the client "
         f"{client}; use a client of the node's version, or a newer node"
     )

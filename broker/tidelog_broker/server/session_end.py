@@ -1,7 +1,7 @@
-"""What becomes of a session when another node is the first to know that its caller is no longer who he was.
+"""Ending a session when another node has learned first that its caller's identity is no longer valid.
 
-A key that is revoked, or an account that is deleted, is news that nodes hear one after the other. The owner of what is
-asked for may have heard, and refuse a request, while the connection that it came by is open still at this node.
+Nodes learn of a revoked key or a deleted user one after the other. The owner of a partition may already refuse a
+request while the connection that it came by is still open at this node.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 
-def told(request: Request, error: ProtocolError) -> ProtocolError:
-    """Return what a client is told of an error; one that says that his identity has ended ends his session.
+def client_error(request: Request, error: ProtocolError) -> ProtocolError:
+    """Return the error to send to a client; an error that reports the end of its identity also ends its session.
 
-    He connects again then, and shows what he has by now, which may be another key: an answer would be final to him. A
-    gateway is told that its caller's ticket does not count, and asks again who that is.
+    The client then reconnects and presents its current credentials, which may be a new key; an error alone would be
+    final to it. A gateway gets TICKET_REFUSED and authenticates its caller again.
     """
     connection = request.connection
     if error.code != pb.UNAUTHENTICATED or request.session is None or connection.peer_id is not None:

@@ -1,1 +1,1 @@
-"""Connections, of clients and between nodes: everything about them that must stay bounded."""
+"""Connections of clients and between nodes, with limits on every resource that they use."""

@@ -1,16 +1,17 @@
-"""What one caller uses of this node, and how it is held to what quotas bound by time, and by number at a node.
+"""Resource use of one caller at this node, and enforcement of rate and connection quotas.
 
-A caller is a principal, or an address where nobody has a name. All its connections share an account. What comes in is
-counted in it when a frame's lengths are known, what goes out when it is sent; what is more than a rate allows
-is a debt. Nothing is refused for it:
+A caller is a principal, or a client address if clients are not authenticated. All its connections share an account.
+Incoming bytes are counted when a frame's lengths are known, outgoing bytes when they are sent; bytes beyond a rate are
+a debt. A debt refuses nothing:
 
-- Who sends while there is a debt, or connects, is not read from until it is paid. A client that keeps to what answers
-  tell it (`Envelope.throttle_ms`) does not, so whatever else it asks on that connection is not held up.
-- Subscriptions are sent nothing more, and fetches read nothing, until what was sent before is paid for.
-- With more bytes of requests being worked on than is allowed, who sent last is not read from until there are less. That
-  is bounded for everybody (`caller_in_flight_bytes`), so it is two additions on the connection's own way.
+- A connection that sends during a debt, or is opened, is not read until the debt is paid. A client that waits as the
+  answers ask (`Envelope.throttle_ms`) sends nothing meanwhile, so its other requests on that connection are not held
+  up.
+- Subscriptions send nothing more, and fetches read nothing, until the bytes that were sent before are paid for.
+- If more request bytes are in progress than allowed, the connection that sent last is not read until there are fewer.
+  This limit holds for every caller (`caller_in_flight_bytes`), so it costs only two additions per request.
 
-An account without rates is never asked about them: its connections have no meter.
+An account without rates is never consulted for them: its connections have no meter.
 """
 
 from __future__ import annotations
@@ -23,34 +24,34 @@ from typing import Final, Protocol
 
 from tidelog_broker.core.security.quotas import Limits
 from tidelog_broker.core.token_bucket import TokenBucket
-from tidelog_broker.wire.gate import NEVER, Gate, Waiter
-from tidelog_broker.wire.rounds import Turn
+from tidelog_broker.wire.read_turns import ReadTurn
+from tidelog_broker.wire.throttle_queue import NEVER, ThrottleQueue, Waiter
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 READ_WAIT_S: Final = 5.0
-"""A fetch that may not read for so long is answered with nothing: its client would give up and ask once more."""
+"""Longest delay of a throttled fetch; then it is answered without records, before its client gives up and retries."""
 READ_WAIT_LEAST_S: Final = 1.2
-"""So long it may be kept whatever it asked for: who hears nothing for 1.5 s more takes the node for gone."""
+"""Delay that is always allowed: a client takes a node for dead after 1.5 s of silence beyond its own wait."""
 _READ_LOOK_S: Final = 0.1
 WORK_US_MAX: Final = 1_000_000
-"""While a caller's requests that are being worked on cost so much of the event loop, nothing more is read from it."""
+"""While a caller's unanswered requests cost this much event-loop time, nothing more is read from its connections."""
 CONNECTIONS_RETRY_MS: Final = 1_000
 
 
 class Client(Waiter, Protocol):
-    """A connection, as it is seen from here."""
+    """The interface of a connection."""
 
     account: Account | None
-    """Where its bytes in flight are counted; None before HELLO, and when it is gone."""
+    """The account that counts its bytes in flight; None before HELLO and after it is closed."""
     meter: Account | None
-    """The same, of what is bounded by time; None where nothing is."""
+    """The same account if it has rate quotas; None otherwise."""
     work_us: int
     """Event-loop time of its unanswered requests, in microseconds."""
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes of its requests that came and are not answered."""
+        """Bytes of its received and unanswered requests."""
         ...
 
     @property
@@ -59,13 +60,13 @@ class Client(Waiter, Protocol):
         ...
 
     def hold(self) -> None:
-        """Be read from no more behind the request that is being taken, until `read_on`."""
+        """Stop reading after the current request, until `read_on`."""
 
     def read_on(self) -> None:
-        """Be read from again."""
+        """Resume reading."""
 
     def has_room_again(self) -> None:
-        """Send on."""
+        """Resume sending."""
 
 
 class Account:
@@ -73,10 +74,10 @@ class Account:
 
     Args:
         name: `ann`, or `address:10.0.0.1/32`.
-        limits_of: returns what quotas allow it by now.
-        now_s: a clock that only runs forwards, in seconds.
-        in_flight_bytes: what may be worked on at once where no quota says.
-        count: told for how many seconds something has waited.
+        limits_of: returns the caller's current quotas.
+        now_s: a monotonic clock, in seconds.
+        in_flight_bytes: limit of bytes in progress if no quota sets it.
+        count: called with the seconds that something was throttled.
     """
 
     def __init__(
@@ -93,20 +94,20 @@ class Account:
         self.clients: dict[Client, bool] = {}
         """Its connections, and whether their requests count here."""
         self.in_flight_bytes = 0
-        """Of requests that came and are not answered; its connections count it."""
+        """Bytes of received and unanswered requests; its connections update it."""
         self.in_flight_bytes_max = in_flight_bytes
         self.work_us = 0
         """Event-loop time of those requests, in microseconds."""
         self.holds = False
-        """Whether any of its connections waits to be read from."""
+        """Whether any of its connections is waiting to be read."""
         self.throttled_s = 0.0
-        """For how long its connections and fetches have waited, all together."""
-        self.turn = Turn()
-        """Of all its connections together; see `rounds`."""
+        """Total time that its connections and fetches were throttled."""
+        self.turn = ReadTurn()
+        """The turn of all its connections together; see `read_turns`."""
         self.reading = asyncio.Lock()
         """Held by the one fetch of this account that reads."""
         self.users = 0
-        """Requests and subscriptions of it that came over connections of gateways."""
+        """Its requests and subscriptions over connections of gateways."""
         self._refused_until_s = 0.0
         self._limits_of = limits_of
         self._now_s = now_s
@@ -115,14 +116,14 @@ class Account:
         self._produce: TokenBucket | None = None
         self._consume: TokenBucket | None = None
         self._requests: TokenBucket | None = None
-        self._incoming: Gate[Client] = Gate(self._incoming_wait_s, self._read_on)
-        self._outgoing: Gate[Client] = Gate(self._consume_debt_s, self._send_on)
+        self._incoming: ThrottleQueue[Client] = ThrottleQueue(self._incoming_wait_s, self._read_on)
+        self._outgoing: ThrottleQueue[Client] = ThrottleQueue(self._consume_debt_s, self._send_on)
         self.refresh()
 
-    # --- what holds --------------------------------------------------------------------------------------
+    # --- limits ------------------------------------------------------------------------------------------
 
     def refresh(self, limits: Limits | None = None) -> None:
-        """Let other limits hold, those of the quotas unless told: they have changed. What is owed stays owed."""
+        """Apply the given limits, by default the current quotas, after a change. Debts are kept."""
         self.limits, now_s = self._limits_of() if limits is None else limits, self._now_s()
         self._produce = _changed(self._produce, self.limits.produce_bytes, now_s)
         self._consume = _changed(self._consume, self.limits.consume_bytes, now_s)
@@ -139,24 +140,24 @@ class Account:
                 gate.open()
 
     def release(self) -> None:
-        """Bound nothing any more."""
+        """Lift all limits."""
         self._default_bytes = math.inf
         self.refresh(Limits())
 
     @property
     def is_bound(self) -> bool:
-        """Whether any quota bounds it."""
+        """Whether any quota limits this account."""
         return self.limits != Limits()
 
     @property
     def owes(self) -> bool:
-        """Whether something of what it had counts still."""
+        """Whether a debt or a partly used rate remains."""
         now_s = self._now_s()
         return any(bucket and not bucket.is_full(now_s) for bucket in (self._produce, self._consume, self._requests))
 
     @property
     def waiting(self) -> int:
-        """How many of its connections wait."""
+        """Number of its waiting connections."""
         return len(self._incoming) + len(self._outgoing)
 
     # --- connections -------------------------------------------------------------------------------------
@@ -165,14 +166,14 @@ class Account:
         """Add a connection; its requests count here if it `meters`.
 
         Raises:
-            ProtocolError: QUOTA_EXCEEDED, it would be one too many.
+            ProtocolError: QUOTA_EXCEEDED, the connection limit is reached.
         """
         bound = self.limits.connections
         if bound is not None and len(self.clients) >= bound:
             raise ProtocolError(
                 pb.QUOTA_EXCEEDED,
-                f"{self.name!r} has {len(self.clients)} connections to this node and may have {bound}: close some, or "
-                "ask for a larger quota",
+                f"{self.name!r} has {len(self.clients)} connections to this node, its limit is {bound}; close some, or "
+                "raise the quota",
                 retry_after_ms=CONNECTIONS_RETRY_MS,
             )
         self.clients[client] = meters
@@ -185,7 +186,7 @@ class Account:
                 self.hold(client)
 
     def leave(self, client: Client) -> None:
-        """Take away a connection that is gone; what it had in flight counts no more."""
+        """Remove a closed connection and its requests in flight."""
         if self.clients.pop(client):
             self.in_flight_bytes -= client.in_flight_bytes
             self.work_us -= client.work_us
@@ -194,7 +195,7 @@ class Account:
         self._outgoing.leave(client)
         self.made_room()
 
-    # --- what comes in -----------------------------------------------------------------------------------
+    # --- incoming requests -------------------------------------------------------------------------------
 
     def came(self, client: Client, size_bytes: int) -> None:
         """Count a request."""
@@ -220,33 +221,33 @@ class Account:
         self.holds = True
 
     def filled_up(self, client: Client, size_bytes: int) -> None:
-        """A request came with which too much is in flight.
+        """Hold a connection whose request exceeds the in-flight limit.
 
-        Where no quota says so, one of a connection that has nothing else in flight is no reason to wait: programs at
-        one address may not know each other.
+        Without an explicit quota, a connection with nothing else in flight is not held: programs at one address may be
+        independent of each other.
         """
         if self.limits.in_flight_bytes is not None or client.in_flight_bytes > size_bytes:
             self.hold(client)
 
     def began_work(self, client: Client, work_us: int) -> None:
-        """Count the work of a request that is about to begin; with too much of it nothing more is read."""
+        """Charge the work of a request that is about to begin; hold its connection if that is too much."""
         self.work_us += work_us
         if self.is_working:
             self.hold(client)
 
     @property
     def is_working(self) -> bool:
-        """Whether as much of its requests is being worked on as may be."""
+        """Whether the event-loop time of its unanswered requests has reached the limit."""
         return self.work_us >= WORK_US_MAX
 
     def ended_work(self, work_us: int) -> None:
-        """Count a request's work no more: it is answered."""
+        """Release the charge of an answered request's work."""
         self.work_us -= work_us
         if self.holds:
             self.made_room()
 
     def made_room(self) -> None:
-        """Let one of those that wait come: a request of this caller was answered."""
+        """Let one waiting connection continue, because a request of this caller was answered."""
         self.holds = len(self._incoming) > 0
         if self.holds and not self._is_full():
             self._incoming.look()
@@ -269,15 +270,15 @@ class Account:
         self._waited(waited_s)
         client.read_on()
 
-    # --- what comes over a connection that callers share (see `shares`) ----------------------------------
+    # --- requests over a connection that callers share (see `caller_shares`) ------------------------------------
 
     def is_filled_by(self, size_bytes: int) -> bool:
-        """Whether too much would be in flight with one more request; one that is alone always may."""
+        """Return whether one more request would exceed the in-flight limit; a single request never does."""
         in_flight = self.in_flight_bytes
         return bool(size_bytes and in_flight and in_flight + size_bytes > self.in_flight_bytes_max)
 
     def came_through(self, size_bytes: int) -> float:
-        """Count a request, unless it is early: return by how many seconds, 0 for one that is counted."""
+        """Count a request unless the caller is in debt; return the remaining seconds, 0 if the request was counted."""
         now_s = self._now_s()
         early_s = self._early_s(size_bytes, now_s)
         if early_s <= 0:
@@ -290,52 +291,52 @@ class Account:
         return early_s
 
     def begin(self, size_bytes: int) -> None:
-        """A request of it is worked on."""
+        """Count a request that begins."""
         self.users += 1
         self.in_flight_bytes += size_bytes
 
     def end(self, size_bytes: int) -> None:
-        """It is answered."""
+        """Release an answered request."""
         self.users -= 1
         self.in_flight_bytes -= size_bytes
         if self.holds and size_bytes:
             self.made_room()
 
     def share(self) -> None:
-        """Its connections are a gateway's: what they may have in flight a quota says, or each of its callers'."""
+        """Mark the account as a gateway's: its connections have only the in-flight limit of a quota, if any."""
         if self._default_bytes < math.inf:
             self._default_bytes = math.inf
             self.refresh(self.limits)
 
-    # --- what goes out -----------------------------------------------------------------------------------
+    # --- outgoing batches --------------------------------------------------------------------------------
 
     def may_send(self, client: Client) -> bool:
-        """Whether batches may be sent on a connection now; if not, it `has_room_again` when they may."""
+        """Return whether batches may be sent on a connection now; if not, `has_room_again` is called when they may."""
         if self._consume is None or self._consume_debt_s() <= 0:
             return True
         self._outgoing.wait(client)
         return False
 
     def sent(self, size_bytes: int) -> None:
-        """Count batches that were sent."""
+        """Count sent batches."""
         if self._consume is not None:
             self._consume.take(size_bytes, self._now_s())
 
     def read_bytes_max(self, bytes_max: int) -> int:
-        """Return how much a fetch should read that may have so much: what is paid for within a second."""
+        """Limit the bytes that a fetch reads to what its rate pays for within a second."""
         bound = self.limits.consume_bytes
         return bytes_max if bound is None else min(bytes_max, bound)
 
     @contextlib.asynccontextmanager
     async def turn_to_read(self, client: Client, until: float) -> AsyncIterator[bool]:
-        """Let a fetch read once what was sent before is paid for, one at a time.
+        """Let one fetch at a time read, after the bytes that were sent before are paid for.
 
         Args:
-            client: who asks.
-            until: the loop time until which it may be kept; never for more than `READ_WAIT_S`.
+            client: the connection of the fetch.
+            until: loop time until which the fetch may be delayed; `READ_WAIT_S` at most.
 
-        Returns:
-            Whether it may read; else it is answered with nothing.
+        Yields:
+            Whether the fetch may read; if not, it is answered without records.
         """
         if self._consume is None:
             yield True
@@ -362,10 +363,10 @@ class Account:
         self._waited(waited_s)
         client.has_room_again()
 
-    # --- what is told ------------------------------------------------------------------------------------
+    # --- throttle times in answers -----------------------------------------------------------------------
 
     def throttle_ms(self, kind: str) -> int:
-        """Return for how long nothing more is taken of what a kind of request asks for, in milliseconds."""
+        """Return for how many milliseconds requests of a kind are throttled."""
         now_s = self._now_s()
         debt_s = _debt_s(self._requests, now_s)
         if kind in {"publish", "hello"}:

@@ -1,8 +1,8 @@
-"""The callers of this node: an account for each principal, and for each address.
+"""Accounts of this node's callers: one for each principal and one for each client address.
 
-A connection belongs to its principal's account, or to its address's where nobody has a name; where clients have names,
-addresses have accounts, too, in which only the number of connections counts. An account that owes something outlives
-its connections, so that who connects anew has not paid by that.
+A connection is metered in its principal's account, or in its address's if clients are not authenticated; with
+authentication, addresses have accounts too, which only count connections. An account with a debt outlives its
+connections, so that reconnecting does not clear the debt.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from tidelog_proto.auth.client_address import counted_address
 from tidelog_proto.errors import ProtocolError
 
 IDLE_MAX: Final = 4_096
-"""Accounts without connections that still owe something; the oldest are forgotten beyond so many."""
+"""Limit of accounts without connections that have a debt; beyond it the oldest are forgotten."""
 
 COUNTED_MAX: Final = 100
-"""Callers that are counted by name, those that waited first; all others are counted together."""
+"""Limit of callers with a metric of their own, in order of their first wait; the others share one."""
 OTHERS: Final = "(others)"
 SHARED_MAX: Final = 4_096
-"""Callers of gateways that are remembered between their requests, those that ask and read now beside them."""
+"""Limit of gateway callers that are remembered between requests, in addition to those with requests in progress."""
 LOOKED_AT: Final = 4
-"""So many of them are looked at with each that becomes one, the oldest first."""
+"""Number of remembered accounts that are checked for removal whenever one is added, oldest first."""
 
 _Key = tuple[str, str]
 
 
 class Accounts:
-    """Of one node.
+    """All accounts of one node.
 
     Args:
-        quotas: those of the cluster.
-        now_s: a clock that only runs forwards, in seconds.
-        in_flight_bytes: of requests of one caller that are worked on at once, where no quota says.
-        count: told who has waited, and for how many seconds; of very many callers they are `OTHERS`.
+        quotas: the cluster's quotas.
+        now_s: a monotonic clock, in seconds.
+        in_flight_bytes: limit of a caller's request bytes in progress if no quota sets it.
+        count: called with the caller's name, or `OTHERS`, and the seconds that it was throttled.
     """
 
     def __init__(
@@ -59,27 +59,27 @@ class Accounts:
         self._by_key: dict[_Key, Account] = {}
         self._of_client: dict[Client, list[_Key]] = {}
         self._idle: dict[_Key, None] = {}
-        """Of these, those without connections, which have had something lately."""
+        """Accounts without connections that were used recently."""
         self._shared: dict[_Key, None] = {}
-        """Of these, callers of gateways, who came last at the end."""
+        """Accounts of gateway callers, the most recently used at the end."""
         self._roles: dict[str, set[str]] = {}
-        """Of each principal that has an account, those of all that it has shown."""
+        """The roles that each principal with an account has presented."""
         self._changes = quotas.changes
         self._is_released = False
 
     def __iter__(self) -> Iterator[Account]:
-        """Yield all of them."""
+        """Yield all accounts."""
         yield from list(self._by_key.values())
 
     def of(self, kind: str, name: str) -> Account | None:
-        """Return the account of a "principal" or an "address"; None where it has neither connections nor debts."""
+        """Return the account of a "principal" or an "address"; None if it has neither connections nor debts."""
         return self._by_key.get((kind, name))
 
     def join(self, client: Client, host: str, session: Session | None) -> Account:
-        """Count a client's connection; return the account that its requests count in.
+        """Count a client's connection; return the account that meters its requests.
 
         Raises:
-            ProtocolError: QUOTA_EXCEEDED, its principal or its address has as many connections as it may.
+            ProtocolError: QUOTA_EXCEEDED, the principal or the address has reached its connection limit.
         """
         *others, (key, account) = self._accounts_of(counted_address(host), session)
         joined: list[_Key] = []
@@ -98,7 +98,7 @@ class Accounts:
         return account
 
     def _accounts_of(self, address: str, session: Session | None) -> list[tuple[_Key, Account]]:
-        """Return the accounts that a connection counts in; the last one is that of its requests."""
+        """Return the accounts that count a connection; the last one meters its requests."""
         found: list[tuple[_Key, Account]] = []
         if session is None or not self._quotas.is_admin(session.principal):
             limits_of = partial(self._quotas.of_address, address)
@@ -119,7 +119,7 @@ class Accounts:
         return key, account
 
     def of_caller(self, session: Session) -> Account:
-        """Return the account of somebody for whom a gateway asks; it is that of his own connections, too."""
+        """Return the account of a caller that a gateway acts for; it is also that of the caller's own connections."""
         key, account = self._of_principal(session)
         self._shared.pop(key, None)
         self._shared[key] = None
@@ -133,18 +133,18 @@ class Accounts:
         return account
 
     def leave(self, client: Client) -> None:
-        """A connection is gone."""
+        """Remove a closed connection."""
         self._leave(client, self._of_client.pop(client, []))
 
     def refresh(self) -> None:
-        """Find out what is allowed now, if quotas have changed."""
+        """Apply changed quotas to all accounts."""
         if self._changes != self._quotas.changes and not self._is_released:
             self._changes = self._quotas.changes
             for account in self:
                 account.refresh()
 
     def release(self) -> None:
-        """Bound nobody any more: the node stops, and nobody is to wait for what will not come."""
+        """Lift all limits: the node is stopping, and no client should wait for it."""
         self._is_released = True
         for account in self:
             account.release()
@@ -176,7 +176,7 @@ class Accounts:
                 self._rest(key, account)
 
     def _rest(self, key: _Key, account: Account) -> None:
-        """Keep an account that nobody uses for as long as it owes something, within bounds."""
+        """Keep an unused account while it has a debt, within `IDLE_MAX`."""
         self._idle[key] = None
         for idle in list(islice(self._idle, LOOKED_AT)):
             if len(self._idle) > IDLE_MAX or not self._by_key[idle].owes:

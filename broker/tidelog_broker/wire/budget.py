@@ -1,8 +1,8 @@
-"""Bytes in flight: a bound that is checked before memory is taken.
+"""A budget of bytes in flight that is checked before memory is allocated.
 
-What counts is a request's attachment, and its envelope where that is large: an envelope may be 1 MiB, and a request
-that waits keeps it. What smaller ones take is bounded by the number of requests, and such a request without an
-attachment (for metadata, a position) is always let in: it is the way out of being full.
+A request counts with its attachment, and with its envelope if that is large: an envelope has up to 1 MiB, and a waiting
+request holds it. Smaller envelopes are bounded by the number of requests. A request with a small envelope and no
+attachment (for metadata or positions) is always admitted, because such requests can end an overload.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import KIB
 
 SMALL_ENVELOPE_BYTES: Final = 4 * KIB
-"""An envelope that is no larger is not counted."""
+"""Envelopes up to this size are not counted."""
 OVERLOADED_RETRY_MS: Final = 50
 
 
 def overloaded() -> ProtocolError:
-    """Return what somebody is told whose request finds no room."""
+    """Return the error of a request that does not fit the node's budget."""
     return ProtocolError(
         pb.OVERLOADED,
-        "the node works on all the requests that it may; send again",
+        "the node's budget of requests in flight is exhausted; retry",
         retry_after_ms=OVERLOADED_RETRY_MS,
     )
 
 
 class Budget:
-    """A count of bytes with a limit; a node has one for its clients and one for the other nodes."""
+    """A count of bytes with a limit; a node has one for its clients and one for other nodes."""
 
     __slots__ = ("bytes_max", "in_flight_bytes")
 
@@ -38,11 +38,11 @@ class Budget:
         self.in_flight_bytes = 0
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether `size_bytes` more fit. A single request always fits an empty budget."""
+        """Return whether `size_bytes` more fit. A single request always fits an empty budget."""
         return self.in_flight_bytes == 0 or self.in_flight_bytes + size_bytes <= self.bytes_max
 
     def admit(self, size_bytes: int) -> bool:
-        """Count bytes in if they fit; a zero-byte request is always admitted."""
+        """Count bytes if they fit; a request of zero bytes is always admitted."""
         before = self.in_flight_bytes
         if before and size_bytes and before + size_bytes > self.bytes_max:
             return False
@@ -50,10 +50,10 @@ class Budget:
         return True
 
     def take(self, size_bytes: int) -> None:
-        """Count bytes in."""
+        """Count bytes without checking the limit."""
         self.in_flight_bytes += size_bytes
 
     def give_back(self, size_bytes: int) -> None:
-        """Count bytes out again."""
+        """Release counted bytes."""
         self.in_flight_bytes -= size_bytes
-        assert self.in_flight_bytes >= 0, "more was given back than was taken"
+        assert self.in_flight_bytes >= 0, "released more bytes than were counted"

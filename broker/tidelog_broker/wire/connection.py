@@ -1,21 +1,20 @@
-"""One client connection: frames in, dispatch, replies out, and everything about it that must stay bounded.
+"""One client connection: frames in, dispatch, replies out, with a limit on every resource that it uses.
 
-- Requests in flight, in number and in bytes: past the connection's bounds the node stops reading from it.
-  Past the *node's* bound a request with an attachment is declined before its memory is taken, and one with a large
-  envelope before it can wait with it, with a retriable OVERLOADED. Clients that announce much and do not go on
-  sending give way then (`arriving`).
-- Replies not yet read: past the bound nothing more is read from the client or pushed to it, and a client that takes
-  nothing at all for `write_stall_ms` is cut off; what waits for all clients together is bounded, too (`outgoing`).
-- A caller that has sent much waits for its next turn, so that those that send little do not wait (`rounds`).
-- What a quota bounds is counted in the account of who the client is; that may have the connection wait (`account`).
-- A connection says HELLO first, within `hello_timeout_ms` and in a small frame.
+- Requests in flight, in number and in bytes: at the connection's limits the node stops reading from it. At the *node's*
+  limit a request with an attachment is declined before memory is allocated, and one with a large envelope before it is
+  queued, with a retriable OVERLOADED. Clients that announce large frames and stop sending are closed then.
+- Unsent replies: at the limit nothing more is read from the client or pushed to it, and a client that takes nothing
+  for `write_stall_ms` is closed; the unsent bytes of all clients together are limited too (`send_budget`).
+- Read turns: a caller that has sent much waits for its next turn, so that other callers do not wait (`read_turns`).
+- Quotas: usage is counted in the client's account, which may pause the connection (`account`).
+- HELLO has to be the first request, within `hello_timeout_ms` and in a small frame.
 
-Another node proves who it is instead (`server/handlers/peers.py`), and is then treated otherwise: what it sends one-way
-goes to its inbox, and a request that finds no room is declined. Its connection is read whatever is in flight: behind
-what is full here there may come the acknowledgements that would empty it.
+A connection of another node authenticates instead (`server/handlers/peers.py`) and is treated differently: its one-way
+messages go to an inbox, and a request that finds no room is declined. It is always read, because the acknowledgements
+that would end an overload may be next on it.
 
-A frame that breaks the shape of the stream gets an error with correlation id 0, then the connection closes:
-nothing after it can be trusted. A request that is merely wrong gets its error and the connection goes on.
+A malformed stream is answered by an error with correlation id 0, and the connection closes, because nothing after that
+point can be parsed reliably. An invalid request gets its error, and the connection stays open.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ from tidelog_broker.core.security.login import Login
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.wire.account import Account
 from tidelog_broker.wire.budget import SMALL_ENVELOPE_BYTES, overloaded
-from tidelog_broker.wire.coming import Coming
+from tidelog_broker.wire.caller_shares import CallerShares
 from tidelog_broker.wire.connection_host import ConnectionHost
+from tidelog_broker.wire.frame_admission import FrameAdmission
 from tidelog_broker.wire.inbox import Inbox
-from tidelog_broker.wire.outgoing import Backlog
-from tidelog_broker.wire.pushing import Pushing
+from tidelog_broker.wire.read_turns import ENVELOPE_WEIGHT, REQUEST_BYTES, ReadTurn
 from tidelog_broker.wire.request_work import Rest, end_work
-from tidelog_broker.wire.rounds import ENVELOPE_WEIGHT, REQUEST_BYTES, Turn
-from tidelog_broker.wire.shares import Shares
+from tidelog_broker.wire.send_budget import SendBacklog
 from tidelog_broker.wire.sockets import sends_no_more, tune
 from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
+from tidelog_broker.wire.subscription_pump import SubscriptionPump
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import FORWARDED_IN_FLIGHT_MAX, FRAME_BYTES_MAX_BEFORE_HELLO
@@ -53,12 +52,12 @@ from tidelog_proto.wire.gathered_write import JOIN_BYTES_MAX, write_parts
 log = logging.getLogger(__name__)
 
 SESSION_S_MAX: Final = 30 * 24 * 3600.0
-"""After so long even a connection whose credentials last longer begins anew: timers of years are none."""
+"""Longest session, also with credentials that last longer: asyncio timers cannot span years."""
 _NOTHING: Final = memoryview(b"")
 
 
 class Request:
-    """One request being worked on. It is answered exactly once; answering gives its bytes back."""
+    """A request in progress. It is answered exactly once, which releases its bytes."""
 
     __slots__ = ("account", "answered", "attachment", "connection", "end_span", "envelope", "on_answer", "session",
                  "size_bytes", "work_of", "work_us")  # fmt: skip
@@ -68,34 +67,35 @@ class Request:
         self.size_bytes = size_bytes
         """Its share of the budgets."""
         self.work_us = 0
-        """Its event-loop time in microseconds, while that is counted; see `request_work`."""
+        """Charged event-loop time in microseconds; see `request_work`."""
         self.work_of: Account | None = None
         self.envelope = frame.envelope
         self.attachment = frame.attachment
         self.session: Session | None = None
-        """What its caller may do, once that is known; None where everybody may do everything."""
+        """The session of its caller, once known; None if clients are not authenticated."""
         self.account: Account | None = None
-        """That of the caller for whom a gateway asks, until it is answered; None where the connection's counts."""
+        """The account of a gateway's caller while the request is unanswered; else None."""
         self.answered = False
-        self.end_span: Callable[[pb.Envelope], None] | None = None  # where the request has a span
-        self.on_answer: Callable[[pb.Envelope], None] | None = None  # told of the answer as it is sent
+        self.end_span: Callable[[pb.Envelope], None] | None = None  # set if the request has a trace span
+        self.on_answer: Callable[[pb.Envelope], None] | None = None  # called with the answer when it is sent
 
     @property
     def is_of_node(self) -> bool:
-        """Whether another node asks for itself, and not for a caller of its own.
+        """Whether another node sent the request for itself, not for one of its callers.
 
-        Where nobody has a name (`auth = none`) it may be for a caller all the same.
+        With `auth = none` requests have no caller, so a forwarded client request is indistinguishable from the node's
+        own.
         """
         return self.connection.peer_id is not None and not self.envelope.HasField("caller")
 
     @property
     def payer(self) -> object:
-        """By whom turns are shared: the caller's account, or the connection where callers have none."""
+        """Key for sharing turns: the caller's account, or the connection if it has none."""
         return self.account or self.connection.account or self.connection
 
     def reply(self, envelope: pb.Envelope, attachments: list[memoryview] | None = None) -> None:
         """Send the answer, with the request's correlation id."""
-        assert not self.answered, "a request is answered once"
+        assert not self.answered, "a request must be answered exactly once"
         self.answered = True
         if self.on_answer is not None:
             self.on_answer(envelope)
@@ -105,7 +105,7 @@ class Request:
         self.connection.finish(self, envelope, attachments or ())
 
     def drop(self) -> None:
-        """Be done with a request that has no answer."""
+        """Release a request that needs no answer."""
         assert not self.answered
         self.answered = True
         self.connection.release(self)
@@ -116,47 +116,47 @@ class Request:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The shell of a connection. The server makes one per accepted socket."""
+    """A connection of a client or a node. The server makes one per accepted socket."""
 
-    shares: Shares | None = None
-    """Set when a gateway has asked on it for one of its callers."""
+    shares: CallerShares | None = None
+    """Set once a gateway has sent a request for one of its callers."""
 
     def __init__(self, server: ConnectionHost) -> None:
         self.server = server
         self.greeted = False
         self.greeting = False
-        """Whether who the client is is being looked at."""
+        """Whether HELLO is being processed."""
         self.client_id = self.software = ""
         self.login: Login | None = None
-        """Set while a client is to prove that it knows a password."""
+        """Set while a password exchange is in progress."""
         self.session: Session | None = None
-        """Who the client is, where it has to say so."""
+        """The authenticated client; None if clients are not authenticated."""
         self.account: Account | None = None
-        """Who the client is to quotas, once it has said HELLO; it sets this, and what follows."""
+        """The account for quotas, set by the account itself after HELLO, as are the next attributes."""
         self.meter: Account | None = None
-        """The same, if a quota bounds anything by time."""
+        """The same account if it has rate quotas."""
         self._held = False
-        """Whether its account has it wait."""
-        self._own_turn = Turn()
-        """While it has no account; see `rounds`."""
+        """Whether its account has paused it."""
+        self._own_turn = ReadTurn()
+        """Read turn while it has no account; see `read_turns`."""
         self._awaits_turn = self._has_begun = False
-        """Whether it waits for its caller's turn; whether a frame has begun with what is being taken."""
+        """Whether it waits for its caller's turn; whether a frame has begun in the data that is being parsed."""
         self._received: Iterator[Frame] | None = None
-        """What was received and is taken when it goes on."""
-        self.rest = Rest()  # of the request that was taken last; no later request is taken before it is done
+        """Frames of received data that are parsed when the connection continues."""
+        self.rest = Rest()  # of the last request; the next request is not dispatched before it is done
         self._session_timer: asyncio.TimerHandle | None = None
         self.challenge: Challenge | None = None
-        """Set while another node is to prove who it says it is."""
+        """Set while another node has to prove its identity."""
         self.inbox: Inbox | None = None
-        """Set when it has."""
-        self.backlog = Backlog(server.outgoing, self)
-        """What waits to be sent to it."""
+        """Set once another node has proven its identity."""
+        self.backlog = SendBacklog(server.send_budget, self)
+        """Bytes that are waiting to be sent."""
         self._stall_watch: StallWatch | None = None
-        self.pumps: dict[int, Pushing] = {}
+        self.pumps: dict[int, SubscriptionPump] = {}
         self.followed = 0
-        """Partitions that they follow."""
+        """Partitions that its subscriptions follow."""
         self.closed_listeners: set[Callable[[], None]] = set()
-        """Called when the client is gone, for work that would otherwise wait for it."""
+        """Called when the connection is lost, to end work that would wait for the client."""
         self.reading = asyncio.Lock()
         """Held by the one fetch of this connection that reads."""
         self._transport: asyncio.Transport | None = None
@@ -170,7 +170,7 @@ class Connection(asyncio.BufferedProtocol):
         """Event-loop time of its unanswered requests, in microseconds."""
         self._requests = 0
         self._requests_max = server.settings.requests_in_flight
-        self._coming = Coming(server.budget, server.arriving, self._arrived_bytes, self._sends_too_slowly)
+        self._admission = FrameAdmission(server.budget, server.slow_senders, self._arrived_bytes, self._close_slow)
         self._has_room = asyncio.Event()
         self._keeps_up = self._reading = True
         self._hello_timer: asyncio.TimerHandle | None = None
@@ -178,15 +178,15 @@ class Connection(asyncio.BufferedProtocol):
     # --- transport callbacks ---------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register, or refuse when the node has all the connections it takes."""
+        """Register the connection; the server closes one if the limit is exceeded."""
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=self.server.outgoing.connection_bytes_max)
+        self._transport.set_write_buffer_limits(high=self.server.send_budget.connection_bytes_max)
         loop = asyncio.get_running_loop()
         self._hello_timer = loop.call_later(self.server.settings.hello_timeout_ms / 1000, self._hello_is_late)
         self.server.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget everything of this connection; work in flight goes on, its answers go nowhere."""
+        """Release all state of the connection; requests in progress continue, their answers are discarded."""
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         if self._session_timer is not None:
@@ -210,13 +210,13 @@ class Connection(asyncio.BufferedProtocol):
             log.debug("connection of %r lost: %s", self.client_id, exc)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the base class's signature
-        """Give the transport the memory for the next bytes."""
+        """Return the memory for the next bytes."""
         return self._receiver.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take received bytes and dispatch the requests that are whole, until it is held or had its turn.
+        """Parse received bytes and dispatch complete requests, until the connection is held or its turn is over.
 
-        Those behind are taken when it goes on: then there are 0 bytes more.
+        The remaining frames are processed when it continues, by a call with 0 bytes.
         """
         frames, self._received, self._has_begun = self._received, None, False
         if frames is None:
@@ -227,14 +227,14 @@ class Connection(asyncio.BufferedProtocol):
             frames = self._receiver.received(nbytes)
         if nbytes:
             self._idle_poll.came()
-        if self._turn.is_over and not self._receiver.is_amid:  # what has begun to come is let in
+        if self._turn.is_over and not self._receiver.is_amid:  # a frame that has begun is received to its end
             self._await_turn(frames)
             return
         try:
             for frame in frames:
                 is_long = self.inbox is None and self._receiver.envelope_bytes > SMALL_ENVELOPE_BYTES
                 if is_long and not self._has_begun and self._turn.is_over:
-                    # It is here, but its work is long: of all connections that have one, the next turn takes one.
+                    # Complete, but expensive: each turn processes one such request over all connections of the caller.
                     self._await_turn(chain((frame,), frames))
                     return
                 self._take(frame)
@@ -251,8 +251,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if nbytes:
             self._idle_poll.waits(nbytes)
-        if self._coming.size_bytes is not None and self.inbox is None:
-            self._coming.watch()
+        if self._admission.size_bytes is not None and self.inbox is None:
+            self._admission.watch()
         if self._held or self._requests >= self._requests_max or self._in_flight_bytes >= self._in_flight_bytes_max:
             self._balance_reading()
 
@@ -262,114 +262,115 @@ class Connection(asyncio.BufferedProtocol):
         if self.inbox is not None and frame.envelope.correlation_id == 0:
             self.inbox.take(frame)
         else:
-            self.server.dispatch(Request(self, frame, self._coming.whole()))
+            self.server.dispatch(Request(self, frame, self._admission.whole()))
 
     def pause_writing(self) -> None:
-        """The client does not keep up with its answers. Not each release of asyncio tells of that: see `outgoing`."""
+        """Reduce reading: the client is slow to read. Not every asyncio release calls this; see `send_budget`."""
         self.backlog.look()
 
     def resume_writing(self) -> None:
-        """The client has read: go on."""
+        """Resume sending: the client has read."""
         self.backlog.look()
         if self.backlog.has_room():
             self.has_room_again()
 
-    # --- what waits to be sent -------------------------------------------------------------------------
+    # --- unsent bytes ----------------------------------------------------------------------------------
 
     def unsent(self) -> int:
-        """Return the size of the transport's buffer in bytes; 0 when the connection is gone."""
+        """Return the size of the transport's buffer in bytes; 0 when the connection is lost."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def changed(self) -> None:
-        """More or less waits than before: read nothing from a client that does not keep up with its answers."""
-        mark_bytes = self.server.outgoing.connection_bytes_max
+        """Stop reading from a client that does not read its answers; resume when it has caught up."""
+        mark_bytes = self.server.send_budget.connection_bytes_max
         keeps_up = self.backlog.unsent_bytes <= (mark_bytes if self._keeps_up else mark_bytes // 4)
         if keeps_up != self._keeps_up:
             self._keeps_up = keeps_up
             self._balance_reading()
 
     def has_room_again(self) -> None:
-        """Send on what waited for room."""
+        """Resume subscriptions that wait for room."""
         self._has_room.set()
         for pump in list(self.pumps.values()):
             pump.pump()
 
     def hold(self) -> None:
-        """Take nothing behind the request that is being taken: the account has a debt."""
+        """Process nothing after the current request: the account has a debt."""
         self._held = True
         self._balance_reading()
 
     def read_on(self) -> None:
-        """Go on: the account has no debt any more."""
+        """Continue: the account's debt is paid."""
         self._held = False
         self._go_on()
 
     @property
-    def _turn(self) -> Turn:
+    def _turn(self) -> ReadTurn:
         return self._own_turn if self.account is None else self.account.turn
 
     def took(self, size_bytes: int) -> None:
-        """Count what was taken of it in its caller's turn of reading, weighed."""
-        self.server.rounds.took(self._turn, size_bytes)
+        """Count weighted bytes in its caller's read turn."""
+        self.server.read_turns.took(self._turn, size_bytes)
 
     def _await_turn(self, frames: Iterator[Frame]) -> None:
-        """Read nothing for a moment, nor take what was received: what others have sent is taken first."""
+        """Pause reading and keep the parsed frames until the caller's next turn."""
         self._received = frames
         self._awaits_turn = True
-        self.server.rounds.wait(self._turn, self)
+        self.server.read_turns.wait(self._turn, self)
         self._balance_reading()
 
     def take_turn(self) -> None:
-        """Go on: those that have sent less have had their turn."""
-        if not self.rest.is_done(self._turn):  # also while it is held: what is begun is answered
-            self.server.rounds.wait(self._turn, self)
+        """Continue in a new turn."""
+        if not self.rest.is_done(self._turn):  # also while it is held: a request that has begun is answered
+            self.server.read_turns.wait(self._turn, self)
             return
         self._awaits_turn = False
         self._go_on()
 
     def _go_on(self) -> None:
-        if self._held or self._awaits_turn:  # it is called again when neither holds any more
+        if self._held or self._awaits_turn:  # called again when neither applies
             return
         if self._received is not None:
             self.buffer_updated(0)
         self._balance_reading()
 
     def end_if_gone(self) -> None:
-        """Close, if the client has closed its side while nothing is read from it."""
+        """Close if the client has closed its side while reading is paused."""
         if self._transport is not None and sends_no_more(self._transport.get_extra_info("socket")):
             self.cut_off()
 
-    def take_too_little(self, stalled_s: float) -> None:
-        """Cut the client off: it has taken nothing for so long, and something waits for it."""
+    def close_stalled(self, stalled_s: float) -> None:
+        """Close the connection: the client has read nothing for too long."""
         if self._transport is not None:
-            log.info("client %r has read nothing for %.1f s: cut off", self.client_id, stalled_s)
+            log.info("closing client %r: it has read nothing for %.1f s", self.client_id, stalled_s)
             self.server.metrics.stalled.inc()
             self._transport.abort()
 
-    # --- what is coming --------------------------------------------------------------------------------
+    # --- incoming frames -------------------------------------------------------------------------------
 
     def _arrived_bytes(self) -> int:
         return self._receiver.arrived_bytes
 
-    def _sends_too_slowly(self, size_bytes: int, come_bytes: int) -> None:
-        log.info("client %r sent %d of %d bytes, others find no room: cut off", self.client_id, come_bytes, size_bytes)
+    def _close_slow(self, size_bytes: int, come_bytes: int) -> None:
+        progress = f"{come_bytes} of {size_bytes} bytes received"
+        log.info("closing slow client %r: %s, and the request budget is exhausted", self.client_id, progress)
         self.server.metrics.stalled.inc()
         self.cut_off()
         self._forget_coming()
 
     def _forget_coming(self) -> None:
-        """Give back what is counted for a frame that will never be whole."""
-        size_bytes = self._coming.forget()
+        """Release the bytes of a frame that will not be completed."""
+        size_bytes = self._admission.forget()
         if size_bytes is not None:
             self._give_back(size_bytes)
 
     def _gather(self, size_bytes: int) -> None:
-        """Count a large envelope while it comes.
+        """Count a large envelope while it arrives.
 
         Raises:
-            ProtocolError: OVERLOADED, too many of those have come without room.
+            ProtocolError: OVERLOADED, too many large envelopes exceed the budget.
         """
-        if self.inbox is None and not self._coming.gather(size_bytes):
+        if self.inbox is None and not self._admission.gather(size_bytes):
             self.server.metrics.declined.inc()
             raise overloaded()
 
@@ -377,34 +378,34 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def peer_id(self) -> str | None:
-        """The id of the node at the other end, proven; None for a client."""
+        """The id of the authenticated node at the other end; None for a client."""
         return None if self.inbox is None else self.inbox.node_id
 
     def certificate(self) -> Mapping[str, Any] | None:
-        """Return the certificate that the other end has shown, verified; None: none."""
+        """Return the verified certificate of the other end; None if it has none."""
         shown: Mapping[str, Any] | None = None
         if self._transport is not None:
             shown = self._transport.get_extra_info("peercert")
         return shown
 
     def certified(self, kind: str) -> list[str]:
-        """Return the names of a kind (see `certificate_names`) that the certificate of the other end vouches for."""
+        """Return the names of a kind (see `certificate_names`) in the certificate of the other end."""
         return names_in(self.certificate(), kind)
 
     @property
     def host(self) -> str:
-        """The address at the other end; empty when the connection is gone."""
+        """The address at the other end; empty when the connection is lost."""
         name = None if self._transport is None else self._transport.get_extra_info("peername")
         return name[0] if isinstance(name, tuple) else ""
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes of its requests that came, or are coming, and are not answered."""
+        """Bytes of its requests that are arriving or unanswered."""
         return self._in_flight_bytes
 
     @property
     def requests_in_flight(self) -> int:
-        """How many those are."""
+        """Number of its requests that are arriving or unanswered."""
         return self._requests
 
     @property
@@ -414,20 +415,20 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_writable(self) -> bool:
-        """Whether there is room for more: the client keeps up, and the node's memory allows it.
+        """Whether there is room to send: the client keeps up, and the node's budget allows it.
 
-        If not, its pumps are called when there is.
+        If not, the connection's subscriptions are resumed when there is.
         """
         return self.is_open and self.backlog.has_room()
 
     async def drained(self) -> None:
-        """Wait until there is room for more (or the client is gone)."""
+        """Wait until there is room to send, or the connection is lost."""
         while self.is_open and not self.backlog.has_room():
             self._has_room.clear()
             await self._has_room.wait()
 
     def greet(self, client_id: str, software: str, *, frame_bytes_max: int) -> None:
-        """HELLO has been said: lift the small limit."""
+        """Complete HELLO: store the client's names and lift the small frame limit."""
         self.greeted = True
         self.server.greeted(self)
         self.client_id, self.software = printable(client_id), printable(software)
@@ -437,17 +438,17 @@ class Connection(asyncio.BufferedProtocol):
             self._hello_timer = None
 
     def begin_session(self, session: Session, now_us: int) -> None:
-        """The client has shown who it is; the connection ends with what it has shown."""
+        """Set the authenticated session; the connection ends when its credentials expire."""
         self.session = session
         if session.expires_us:
             left_s = min((session.expires_us - now_us) / 1e6, SESSION_S_MAX)
             self._session_timer = asyncio.get_running_loop().call_later(left_s, self._session_is_over)
 
     def _session_is_over(self) -> None:
-        self.abort(ProtocolError(pb.CREDENTIALS_EXPIRED, "the credentials have expired: connect with newer ones"))
+        self.abort(ProtocolError(pb.CREDENTIALS_EXPIRED, "the credentials have expired; reconnect with newer ones"))
 
     def become_peer(self, inbox: Inbox, *, frame_bytes_max: int) -> None:
-        """Another node has proven itself: what it sends one-way goes to `inbox`."""
+        """Mark the connection as an authenticated node's; its one-way messages go to `inbox`."""
         assert self.inbox is None
         self.inbox = inbox
         self.backlog.become_node()
@@ -458,19 +459,19 @@ class Connection(asyncio.BufferedProtocol):
             self._stall_watch = StallWatch(connected, self._stalled)
 
     def finish(self, request: Request, envelope: pb.Envelope, attachments: Sequence[memoryview] = ()) -> None:
-        """Answer a request and give its share of the budgets back."""
+        """Answer a request and release its share of the budgets."""
         if self.meter is not None:
             envelope.throttle_ms = self.meter.throttle_ms(request.envelope.WhichOneof("kind") or "")
         if request.account is not None and request.account.limits.has_rates:
             envelope.caller_throttle_ms = request.account.throttle_ms(request.envelope.WhichOneof("kind") or "")
         try:
             self.send(envelope, attachments)
-        except ProtocolError as error:  # the answer fits no frame; that, too, is an answer
+        except ProtocolError as error:  # the answer exceeds the frame limit; this error is the answer
             self.send(pb.Envelope(correlation_id=envelope.correlation_id, error=error.to_message()))
         self.release(request)
 
     def release(self, request: Request) -> None:
-        """Give a request's share of the budgets back."""
+        """Release a request's share of the budgets."""
         request.attachment = _NOTHING
         end_work(request)
         if self.shares is not None:
@@ -480,7 +481,7 @@ class Connection(asyncio.BufferedProtocol):
             self._balance_reading()
 
     def send(self, envelope: pb.Envelope, attachments: Sequence[memoryview] = ()) -> None:
-        """Send a frame; silently nothing when the client is gone."""
+        """Send a frame; do nothing if the connection is closed."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -498,34 +499,34 @@ class Connection(asyncio.BufferedProtocol):
         self.backlog.wrote(len(head) + size_bytes)
 
     def abort(self, error: ProtocolError) -> None:
-        """Tell the client what broke the stream, then close."""
+        """Send the error that ends the stream, then close."""
         self.server.metrics.connection_errors.inc()
         log.info("closing the connection of %r: %s", self.client_id, error)
         self.send(pb.Envelope(error=error.to_message()))
         self.close()
 
     def give_way(self) -> None:
-        """Close: there are too many connections that have not said who they are."""
-        why = "too many connections wait for their HELLO: greet sooner"
+        """Close: too many connections have not completed HELLO."""
+        why = "too many connections have not completed HELLO; reconnect and send HELLO at once"
         self.send(pb.Envelope(error=ProtocolError(pb.OVERLOADED, why, retry_after_ms=1000).to_message()))
         self.close()
 
     def close(self) -> None:
-        """Close once what was sent has left, or the client has taken nothing of it for too long."""
+        """Close after the sent data has left, or the client has taken nothing for too long."""
         if self._transport is not None:
             self._transport.close()
 
     def cut_off(self) -> None:
-        """Close now, whatever is still to be sent."""
+        """Close now and discard unsent data."""
         if self._transport is not None:
             self._transport.abort()
 
     # --- inside ----------------------------------------------------------------------------------------
 
     def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
-        """Count a request in before memory is taken for its attachment, or answer it and decline.
+        """Count a request before memory is allocated for its attachment, or answer it with OVERLOADED and return False.
 
-        In the turn it counts either way, without the attachment that is declined: that counts while it is read past.
+        The read turn is charged in both cases; the attachment of a declined request is charged while it is discarded.
         """
         self._has_begun = True
         is_admitted = self._let_in(envelope, attachment_bytes)
@@ -534,7 +535,7 @@ class Connection(asyncio.BufferedProtocol):
         return is_admitted
 
     def _let_in(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
-        self._coming.gathered()
+        self._admission.gathered()
         size_bytes = attachment_bytes
         if self._receiver.envelope_bytes > SMALL_ENVELOPE_BYTES:
             size_bytes += self._receiver.envelope_bytes
@@ -547,13 +548,13 @@ class Connection(asyncio.BufferedProtocol):
             full = False
             if self.meter is not None:
                 self.meter.came(self, size_bytes)
-        if full or not self._coming.has_room_for(size_bytes):
+        if full or not self._admission.has_room_for(size_bytes):
             self.server.metrics.declined.inc()
             self.send(pb.Envelope(correlation_id=envelope.correlation_id, error=overloaded().to_message()))
             return False
         self._requests += 1
         self._in_flight_bytes += size_bytes
-        self._coming.size_bytes = size_bytes
+        self._admission.size_bytes = size_bytes
         account = self.account
         if account is not None:
             account.in_flight_bytes += size_bytes
@@ -572,9 +573,9 @@ class Connection(asyncio.BufferedProtocol):
                 account.made_room()
 
     def _balance_reading(self) -> None:
-        """Read from the client only while there is room for what it may send.
+        """Pause or resume reading, depending on the room for more requests.
 
-        What has begun to come is let in: its memory is taken, and nothing else would ever finish it.
+        A frame that has begun is received to its end: its memory is allocated, and nothing else would release it.
         """
         if self._transport is None or self._transport.is_closing():
             return
@@ -582,7 +583,7 @@ class Connection(asyncio.BufferedProtocol):
             self._requests < self._requests_max and self._in_flight_bytes < self._in_flight_bytes_max
         )
         may_go_on = has_room and not self._held and not self._awaits_turn
-        is_coming = self._coming.size_bytes is not None and self._received is None
+        is_coming = self._admission.size_bytes is not None and self._received is None
         wanted = self._keeps_up and (may_go_on or is_coming)
         if wanted != self._reading:
             self._reading = wanted
@@ -592,8 +593,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.pause_reading()
 
     def _stalled(self) -> None:
-        log.warning("the connection of %s is given up: %s", self.client_id, stalled_because())
+        log.warning("closing the connection of %s: %s", self.client_id, stalled_because())
         self.cut_off()
 
     def _hello_is_late(self) -> None:
-        self.abort(ProtocolError(pb.HELLO_REQUIRED, "no HELLO came in time; open a new connection and greet first"))
+        self.abort(ProtocolError(pb.HELLO_REQUIRED, "no HELLO arrived in time; reconnect and send HELLO first"))

@@ -1,4 +1,4 @@
-"""The interface of the server that a connection belongs to."""
+"""The interface of a connection to its server."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Any, Protocol
 
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.metrics import NodeMetrics
-from tidelog_broker.wire.arriving import Arriving
 from tidelog_broker.wire.budget import Budget
-from tidelog_broker.wire.outgoing import Outgoing
-from tidelog_broker.wire.rounds import Rounds
+from tidelog_broker.wire.read_turns import ReadTurns
+from tidelog_broker.wire.send_budget import SendBudget
+from tidelog_broker.wire.slow_senders import SlowSenders
 from tidelog_proto.process.busy_poll import IdlePoll
 
 Connection = Any
 Request = Any
-"""Those of `wire.connection`, which imports this module."""
+"""Stand-ins for the classes of `wire.connection`, which imports this module."""
 
 
 class ConnectionHost(Protocol):
@@ -23,23 +23,23 @@ class ConnectionHost(Protocol):
     settings: NodeSettings
     metrics: NodeMetrics
     budget: Budget
-    arriving: Arriving
-    outgoing: Outgoing
-    rounds: Rounds
+    slow_senders: SlowSenders
+    send_budget: SendBudget
+    read_turns: ReadTurns
 
     @property
     def idle_poll(self) -> IdlePoll:
-        """Told of what comes, on all connections together."""
+        """Receives the arrival of data on all connections."""
         ...
 
     def opened(self, connection: Connection) -> None:
-        """A connection was accepted."""
+        """Register an accepted connection."""
 
     def greeted(self, connection: Connection) -> None:
-        """A connection has said who it is."""
+        """Record that a connection has completed HELLO."""
 
     def closed(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """Remove a closed connection."""
 
     def dispatch(self, request: Request) -> None:
         """Start work on a request."""

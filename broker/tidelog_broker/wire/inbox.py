@@ -1,13 +1,13 @@
-"""One-way messages as they arrive from a node: admitted, cut into entries, their batches verified, delivered in order.
+"""One-way messages from another node: admission, splitting into entries, batch verification and ordered delivery.
 
-A message costs no `Request`: nothing answers it. Memory is bounded by a budget that all peers share; what does not fit
-is read past and counted, and whoever misses it asks again. (Not reading from the peer instead would hold up the
-acknowledgements behind it, for which, perhaps, the peer's own full queues wait.)
+A message needs no `Request`, because nothing answers it. All peers share a budget of memory; a message that does not
+fit is discarded and counted, and the node that misses it asks again. (Pausing reads instead would hold up the
+acknowledgements that follow, which may be what the peer's own full queues are waiting for.)
 
-A batch is handed on with its header parsed and its body's CRC32C checked, so damage from a peer's disk or memory gets
-no further than here: that entry is dropped and said, the others and the connection go on. A message whose *lengths* do
-not add up is no mistake that a node of this build makes, and ends the connection. What would take long to verify is
-verified on a worker; what arrives behind it waits for its turn.
+A batch is delivered with its header parsed and the CRC32C of its body checked, so corruption on a peer's disk or in its
+memory does not spread: the entry is dropped and logged, other entries and the connection are not affected. A message
+with inconsistent *lengths* cannot come from a correct node and ends the connection. Large messages are verified on a
+worker; messages that arrive after one wait until it is verified.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tidelog_proto.wire.frames import Frame, split_attachment
 log = logging.getLogger(__name__)
 
 VERIFY_ON_LOOP_BYTES: Final = 256 * KIB
-"""Up to here batches are verified on the event loop, which takes less than handing them to a thread."""
+"""Up to this size batches are verified on the event loop, which takes less time than a thread switch."""
 
 VERIFY_FEW_BYTES: Final = 4 * MIB
 FEW_BATCHES: Final = 16
-"""And up to here where they are few: then it is the checksums that take their time, less than the copying did, and a
-thread on the same core is no second pair of hands."""
+"""Up to this size a few batches are verified on the event loop: checksums dominate the cost, they take less time than
+copying the batches did, and a thread on the same core saves nothing."""
 
 Received = Callable[[str, LinkMessage, Sequence[Batch]], None]
 """Called with the sender's node id, one message and its verified batches."""
@@ -47,7 +47,7 @@ _Judged = Sequence[Sequence[Batch] | ProtocolError]
 
 
 class _Arrived:
-    """A message on its way through; `judged` has the batches of each entry once they are verified."""
+    """A message in progress; `judged` holds each entry's batches or error once they are verified."""
 
     __slots__ = ("attachment_bytes", "entries", "is_long", "judged", "parts", "size_bytes")
 
@@ -69,22 +69,22 @@ class _Arrived:
             return False
         try:
             if len(self.parts) == 1 and batch_length(self.parts[0]) == self.attachment_bytes:
-                return True  # one, as nearly always
+                return True  # a single batch, the common case
             batches = chain.from_iterable(map(iter_batches, self.parts))
             return sum(1 for _ in islice(batches, FEW_BATCHES + 1)) <= FEW_BATCHES
         except ProtocolError:
-            return False  # it is the entry's end, not the message's
+            return False  # reported for the entry when it is verified
 
 
 class Inbox:
-    """What one connection of a peer sends one-way.
+    """The one-way messages of one peer's connection.
 
     Args:
-        node_id, incarnation: the peer, as proven.
-        received: gets every message.
-        budget: bytes that have arrived, or are arriving, and are not yet handed on; all peers together.
-        verifiers: workers for large messages; one thread, so that they come back in order.
-        metrics: the node's.
+        node_id, incarnation: the authenticated peer.
+        received: called with every message.
+        budget: bytes that have arrived, or are arriving, and are not delivered; shared by all peers.
+        verifiers: worker for large messages; a single thread, so that results keep their order.
+        metrics: counts received bytes and dropped messages.
     """
 
     def __init__(
@@ -109,10 +109,10 @@ class Inbox:
         self._closed = False
 
     def admit(self, size_bytes: int) -> bool:
-        """Count a message in before memory is taken for its batches, or decline it.
+        """Count a message before memory is allocated for its batches; return False if it is declined.
 
         Args:
-            size_bytes: of its batches, and of its envelope where that is not small (see `budget`).
+            size_bytes: size of its batches, plus its envelope if that is large (see `budget`).
         """
         if not self._budget.admit(size_bytes):
             self._dropped.inc()
@@ -121,10 +121,10 @@ class Inbox:
         return True
 
     def take(self, frame: Frame) -> None:
-        """Take a whole message that was admitted.
+        """Process a complete message that was admitted.
 
         Raises:
-            ProtocolError: MALFORMED_FRAME or UNKNOWN_KIND; nothing behind it on the connection can be trusted.
+            ProtocolError: MALFORMED_FRAME or UNKNOWN_KIND; the connection cannot be used further.
         """
         size_bytes = self._arriving_bytes
         assert size_bytes >= len(frame.attachment)
@@ -145,15 +145,15 @@ class Inbox:
             self._deliver(message)
 
     def close(self) -> None:
-        """Deliver nothing more: the connection is gone, or another one has replaced it."""
+        """Stop delivery: the connection is closed or was replaced."""
         self._closed = True
         self._budget.give_back(self._arriving_bytes)
         self._arriving_bytes = 0
 
     def _verified(self, message: _Arrived, judged: _Judged | None, error: BaseException | None) -> None:
-        """Go on with what has waited for this."""
+        """Record the result of a verification and deliver all messages that are ready."""
         if judged is None:
-            log.error("verifying what %r has sent failed: %r", self.node_id, error, exc_info=error)
+            log.error("verifying a message from node %r failed: %r", self.node_id, error, exc_info=error)
             judged = [ProtocolError(pb.INTERNAL, "verification failed")] * len(message.parts)
         message.judged = judged
         while self._waiting:
@@ -175,7 +175,7 @@ class Inbox:
         if isinstance(batches, ProtocolError):
             self._dropped.inc()
             log.error(
-                "batches from %r for partition %d of topic %s are dropped: %s",
+                "dropping batches from node %r for partition %d of topic %s: %s",
                 self.node_id,
                 entry.partition,
                 entry.topic_id.hex(),
@@ -184,37 +184,37 @@ class Inbox:
             return
         try:
             self._received(self.node_id, entry, batches)
-        except Exception:  # a bug with one partition's message must not take the others' along
-            log.exception("a %s from %r could not be worked on", type(entry).__name__, self.node_id)
+        except Exception:  # a bug in one partition's message must not affect other messages
+            log.exception("processing a %s from node %r failed", type(entry).__name__, self.node_id)
 
 
 def _arrived(frame: Frame) -> _Arrived:
-    """Cut a message into its entries and its attachment into their parts, looking at lengths only."""
+    """Split a message into its entries and its attachment into their parts, checking only lengths."""
     kind = frame.envelope.WhichOneof("kind")
     if kind not in ONE_WAY_KINDS:
-        raise ProtocolError(pb.UNKNOWN_KIND, f"a {kind} without a correlation id: nodes send none")
+        raise ProtocolError(pb.UNKNOWN_KIND, f"a {kind} without a correlation id is not a one-way message")
     message: Any = getattr(frame.envelope, kind)
     entries: Sequence[Any] = [message] if kind in SINGLE_KINDS else message.entries
     if len(entries) > ENTRIES_PER_PEER_MESSAGE_MAX:
         raise ProtocolError(
-            pb.MALFORMED_FRAME, f"a {kind} of {len(entries)} entries; at most {ENTRIES_PER_PEER_MESSAGE_MAX}"
+            pb.MALFORMED_FRAME, f"a {kind} has {len(entries)} entries, the limit is {ENTRIES_PER_PEER_MESSAGE_MAX}"
         )
     if kind in KINDS_WITH_BATCHES:
         parts = split_attachment(frame.attachment, [entry.length for entry in entries])
     elif len(frame.attachment):
-        raise ProtocolError(pb.MALFORMED_FRAME, f"a {kind} has no attachment, this one has {len(frame.attachment)}")
+        raise ProtocolError(pb.MALFORMED_FRAME, f"a {kind} has no attachment, got {len(frame.attachment)} bytes")
     else:
         parts = []
     return _Arrived(entries, parts, len(frame.attachment))
 
 
 def _verified(part: memoryview) -> Sequence[Batch] | ProtocolError:
-    """Return the batches of one entry, all of them or none."""
+    """Return all batches of one entry, or the error that rejects the entry."""
     if not part:
         return ()
     try:
         header = unpack_header(part)
-        if header.length == len(part):  # one, as nearly always
+        if header.length == len(part):  # a single batch, the common case
             body_of(header, part)
             return (Batch(header, part),)
         batches = []

@@ -1,12 +1,12 @@
-"""One outgoing connection to another node, proven both ways: one-way messages out, requests out, their answers in.
+"""An outgoing, mutually authenticated connection to another node: one-way messages, requests and their answers.
 
-A message that comes alone leaves at once; others that follow it closely gather in an outbox for the rest of the turn of
-the event loop and leave together. Batches leave as memoryviews, from where they lie. What waits to be sent (outbox and
-the transport's buffer together) is bounded, give or take a message. Past the bound a message is dropped and counted,
-because its sender asks again anyway, and a request is refused. A little is kept back for messages without batches, so
-that a stream of batches does not crowd out the acknowledgements.
+A one-way message is written at once if the link was idle; messages that closely follow another one gather in an outbox
+until the end of the event loop's turn and are written together. Batches are sent as memoryviews, without a copy. The
+bytes that are waiting to be sent (the outbox plus the transport's buffer) are bounded, within one message. Past the
+bound a one-way message is dropped and counted, because its sender asks again anyway, and a request is refused. A
+reserve is kept for messages without batches, so that a stream of batches cannot block acknowledgements.
 
-The other node never sends here but to answer: see `links` for why a link has one direction.
+The other node sends nothing on this connection except answers; see `links` for why a link has one direction.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from tidelog_proto.wire.pending_requests import PendingRequests, settle
 log = logging.getLogger(__name__)
 
 KEPT_BACK_BYTES: Final = 4 * MIB
-"""Room beyond the bound for messages without batches."""
+"""Additional queue bytes for messages without batches."""
 RETRY_MS: Final = 50
 GATHER_S: Final = 0.0001
-"""A message that comes sooner after another one waits for more of them."""
+"""A message that follows another one within this time is gathered in the outbox."""
 
 
 class RemovedError(ProtocolError):
-    """The other node has proven that it is of this cluster, and says that this one is not any more."""
+    """Raised when a node of this cluster, after proving itself, reports that this node was removed."""
 
 
 class OneWay:
-    """A one-way message with whole batches. It is encoded once, to however many nodes it goes."""
+    """A one-way message with whole batches. It is encoded once, whatever the number of receivers."""
 
     __slots__ = ("attachment_bytes", "batches", "message", "parts")
 
@@ -63,10 +63,10 @@ class OneWay:
         self.batches = batches
         self.attachment_bytes = sum(map(len, batches)) if batches else 0
         self.parts: Sequence[bytes | memoryview] = ()
-        """The frame, once it is encoded: joined with the batches where they are small."""
+        """The encoded frame; small batches are joined with it."""
 
     def encode(self) -> None:
-        """Make the frame of this message alone.
+        """Encode the frame of this message alone.
 
         Raises:
             ProtocolError: FRAME_TOO_LARGE.
@@ -77,19 +77,19 @@ class OneWay:
 
 
 class Link(asyncio.BufferedProtocol):
-    """A connection that this node has made. Greeted by `greet`, then usable until `lost` is done.
+    """An outgoing connection. `greet` authenticates it; it is usable until `lost` is done.
 
     Args:
-        peer_id: the node at the other end, as far as its address goes; proven by `greet`.
-        queue_bytes: the bound on what waits to be sent.
-        metrics: the node's.
+        peer_id: the expected node at the other end; `greet` verifies it.
+        queue_bytes: limit of the bytes that are waiting to be sent.
+        metrics: counts bytes and dropped messages.
     """
 
     def __init__(self, peer_id: str, *, queue_bytes: int, metrics: NodeMetrics) -> None:
         self.peer_id = peer_id
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[str] = self._loop.create_future()
-        """Done when the connection is gone; says why."""
+        """Completed when the connection is lost; the result is the reason."""
         self._queue_bytes = queue_bytes
         self._bytes_out = metrics.peer_bytes_out.tally(peer_id)
         self._dropped = metrics.peer_dropped_out.tally(peer_id)
@@ -98,19 +98,19 @@ class Link(asyncio.BufferedProtocol):
         self._stall_watch: StallWatch | None = None
         self._outbox = Outbox()
         self._left_s = 0.0
-        """When something last left at once."""
+        """When a message was last written at once."""
         self._requests = PendingRequests(self._loop, self._late)
         self._why = ""
 
     async def greet(
         self, own: Identity, *, called: str | None, timeout_s: float, lives: HandshakeLives | None = None
     ) -> int:
-        """Prove who both sides are and compare their lives; return the other node's incarnation.
+        """Authenticate both nodes and compare their lives; return the other node's incarnation.
 
-        `called` is the node that must be at the other end; None: any node of the cluster.
+        `called` is the expected id of the other node; None accepts any node of the cluster.
 
         Raises:
-            ProtocolError: one side does not want the other, or nothing that answers properly is there.
+            ProtocolError: one node rejects the other, or the other end does not answer as a node does.
             RemovedError: the cluster has removed this node.
             OldLifeError: the other node has proven that this node's directory is an older copy, or has noted that this
                 node withdraws its life for such a reason.
@@ -137,11 +137,11 @@ class Link(asyncio.BufferedProtocol):
         self._receiver.frame_bytes_max = FRAME_BYTES_MAX
         return incarnation
 
-    async def who_answers(self, own: Identity, *, called: str, timeout_s: float) -> int:
-        """Return the incarnation of the node that answers here, which it proves; nothing else follows.
+    async def running_incarnation(self, own: Identity, *, called: str, timeout_s: float) -> int:
+        """Return the proven incarnation of the node that answers; the connection is not usable for anything else.
 
         Raises:
-            ProtocolError: as `greet`.
+            ProtocolError: see `greet`.
         """
         hello = hello_of(own, os.urandom(PEER_NONCE_BYTES))
         answer = (await self.request(pb.Envelope(peer_hello=hello), timeout_s=timeout_s)).envelope
@@ -150,7 +150,7 @@ class Link(asyncio.BufferedProtocol):
         return answer.peer_hello_reply.incarnation
 
     def certified(self) -> list[str]:
-        """Return the nodes that the certificate of the other end vouches for."""
+        """Return the node ids in the certificate of the other end."""
         return names_in(None if self._transport is None else self._transport.get_extra_info("peercert"), "node")
 
     # ------------------------------------------------------------------------------------------------ sending
@@ -161,12 +161,12 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def waiting_bytes(self) -> int:
-        """What waits to be sent."""
+        """Bytes that are waiting to be sent."""
         unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return self._outbox.size_bytes + unsent
 
     def send(self, one_way: OneWay) -> None:
-        """Send a one-way message within this turn of the event loop, or drop it when too much waits already."""
+        """Send a one-way message within this turn of the event loop; drop it if the queue is full."""
         bound = self._queue_bytes + (0 if one_way.batches else KEPT_BACK_BYTES)
         transport, gathered_bytes = self._transport, self._outbox.size_bytes
         if (
@@ -188,11 +188,11 @@ class Link(asyncio.BufferedProtocol):
             self._outbox.put(one_way.message, one_way.batches)
             self._loop.call_soon(self.flush)
         except ProtocolError:
-            log.exception("a message for %r is not sent", self.peer_id)
+            log.exception("dropping a message to node %r that could not be encoded", self.peer_id)
             self._dropped.inc()
 
     def flush(self) -> None:
-        """Hand everything in the outbox to the transport."""
+        """Hand all messages of the outbox to the transport."""
         transport = self._transport if self._is_open else None
         for outgoing in self._outbox.drain():
             if transport is None:
@@ -221,19 +221,19 @@ class Link(asyncio.BufferedProtocol):
     def request(
         self, envelope: pb.Envelope, attachment: Sequence[memoryview] = (), *, timeout_s: float
     ) -> asyncio.Future[Frame]:
-        """Write a request now; the future gets the answer.
+        """Write a request now and return the future of its answer.
 
         Args:
-            envelope: with a kind; its correlation id is set here.
-            attachment: parts that are sent behind it, not copied.
-            timeout_s: after this the future fails.
+            envelope: the request; its correlation id is set here.
+            attachment: parts that are sent after the envelope, without a copy.
+            timeout_s: the future fails after this time.
 
-        The future fails with ProtocolError: what the other node answered, or TIMED_OUT (retriable, the outcome is
-        unknown) when no answer came.
+        The future fails with the ProtocolError that the other node answered, or with TIMED_OUT (retriable, outcome
+        unknown) if no answer arrived.
 
         Raises:
-            ProtocolError: definite, nothing was sent: EPOCH_CHANGING without a connection, OVERLOADED when too much
-                waits, FRAME_TOO_LARGE.
+            ProtocolError: nothing was sent: EPOCH_CHANGING without a connection, OVERLOADED if the queue is full,
+                FRAME_TOO_LARGE.
         """
         if not self._is_open:
             raise unreachable(self.peer_id)
@@ -245,7 +245,7 @@ class Link(asyncio.BufferedProtocol):
         ):
             raise ProtocolError(
                 pb.OVERLOADED,
-                f"the queue of messages to the node {self.peer_id!r} is full; send again",
+                f"the send queue to node {self.peer_id!r} is full; retry",
                 retry_after_ms=RETRY_MS,
             )
         envelope.correlation_id = self._requests.last_id + 1
@@ -256,47 +256,47 @@ class Link(asyncio.BufferedProtocol):
         return future
 
     def close(self, why: str) -> None:
-        """Close, and drop what waits to be sent; requests that wait for an answer fail."""
+        """Close and drop the messages that are waiting to be sent; pending requests fail."""
         self._why = self._why or why
         if self._transport is not None:
             self._transport.abort()
 
     async def finish(self, timeout_s: float) -> None:
-        """Close once what waits has left, or when the time is over."""
+        """Close after the queue has been sent, or when the timeout expires."""
         self.flush()
         if self._transport is not None:
-            self._why = self._why or "this node stops"
+            self._why = self._why or "this node is stopping"
             self._transport.close()
             await asyncio.wait([self.lost], timeout=timeout_s)
-            self.close("this node stops")
+            self.close("this node is stopping")
 
     # --------------------------------------------------------------------------------------- transport callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Asyncio calls this when the connection stands."""
+        """Start the stall watch of the new connection."""
         self._transport = cast("asyncio.Transport", transport)
         self._stall_watch = StallWatch(transport.get_extra_info("socket"), lambda: self.close(stalled_because()))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the base class's signature
-        """Give the transport the memory for the next bytes."""
+        """Return the memory for the next bytes."""
         return self._receiver.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take received bytes; what is no answer ends the link."""
+        """Process received bytes; anything but an answer ends the link."""
         try:
             for frame in self._receiver.received(nbytes):
                 if frame is not DECLINED:
                     self._answered(frame)
         except ProtocolError as error:
-            self.close(f"{self.peer_id!r} answers out of shape: {error}")
+            self.close(f"node {self.peer_id!r} violates the protocol: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail what waits: it may have been done or not."""
+        """Fail the pending requests; their outcome is unknown."""
         self._transport = None
         if self._stall_watch is not None:
             self._stall_watch.stop()
         why = self._why or (str(exc) if exc is not None else "the other side closed the connection")
-        what = f"the connection to the node {self.peer_id!r} broke: {why}; the outcome is unknown"
+        what = f"the connection to node {self.peer_id!r} broke: {why}; the outcome is unknown"
         self._requests.end(ProtocolError(pb.TIMED_OUT, what))
         self.flush()
         if not self.lost.done():
@@ -305,16 +305,16 @@ class Link(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------------------------------------- inside
 
     def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
-        """Take what somebody waits for; an answer that nobody waits for any more is read past."""
+        """Accept the answers of pending requests; the attachment of any other answer is discarded."""
         if envelope.correlation_id == 0 and attachment_bytes:
-            raise ProtocolError(pb.MALFORMED_FRAME, "an attachment that this node has not requested")
+            raise ProtocolError(pb.MALFORMED_FRAME, "received an attachment without a request for it")
         return envelope.correlation_id in self._requests.waiting or not attachment_bytes
 
     def _answered(self, frame: Frame) -> None:
         envelope = frame.envelope
         if envelope.correlation_id == 0:
             if envelope.WhichOneof("kind") != "error":
-                raise ProtocolError(pb.MALFORMED_FRAME, "a message that answers no request")
+                raise ProtocolError(pb.MALFORMED_FRAME, "received a message that answers no request")
             self.close(str(_error_of(envelope.error)))
             return
         pending = self._requests.waiting.pop(envelope.correlation_id, None)
@@ -322,13 +322,13 @@ class Link(asyncio.BufferedProtocol):
             pending.answered(_error_of(envelope.error) if envelope.WhichOneof("kind") == "error" else frame)
 
     def _late(self, timeout_s: float) -> ProtocolError:
-        return ProtocolError(pb.TIMED_OUT, f"no answer from the node {self.peer_id!r} within {timeout_s:g} s")
+        return ProtocolError(pb.TIMED_OUT, f"no answer from node {self.peer_id!r} within {timeout_s:g} s")
 
 
 def unreachable(peer_id: str) -> ProtocolError:
-    """Return the error for a request to a node without a link to it: nothing was sent."""
+    """Return the error of a request to a node without a link; nothing was sent."""
     return ProtocolError(
-        pb.EPOCH_CHANGING, f"the node {peer_id!r} cannot be reached from here; send again", retry_after_ms=RETRY_MS
+        pb.EPOCH_CHANGING, f"node {peer_id!r} is not reachable from this node; retry", retry_after_ms=RETRY_MS
     )
 
 
@@ -341,7 +341,7 @@ def _write(transport: asyncio.Transport, parts: Sequence[bytes | memoryview], si
 
 def _expect(answer: pb.Envelope, kind: str) -> None:
     if answer.WhichOneof("kind") != kind:
-        raise ProtocolError(pb.MALFORMED_FRAME, f"a {answer.WhichOneof('kind')} instead of a {kind}")
+        raise ProtocolError(pb.MALFORMED_FRAME, f"expected a {kind}, got a {answer.WhichOneof('kind')}")
 
 
 def _error_of(said: pb.Error) -> ProtocolError:

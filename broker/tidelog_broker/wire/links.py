@@ -1,14 +1,13 @@
-"""This node's connections to the other nodes: one each, made by whoever has something to say, and made again.
+"""Outgoing connections from this node to each other node, with reconnection.
 
-A link has one direction: over the connection that A makes to B go A's one-way messages and A's requests with B's
-answers; B's own messages go over the connection that B makes to A. Rejected: one connection for both, which saves a
-socket for each pair and costs a rule for two nodes that call each other at the same time, with messages lost on the
-connection that has to go.
+A link has one direction: the connection from A to B carries A's one-way messages, A's requests and B's answers; B's own
+messages use the connection from B to A. Rejected: one connection for both directions. It saves a socket per pair but
+needs a rule for simultaneous connects, and messages on the connection that loses are lost.
 
-A link that breaks is made again after 20 ms, then after longer and longer, up to a second, each time varied so that
-nodes do not come back in step. Only a link that held for a second begins anew with 20 ms. A *refused* connection is
-news of its own: the machine answers and the process is gone. Everything else (no route, no answer, a reset) says
-nothing about the other node.
+A broken link is connected again after 20 ms, then with exponential backoff up to one second and random jitter, so that
+nodes do not reconnect in step. The backoff is reset only after a link that held for a second. A *refused* connection is
+reported separately: the machine answers, so the process has ended. Any other failure (no route, no answer, a reset)
+says nothing about the other node.
 """
 
 from __future__ import annotations
@@ -38,29 +37,29 @@ Address = tuple[str, int]
 FIRST_WAIT_S: Final = 0.02
 LONGEST_WAIT_S: Final = 1.0
 ATTEMPT_TIMEOUT_S: Final = 3.0
-"""For connecting and greeting together."""
+"""Limit of connecting and the handshake together."""
 FINISH_TIMEOUT_S: Final = 1.0
 _FINAL: Final = frozenset({pb.FORBIDDEN, pb.UNAUTHENTICATED})
 
 
 class LinkEvents(Protocol):
-    """Who wants to know how the links fare. Called on the event loop; must not raise."""
+    """Receives changes of the links. Called on the event loop; must not raise."""
 
     def established(self, node_id: str, incarnation: int) -> None:
-        """A link stands, and the node at the other end has proven that it is this start of that node."""
+        """A link is connected, and the node at the other end has proven this incarnation."""
 
     def lost(self, node_id: str) -> None:
-        """A link that stood is gone."""
+        """An established link was lost."""
 
     def refused(self, node_id: str) -> None:
-        """Nothing listens at the node's address. Told at every try."""
+        """Nothing listens at the node's address. Reported at each attempt."""
 
     def removed(self, why: str) -> None:
-        """A node of this cluster has proven itself and says that this one was removed. Told at every try."""
+        """A proven node of this cluster reports that this node was removed. Reported at each attempt."""
 
 
 class _Peer:
-    """One other node: its address, the link if there is one, the task that keeps it."""
+    """One other node: its address, the current link and the task that maintains it."""
 
     __slots__ = ("absent", "address", "link", "problem", "task", "turned_away")
 
@@ -74,15 +73,15 @@ class _Peer:
 
 
 class Links:
-    """The outgoing half of the traffic between nodes. `update_peers` starts it, `close` ends it.
+    """The outgoing connections to all other nodes. `update_peers` starts them, `close` ends them.
 
     Args:
-        identity: who this node is.
-        events: told of links that come and go.
-        queue_bytes: what may wait to be sent to one node.
-        metrics: the node's.
-        tls: how other nodes are called.
-        lives: of this node and of those that it knows; None where nothing is compared.
+        identity: this node's identity for the handshake.
+        events: receives established and lost links.
+        queue_bytes: limit of the bytes that are waiting to be sent to one node.
+        metrics: counts connects and dropped messages.
+        tls: the TLS of outgoing connections.
+        lives: known lives of all nodes; None disables the comparison.
     """
 
     def __init__(
@@ -107,25 +106,25 @@ class Links:
 
     @property
     def connected(self) -> frozenset[str]:
-        """The nodes to which a link stands."""
+        """The nodes that have an established link."""
         return frozenset(node_id for node_id, peer in self._peers.items() if peer.link is not None)
 
     def problem(self, node_id: str) -> str | None:
-        """Why there is no link to a node, for an operator; None when there is one, or the node is not known."""
+        """Return why there is no link to a node, for an operator; None if it is connected or unknown."""
         peer = self._peers.get(node_id)
         return None if peer is None else peer.problem
 
     def is_absent(self, node_id: str) -> bool:
-        """Return whether the last attempt to call a node found that nothing listens at its address."""
+        """Return whether the last connection attempt was refused because nothing listens at the node's address."""
         peer = self._peers.get(node_id)
         return peer is not None and peer.absent
 
     def refusals(self) -> dict[Address, str]:
-        """Return what nodes say that turn this one away, by their address: trying again changes nothing."""
+        """Return the reasons of nodes that permanently reject this one, by address; a retry does not help."""
         return {peer.address: peer.problem or "" for peer in self._peers.values() if peer.turned_away}
 
     def update_peers(self, addresses: Mapping[str, Address]) -> None:
-        """Keep links to exactly these nodes; whatever is said of this node itself is passed over."""
+        """Keep links to exactly these nodes; an entry for this node itself is ignored."""
         wanted = {node_id: address for node_id, address in addresses.items() if node_id != self._identity.node_id}
         for node_id, peer in list(self._peers.items()):
             if wanted.get(node_id) != peer.address:
@@ -139,10 +138,10 @@ class Links:
                 peer.task = asyncio.get_running_loop().create_task(self._keep(node_id, peer), name=f"link to {node_id}")
 
     def send(self, to: Sequence[str], message: LinkMessage, batches: Sequence[memoryview] = ()) -> None:
-        """Send a one-way message to nodes, with whole batches; it is lost silently where it cannot be sent.
+        """Send a one-way message with whole batches to nodes; it is dropped without an error where it cannot be sent.
 
-        The messages of one partition arrive in order, those that arrive. Sets the `length` of a message with batches.
-        Neither the message nor the batches' bytes may be changed afterwards.
+        Messages of one partition that arrive, arrive in order. Sets the `length` of a message with batches. The caller
+        must not change the message or the batches' bytes afterwards.
         """
         one_way = OneWay(message, batches)
         for node_id in to:
@@ -155,12 +154,12 @@ class Links:
     def request(
         self, node_id: str, envelope: pb.Envelope, attachment: Sequence[memoryview] = (), *, timeout_s: float
     ) -> asyncio.Future[Frame]:
-        """Write a request to a node now and return the future of its answer (a coroutine may await it).
+        """Write a request to a node now and return the future of its answer.
 
         Raises:
-            ProtocolError: at once and definite when nothing was sent (EPOCH_CHANGING without a link, OVERLOADED,
-                FRAME_TOO_LARGE); from the future what the node answered, or TIMED_OUT, whose outcome is unknown, when
-                the link broke or no answer came in time.
+            ProtocolError: raised at once if nothing was sent (EPOCH_CHANGING without a link, OVERLOADED,
+                FRAME_TOO_LARGE); set on the future: the error that the node answered, or TIMED_OUT, with an unknown
+                outcome, if the link broke or no answer arrived in time.
         """
         peer = self._peers.get(node_id)
         if peer is None or peer.link is None:
@@ -168,31 +167,31 @@ class Links:
         return peer.link.request(envelope, attachment, timeout_s=timeout_s)
 
     async def ask(self, address: Address, envelope: pb.Envelope, *, timeout_s: float) -> Frame:
-        """Ask whichever node of the cluster is at an address, over a connection that ends with the answer.
+        """Send a request to any node of the cluster at an address, over a connection that is closed after the answer.
 
-        For a node that knows nobody yet.
+        For a node that does not know the other nodes' ids yet.
 
         Raises:
-            OSError, TimeoutError, UnicodeError: it cannot be reached.
-            ProtocolError: it is not of this cluster; or as `request`.
+            OSError, TimeoutError, UnicodeError: the address is not reachable.
+            ProtocolError: the node is not part of this cluster; or see `request`.
         """
         link, _ = await self._connect(None, address)
         try:
             return await link.request(envelope, timeout_s=timeout_s)
         finally:
-            link.close("asked")
+            link.close("request answered")
 
-    async def who_answers(self, node_id: str, address: Address, *, timeout_s: float) -> int | None:
-        """Return the incarnation of the node that answers at its address now.
+    async def running_incarnation(self, node_id: str, address: Address, *, timeout_s: float) -> int | None:
+        """Return the incarnation of the node that currently answers at its address.
 
-        0: it does not run there, since the port is closed or another node answers. None: not known, since nothing
-        answers as a node does in time, or there is no route.
+        0 if the node does not run there: the port is closed, or another node answers. None if that is unknown: no node
+        answered in time, or there is no route.
         """
         link = Link(node_id, queue_bytes=self._queue_bytes, metrics=self._metrics)
         try:
             async with asyncio.timeout(timeout_s):
                 await self._call(link, address)
-                return await link.who_answers(self._identity, called=node_id, timeout_s=timeout_s)
+                return await link.running_incarnation(self._identity, called=node_id, timeout_s=timeout_s)
         except ConnectionRefusedError:
             return 0
         except ProtocolError as error:
@@ -200,16 +199,16 @@ class Links:
         except (OSError, UnicodeError, TimeoutError):
             return None
         finally:
-            link.close("asked")
+            link.close("request answered")
 
     def reconnect(self, node_id: str) -> None:
-        """End the link to a node, which is made and greeted again: another life of that node may answer."""
+        """Close the link to a node so that it is connected and authenticated again; another life of it may answer."""
         peer = self._peers.get(node_id)
         if peer is not None and peer.link is not None:
             peer.link.close("a later start of the node was reported")
 
     async def close(self) -> None:
-        """End all links; what was handed over before has a second to leave."""
+        """Close all links; queued messages have a second to be sent."""
         self._closed = True
         links = [peer.link for peer in self._peers.values() if peer.link is not None]
         await asyncio.gather(*(link.finish(FINISH_TIMEOUT_S) for link in links))
@@ -224,7 +223,7 @@ class Links:
         peer.task.add_done_callback(self._ending.discard)
         peer.task.cancel()
         if peer.link is not None:
-            self._gone(node_id, peer, "the node is no longer called at this address")
+            self._gone(node_id, peer, "the node's address has changed or the node was removed")
 
     def _gone(self, node_id: str, peer: _Peer, why: str) -> None:
         link, peer.link = peer.link, None
@@ -233,7 +232,7 @@ class Links:
             self._events.lost(node_id)
 
     async def _keep(self, node_id: str, peer: _Peer) -> None:
-        """Make the link, wait until it breaks, make it again."""
+        """Connect, wait until the link breaks, and reconnect."""
         loop = asyncio.get_running_loop()
         wait_s = FIRST_WAIT_S
         while True:
@@ -241,7 +240,7 @@ class Links:
                 link, incarnation = await self._connect(node_id, peer.address)
             except ConnectionRefusedError as error:
                 peer.turned_away, peer.absent = False, True
-                self._note(node_id, peer, f"{_name(peer.address)} refuses connections: {error}")
+                self._note(node_id, peer, f"{_name(peer.address)} refused the connection: {error}")
                 self._events.refused(node_id)
             except (ProtocolError, OSError, UnicodeError, TimeoutError) as error:
                 what = str(error) or f"no answer within {ATTEMPT_TIMEOUT_S:g} s"
@@ -270,17 +269,17 @@ class Links:
         self._events.established(node_id, incarnation)
 
     def _note(self, node_id: str, peer: _Peer, problem: str) -> None:
-        """Say once what is wrong, however often it is tried."""
+        """Log a problem once, however often the attempt is repeated."""
         if problem != peer.problem:
             peer.problem = problem
             log.warning("no link to node %r: %s", node_id, problem)
 
     async def _connect(self, node_id: str | None, address: Address) -> tuple[Link, int]:
-        """Connect and greet.
+        """Connect and authenticate.
 
         Raises:
-            ConnectionRefusedError: nothing listens at any of the addresses that the host has.
-            OSError, TimeoutError, UnicodeError, ProtocolError: anything else.
+            ConnectionRefusedError: nothing listens at any of the host's addresses.
+            OSError, TimeoutError, UnicodeError, ProtocolError: any other failure.
         """
         link = Link(
             node_id or _name(address),
@@ -299,7 +298,7 @@ class Links:
             raise
 
     async def _call(self, link: Link, address: Address) -> None:
-        """Connect a link, with TLS where nodes speak it."""
+        """Connect a link, with TLS if nodes use it."""
         connected = await connected_socket(*address, prepare=tune)
         await self._tls.call(
             link,

@@ -1,4 +1,4 @@
-"""The interface by which handshakes between nodes compare their lives; see `core.lives`."""
+"""The interface with which handshakes between nodes compare their lives; see `core.lives`."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from tidelog_proto.errors import ProtocolError
 
 
 class OldLifeError(ProtocolError):
-    """This node's own data directory is an older copy, as a node of the cluster has proven."""
+    """Raised when a node of the cluster has proven that this node's data directory is an older copy."""
 
 
 class HandshakeLives(Protocol):
-    """The lives of this node and those that it knows of others."""
+    """The lives of this node and the known lives of other nodes."""
 
     def offer(self, peer_id: str) -> pb.PeerLife:
-        """Return the own lives to send to a node, and the newest life that is known of that node.
+        """Return the lives of this node to send to a peer, with the newest known life of that peer.
 
         Raises:
-            OldLifeError: this node is about to end.
+            OldLifeError: this node is about to stop.
         """
         ...
 
     async def meet(self, peer_id: str, incarnation: int, said: pb.PeerLife) -> None:
-        """Compare lives with a node that has proven itself; return when its life is noted durably here.
+        """Compare lives with an authenticated node; return once its life is stored durably here.
 
         Raises:
-            OldLifeError: that node knows a later life of this node's directory.
-            ProtocolError: FORBIDDEN, its directory is an older copy; EPOCH_CHANGING, the link has to wait until a life
-                is withdrawn.
+            OldLifeError: the other node knows a later life of this node's directory.
+            ProtocolError: FORBIDDEN, the other node's directory is an older copy; EPOCH_CHANGING, the link has to wait
+                until a life is withdrawn.
         """
 
     def withdrawal_noted(self, by: str) -> OldLifeError:
-        """Take the answer of a node that has dropped this node's life, as `offer` says; return the error to raise."""
+        """Record that a node has dropped this node's life, as `offer` asked; return the error to raise."""
         ...
 
     def refuted(self, by: str, known: pb.KnownLife, *, in_use: bool) -> ProtocolError:
-        """Take the proof of a node that this directory is an older copy. Return the error to raise.
+        """Evaluate a node's proof that this directory is an older copy; return the error to raise.
 
-        It is an OldLifeError, and this node ends, unless the life that the other node names proves nothing, or may
-        still be withdrawn.
+        Returns an OldLifeError, after which this node stops, unless the life that the other node names proves nothing
+        or can still be withdrawn.
         """
         ...

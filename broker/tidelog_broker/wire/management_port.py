@@ -1,10 +1,10 @@
-"""The management port: health and metrics over HTTP, on an event loop and a thread of their own.
+"""The management port: health and metrics over HTTP, on its own event loop and thread.
 
-They run beside the node's event loop, so that they answer (with 503) when that is stuck. Whoever reaches the port may
-connect, and nobody is asked at first, so all of it is bounded (`ManagementBounds`): connections, the bytes of a head,
-the time for it and for taking the answer. One connection too many takes the place of the oldest, at the address that
-has most of them (`Strangers`): who holds connections keeps nobody's health check out. One page of metrics is made at a
-time, on a second thread, so that a check of health does not wait for it.
+It is independent of the node's event loop, so it answers 503 while that is blocked. Connections need no authentication
+at first, so all resources are limited (`ManagementBounds`): connections, the size of a request head, the time to
+receive it and the time to send the answer. A connection beyond the limit replaces the oldest one of the address that
+has most of them (`Strangers`), so one address cannot keep out health checks. Metrics pages are made one at a time on a
+second thread, so that health checks do not wait for them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple, cast
 
-from tidelog_broker.base.management import Answers, refusal
+from tidelog_broker.base.management_answers import Answers, refusal
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_proto.auth.client_address import counted_address
 from tidelog_proto.auth.unauthenticated_limits import Strangers
@@ -31,22 +31,22 @@ log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 128
 _ACCEPT_AGAIN_S: Final = 0.1
-"""After a connection could not be accepted: there may be no descriptors left."""
+"""Pause after a failed accept: file descriptors may be exhausted."""
 _STOP_S: Final = 1.0
 
-_PLAIN_REFUSAL: Final = refusal("400 Bad Request", "this port speaks TLS: begin the address with https://")
-_TLS_REFUSAL: Final = refusal("400 Bad Request", "this port speaks no TLS: begin the address with http://")
-"""In plain words on purpose: programs say of it that this is no TLS, and of an alert that they agree on no cipher."""
+_PLAIN_REFUSAL: Final = refusal("400 Bad Request", "this port requires TLS; use an https:// address")
+_TLS_REFUSAL: Final = refusal("400 Bad Request", "this port does not use TLS; use an http:// address")
+"""Sent unencrypted: clients then report that the port does not use TLS, instead of a cipher mismatch after an alert."""
 
 
 class ManagementBounds(NamedTuple):
-    """What the port takes.
+    """Limits of the management port.
 
     Attributes:
-        connections_max: open at a time.
-        head_bytes_max: of a request's head.
-        head_s: from the connection to the end of the head, the handshake of TLS included.
-        answer_s: from there to the end of the connection.
+        connections_max: open connections at a time.
+        head_bytes_max: size of a request's head.
+        head_s: time from the connection to the end of the head, including the TLS handshake.
+        answer_s: time from there to the end of the connection.
     """
 
     connections_max: int = 64
@@ -62,10 +62,10 @@ class Management:
     """The management port. `start` opens it, `stop` closes it; both are called on the node's thread.
 
     Args:
-        answers: what is said.
-        metrics: count.
-        tls: gives, for each connection, how it is encrypted; None: it is not.
-        bounds: what it takes.
+        answers: makes the answers.
+        metrics: counts closed and failed connections.
+        tls: returns the TLS context of each new connection; None disables TLS.
+        bounds: limits of the port.
     """
 
     def __init__(
@@ -89,7 +89,9 @@ class Management:
         try:
             listener = _listen(host, port)
         except OSError as error:
-            raise OSError(error.errno, f"cannot listen on {host}:{port} for health: {error.strerror}") from error
+            raise OSError(
+                error.errno, f"cannot listen on {host}:{port} for the management port: {error.strerror}"
+            ) from error
         bound = int(listener.getsockname()[1])
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
@@ -125,7 +127,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 class _Serving:
-    """What runs on the port's thread: it accepts, and knows who is there."""
+    """The server on the port's thread: it accepts connections and tracks them."""
 
     def __init__(
         self,
@@ -143,12 +145,12 @@ class _Serving:
         self._deserted = asyncio.Event()
         self._strangers = Strangers(bounds.connections_max)
         self._pages: dict[_Visit, Callable[[], bytes]] = {}
-        """Who waits for a page, the first one first."""
+        """Connections that wait for a page, in order of arrival."""
         self._page_wanted = asyncio.Event()
         self._seldom = SeldomLog(log, lines=1, every_s=60.0)
 
     def stop(self) -> None:
-        """Have `run` end."""
+        """Make `run` return."""
         self._stopping.set()
 
     async def run(self, listener: socket.socket) -> None:
@@ -179,8 +181,8 @@ class _Serving:
             visit = _Visit(self, loop)
             try:
                 await self._let_in(visit, connection, counted_address(address[0]))
-            except Exception:  # whatever is wrong with one connection, the others are let in
-                log.exception("a connection to the management port came to nothing")
+            except Exception:  # a failing connection must not end the server
+                log.exception("a connection to the management port failed")
                 connection.close()
                 self.left(visit)
 
@@ -195,7 +197,7 @@ class _Serving:
         await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connection)
 
     def left(self, visit: _Visit) -> None:
-        """A connection is over."""
+        """Forget a closed connection."""
         self._visits.discard(visit)
         self._strangers.left(visit)
         self._pages.pop(visit, None)
@@ -203,16 +205,18 @@ class _Serving:
             self._deserted.set()
 
     def not_encrypted(self, error: TlsError) -> None:
-        """A connection came to nothing, since only one side speaks TLS, or both do and do not agree."""
+        """Count and log a connection whose TLS handshake failed, or on which only one side uses TLS."""
         self._metrics.tls_failed.inc()
-        self._seldom.say("a connection in TLS to the management port did not come about: %s", error)
+        self._seldom.say("a TLS connection to the management port failed: %s", error)
 
     def is_plain(self) -> None:
-        """Somebody has spoken TLS to this port, which does not."""
-        self._seldom.say("somebody speaks TLS to the management port, which is plain: this node has no tls_cert_file")
+        """Log that a client used TLS on this port, which does not."""
+        self._seldom.say(
+            "a client used TLS on the management port, which does not use it; to enable it, set tls_cert_file"
+        )
 
     def want_page(self, visit: _Visit, make: Callable[[], bytes]) -> None:
-        """Have a page made for somebody, and told to him."""
+        """Have a page made on the worker thread and sent to a connection."""
         self._pages[visit] = make
         self._page_wanted.set()
 
@@ -228,17 +232,17 @@ class _Serving:
             try:
                 page = await loop.run_in_executor(maker, make)
             except Exception:
-                log.exception("metrics cannot be told")
-                page = refusal("500 Internal Server Error", "the node has a bug; its log says more")
+                log.exception("making the metrics page failed")
+                page = refusal("500 Internal Server Error", "internal error; see the node's log")
             visit.say(page)
 
 
 class _Visit(asyncio.Protocol):
-    """One connection: a head, an answer, the end."""
+    """One connection: a request head, an answer, then the connection is closed."""
 
     def __init__(self, serving: _Serving, loop: asyncio.AbstractEventLoop) -> None:
         self.stream: TlsStream | None = None
-        """Between this and the socket, where the port speaks TLS."""
+        """The TLS layer between this and the socket, if the port uses TLS."""
         self._serving = serving
         self._loop = loop
         self._head_until_s = loop.time() + serving.bounds.head_s
@@ -249,11 +253,11 @@ class _Visit(asyncio.Protocol):
         self._is_over = False
 
     def give_way(self) -> None:
-        """End: there are too many."""
+        """Close: the connection limit is exceeded."""
         self.abort()
 
     def abort(self) -> None:
-        """End now, whatever is under way."""
+        """Close now."""
         self._is_over = True
         if self.stream is not None:
             self.stream.abort()
@@ -261,13 +265,13 @@ class _Visit(asyncio.Protocol):
             self._transport.abort()
 
     def shaken(self, error: TlsError | None) -> None:
-        """The handshake is done, or came to nothing; then this hears no more."""
+        """Handle the end of the TLS handshake; after a failed one no other callback follows."""
         if error is not None:
             self._serving.not_encrypted(error)
             self._serving.left(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the head."""
+        """Start the time limit of the request head."""
         self._transport = cast("asyncio.Transport", transport)
         if self._is_over:
             self._transport.abort()
@@ -275,17 +279,17 @@ class _Visit(asyncio.Protocol):
         self._timer = self._loop.call_at(self._head_until_s, self._head_is_late)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the base class's signature
-        """It is over."""
+        """Forget the connection."""
         if self._timer is not None:
             self._timer.cancel()
         self._serving.left(self)
 
     def eof_received(self) -> bool:
-        """Who has asked may have nothing more to say, and still listens."""
+        """Keep the connection open for the answer if the request is complete."""
         return self._is_asked
 
     def data_received(self, data: bytes) -> None:
-        """Take a part of the head. What comes behind it is thrown away."""
+        """Collect the request head. Data after it is discarded."""
         if self._is_asked:
             return
         begin = max(0, len(self._head) - 3)
@@ -296,17 +300,17 @@ class _Visit(asyncio.Protocol):
             return
         ends = [at + len(end) for end in (b"\n\r\n", b"\n\n") if (at := self._head.find(end, begin)) >= 0]
         if min(ends, default=len(self._head)) > self._serving.bounds.head_bytes_max:
-            what = f"the head of a request has at most {self._serving.bounds.head_bytes_max} bytes"
+            what = f"the request head exceeds {self._serving.bounds.head_bytes_max} bytes"
             self._ask(refusal("431 Request Header Fields Too Large", what))
         elif ends:
             self._ask(self._serving.answers.answer(bytes(self._head[: min(ends)])))
 
     def _head_is_late(self) -> None:
-        within = f"the head of the request did not come within {self._serving.bounds.head_s:g} s"
+        within = f"the request head did not arrive within {self._serving.bounds.head_s:g} s"
         self._ask(refusal("408 Request Timeout", within))
 
     def _ask(self, answer: bytes | Callable[[], bytes]) -> None:
-        """Answer, now or when the answer is made; nobody has for ever to take it."""
+        """Answer now, or when the page is made, and limit the time to send it."""
         self._is_asked = True
         self._head.clear()
         if self._timer is not None:

@@ -1,7 +1,7 @@
-"""The other nodes of the cluster as callers: who has proven itself, and where what it sends goes.
+"""Incoming connections of other nodes: authentication results and delivery of their messages.
 
-A node calls every other one; what it has to say goes over the connection that it made itself (see `links`). So there
-is one incoming connection a node, and a new one replaces the old: the old one's end has not been noticed yet.
+Each node connects to each other node and sends its own messages over the connection that it made (see `links`). So
+there is one incoming connection per node; a new one replaces the old one, whose end has not been detected yet.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ log = logging.getLogger(__name__)
 
 
 class Peers:
-    """What a node that belongs to a cluster lets other nodes do.
+    """The authenticated incoming connections of other nodes.
 
     Args:
-        identity: who this node is to them.
-        received: gets every one-way message, in the order in which its sender sent it.
-        budget: bytes of batches that have arrived and are not yet delivered, all peers together. Whoever keeps
-            delivered batches waiting may count them here too.
+        identity: this node's identity for the handshake.
+        received: called with every one-way message, in the order in which its sender sent it.
+        budget: bytes of batches that have arrived and are not delivered, all peers together. A receiver that keeps
+            delivered batches may count them here too.
         verifiers: one worker for large batches.
-        metrics: the node's.
+        metrics: counts received bytes and dropped messages.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Peers:
         self._metrics = metrics
         self._connections: dict[str, Connection] = {}
         self._proven_by: dict[str, bytes] = {}
-        """The secret by which each of them was."""
+        """The secret that authenticated each node."""
 
     @property
     def connected(self) -> frozenset[str]:
@@ -53,10 +53,10 @@ class Peers:
         return frozenset(self._connections)
 
     def welcome(self, connection: Connection, challenge: Challenge, secret: bytes) -> None:
-        """Make a connection whose other end has proven itself that node's, by this secret.
+        """Register an authenticated connection of a node, with the secret that authenticated it.
 
         Raises:
-            ProtocolError: FORBIDDEN, to an earlier start of a node than the one that is connected.
+            ProtocolError: FORBIDDEN: a later start of the node is connected.
         """
         node_id, incarnation = challenge.node_id, challenge.incarnation
         old = self._connections.get(node_id)
@@ -64,10 +64,10 @@ class Peers:
             if old.inbox.incarnation > incarnation:
                 raise ProtocolError(
                     pb.FORBIDDEN,
-                    f"a later start of the node {node_id!r} is connected: stop this process, or the copy of its data "
+                    f"a later start of node {node_id!r} is connected; stop this process, or the copy of its data "
                     "directory",
                 )
-            old.inbox.close()  # nothing of it may be delivered behind what the new one brings
+            old.inbox.close()  # messages of the old connection must not be delivered after those of the new one
             old.cut_off()
         inbox = Inbox(
             node_id,
@@ -84,7 +84,7 @@ class Peers:
         log.info("node %r is connected", node_id)
 
     def dismiss(self, node_id: str) -> None:
-        """End the connection of a node that was removed; when it calls again, it is told."""
+        """Close the connection of a removed node; the node learns of its removal when it reconnects."""
         connection = self._connections.get(node_id)
         if connection is not None:
             if connection.inbox is not None:
@@ -92,19 +92,19 @@ class Peers:
             connection.cut_off()
 
     def dismiss_unless(self, node_id: str, is_registered: Callable[[str, int], bool]) -> None:
-        """End the connection of a node unless the life that made it is the one that is noted."""
+        """Close the connection of a node unless `is_noted` accepts the incarnation that made it."""
         connection = self._connections.get(node_id)
         inbox = connection.inbox if connection is not None else None
         if inbox is not None and not is_registered(node_id, inbox.incarnation):
             self.dismiss(node_id)
 
     def secrets_changed(self) -> int:
-        """End the connections that were proven by a secret that is not valid any more, and return how many."""
+        """Close the connections that were authenticated by a secret that is no longer valid; return their number."""
         doubtful = [node_id for node_id, secret in self._proven_by.items() if secret not in self.identity.secrets]
         for node_id in doubtful:
             self._connections[node_id].abort(
                 ProtocolError(
-                    pb.UNAUTHENTICATED, "the secret of this connection is valid no more: connect by the new one"
+                    pb.UNAUTHENTICATED, "the secret of this connection is no longer valid; reconnect with the new one"
                 )
             )
         return len(doubtful)
@@ -112,4 +112,4 @@ class Peers:
     def _lost(self, node_id: str, connection: Connection) -> None:
         if self._connections.get(node_id) is connection:
             del self._connections[node_id], self._proven_by[node_id]
-            log.info("the connection of node %r is gone", node_id)
+            log.info("node %r is disconnected", node_id)

@@ -1,10 +1,10 @@
-"""Charging what a request costs the event loop to its caller, from before its work begins until it is answered.
+"""Charging of a request's event-loop time to its caller, from its start until it is answered.
 
-A request whose parts have to be done in the order of arrival, before any later request, is not done in a task but as
-the `Rest` of its connection: in its caller's turns of reading (`rounds`), one piece after the other.
+A request whose parts must be processed in order of arrival, before any later request, does not run in a task but as
+the `Rest` of its connection: piece by piece, in its caller's read turns (`read_turns`).
 
-While the requests of a caller that are being worked on cost a second together (`account.WORK_US_MAX`), nothing more is
-read from its connections; of a caller of a gateway, whose connection is not only its own, more is refused.
+While the unanswered requests of a caller cost one second together (`account.WORK_US_MAX`), nothing more is read from
+its connections. For a gateway's caller, which shares its connection with others, further requests are refused.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from __future__ import annotations
 from typing import Protocol
 
 from tidelog_broker.wire.account import Account, Client
-from tidelog_broker.wire.rounds import WORK_BYTES_PER_US, Turn
-from tidelog_broker.wire.shares import busy
+from tidelog_broker.wire.caller_shares import busy
+from tidelog_broker.wire.read_turns import WORK_BYTES_PER_US, ReadTurn
 
 
 class Divided(Protocol):
-    """A request that its connection works on in pieces, in its caller's turns of reading."""
+    """A request that its connection processes in pieces, in its caller's read turns."""
 
     def piece(self) -> bool:
-        """Do a piece, count it in the turn, and return whether it was the last one."""
+        """Process a piece, charge it to the turn, and return whether it was the last one."""
         ...
 
     def drop(self) -> None:
@@ -28,7 +28,7 @@ class Divided(Protocol):
 
 
 class Rest:
-    """The remaining pieces of the request that a connection has taken last."""
+    """The remaining pieces of a connection's last request."""
 
     __slots__ = ("_request",)
 
@@ -36,12 +36,12 @@ class Rest:
         self._request: Divided | None = None
 
     def begin(self, request: Divided) -> None:
-        """Work on a request before any later one is taken."""
-        assert self._request is None, "a request was taken before the previous one was done"
+        """Start a request that is finished before any later one is dispatched."""
+        assert self._request is None, "a request was dispatched before the previous one was done"
         self._request = request
 
-    def is_done(self, turn: Turn) -> bool:
-        """Work on as long as the caller's turn lasts; return whether nothing is left."""
+    def is_done(self, turn: ReadTurn) -> bool:
+        """Process pieces until the caller's turn is over; return whether nothing is left."""
         while self._request is not None:
             if turn.is_over:
                 return False
@@ -50,31 +50,31 @@ class Rest:
         return True
 
     def drop(self) -> None:
-        """Drop what is left, if anything."""
+        """Discard the remaining work, if any."""
         request, self._request = self._request, None
         if request is not None:
             request.drop()
 
 
 class WorkingConnection(Client, Protocol):
-    """A connection, as it is seen from here."""
+    """The interface of a connection."""
 
     def took(self, size_bytes: int) -> None:
-        """Count bytes, or work as bytes, in its caller's turn of reading."""
+        """Count bytes, or work as bytes, in its caller's read turn."""
 
 
 class Working(Protocol):
-    """A request, as it is seen from here."""
+    """The interface of a request."""
 
     account: Account | None
-    """That of the caller for whom a gateway asks."""
+    """The account of a gateway's caller."""
     work_of: Account | None
-    """Where its work is counted, if that is not the connection's account."""
+    """The account that its work is charged to, if that is not the connection's."""
     work_us: int
 
     @property
     def connection(self) -> WorkingConnection:
-        """Where it came from."""
+        """The connection that the request arrived on."""
         ...
 
 
@@ -83,11 +83,11 @@ def begin_work(request: Working, work_us: int, *, uninterrupted_us: int) -> None
 
     Args:
         request: the request.
-        work_us: what it costs the event loop.
-        uninterrupted_us: what of it counts in this turn of reading: all, unless it is done in several turns.
+        work_us: its cost in event-loop time.
+        uninterrupted_us: the part that counts in this read turn: all of it, unless it is processed in several turns.
 
     Raises:
-        ProtocolError: OVERLOADED, too much of a gateway's caller is being worked on; nothing was charged.
+        ProtocolError: OVERLOADED, a gateway's caller has reached its limit of work; nothing was charged.
     """
     connection, caller = request.connection, request.account
     if caller is not None:
@@ -104,7 +104,7 @@ def begin_work(request: Working, work_us: int, *, uninterrupted_us: int) -> None
 
 
 def end_work(request: Working) -> None:
-    """Charge a request no more; nothing happens for one that was not charged."""
+    """Release a request's charge; a request that was not charged is ignored."""
     work_us, request.work_us = request.work_us, 0
     if not work_us:
         return

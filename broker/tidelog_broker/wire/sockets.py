@@ -1,9 +1,9 @@
-"""Sockets between nodes: no delay, no waiting for minutes for a node that is gone, and ports that are free.
+"""Socket options between nodes, and checks of sockets and ports.
 
-TCP gives a silent peer up after a quarter of an hour. Between nodes, bytes that are unacknowledged for
-`UNACKNOWLEDGED_MS` reset the connection, and so does a peer that reads nothing for so long (a stopped process still has
-a kernel that acknowledges, but its window stays shut). Idle connections are probed. Who is dead is for gossip to say:
-this only makes room for a new connection.
+TCP gives up on a silent peer after about 15 minutes. Between nodes, a connection is reset when bytes are unacknowledged
+for `UNACKNOWLEDGED_MS`, also if the peer's window stays closed for that long (the kernel of a stopped process still
+acknowledges). Idle connections are probed. Failure detection is the task of gossip: these options only make room for a
+new connection.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PROBE_INTERVAL_S: Final = 1
 PROBES: Final = 3
 
 _STATES_AFTER_FIN: Final = frozenset({7, 8, 9, 11})
-"""Of Linux: CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING."""
+"""Linux TCP states CLOSE, CLOSE_WAIT, LAST_ACK and CLOSING."""
 
 _OPTIONS: Final = (
     ("TCP_NODELAY", 1),
@@ -30,7 +30,7 @@ _OPTIONS: Final = (
 
 
 def tune(link: socket.socket) -> None:
-    """Set the options that this platform has; a connection without one of them works all the same."""
+    """Set the options that this platform supports; missing ones are ignored."""
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _OPTIONS:
         option = getattr(socket, name, None)
@@ -40,22 +40,25 @@ def tune(link: socket.socket) -> None:
 
 
 def sends_no_more(connected: socket.socket) -> bool:
-    """Whether the other side of a TCP connection has closed, also while nothing is read; False where nobody tells."""
+    """Return whether the peer of a TCP connection has closed its side; False if the platform does not report that.
+
+    Works while nothing is read from the connection.
+    """
     option = getattr(socket, "TCP_INFO", None)
     if option is None:
         return False
     try:
         told = connected.getsockopt(socket.IPPROTO_TCP, option, 1)
-    except (OSError, ValueError):  # uvloop says ValueError of a socket that was closed a moment ago
+    except (OSError, ValueError):  # uvloop raises ValueError for a socket that was just closed
         return True
     return bool(told) and told[0] in _STATES_AFTER_FIN
 
 
 def check_udp_port(host: str, port: int) -> None:
-    """Bind a port as gossip will, and let go of it.
+    """Bind the gossip port once and release it.
 
     Raises:
-        OSError: the port is in use or the address is not ours.
+        OSError: the port is in use, or the address does not belong to this machine.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)

@@ -1,12 +1,11 @@
-"""Gives a connection between nodes up when the other machine acknowledges nothing for two seconds.
+"""Closes a connection between nodes if the other machine acknowledges nothing for two seconds.
 
-TCP sends again when its own estimate says so, and the estimate grows with the round trips that it has seen: on a link
-that was slow for half a minute, packets took seconds through its queue, and when the queue is dropped TCP waits ten
-seconds and more before the first retransmission. `TCP_USER_TIMEOUT` is looked at only then. Meanwhile gossip, over UDP,
-finds everybody healthy, so that nobody is replaced, and a quorum that needs this connection decides nothing. A new
-connection begins with new estimates.
+TCP retransmits after a timeout that grows with the measured round trips. After half a minute on a slow link packets
+take seconds through its queue, and if that queue is dropped, TCP waits more than ten seconds before the first
+retransmission; `TCP_USER_TIMEOUT` is checked only then. Meanwhile gossip, over UDP, finds all nodes healthy, so no node
+is replaced, and a quorum that needs this connection makes no progress. A new connection starts with new estimates.
 
-Counted are looks and not seconds: a process that was stopped has seen nothing, and nothing follows from that.
+Checks are counted instead of seconds, because a process that was stopped has observed nothing in the meantime.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ LOOK_S: Final = 0.25
 LOOKS: Final = 8
 
 _INFO: Final = struct.Struct("=8B24I4Q")
-"""The beginning of Linux's `struct tcp_info`, to `tcpi_bytes_acked` (4.1)."""
+"""The first fields of Linux's `struct tcp_info`, up to `tcpi_bytes_acked` (4.1)."""
 _UNACKED_AT: Final = 8 + 4
 _BYTES_ACKED_AT: Final = 8 + 24 + 2
 
 
 class Progress(NamedTuple):
-    """What the other machine's kernel has said: segments that it has still to acknowledge, bytes that it has."""
+    """TCP progress: unacknowledged segments and acknowledged bytes."""
 
     unacked: int
     acked_bytes: int
 
 
 class Options(Protocol):
-    """A socket, as far as it is needed here."""
+    """The interface of a socket."""
 
     def getsockopt(self, level: int, optname: int, buflen: int, /) -> bytes:
         """Return an option's bytes."""
@@ -42,13 +41,13 @@ class Options(Protocol):
 
 
 def progress_of(connection: Options) -> Progress | None:
-    """Return how far a TCP connection's bytes have been acknowledged; None where nobody tells, or it is closed."""
+    """Return a TCP connection's progress; None if the platform does not report it or the connection is closed."""
     option = getattr(socket, "TCP_INFO", None)
     if option is None:
         return None
     try:
         told = connection.getsockopt(socket.IPPROTO_TCP, option, _INFO.size)
-    except (OSError, ValueError):  # uvloop says ValueError of a socket that was closed a moment ago
+    except (OSError, ValueError):  # uvloop raises ValueError for a socket that was just closed
         return None
     if len(told) < _INFO.size:
         return None
@@ -61,7 +60,7 @@ class StallWatch:
 
     Args:
         connection: the socket.
-        stalled: called, once, when nothing was acknowledged for the whole time although something was sent.
+        stalled: called once if nothing was acknowledged for the whole time although something was sent.
     """
 
     def __init__(self, connection: Options, stalled: Callable[[], None]) -> None:
@@ -73,7 +72,7 @@ class StallWatch:
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(LOOK_S, self._look)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -95,5 +94,5 @@ class StallWatch:
 
 
 def stalled_because() -> str:
-    """Return what is said of a connection that has stalled."""
-    return f"nothing of what was sent was acknowledged for {LOOKS * LOOK_S:g} s"
+    """Return the reason for closing a stalled connection."""
+    return f"no sent byte was acknowledged for {LOOKS * LOOK_S:g} s"

@@ -1,4 +1,4 @@
-"""The bootstrap file: what founders agree on, and what is refused with a reason."""
+"""The bootstrap file: canonical form, validation and errors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def load(tmp_path: Path, document: object) -> Bootstrap:
     return load_bootstrap(path)
 
 
-def test_a_file_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+def test_bootstrap_file_round_trips(tmp_path: Path) -> None:
     made = three()
     save(made, tmp_path / "b.json")
     loaded = load_bootstrap(tmp_path / "b.json")
@@ -61,7 +61,7 @@ def test_a_file_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     assert loaded.cluster_id_bytes == CLUSTER
 
 
-def test_the_canonical_bytes_never_change() -> None:
+def test_canonical_bytes_are_stable() -> None:
     """Founders of two versions compare their hash."""
     one = make_bootstrap("orders", [founder(1, zone="öst", roles=("persistence", "ingestion"))], cluster_id=CLUSTER)
     expected = (
@@ -73,7 +73,7 @@ def test_the_canonical_bytes_never_change() -> None:
     assert one.hash == hashlib.sha256(expected).digest()
 
 
-def test_what_does_not_matter_does_not_change_the_hash(tmp_path: Path) -> None:
+def test_formatting_does_not_change_the_hash(tmp_path: Path) -> None:
     plain = content()
     spelt_out = content()
     spelt_out["nodes"] = [
@@ -93,7 +93,7 @@ def test_what_does_not_matter_does_not_change_the_hash(tmp_path: Path) -> None:
         {"nodes": [*content()["nodes"][:1], {"node_id": "b", "host": "h", "port": 2, "zone": "west"}]},
     ],
 )
-def test_what_matters_changes_the_hash(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_content_changes_the_hash(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert load(tmp_path, content()).hash != load(tmp_path, content(**changes)).hash
 
 
@@ -108,18 +108,18 @@ def node(**fields: Any) -> dict[str, Any]:
         ("[]", "object"),
         ({}, "format_version"),
         (content(format_version=2), "format_version"),
-        (content(color="red"), "color: this key is unknown"),
+        (content(color="red"), "color: unknown key"),
         (content(cluster_id="0011"), "cluster_id"),
         (content(cluster_id="FF" * 16), "cluster_id"),
         (content(name=""), "name"),
         (content(nodes=[]), "nodes"),
-        (content(nodes=[node(zoen="east")]), "nodes.0.zoen: this key is unknown"),
-        (content(nodes=[node(), node(port=2)]), "node id 'a' stands twice"),
-        (content(nodes=[node(), node(node_id="b")]), "address 'h:1' stands twice"),
-        (content(nodes=[node(), node(node_id="b", port=2, gossip_port=1)]), "gossip address 'h:1' stands twice"),
+        (content(nodes=[node(zoen="east")]), "nodes.0.zoen: unknown key"),
+        (content(nodes=[node(), node(port=2)]), "duplicate node id 'a'"),
+        (content(nodes=[node(), node(node_id="b")]), "duplicate address 'h:1'"),
+        (content(nodes=[node(), node(node_id="b", port=2, gossip_port=1)]), "duplicate gossip address 'h:1'"),
         (content(nodes=[node(roles=["ingestion"])]), "persistence"),
         (content(nodes=[node(roles=["owner"])]), "nodes.0.roles.0"),
-        (content(nodes=[node(roles=["ingestion", "ingestion"])]), "stands once"),
+        (content(nodes=[node(roles=["ingestion", "ingestion"])]), "must be listed only once"),
         (content(nodes=[node(roles=[])]), "nodes.0.roles"),
         (content(nodes=[node(port=0)]), "nodes.0.port"),
         (content(nodes=[node(gossip_port=0)]), "nodes.0.gossip_port"),
@@ -128,23 +128,23 @@ def node(**fields: Any) -> dict[str, Any]:
         (content(nodes=[node(node_id="x" * 201)]), "nodes.0.node_id"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_place(tmp_path: Path, document: object, says: str) -> None:
+def test_invalid_content_is_refused_with_its_position(tmp_path: Path, document: object, says: str) -> None:
     with pytest.raises(BootstrapError) as caught:
         load(tmp_path, document)
     assert says in str(caught.value)
     assert str(tmp_path / "bootstrap.json") in str(caught.value)
 
 
-def test_a_file_that_is_missing_or_huge_is_refused(tmp_path: Path) -> None:
+def test_missing_or_oversized_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BootstrapError, match="No such file"):
         load_bootstrap(tmp_path / "none")
-    with pytest.raises(BootstrapError, match="more than"):
+    with pytest.raises(BootstrapError, match="larger than"):
         load(tmp_path, " " * (FILE_BYTES_MAX + 1))
     with pytest.raises(BootstrapError, match="persistence"):
         load(tmp_path, bootstrap_document("x", [founder(1, roles=("ingestion",)).model_dump(mode="json")]))
 
 
-def test_meta_begins_with_nobody_as_its_owner() -> None:
+def test_genesis_epoch_has_no_owner() -> None:
     assert three().genesis() == pb.EpochDescriptor(
         epoch=0, placement=["log1", "log2", "log3"], ack_quorum=2, flush=pb.ALWAYS
     )
@@ -155,7 +155,7 @@ def test_meta_begins_with_nobody_as_its_owner() -> None:
     assert genesis.ack_quorum == 3
 
 
-def test_a_registry_starts_with_the_founders_and_their_own_records_win() -> None:
+def test_founders_records_are_replaced_by_newer_ones() -> None:
     registry = NodeRegistry()
     for record in three().records():
         assert registry.apply(record)
@@ -170,21 +170,19 @@ def test_a_registry_starts_with_the_founders_and_their_own_records_win() -> None
     assert not any(registry.apply(record) for record in three().records())
 
 
-def test_roles_have_names() -> None:
+def test_roles_are_parsed_by_name() -> None:
     assert roles_named(["persistence"]) == Role.PERSISTENCE
     assert roles_named(["persistence", "ingestion"]) == BOTH_ROLES
 
 
-def test_a_founder_opens_the_directory_of_its_cluster(tmp_path: Path) -> None:
+def test_founder_opens_the_directory_of_its_cluster(tmp_path: Path) -> None:
     directory = open_directory(settings(tmp_path / "d", node_id="log2"), three())
     assert (directory.node_id, directory.cluster_id, directory.admitted) == ("log2", CLUSTER, False)
     directory.close()
     again = open_directory(settings(tmp_path / "d"), three())
     assert again.node_id == "log2"
     again.close()
-    with pytest.raises(
-        BootstrapError, match=r"'log9' is not in the bootstrap file of the cluster 'orders'.*log1, log2"
-    ):
+    with pytest.raises(BootstrapError, match=r"'log9' is not in the bootstrap file of cluster 'orders'.*log1, log2"):
         open_directory(settings(tmp_path / "new", node_id="log9"), three())
     assert not (tmp_path / "new").exists()
     other = make_bootstrap("other", [founder(2)])
@@ -192,8 +190,8 @@ def test_a_founder_opens_the_directory_of_its_cluster(tmp_path: Path) -> None:
         open_directory(settings(tmp_path / "d", node_id="log2"), other)
 
 
-def test_a_joiner_gets_an_id_and_never_founds_a_cluster_by_accident(tmp_path: Path) -> None:
-    with pytest.raises(NodeDirError, match="none of the seeds log1:7400 has said"):
+def test_joiner_gets_an_id_and_founds_no_cluster(tmp_path: Path) -> None:
+    with pytest.raises(NodeDirError, match="none of the seeds log1:7400 has reported"):
         open_directory(settings(tmp_path / "d", seeds=["log1:7400"]), None)
     assert not (tmp_path / "d").exists()
     joiner = open_directory(settings(tmp_path / "d", seeds=["log1:7400"]), None, seeds_cluster_id=CLUSTER)
@@ -205,7 +203,7 @@ def test_a_joiner_gets_an_id_and_never_founds_a_cluster_by_accident(tmp_path: Pa
     again.close()
 
 
-def test_a_node_on_its_own_and_a_replacement(tmp_path: Path) -> None:
+def test_single_node_and_replacement_open_their_directories(tmp_path: Path) -> None:
     single = open_directory(settings(tmp_path / "s"), None)
     assert single.admitted
     single.close()

@@ -1,4 +1,4 @@
-"""The node's settings: defaults, sources, and errors that help."""
+"""The node's settings: defaults, sources and errors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def load(**overrides: object) -> NodeSettings:
     return load_settings(NodeSettings, "node", None, {"data": "/d", **overrides}, environ={})
 
 
-def test_a_data_directory_is_all_that_must_be_said() -> None:
+def test_data_directory_is_the_only_required_setting() -> None:
     settings = load()
     assert (settings.port, settings.management_port, settings.data) == (7400, 7401, Path("/d"))
     with pytest.raises(SettingsError, match="data"):
         load_settings(NodeSettings, "node", None, {}, environ={})
 
 
-def test_a_misspelt_key_gets_a_suggestion(tmp_path: Path) -> None:
+def test_misspelt_key_gets_a_suggestion(tmp_path: Path) -> None:
     file = tmp_path / "t.toml"
     file.write_text('[node]\ndata = "x"\nio_worker = 3\n')
     with pytest.raises(SettingsError, match="io_workers"):
@@ -29,12 +29,12 @@ def test_a_misspelt_key_gets_a_suggestion(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["admin ", "\uff41dmin", "*", "role:admin"])
-def test_the_administrator_has_a_name_that_a_principal_may_have(name: str) -> None:
+def test_administrator_must_be_a_valid_principal(name: str) -> None:
     with pytest.raises(SettingsError, match="name"):
         load(admin=name)
 
 
-def test_clients_are_told_an_address_that_they_can_reach() -> None:
+def test_advertised_address_is_reachable() -> None:
     assert load(host="0.0.0.0").advertised_host == "127.0.0.1"
     assert load(host="0.0.0.0").advertises_loopback
     assert not load(host="0.0.0.0", advertise_host="broker.example").advertises_loopback
@@ -45,7 +45,7 @@ def test_clients_are_told_an_address_that_they_can_reach() -> None:
         load(advertise_host="::")
 
 
-def test_a_node_is_alone_unless_it_is_told_of_others() -> None:
+def test_node_without_bootstrap_or_seeds_is_alone() -> None:
     settings = load()
     assert (settings.bootstrap, settings.seeds, settings.node_id, settings.gossip_port) == (None, [], None, None)
     assert (settings.roles, settings.weight, settings.replication_factor_default) == (
@@ -60,7 +60,7 @@ def test_a_node_is_alone_unless_it_is_told_of_others() -> None:
 
 
 @pytest.mark.parametrize("seed", ["log1", ":7400", "log1:", "log1:0", "log1:65536", "log1:x", "log1:²"])
-def test_a_seed_is_an_address(seed: str) -> None:
+def test_seed_must_be_an_address(seed: str) -> None:
     with pytest.raises(SettingsError, match="HOST:PORT"):
         load(seeds=[seed])
 
@@ -82,6 +82,6 @@ def test_a_seed_is_an_address(seed: str) -> None:
         ("fill_bytes_per_s", 1000),
     ],
 )
-def test_cluster_settings_have_bounds(key: str, value: object) -> None:
+def test_cluster_settings_have_limits(key: str, value: object) -> None:
     with pytest.raises(SettingsError, match=key):
         load(**{key: value})

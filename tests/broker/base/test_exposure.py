@@ -27,20 +27,16 @@ def settings_of(**told: Any) -> NodeSettings:
         {"management_host": "0.0.0.0", "tls_cert_file": "node.pem", "management_token_file": "metrics.token"},
     ],
 )
-def test_what_nobody_else_reaches_or_is_protected_may_start(
-    told: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unreachable_or_protected_node_may_start(told: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     check_exposure(settings_of(**told))
     assert not caplog.records
 
 
 @pytest.mark.parametrize("told", [{"tls_cert_file": "node.pem"}, {"host": "0.0.0.0"} | SAFE])
-def test_metrics_that_nobody_gets_are_told_with_what_to_set(
-    told: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_closed_metrics_are_logged_with_a_remedy(told: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     check_exposure(settings_of(management_host="0.0.0.0", **told))
     (line,) = caplog.messages
-    assert "at 0.0.0.0, and management_token_file is not set: everybody gets /livez and /readyz, and nobody" in line
+    assert "at 0.0.0.0, and management_token_file is not set: /livez and /readyz are open, and /metrics, " in line
     named = [word for word in line.split() if word.startswith("TIDELOG_NODE_")]
     assert [word.strip(",").removeprefix("TIDELOG_NODE_").lower() for word in named] == ["management_token_file"]
 
@@ -48,16 +44,16 @@ def test_metrics_that_nobody_gets_are_told_with_what_to_set(
 @pytest.mark.parametrize(
     ("told", "lacks"),
     [
-        ({"host": "0.0.0.0"}, "at 0.0.0.0, without encryption and without asking who comes"),
+        ({"host": "0.0.0.0"}, "at 0.0.0.0, without encryption and without authentication"),
         ({"host": ""}, "without encryption and"),
         ({"host": "::"}, "at ::, without"),
         ({"host": "log1.example"}, "at log1.example, without"),
         ({"host": "10.0.0.1", "auth": "required"}, "at 10.0.0.1, without encryption, so"),
-        ({"host": "10.0.0.1", "tls_cert_file": "node.pem"}, "at 10.0.0.1, without asking who comes, so"),
+        ({"host": "10.0.0.1", "tls_cert_file": "node.pem"}, "at 10.0.0.1, without authentication, so"),
         ({"management_host": "0.0.0.0"}, "at 0.0.0.0, without encryption, so"),
     ],
 )
-def test_what_strangers_reach_is_refused_with_three_lines_that_mend_it(
+def test_exposed_node_is_refused_with_the_remedy(
     told: dict[str, Any], lacks: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(SettingsError) as caught:
@@ -68,10 +64,10 @@ def test_what_strangers_reach_is_refused_with_three_lines_that_mend_it(
     assert len(lines) == 3
     assert not caplog.records
     check_exposure(settings_of(insecure=True, **told))
-    assert "insecure, as it was told to be" in caplog.text
+    assert "it starts because insecure is set" in caplog.text
 
 
-def test_the_lines_do_mend_it(tmp_path: Path) -> None:
+def test_remedy_commands_fix_the_exposure(tmp_path: Path) -> None:
     """Their variables are settings, by their names."""
     with pytest.raises(SettingsError) as caught:
         check_exposure(settings_of(host="0.0.0.0"))
@@ -83,5 +79,5 @@ def test_the_lines_do_mend_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("host", "is_it"), [("127.1.2.3", True), ("::1", True), ("localhost", True), ("", False)])
-def test_loopback(host: str, is_it: bool) -> None:
+def test_loopback_addresses_are_recognised(host: str, is_it: bool) -> None:
     assert is_loopback(host) is is_it

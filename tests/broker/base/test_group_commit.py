@@ -76,7 +76,7 @@ async def subject() -> AsyncIterator[Subject]:
     workers.close()
 
 
-async def test_one_turn_of_the_loop_is_one_append_and_so_is_what_gathers_behind_it(subject: Subject) -> None:
+async def test_entries_of_one_turn_share_an_append(subject: Subject) -> None:
     subject.journal.gate.clear()
     subject.submit(1)
     subject.submit(2, 3)
@@ -90,7 +90,7 @@ async def test_one_turn_of_the_loop_is_one_append_and_so_is_what_gathers_behind_
     assert subject.done == [1, 2, 3, 4, 5]
 
 
-async def test_a_full_journal_is_tried_again_with_everything(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_journal_is_retried_with_all_entries(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "FULL_RETRY_S", 0.01)
     subject.journal.errors = [DiskFullError("no space"), DiskFullError("no space")]
     first = subject.submit(1)
@@ -103,7 +103,7 @@ async def test_a_full_journal_is_tried_again_with_everything(subject: Subject, m
     assert not subject.failures
 
 
-async def test_a_failed_journal_is_told_once_and_never_used_again(subject: Subject) -> None:
+async def test_failed_journal_is_reported_once_and_not_reused(subject: Subject) -> None:
     subject.journal.errors = [StorageFailedError("broken")]
     done = subject.submit(1)
     await settled(lambda: bool(subject.failures), "nobody was told")
@@ -113,7 +113,7 @@ async def test_a_failed_journal_is_told_once_and_never_used_again(subject: Subje
     assert not done.is_set()
 
 
-async def test_closing_waits_for_what_is_on_its_way_and_drops_the_rest(subject: Subject) -> None:
+async def test_close_waits_for_the_current_append_and_drops_the_rest(subject: Subject) -> None:
     subject.journal.gate.clear()
     subject.submit(1)
     await asyncio.sleep(0.01)
@@ -129,7 +129,7 @@ async def test_closing_waits_for_what_is_on_its_way_and_drops_the_rest(subject: 
     assert subject.journal.groups == [[1]]
 
 
-async def test_a_mark_follows_a_quiet_moment(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_mark_follows_a_quiet_moment(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "MARK_AFTER_S", 3600.0)
     await subject.submit(1).wait()
     await settled(lambda: subject.commit._mark_timer is not None, "no mark is due")
@@ -152,7 +152,7 @@ async def test_a_mark_follows_a_quiet_moment(subject: Subject, monkeypatch: pyte
     assert subject.journal.marks[:2] == [2, 3], "the one that was on its way came first"
 
 
-async def test_a_mark_that_fails_is_told(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_mark_is_reported(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "MARK_AFTER_S", 0.2)
     await subject.submit(1).wait()
     subject.journal.errors.append(StorageFailedError("broken"))

@@ -15,7 +15,7 @@ async def get(url: str, timeout_s: float = 20) -> bytes:
     return await http_get(checked_url(url), tls=TLS, bytes_max=1000, timeout_s=timeout_s)
 
 
-async def test_a_document_comes_whole() -> None:
+async def test_document_is_returned_completely() -> None:
     chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
     for answer in (as_answer(b"hello"), b"HTTP/1.0 200 OK\r\n\r\nhello", chunked):
         async with Publisher(answer) as there:
@@ -29,19 +29,19 @@ async def test_a_document_comes_whole() -> None:
         (as_answer(b"x" * 1_000_000), "larger than"),
         (as_answer(b"", "302 Found\r\nLocation: http://127.0.0.1:1/"), "status 302"),
         (as_answer(b"", "500 No"), "status 500"),
-        (b"SSH-2.0-OpenSSH\r\n", "no HTTP"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello", "4 bytes too soon"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "no HTTP"),
-        (b"", "no HTTP"),
+        (b"SSH-2.0-OpenSSH\r\n", "not valid HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello", "4 bytes too early"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "not valid HTTP"),
+        (b"", "not valid HTTP"),
     ],
 )
-async def test_what_is_no_such_document_is_an_error(answer: bytes, why: str) -> None:
+async def test_invalid_answer_is_an_error(answer: bytes, why: str) -> None:
     async with Publisher(answer) as there:
         with pytest.raises(OSError, match=why):
             await get(there.url)
 
 
-async def test_who_says_nothing_is_given_up_in_time() -> None:
+async def test_silent_server_times_out() -> None:
     async with Publisher(None) as there:
         began_s = asyncio.get_running_loop().time()
         with pytest.raises(OSError, match=r"within 0\.2 s"):
@@ -65,11 +65,11 @@ async def test_who_says_nothing_is_given_up_in_time() -> None:
         "file:///etc/passwd",
     ],
 )
-def test_a_url_that_is_not_to_be_asked_is_refused(url: str) -> None:
+def test_unsafe_url_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"URL|[Pp]ort"):
         checked_url(url)
 
 
-def test_https_and_this_machine_may_be_asked() -> None:
+def test_https_and_loopback_urls_are_accepted() -> None:
     for url in ("https://issuer.example/keys?v=1", "http://127.0.0.1:8/keys", "http://localhost/", "http://[::1]:8/"):
         assert checked_url(url).hostname

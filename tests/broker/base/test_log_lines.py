@@ -10,19 +10,19 @@ def formatted(message: str, *arguments: object) -> str:
     return LineFormatter("%(levelname)s %(message)s").format(record)
 
 
-def test_a_message_is_one_printable_line_and_no_longer_than_it_may_be() -> None:
+def test_message_is_one_printable_line_of_limited_length() -> None:
     assert formatted("plain %s", "word") == "INFO plain word"
     assert formatted("of %s", "a\nERROR b\x1b[31m\u202e") == "INFO of a\\nERROR b\\x1b[31m\\u202e"
     assert len(formatted("%s", "x" * 1_000_000)) < LINE_CHARS_MAX + 100
 
 
-def test_a_traceback_keeps_its_lines() -> None:
+def test_traceback_keeps_its_lines() -> None:
     error = ValueError("of a test")
     record = logging.LogRecord("n", logging.ERROR, "file", 1, "failed", (), (ValueError, error, None))
     assert LineFormatter("%(message)s").format(record) == "failed\nValueError: of a test"
 
 
-def test_warnings_of_one_place_are_counted_when_they_repeat() -> None:
+def test_repeated_warnings_are_suppressed_and_counted() -> None:
     now_s = 0.0
     repeats = RepeatFilter(lambda: now_s)
 

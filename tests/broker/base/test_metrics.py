@@ -1,21 +1,21 @@
-"""The node's metrics: every one has help and a unit, and two nodes in a process do not meet."""
+"""The node's metrics: each has help and a unit, and the registries of two nodes are separate."""
 
 from __future__ import annotations
 
 from prometheus_client import generate_latest
 
+from tidelog_broker.base.hot_path_metrics import LABEL_VALUES_MAX
 from tidelog_broker.base.metrics import NodeMetrics
-from tidelog_broker.base.tallies import LABEL_VALUES_MAX
 
 
-def test_two_registries_are_apart() -> None:
+def test_registries_are_independent() -> None:
     one, two = NodeMetrics(), NodeMetrics()
     one.records_in.inc(5)
     assert b"tidelog_records_in_total 5.0" in generate_latest(one.registry)
     assert b"tidelog_records_in_total 0.0" in generate_latest(two.registry)
 
 
-def test_every_metric_is_ours_and_explained() -> None:
+def test_every_metric_has_a_prefix_and_help() -> None:
     text = generate_latest(NodeMetrics().registry).decode()
     names = {line.split()[2] for line in text.splitlines() if line.startswith("# HELP")}
     assert names
@@ -23,7 +23,7 @@ def test_every_metric_is_ours_and_explained() -> None:
     assert all(len(line.split(maxsplit=3)) == 4 for line in text.splitlines() if line.startswith("# HELP"))
 
 
-def test_callers_that_waited_are_bounded_and_the_rest_is_counted_together() -> None:
+def test_throttled_callers_beyond_the_limit_share_a_label() -> None:
     metrics = NodeMetrics()
     for number in range(LABEL_VALUES_MAX + 5):
         metrics.throttled(f"10.0.0.{number}", 0.5)

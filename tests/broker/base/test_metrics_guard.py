@@ -41,14 +41,14 @@ def status_of(guard: MetricsGuard, authorization: str = "") -> str:
         ({"management_host": "0.0.0.0", "insecure": True}, "200"),
     ],
 )
-def test_without_a_token_metrics_are_for_this_machine(told: dict[str, Any], status: str) -> None:
+def test_metrics_without_tokens_are_open_on_loopback_only(told: dict[str, Any], status: str) -> None:
     guard = MetricsGuard.of(NodeSettings.model_validate({"data": "data"} | told))
     assert status_of(guard) == status
     assert status_of(guard, "Bearer anything-of-16-chars") == status
 
 
 @pytest.mark.parametrize("told", [{}, {"management_host": "0.0.0.0"}, {"management_host": "0.0.0.0", "insecure": True}])
-def test_with_tokens_they_are_for_who_shows_one(told: dict[str, Any], tmp_path: Path) -> None:
+def test_metrics_with_tokens_need_one(told: dict[str, Any], tmp_path: Path) -> None:
     file = file_of(tmp_path, f"# of Prometheus\n{TOKEN}\n\n  {OTHER}\n")
     guard = MetricsGuard.of(NodeSettings.model_validate({"data": "data", "management_token_file": file} | told))
     for right in (f"Bearer {TOKEN}", f"bearer  {OTHER}"):
@@ -69,17 +69,17 @@ def test_with_tokens_they_are_for_who_shows_one(told: dict[str, Any], tmp_path: 
 @pytest.mark.parametrize(
     ("text", "mode", "why"),
     [
-        ("", 0o600, "has 0 tokens"),
-        ("# nothing\n", 0o600, "has 0 tokens"),
-        (f"{TOKEN}\n" * (TOKENS_MAX + 1), 0o600, f"has {TOKENS_MAX + 1} tokens"),
-        (f"{TOKEN}\nshort\n", 0o600, "line 2 of management_token_file"),
+        ("", 0o600, "got 0"),
+        ("# nothing\n", 0o600, "got 0"),
+        (f"{TOKEN}\n" * (TOKENS_MAX + 1), 0o600, f"got {TOKENS_MAX + 1}"),
+        (f"{TOKEN}\nshort\n", 0o600, "line 2"),
         ("two words of 16 characters", 0o600, "no spaces"),
         ("é" * 20, 0o600, "ASCII"),
         ("x" * 20_000, 0o600, "has more than 16384 bytes"),
         (TOKEN, 0o604, "every user of this machine may use the tokens"),
     ],
 )
-def test_a_file_that_is_not_as_it_must_be_is_refused(tmp_path: Path, text: str, mode: int, why: str) -> None:
+def test_invalid_token_file_is_refused(tmp_path: Path, text: str, mode: int, why: str) -> None:
     with pytest.raises(SettingsError, match=why) as refused:
         MetricsGuard(file_of(tmp_path, text, mode), is_open=True)
     assert TOKEN not in str(refused.value)
@@ -87,7 +87,7 @@ def test_a_file_that_is_not_as_it_must_be_is_refused(tmp_path: Path, text: str, 
         read_tokens(tmp_path / "none")
 
 
-async def test_the_file_is_followed_and_a_broken_one_changes_nothing(
+async def test_changed_token_file_is_reloaded_and_an_invalid_one_ignored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tidelog_broker.base import metrics_guard as module  # noqa: PLC0415

@@ -15,7 +15,7 @@ from tidelog_broker.base.node_gauges import (
 FIGURES = NodeFigures("log1", "east", "ab", True, 10, 20, False, {"owner": 3}, 1, 2, 0, 0, {"alive": 3}, {"log2": 7})
 
 
-def test_what_changes_under_a_reading_is_read_again() -> None:
+def test_disturbed_read_is_repeated() -> None:
     tries: list[int] = []
 
     def read() -> int:
@@ -28,7 +28,7 @@ def test_what_changes_under_a_reading_is_read_again() -> None:
     assert len(tries) == 3
 
 
-def test_a_reading_that_never_succeeds_is_an_error_and_not_a_loop() -> None:
+def test_read_gives_up_after_repeated_disturbance() -> None:
     tries: list[int] = []
 
     def read() -> int:
@@ -40,7 +40,7 @@ def test_a_reading_that_never_succeeds_is_an_error_and_not_a_loop() -> None:
     assert len(tries) == 5
 
 
-def test_before_a_node_runs_only_the_build_has_a_value() -> None:
+def test_only_the_build_is_exported_before_the_start() -> None:
     registry = CollectorRegistry()
     gauges = NodeGauges(registry, "1.2.3")
     text = generate_latest(registry).decode()
@@ -54,7 +54,7 @@ def test_before_a_node_runs_only_the_build_has_a_value() -> None:
     assert "tidelog_ready 1.0" in text
 
 
-def test_positions_have_their_group_and_what_is_left_out_is_counted() -> None:
+def test_group_positions_are_exported_and_omitted_ones_counted() -> None:
     registry = CollectorRegistry()
     gauges = GroupGauges(registry)
     gauges.watch(lambda: Bounded([GroupPosition('a"b', "t", 3, 9)], 4))

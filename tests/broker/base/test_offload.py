@@ -1,4 +1,4 @@
-"""Work goes to the I/O workers in order, its outcome comes back on the loop, and `idle` tells the truth."""
+"""Work on I/O workers keeps its order, and its outcome is delivered on the event loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def workers() -> Iterator[IoWorkers]:
     workers.close()
 
 
-async def test_a_call_returns_or_raises_what_the_work_does(workers: IoWorkers) -> None:
+async def test_call_returns_or_raises_the_works_result(workers: IoWorkers) -> None:
     offload = Offload(workers, asyncio.get_running_loop())
     assert await offload.call(0, lambda: threading.current_thread().name) != threading.current_thread().name
     with pytest.raises(KeyError):
@@ -27,7 +27,7 @@ async def test_a_call_returns_or_raises_what_the_work_does(workers: IoWorkers) -
     assert not offload.pending
 
 
-async def test_a_callback_gets_the_outcome_on_the_loop(workers: IoWorkers) -> None:
+async def test_callback_gets_the_outcome_on_the_loop(workers: IoWorkers) -> None:
     loop = asyncio.get_running_loop()
     offload = Offload(workers, loop)
     outcomes: list[tuple[object, object, str]] = []
@@ -47,7 +47,7 @@ async def test_a_callback_gets_the_outcome_on_the_loop(workers: IoWorkers) -> No
     assert not offload.pending
 
 
-async def test_work_that_nobody_waits_for_any_more_still_counts(workers: IoWorkers) -> None:
+async def test_abandoned_work_still_counts_as_pending(workers: IoWorkers) -> None:
     offload = Offload(workers, asyncio.get_running_loop())
     release = threading.Event()
     waiting = asyncio.create_task(offload.call(0, release.wait))

@@ -18,7 +18,7 @@ def secret(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_secret_is_needed_has_a_length_and_is_nobody_elses(tmp_path: Path, secret: Path) -> None:
+def test_secret_must_exist_be_long_enough_and_private(tmp_path: Path, secret: Path) -> None:
     assert tuple(read_secrets(secret)) == (OLD,)
     with pytest.raises(SettingsError, match="--secret-file"):
         read_secrets(None)
@@ -33,25 +33,25 @@ def test_a_secret_is_needed_has_a_length_and_is_nobody_elses(tmp_path: Path, sec
     secret.chmod(0o640)
     assert tuple(read_secrets(secret)) == (OLD,)
     secret.write_text("short\n")
-    with pytest.raises(SettingsError, match="has 5 bytes"):
+    with pytest.raises(SettingsError, match="got 5"):
         read_secrets(secret)
 
 
-def test_two_may_be_valid_one_a_line_and_no_more(secret: Path) -> None:
+def test_at_most_two_secrets_are_valid(secret: Path) -> None:
     secret.write_bytes(OLD + b"\n\n  " + NEW + b"\r\n")
     assert tuple(read_secrets(secret)) == (OLD, NEW)
     secret.write_bytes(b"\n".join([OLD, NEW, OLD]))
-    with pytest.raises(SettingsError, match="has 3 lines"):
+    with pytest.raises(SettingsError, match="got 3 lines"):
         read_secrets(secret)
     secret.write_bytes(OLD + b"\nshort")
-    with pytest.raises(SettingsError, match="has 5 bytes"):
+    with pytest.raises(SettingsError, match="got 5"):
         read_secrets(secret)
     any_bytes = b"\xff\x00 and \n is one of them"
     secret.write_bytes(any_bytes)
     assert tuple(read_secrets(secret)) == (any_bytes,)
 
 
-def test_a_file_that_changes_is_followed_and_a_slip_changes_nothing(
+def test_changed_secret_file_is_reloaded_and_an_invalid_one_ignored(
     secret: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     secrets = read_secrets(secret)

@@ -1,4 +1,4 @@
-"""The steady clock: a wall clock that jumps is left out until it has stood, and what was left out is no age."""
+"""The steady clock: a jumped wall clock is ignored until it is stable, and skipped time is not an age."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Clocks:
         return (self.clock.stamped_before_us(age_s * S, newest_at_start_us) - BEGAN_US) / S
 
 
-def test_the_wall_clock_is_told_while_it_goes_on_and_when_it_is_corrected_a_little() -> None:
+def test_wall_clock_is_used_through_small_corrections() -> None:
     clocks = Clocks()
     for jump_s in (0, TOLERANCE_S, -TOLERANCE_S, TOLERANCE_S, TOLERANCE_S):
         clocks.run(5)
@@ -62,7 +62,7 @@ def test_the_wall_clock_is_told_while_it_goes_on_and_when_it_is_corrected_a_litt
 
 
 @pytest.mark.parametrize("jump_s", [YEAR_S, TOLERANCE_S + 1, -TOLERANCE_S - 1, -YEAR_S])
-def test_time_goes_on_without_a_wall_clock_that_has_jumped_until_it_has_stood(jump_s: int) -> None:
+def test_jumped_wall_clock_is_ignored_until_stable(jump_s: int) -> None:
     clocks = Clocks()
     clocks.run(5)
     clocks.jump(jump_s)
@@ -75,7 +75,7 @@ def test_time_goes_on_without_a_wall_clock_that_has_jumped_until_it_has_stood(ju
     assert not clocks.clock.is_held
 
 
-def test_a_jump_that_is_put_right_in_time_leaves_no_trace() -> None:
+def test_corrected_jump_has_no_effect() -> None:
     clocks = Clocks()
     clocks.jump(YEAR_S)
     assert clocks.told_s == 0
@@ -90,7 +90,7 @@ def test_a_jump_that_is_put_right_in_time_leaves_no_trace() -> None:
     assert clocks.before_s(100) == SETTLE_S - 100
 
 
-def test_a_wall_clock_that_jumps_again_has_to_stand_anew() -> None:
+def test_second_jump_restarts_the_settle_time() -> None:
     clocks = Clocks()
     clocks.jump(YEAR_S)
     assert clocks.told_s == 0
@@ -103,7 +103,7 @@ def test_a_wall_clock_that_jumps_again_has_to_stand_anew() -> None:
     assert clocks.clock.now_us() == clocks.wall_us
 
 
-def test_what_was_left_out_is_no_age() -> None:
+def test_skipped_time_does_not_count_as_age() -> None:
     clocks = Clocks()
     clocks.run(50)
     clocks.jump(YEAR_S)
@@ -116,7 +116,7 @@ def test_what_was_left_out_is_no_age() -> None:
     assert clocks.before_s(61) == at_s - 1
 
 
-def test_a_clock_that_was_put_back_lets_nothing_go_earlier() -> None:
+def test_clock_set_back_deletes_nothing_earlier() -> None:
     clocks = Clocks()
     clocks.jump(-YEAR_S)
     clocks.settle()
@@ -124,7 +124,7 @@ def test_a_clock_that_was_put_back_lets_nothing_go_earlier() -> None:
     assert clocks.before_s(100) == SETTLE_S - YEAR_S - 100
 
 
-def test_of_many_jumps_none_is_forgotten() -> None:
+def test_merged_jumps_keep_their_total() -> None:
     clocks = Clocks()
     for _ in range(GAPS_MAX + 3):
         clocks.jump(YEAR_S)
@@ -135,7 +135,7 @@ def test_of_many_jumps_none_is_forgotten() -> None:
     assert clocks.before_s(lived_s + 1) < 0
 
 
-def test_after_a_start_the_time_off_counts_for_ages_only_when_the_wall_clock_has_stood() -> None:
+def test_downtime_counts_as_age_only_after_the_settle_time() -> None:
     clocks = Clocks()
     newest_us = clocks.wall_us
     clocks.run(YEAR_S)

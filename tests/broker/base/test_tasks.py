@@ -7,7 +7,7 @@ import pytest
 from tidelog_broker.base.tasks import Tasks
 
 
-async def test_a_task_that_fails_is_logged_by_name_and_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_task_is_logged_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
     tasks = Tasks()
 
     async def fail() -> None:
@@ -21,7 +21,7 @@ async def test_a_task_that_fails_is_logged_by_name_and_forgotten(caplog: pytest.
     assert tasks.named("looking for it") == []
 
 
-async def test_cancelling_ends_them_all_and_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_cancel_ends_all_tasks_silently(caplog: pytest.LogCaptureFixture) -> None:
     tasks, ended = Tasks(), list[int]()
 
     async def wait(number: int) -> None:

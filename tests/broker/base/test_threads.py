@@ -1,4 +1,4 @@
-"""What runs on a thread of a node waits for nothing that takes longer than itself."""
+"""The thread pools: long work of one kind does not delay other kinds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog_broker.storage.io.filesystem import RealFileSystem
 from tidelog_broker.storage.segment.hash_memory import HashMemory
 
 
-async def test_a_long_sync_holds_up_nothing_but_what_nobody_waits_for() -> None:
+async def test_long_sync_delays_only_background_syncs() -> None:
     threads = Threads(1)
     disk = threads.disk(RealFileSystem(), HashMemory())
     gate, named, spaced = threading.Event(), threading.Event(), threading.Event()
@@ -38,7 +38,7 @@ async def test_a_long_sync_holds_up_nothing_but_what_nobody_waits_for() -> None:
         threads.close()
 
 
-async def test_a_long_write_of_a_log_holds_up_no_journal_no_name_no_deletion_and_no_read() -> None:
+async def test_long_log_write_delays_no_other_pool() -> None:
     threads = Threads(1)
     gate = threading.Event()
     try:

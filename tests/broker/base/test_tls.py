@@ -1,4 +1,4 @@
-"""Certificates that are revoked while their connections stand: clients' and other nodes'."""
+"""Revocation of certificates of clients and nodes with open connections."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def showing(files: TlsFiles) -> Tls:
     return Tls(str(files.ca), str(files.cert), str(files.key))
 
 
-async def test_standing_sessions_end_with_their_certificate(stand: Stand, key_file: Path, authority: Authority) -> None:
+async def test_revoked_certificate_ends_open_sessions(stand: Stand, key_file: Path, authority: Authority) -> None:
     authority.revoke()
     files = told(authority, authority.files("node", "a"))
     node = await stand.start(auth="required", admin_key_file=key_file, **files)
@@ -68,9 +68,7 @@ async def test_standing_sessions_end_with_their_certificate(stand: Stand, key_fi
             await each.topics()
 
 
-async def test_a_client_with_a_list_refuses_a_node_that_is_in_it(
-    stand: Stand, key_file: Path, authority: Authority
-) -> None:
+async def test_client_with_a_crl_rejects_a_revoked_node(stand: Stand, key_file: Path, authority: Authority) -> None:
     files = authority.files("node", "a")
     crl = authority.revoke()
     own = {"tls_cert_file": files.cert, "tls_key_file": files.key}
@@ -92,7 +90,7 @@ def _is_anns(connection: object) -> bool:
     return certified("client") == ["ann"]
 
 
-async def test_a_node_whose_certificate_is_revoked_is_cut_off(
+async def test_node_with_a_revoked_certificate_is_disconnected(
     founded: Founded, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_tls, "FILES_LOOK_S", 0.05)
@@ -118,7 +116,7 @@ def _connected(founded: Founded, name: str) -> set[str]:
     return set(peers.connected)
 
 
-async def test_a_list_that_cannot_be_used_stops_the_start(stand: Stand, authority: Authority) -> None:
+async def test_invalid_crl_prevents_the_start(stand: Stand, authority: Authority) -> None:
     (authority.directory / "crl.pem").write_text("nothing")
     with pytest.raises(SettingsError, match="holds nothing in PEM"):
         await stand.start(**told(authority, authority.files("node", "a")))

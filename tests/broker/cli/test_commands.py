@@ -1,4 +1,4 @@
-"""What `tidelog node` says when it does not start; how it starts, serves and stops is tested with real processes."""
+"""Errors of `tidelog node` at its start; start, service and stop are tested with real processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def app() -> typer.Typer:
     return app
 
 
-def test_a_mistake_in_the_settings_is_named_and_is_a_mistake_of_use(app: typer.Typer, tmp_path: Path) -> None:
+def test_invalid_setting_is_named_as_a_usage_error(app: typer.Typer, tmp_path: Path) -> None:
     config = tmp_path / "tidelog.toml"
     config.write_text('[node]\ndata = "d"\nprot = 7400\n')
     result = CliRunner().invoke(app, ["node", "--config", str(config)])
@@ -36,7 +36,7 @@ def test_a_mistake_in_the_settings_is_named_and_is_a_mistake_of_use(app: typer.T
     assert result.stdout == ""
 
 
-def test_a_node_needs_a_directory(app: typer.Typer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_directory_is_required(app: typer.Typer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TIDELOG_NODE_DATA", raising=False)
     result = CliRunner().invoke(app, ["node"])
     assert result.exit_code == 2
@@ -61,11 +61,11 @@ def test_roles_and_weight_are_options(app: typer.Typer, monkeypatch: pytest.Monk
     ]
     alone = CliRunner().invoke(app, ["node", "--data", str(tmp_path), "--role", "ingestion"])
     assert alone.exit_code == 2
-    assert "does not only ingestion: name a cluster" in alone.stderr
+    assert "cannot have only the role ingestion" in alone.stderr
     assert len(got) == 2
 
 
-def test_a_directory_that_cannot_be_used_is_one_line(app: typer.Typer, tmp_path: Path) -> None:
+def test_unusable_directory_is_a_one_line_error(app: typer.Typer, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"")
     result = CliRunner().invoke(app, ["node", "--data", str(file)])
@@ -73,7 +73,7 @@ def test_a_directory_that_cannot_be_used_is_one_line(app: typer.Typer, tmp_path:
     assert result.stderr.strip().splitlines()[-1] == f"tidelog node: {file} is not a directory"
 
 
-def test_a_damaged_record_of_the_node_is_left_as_it_is(app: typer.Typer, tmp_path: Path) -> None:
+def test_damaged_node_record_is_not_changed(app: typer.Typer, tmp_path: Path) -> None:
     (tmp_path / "node.json").write_text(json.dumps({"format_version": 1}))
     result = CliRunner().invoke(app, ["node", "--data", str(tmp_path)])
     assert result.exit_code == 1
@@ -82,7 +82,7 @@ def test_a_damaged_record_of_the_node_is_left_as_it_is(app: typer.Typer, tmp_pat
 
 
 @pytest.mark.parametrize("how", ["missing", "damaged"])
-def test_lost_promises_are_one_line_that_says_what_to_do(app: typer.Typer, tmp_path: Path, how: str) -> None:
+def test_lost_promises_are_a_one_line_error_with_a_remedy(app: typer.Typer, tmp_path: Path, how: str) -> None:
     with closing(open_node_dir(tmp_path)) as directory:
         fences = directory.fences
     if how == "missing":
@@ -100,7 +100,7 @@ def settings_of(**told: object) -> NodeSettings:
     return NodeSettings.model_validate(told)
 
 
-def test_a_node_on_every_address_says_what_clients_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_wildcard_address_logs_the_advertised_host(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     commands._warn_of_loopback(settings_of(data=tmp_path))
     commands._warn_of_loopback(settings_of(data=tmp_path, host="::", advertise_host="log1.example.org"))
     assert not caplog.records
@@ -108,7 +108,7 @@ def test_a_node_on_every_address_says_what_clients_are_told(tmp_path: Path, capl
     assert "TIDELOG_NODE_ADVERTISE_HOST" in caplog.text
 
 
-async def test_the_reason_for_a_stop_is_the_last_line(
+async def test_stop_reason_is_the_last_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start = Node.start

@@ -55,21 +55,21 @@ def segment_of(data: Path) -> Path:
     return segment
 
 
-def test_a_sound_log(data: Path) -> None:
+def test_verify_of_a_sound_log(data: Path) -> None:
     result = runner.invoke(log_app, ["verify", str(data)])
     assert result.exit_code == 0
     assert "6 records: sound" in result.stdout
     assert "0..6" in result.stdout
 
 
-def test_json_names_the_segments(data: Path) -> None:
+def test_json_lists_the_segments(data: Path) -> None:
     (report,) = json.loads(runner.invoke(log_app, ["inspect", str(data), "--json"]).stdout)
     assert (report["topic"], report["epoch"], report["base_offset"], report["end_offset"]) == ("t", 0, 0, 6)
     assert (report["batches"], report["records"], report["sound"]) == (3, 6, True)
     assert Path(report["path"]) == segment_of(data)
 
 
-def test_a_flipped_bit_in_what_was_synced_is_damage(data: Path) -> None:
+def test_flipped_bit_in_synced_data_is_damage(data: Path) -> None:
     segment = segment_of(data)
     raw = bytearray(segment.read_bytes())
     raw[SEGMENT_HEADER_BYTES + 150] ^= 1
@@ -81,7 +81,7 @@ def test_a_flipped_bit_in_what_was_synced_is_damage(data: Path) -> None:
     assert runner.invoke(log_app, ["inspect", str(data)]).exit_code == 0
 
 
-def test_copies_beside_the_log_say_what_they_are(data: Path) -> None:
+def test_copies_beside_the_log_have_their_role(data: Path) -> None:
     (partition,) = (path for path in (data / "partitions").iterdir() if path.is_dir())
     (partition / "epoch-00000000").rename(partition / "epoch-00000000.fill")
     result = runner.invoke(log_app, ["verify", str(data)])
@@ -99,7 +99,7 @@ def test_copies_beside_the_log_say_what_they_are(data: Path) -> None:
     assert "set aside" in result.stdout
 
 
-def test_a_directory_of_several_nodes_is_walked_node_by_node(data: Path, tmp_path: Path) -> None:
+def test_directory_of_several_nodes_is_read_node_by_node(data: Path, tmp_path: Path) -> None:
     home = tmp_path / "cluster"
     for name in ("node1", "node2"):
         (home / name).mkdir(parents=True)
@@ -112,7 +112,7 @@ def test_a_directory_of_several_nodes_is_walked_node_by_node(data: Path, tmp_pat
     assert ["node1" in report["path"] for report in json.loads(result.stdout)] == [True, False]
 
 
-def test_a_path_that_is_not_tidelogs_is_a_usage_error(tmp_path: Path) -> None:
+def test_foreign_path_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_bytes(b"x")
     assert runner.invoke(log_app, ["verify", str(tmp_path)]).exit_code == 2
     assert runner.invoke(log_app, ["verify", str(tmp_path / "nowhere")]).exit_code == 2
@@ -125,7 +125,7 @@ def dumped(*arguments: str, exit_code: int = 0) -> list[int]:
     return [json.loads(line)["offset"] for line in result.stdout.splitlines()]
 
 
-def test_records_are_dumped_as_lines_that_can_be_published_again(data: Path) -> None:
+def test_dumped_records_can_be_published_again(data: Path) -> None:
     result = runner.invoke(log_app, ["dump", str(data), "--max", "1"])
     assert json.loads(result.stdout) == {
         "topic": "t",
@@ -140,7 +140,7 @@ def test_records_are_dumped_as_lines_that_can_be_published_again(data: Path) -> 
     assert columns.column("value").to_pylist() == [b"x" * 50]
 
 
-def test_a_stretch_of_a_log_is_dumped(data: Path) -> None:
+def test_dump_is_limited_to_a_range(data: Path) -> None:
     assert dumped(str(data)) == dumped(str(segment_of(data))) == dumped(str(segment_of(data).parent)) == [*range(6)]
     assert dumped(str(data), "--from", "3") == [3, 4, 5]
     assert dumped(str(data), "--from", "1", "--to", "4") == [1, 2, 3]
@@ -148,7 +148,7 @@ def test_a_stretch_of_a_log_is_dumped(data: Path) -> None:
     assert dumped(str(data), "--from", "6") == dumped(str(data), "--to", "0") == []
 
 
-def test_what_lies_in_front_of_damage_is_dumped(data: Path) -> None:
+def test_records_before_damage_are_dumped(data: Path) -> None:
     segment = segment_of(data)
     raw = bytearray(segment.read_bytes())
     raw[raw.rindex(b"xxx")] ^= 1
@@ -159,14 +159,14 @@ def test_what_lies_in_front_of_damage_is_dumped(data: Path) -> None:
     assert str(segment) in result.stderr
 
 
-def test_a_copy_beside_the_log_is_dumped_only_when_it_is_asked_for(data: Path) -> None:
+def test_copy_beside_the_log_is_dumped_only_by_its_path(data: Path) -> None:
     epoch = segment_of(data).parent
     aside = epoch.rename(epoch.with_name("epoch-00000000.bad-1"))
     assert dumped(str(data)) == []
     assert dumped(str(aside)) == [*range(6)]
 
 
-def test_a_reader_that_has_enough_ends_the_dump(data: Path) -> None:
+def test_closed_output_ends_the_dump(data: Path) -> None:
     command = [sys.executable, "-m", "tidelog_cli", "log", "dump", str(data)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -176,17 +176,17 @@ def test_a_reader_that_has_enough_ends_the_dump(data: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--from", "-1"], ["--max", "0"], ["--value", "yaml"]])
-def test_what_cannot_be_meant_is_refused(data: Path, arguments: list[str]) -> None:
+def test_invalid_range_is_refused(data: Path, arguments: list[str]) -> None:
     assert runner.invoke(log_app, ["dump", str(data), *arguments]).exit_code == 2
 
 
-def test_a_path_without_data_is_refused(tmp_path: Path) -> None:
+def test_path_without_data_is_refused(tmp_path: Path) -> None:
     result = runner.invoke(log_app, ["dump", str(tmp_path / "nothing")])
     assert result.exit_code == 2
     assert "does not exist" in result.stderr
 
 
-def test_what_a_running_node_deletes_meanwhile_is_passed_over(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_deleted_during_a_dump_are_skipped(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = segment_of(data)
     read = RealFileSystem.open_readonly
 

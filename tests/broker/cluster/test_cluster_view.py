@@ -14,7 +14,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import KIB
 
 
-async def test_a_node_that_stands_alone_plans_with_itself(stand: Stand, node: Node) -> None:
+async def test_node_without_a_cluster_plans_with_itself(stand: Stand, node: Node) -> None:
     topic = await (await stand.peer()).create(flush=pb.NEVER)
     cluster = node.broker.cluster
     assert cluster.plan((topic.topic_id, 0), pb.EpochDescriptor()) == Plan(node.node_id, (node.node_id,), 1, pb.NEVER)
@@ -26,7 +26,7 @@ async def test_a_node_that_stands_alone_plans_with_itself(stand: Stand, node: No
     assert [one.node_id for one in cluster.nodes()] == [node.node_id]
 
 
-async def test_a_node_fetches_history_at_the_pace_that_is_set(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_history_is_fetched_at_the_configured_rate(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
     monkeypatch.setattr("tidelog_broker.cluster.cluster_view.time", SimpleNamespace(monotonic=lambda: now_s))
     node = await stand.start(fill_bytes_per_s=1000 * KIB)
@@ -38,7 +38,7 @@ async def test_a_node_fetches_history_at_the_pace_that_is_set(stand: Stand, monk
     assert node.broker.cluster.backfill_wait_ms(1) == 1001
 
 
-async def test_who_is_just_going_away_is_asked_and_does_not_answer(founded: Founded) -> None:
+async def test_node_that_disconnects_is_asked_and_does_not_answer(founded: Founded) -> None:
     """Its link is closed already and still counts as connected: the others are asked nevertheless."""
     await founded.found()
     await founded.settled()
@@ -54,7 +54,7 @@ async def test_who_is_just_going_away_is_asked_and_does_not_answer(founded: Foun
     assert answer.WhichOneof("kind") == "metadata_reply"
 
 
-async def test_a_drain_does_not_take_a_partitions_quorum_away() -> None:
+async def test_drain_keeps_the_quorum_of_a_partition() -> None:
     """The dead would fill up the next epoch, of which only one node would be there."""
     world = World(names="abcd")
     config = pb.TopicConfig(replication_factor=3)

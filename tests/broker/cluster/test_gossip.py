@@ -1,4 +1,4 @@
-"""Gossip over real UDP on loopback: joining, failing, leaving, and whatever strangers may send."""
+"""Gossip over real UDP on loopback: joins, failures, leaves, and foreign datagrams."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ async def stranger(nodes: Nodes) -> AsyncIterator[Stranger]:
     stranger.transport.close()
 
 
-async def test_nodes_find_each_other_notice_a_death_and_a_leave(nodes: Nodes) -> None:
+async def test_gossip_detects_joins_deaths_and_leaves(nodes: Nodes) -> None:
     first = await nodes.start(member(0))
     others = [await nodes.start(member(i), first.gossip.address) for i in (1, 2, 3)]
     for node in (first, *others):
@@ -168,7 +168,7 @@ async def test_nodes_find_each_other_notice_a_death_and_a_leave(nodes: Nodes) ->
     assert (first.gossip.forged, sum(first.gossip.refusals.values())) == (0, 0)
 
 
-def test_on_the_loop_that_nodes_run_on() -> None:
+def test_gossip_runs_on_uvloop() -> None:
     async def meet_and_part() -> None:
         nodes = Nodes()
         first = await nodes.start(member(0))
@@ -183,7 +183,7 @@ def test_on_the_loop_that_nodes_run_on() -> None:
     uvloop.run(meet_and_part())
 
 
-async def test_a_false_suspicion_is_contradicted(nodes: Nodes) -> None:
+async def test_false_suspicion_is_refuted(nodes: Nodes) -> None:
     first = await nodes.start(member(0))
     other = await nodes.start(member(1), first.gossip.address)
     await first.sees("n0", "n1")
@@ -194,7 +194,7 @@ async def test_a_false_suspicion_is_contradicted(nodes: Nodes) -> None:
     assert other.changes("n0") == [Change.ALIVE]
 
 
-async def test_the_same_id_twice(nodes: Nodes) -> None:
+async def test_duplicate_node_id_is_a_conflict(nodes: Nodes) -> None:
     first = await nodes.start(member(0))
     older = await nodes.start(member(1), first.gossip.address)
     await first.sees("n0", "n1")
@@ -206,7 +206,7 @@ async def test_the_same_id_twice(nodes: Nodes) -> None:
     assert first.gossip.members["n1"].gossip == newer.gossip.address
 
 
-async def test_the_wrong_secret_gets_in_nowhere_and_gets_no_answer(stranger: Stranger) -> None:
+async def test_wrong_secret_is_ignored_without_an_answer(stranger: Stranger) -> None:
     gossip = stranger.node.gossip
     forged = DatagramAuth(ClusterSecrets(b"another secret, as long")).sign(stranger.payload(stranger.me))
     for _ in range(5):
@@ -217,7 +217,7 @@ async def test_the_wrong_secret_gets_in_nowhere_and_gets_no_answer(stranger: Str
     assert stranger.heard.empty(), "the only answer was that to the good one"
 
 
-async def test_garbage(stranger: Stranger) -> None:
+async def test_garbage_datagrams_are_ignored(stranger: Stranger) -> None:
     gossip = stranger.node.gossip
     for datagram in (b"\x01", b"GET / HTTP/1.1\r\n\r\n", bytes(33), b"\x01" + bytes(1_199), bytes(60_000)):
         stranger.send(datagram)
@@ -227,7 +227,7 @@ async def test_garbage(stranger: Stranger) -> None:
     assert list(gossip.members) == ["n0"]
 
 
-async def test_a_replayed_datagram_counts_once(stranger: Stranger) -> None:
+async def test_replayed_datagram_is_processed_once(stranger: Stranger) -> None:
     gossip = stranger.node.gossip
     once = DatagramAuth(SECRETS).sign(stranger.payload(stranger.me))
     for _ in range(3):
@@ -237,7 +237,7 @@ async def test_a_replayed_datagram_counts_once(stranger: Stranger) -> None:
     assert gossip.members.alive("n9")
 
 
-async def test_an_older_process_is_told_so_and_not_believed(stranger: Stranger) -> None:
+async def test_older_incarnation_is_refused(stranger: Stranger) -> None:
     gossip = stranger.node.gossip
     stranger.me = replace(stranger.me, incarnation=2 << 24)
     await stranger.answered()
@@ -252,7 +252,7 @@ async def test_an_older_process_is_told_so_and_not_believed(stranger: Stranger) 
     assert "n7" not in gossip.members
 
 
-async def test_another_cluster_with_the_same_secret_stays_outside(nodes: Nodes, stranger: Stranger) -> None:
+async def test_datagrams_of_another_cluster_are_refused(nodes: Nodes, stranger: Stranger) -> None:
     gossip = stranger.node.gossip
     other = await nodes.start(member(5), gossip.address, cluster_id=b"d" * 16)
     stranger.send(DatagramAuth(SECRETS).sign(stranger.payload(stranger.me, cluster_id=b"d" * 16)))
@@ -262,29 +262,29 @@ async def test_another_cluster_with_the_same_secret_stays_outside(nodes: Nodes, 
     assert list(other.gossip.members) == ["n5"]
 
 
-async def test_refusals_are_logged_once_and_not_each_time(stranger: Stranger, caplog: pytest.LogCaptureFixture) -> None:
+async def test_refusals_are_logged_at_a_limited_rate(stranger: Stranger, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         for _ in range(50):
             stranger.send(b"nonsense")
         await stranger.answered()
-    said = [record.getMessage() for record in caplog.records if "was dropped" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "dropped a gossip datagram" in record.getMessage()]
     assert len(said) == 1
     assert "not signed with this cluster's secret" in said[0]
 
 
-async def test_seeds_may_be_names_and_one_that_is_unknown_does_no_harm(nodes: Nodes) -> None:
+async def test_seed_names_are_resolved_and_unknown_ones_skipped(nodes: Nodes) -> None:
     first = await nodes.start(member(0))
     name = Address("localhost", first.gossip.address.port)
     other = await nodes.start(member(1), Address("no-such-host.invalid", 1), name)
     await other.sees("n0", "n1")
 
 
-async def test_the_advertised_name_is_resolved(nodes: Nodes) -> None:
+async def test_advertised_name_is_resolved(nodes: Nodes) -> None:
     node = await nodes.start(replace(member(0), gossip=Address("localhost", 4_000)))
     assert node.gossip.address == Address(HERE, 4_000)
 
 
-async def test_what_cannot_be_started_says_why() -> None:
+async def test_start_failures_name_the_cause() -> None:
     with pytest.raises(ValueError, match="the cluster secret has 5 bytes"):
         Watched(member(0), [], secrets=ClusterSecrets(b"short"))
     with pytest.raises(ValueError, match="cluster id"):
@@ -302,7 +302,7 @@ async def test_what_cannot_be_started_says_why() -> None:
             await gossip.start()
 
 
-async def test_stopping_twice_and_what_comes_after(nodes: Nodes) -> None:
+async def test_stop_is_idempotent(nodes: Nodes) -> None:
     node = await nodes.start(member(0))
     await node.gossip.stop()
     await node.gossip.stop()

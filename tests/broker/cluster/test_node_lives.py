@@ -1,4 +1,4 @@
-"""Lives of nodes as one node keeps them, over a real journal."""
+"""The lives of nodes at one node, with a real journal."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def life_of_b(incarnation: int, *past: NodeLife, tick: int = 0) -> pb.PeerLife:
     return pb.PeerLife(directory_id=OTHER[1], past=listed, tick=tick)
 
 
-async def test_directory_contains_the_lives_that_it_has_had(node: Node) -> None:
+async def test_directory_contains_its_previous_lives(node: Node) -> None:
     for counter in (1, 2):
         async with node.life(at(counter)):
             pass
@@ -169,7 +169,7 @@ async def test_tick_is_durable_before_it_is_sent(node: Node) -> None:
     assert kept == [1]
 
 
-async def test_node_that_writes_nothing_raises_no_tick(node: Node) -> None:
+async def test_idle_node_does_not_advance_its_tick(node: Node) -> None:
     others = Others()
     async with node.life(at(1)) as lives:
         running = asyncio.create_task(lives.run(others))
@@ -179,7 +179,7 @@ async def test_node_that_writes_nothing_raises_no_tick(node: Node) -> None:
     assert others.sent == []
 
 
-async def test_noted_life_outlasts_a_restart(node: Node) -> None:
+async def test_known_life_survives_a_restart(node: Node) -> None:
     async with node.life(at(1)) as lives:
         await lives.meet("b", at(5), life_of_b(at(5)))
     async with node.life(at(2)) as lives:
@@ -189,7 +189,7 @@ async def test_noted_life_outlasts_a_restart(node: Node) -> None:
         await lives.meet("b", at(6), life_of_b(at(6), NodeLife(at(5), 0)))
 
 
-async def test_life_that_was_learned_from_a_third_node_is_compared_and_kept(node: Node) -> None:
+async def test_life_reported_by_a_third_node_is_compared_and_stored(node: Node) -> None:
     others = Others()
     async with node.life(at(1)) as lives:
         lives.learn("c", [known_life(OTHER, NodeLife(at(5), 8))])
@@ -202,11 +202,11 @@ async def test_life_that_was_learned_from_a_third_node_is_compared_and_kept(node
             await lives.meet("b", at(6), life_of_b(at(6), NodeLife(at(5), 7)))
 
 
-async def test_node_ends_when_another_one_knows_a_later_life_of_it(node: Node) -> None:
+async def test_node_stops_when_another_one_knows_a_later_life(node: Node) -> None:
     async with node.life(at(2)) as lives:
         told = life_of_b(at(1))
         told.known.append(known_life(OWN, NodeLife(at(3), 0)))
-        with pytest.raises(OldLifeError, match="has noted start 3"):
+        with pytest.raises(OldLifeError, match="has recorded start 3"):
             await lives.meet("b", at(1), told)
         lives.learn("c", [known_life(OWN, NodeLife(at(4), 0))])
     assert len(node.refusals) == 1, "the node is ended once"
@@ -240,7 +240,7 @@ async def test_superseded_node_is_reported_once_for_each_start(node: Node) -> No
     assert reported == ["b"]
 
 
-async def test_gossip_is_believed_of_noted_starts_and_of_unknown_nodes(node: Node) -> None:
+async def test_gossip_is_accepted_from_known_starts_and_unknown_nodes(node: Node) -> None:
     async with node.life(at(1)) as lives:
         await lives.meet("b", at(5), life_of_b(at(5)))
         assert lives.is_registered("b", at(5))
@@ -260,17 +260,17 @@ async def test_removed_node_is_forgotten(node: Node) -> None:
         assert lives.newest(OTHER) == NodeLife(at(1), 0)
 
 
-async def test_build_that_keeps_no_lives_is_not_compared(node: Node) -> None:
+async def test_node_without_lives_is_not_compared(node: Node) -> None:
     async with node.life(at(1)) as lives:
         await lives.meet("b", at(5), pb.PeerLife())
         assert lives.newest(OTHER) is None
 
 
 @pytest.mark.parametrize(("directory_id", "incarnation"), [(b"short", at(1)), (b"b" * 17, at(1)), (b"b" * 16, 0)])
-async def test_malformed_life_is_refused_and_not_noted(node: Node, directory_id: bytes, incarnation: int) -> None:
+async def test_malformed_life_is_refused_and_not_stored(node: Node, directory_id: bytes, incarnation: int) -> None:
     """The journal takes no such entry: a node that tried to write it would end."""
     async with node.life(at(1)) as lives:
-        with pytest.raises(ProtocolError, match="sent no life of a node") as caught:
+        with pytest.raises(ProtocolError, match="sent an invalid life") as caught:
             await lives.meet("b", incarnation, pb.PeerLife(directory_id=directory_id))
         assert caught.value.code == pb.INVALID_REQUEST
         assert lives.newest(("b", directory_id)) is None
@@ -312,7 +312,7 @@ async def test_node_that_did_not_answer_in_time_is_sent_every_known_life_again(n
     assert known_life(OTHER, NodeLife(at(5), 8)) in others.sent[0]
 
 
-async def test_lives_that_made_room_leave_the_journal(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_evicted_lives_are_removed_from_the_journal(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_lives, "KNOWN_MAX", 3)
     async with node.life(at(1)) as lives:
         for number in range(10):
@@ -348,7 +348,7 @@ async def test_ticks_leave_the_reserve_of_a_full_disk_to_starts_of_nodes(monkeyp
     assert lives.newest(OTHER) == NodeLife(at(5), 99)
 
 
-async def test_running_node_that_was_put_back_with_its_memory_ends(node: Node) -> None:
+async def test_node_restored_from_a_memory_snapshot_stops(node: Node) -> None:
     """A snapshot of a machine was resumed: its links break, and it hears of its own later tick with the next ones."""
     async with node.life(at(1)) as lives:
         told = life_of_b(at(1))
@@ -359,7 +359,7 @@ async def test_running_node_that_was_put_back_with_its_memory_ends(node: Node) -
 
 
 @pytest.mark.parametrize("in_use", [False, True])
-async def test_refusal_that_proves_nothing_does_not_end_a_node(node: Node, *, in_use: bool) -> None:
+async def test_refusal_without_proof_does_not_stop_the_node(node: Node, *, in_use: bool) -> None:
     """It is durable, so a faulty node must not be able to bring it about with anything that it sends."""
     async with node.life(at(1)):
         pass
@@ -375,7 +375,7 @@ async def test_refusal_that_proves_nothing_does_not_end_a_node(node: Node, *, in
     assert node.refusals == []
 
 
-async def test_node_that_stops_keeps_what_it_learned_last(node: Node) -> None:
+async def test_stopping_node_stores_the_last_lives(node: Node) -> None:
     async with node.life(at(1)) as lives:
         lives.learn("c", [known_life(OTHER, NodeLife(at(5), 8))])
     async with node.life(at(2)) as lives:
@@ -427,7 +427,7 @@ async def test_start_that_took_part_is_not_withdrawn(node: Node) -> None:
     assert others.sent == []
 
 
-async def test_withdrawal_reaches_a_node_whose_link_is_made_meanwhile(node: Node) -> None:
+async def test_withdrawal_reaches_a_node_linked_meanwhile(node: Node) -> None:
     """It has noted the start, and its answer is on the way when another node refuses."""
     others = Others()
     others.linked = frozenset()
@@ -441,7 +441,7 @@ async def test_withdrawal_reaches_a_node_whose_link_is_made_meanwhile(node: Node
     assert others.sent == [[withdrawal(OWN, at(2))]]
 
 
-async def test_node_that_ends_is_noted_by_no_other_node_any_more(node: Node) -> None:
+async def test_stopping_node_offers_its_life_to_no_further_node(node: Node) -> None:
     others = Others()
     async with node.life(at(2), takes_part=False) as lives:
         lives.offer("b")
@@ -454,7 +454,7 @@ async def test_node_that_ends_is_noted_by_no_other_node_any_more(node: Node) -> 
             lives.offer("b")
 
 
-async def test_withdrawal_is_taken_in_a_handshake(node: Node) -> None:
+async def test_handshake_carries_a_withdrawal(node: Node) -> None:
     """A node that has noted the start and refuses it by now makes no link."""
     others = Others()
     others.linked = frozenset()
@@ -469,7 +469,7 @@ async def test_withdrawal_is_taken_in_a_handshake(node: Node) -> None:
     assert others.sent == []
 
 
-async def test_life_that_is_withdrawn_in_a_handshake_is_dropped_durably(node: Node) -> None:
+async def test_life_withdrawn_in_a_handshake_is_dropped_durably(node: Node) -> None:
     async with node.life(at(1)) as lives:
         await lives.meet("b", at(5), life_of_b(at(5), tick=3))
         await lives.meet("b", at(6), life_of_b(at(6), NodeLife(at(5), 3)))
@@ -482,7 +482,7 @@ async def test_life_that_is_withdrawn_in_a_handshake_is_dropped_durably(node: No
         assert lives.newest(OTHER) == NodeLife(at(5), 3)
 
 
-async def test_withdrawal_without_an_answer_ends_in_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_withdrawal_without_an_answer_times_out(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_lives, "WITHDRAW_S", 0.05)
     others = Others(late=1_000_000)
     async with node.life(at(2), takes_part=False) as lives, asyncio.timeout(20):
@@ -491,7 +491,7 @@ async def test_withdrawal_without_an_answer_ends_in_time(node: Node, monkeypatch
         await lives.withdraw(others)
 
 
-async def test_withdrawal_is_durable_before_it_is_answered_and_the_earlier_life_counts_with_its_tick(
+async def test_withdrawal_is_durable_before_its_answer_and_restores_the_earlier_life(
     node: Node,
 ) -> None:
     async with node.life(at(1)) as lives:
@@ -526,7 +526,7 @@ async def test_node_in_doubt_takes_no_part_until_the_other_start_is_withdrawn(no
     async with node.life(at(2), takes_part=False) as lives:
         error = lives.refuted("b", known_life(OWN, NodeLife(at(2, 7), 0)), in_use=False)
         assert error.code == pb.EPOCH_CHANGING
-        assert "has noted start 2" in lives.doubt
+        assert "has recorded start 2" in lives.doubt
         with pytest.raises(OldLifeError):
             lives.take_part()
     async with node.life(at(3), takes_part=False) as lives:
@@ -561,7 +561,7 @@ async def test_node_that_stays_in_doubt_ends_and_may_start_again(node: Node) -> 
         assert not node.is_final
 
 
-async def test_node_that_took_part_ends_for_a_start_that_may_have_taken_part(node: Node) -> None:
+async def test_participating_node_stops_for_a_start_that_may_have_taken_part(node: Node) -> None:
     async with node.life(at(2)) as lives:
         lives.learn("b", [known_life(OWN, NodeLife(at(2, 7), 0))])
         assert lives.is_refused
@@ -570,7 +570,7 @@ async def test_node_that_took_part_ends_for_a_start_that_may_have_taken_part(nod
         assert lives.doubt
 
 
-async def test_withdrawal_of_which_the_node_itself_has_heard_is_taken_in_its_handshake(node: Node) -> None:
+async def test_withdrawal_known_to_the_node_is_applied_in_its_handshake(node: Node) -> None:
     """The node that it was sent to may be away."""
     async with node.life(at(1)) as lives:
         await lives.meet("b", at(5), life_of_b(at(5)))

@@ -47,7 +47,7 @@ async def all_looked(news: RouteNews, held: Sequence[Held]) -> None:
         one.woken.clear()
 
 
-async def test_news_about_a_topic_wakes_who_waits_for_it_and_nobody_else() -> None:
+async def test_change_of_a_topic_wakes_only_its_waiting_requests() -> None:
     news = RouteNews()
     with (
         news.listening(known(ID, OTHER), wait_s=LONG_S) as both,
@@ -63,7 +63,7 @@ async def test_news_about_a_topic_wakes_who_waits_for_it_and_nobody_else() -> No
         assert other.woken.is_set()
 
 
-async def test_who_has_stopped_waiting_is_forgotten() -> None:
+async def test_ended_hold_is_forgotten() -> None:
     news = RouteNews()
     before = entries_of(news)
     with news.listening(known(ID, ID), wait_s=LONG_S), news.listening(known(ID), wait_s=LONG_S) as held:
@@ -75,7 +75,7 @@ async def test_who_has_stopped_waiting_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("why", ["news", "the time is over"])
-async def test_a_few_look_at_a_time_however_many_wait(why: str) -> None:
+async def test_held_requests_are_checked_a_few_at_a_time(why: str) -> None:
     news = RouteNews()
     with contextlib.ExitStack() as stack:
         held = [stack.enter_context(news.listening(known(ID), wait_s=LONG_S)) for _ in range(3 * LOOKS_PER_TURN)]
@@ -91,7 +91,7 @@ async def test_a_few_look_at_a_time_however_many_wait(why: str) -> None:
         assert [one.is_over for one in held] == [why != "news"] * len(held)
 
 
-async def test_who_came_first_looks_first_also_when_there_is_news_all_the_time() -> None:
+async def test_held_requests_are_checked_in_order_under_constant_changes() -> None:
     news, turns = RouteNews(), list[int]()
 
     async def looking(number: int) -> None:
@@ -111,7 +111,7 @@ async def test_who_came_first_looks_first_also_when_there_is_news_all_the_time()
     assert set(turns) == set(range(2 * LOOKS_PER_TURN))
 
 
-async def test_those_who_wait_share_one_view_until_something_changes() -> None:
+async def test_held_requests_share_a_view_until_a_change() -> None:
     news, record, asked = RouteNews(), topic(), list[PartitionKey]()
 
     def route(key: PartitionKey) -> Route:
@@ -129,7 +129,7 @@ async def test_those_who_wait_share_one_view_until_something_changes() -> None:
         assert news.view(topic(2), route).owned == [3, 3], "the topic has another record"
 
 
-async def test_a_view_does_not_outlive_what_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_view_expires_without_a_reported_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route_watch, "VIEW_S", 0.0)
     news, record = RouteNews(), topic()
     with news.listening(known(ID), wait_s=LONG_S):
@@ -137,7 +137,7 @@ async def test_a_view_does_not_outlive_what_says_nothing(monkeypatch: pytest.Mon
         assert news.view(record, lambda _: Route(0, "a", ("a",))).owned == [0]
 
 
-async def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_held_requests_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route_watch, "HELD_BYTES_MAX", 8192)
     news, small, large = RouteNews(), known(ID), [pb.KnownEpochs(topic_id=ID, news_from=[0] * 1000)]
     assert not news.may_hold(large)
@@ -147,14 +147,14 @@ async def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert news.may_hold(small)
 
 
-def test_a_question_with_many_topics_is_not_held() -> None:
+def test_request_with_many_topics_is_not_held() -> None:
     news = RouteNews()
     assert news.may_hold(known(ID) * 256)
     assert not news.may_hold(known(ID) * 257)
     assert not news.may_hold([])
 
 
-def test_more_than_an_answer_can_hold_is_not_known() -> None:
+def test_too_many_known_partitions_are_refused() -> None:
     check_known([pb.KnownEpochs(news_from=[0] * 4096)] * 16)
     for much in ([pb.KnownEpochs()] * 4097, [pb.KnownEpochs(news_from=[0] * 4097)] * 16):
         with pytest.raises(ProtocolError) as caught:
@@ -176,16 +176,16 @@ def test_more_than_an_answer_can_hold_is_not_known() -> None:
     ],
     ids=["the same", "an owner", "later", "nobody owns it", "nothing known", "a new partition", "fewer here", "absurd"],
 )
-def test_what_is_news(news_from: list[int], route: Route | None, *, told: bool) -> None:
+def test_newer_epoch_is_news(news_from: list[int], route: Route | None, *, told: bool) -> None:
     view = view_of(topic(), {(ID, 0): route}.get)
     assert is_news(pb.KnownEpochs(topic_id=ID, news_from=news_from), view) == told
 
 
-def test_that_a_topic_is_gone_is_news() -> None:
+def test_deleted_topic_is_news() -> None:
     assert is_news(pb.KnownEpochs(topic_id=ID, news_from=[9]), None)
 
 
-async def test_of_a_view_only_what_has_changed_is_looked_up_anew() -> None:
+async def test_only_changed_partitions_of_a_view_are_looked_up() -> None:
     news, record, asked = RouteNews(), topic(3), list[PartitionKey]()
     routes = {(ID, index): Route(3, "a", ("a",)) for index in range(3)}
 
@@ -209,13 +209,13 @@ async def test_of_a_view_only_what_has_changed_is_looked_up_anew() -> None:
     [([6, 6, 6], []), ([6, 5, 0], [1]), ([5], [0, 1, 2]), ([9] * 5, [])],
     ids=["nothing", "one that is later", "two that are new", "more is known than here"],
 )
-def test_which_partitions_are_news(news_from: list[int], told: list[int]) -> None:
+def test_news_lists_changed_partitions(news_from: list[int], told: list[int]) -> None:
     routes = {(ID, 0): Route(5, "a", ("a",)), (ID, 1): Route(5, "a", ("a",)), (ID, 2): Route(5, "", ("a",))}
     view = view_of(topic(3), routes.get)
     assert news_of(pb.KnownEpochs(topic_id=ID, news_from=news_from), view) == told
 
 
-def test_what_there_is_to_tell() -> None:
+def test_described_topic_omits_unknown_routes() -> None:
     route = Route(4, "b", ("b", "c"))
     view = view_of(topic(2), {(ID, 1): route}.get)
     assert view == TopicView(topic(2), [None, route], [-1, 4])

@@ -19,7 +19,7 @@ def make(local: dict[PartitionKey, Route]) -> Routes:
     return Routes(topics, local.get)
 
 
-def test_the_newest_epoch_that_anybody_knows_counts() -> None:
+def test_newest_known_epoch_is_the_route() -> None:
     local: dict[PartitionKey, Route] = {}
     routes = make(local)
     assert routes.get((TOPIC, 0)) == Route(0, "a", ("a", "b"))
@@ -32,7 +32,7 @@ def test_the_newest_epoch_that_anybody_knows_counts() -> None:
     assert routes.owner((TOPIC, 0)) == "d", "this node has not heard of the takeover, another one has"
 
 
-def test_what_nobody_knows_has_no_owner() -> None:
+def test_unknown_partition_has_no_owner() -> None:
     routes = make({})
     assert routes.get((TOPIC, 1)) is None
     assert routes.owner((b"u" * 16, 0)) == ""
@@ -41,13 +41,13 @@ def test_what_nobody_knows_has_no_owner() -> None:
     assert routes.owner((TOPIC, 0)) == "a"
 
 
-def test_an_answer_without_nodes_is_none() -> None:
+def test_metadata_without_placement_is_ignored() -> None:
     routes = make({})
     routes.learn([pb.TopicInfo(topic_id=TOPIC, partitions=[pb.PartitionInfo(partition=0, owner="x", epoch=9)])])
     assert routes.owner((TOPIC, 0)) == "a"
 
 
-def test_only_what_is_later_than_what_was_told_is_passed_on_as_news() -> None:
+def test_only_newer_epochs_are_reported_as_changes() -> None:
     heard: list[tuple[bytes, int]] = []
     routes = Routes(TopicRegistry(), lambda _: None, lambda *key: heard.append(key))
     for epoch in (4, 4, 3, 5):

@@ -1,4 +1,4 @@
-"""The coordinator in a cluster: it dies, moves, is cut off and stops, and members go on with what they have."""
+"""The coordinator in a cluster: crash, move, partition and stop, with members that continue."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def commit_again(member: GroupMember, topic_id: bytes, partition: int, off
             await asyncio.sleep(0.02)
 
 
-async def test_members_go_on_when_the_coordinator_is_killed(three: Founded) -> None:
+async def test_members_continue_after_the_coordinator_is_killed(three: Founded) -> None:
     coordinator = coordinator_of(three)
     lives = another_than(three, coordinator)
     peer = await three.peer(lives)
@@ -97,7 +97,7 @@ async def test_members_go_on_when_the_coordinator_is_killed(three: Founded) -> N
     )
 
 
-async def test_a_group_is_not_made_in_another_epoch_than_its_creators_groups_were_counted_in(three: Founded) -> None:
+async def test_group_is_created_only_in_the_epoch_of_its_quota_count(three: Founded) -> None:
     coordinator = three.nodes[coordinator_of(three)].broker.groups.of("g").coordinator
     epoch = await coordinator.ready()
     wish = pb.GroupWish(topics=["t"])
@@ -110,7 +110,7 @@ async def test_a_group_is_not_made_in_another_epoch_than_its_creators_groups_wer
     assert not coordinator.is_new("g")
 
 
-async def test_any_node_takes_what_members_say(three: Founded) -> None:
+async def test_any_node_forwards_heartbeats(three: Founded) -> None:
     coordinator = coordinator_of(three)
     near, far = await three.peer(coordinator), await three.peer(another_than(three, coordinator))
     await topic(three, far)
@@ -127,7 +127,7 @@ async def test_any_node_takes_what_members_say(three: Founded) -> None:
     assert not (await near.ask(group_list=pb.GroupList())).envelope.group_list_reply.groups
 
 
-async def test_a_long_session_is_not_waited_for_through_another_node(
+async def test_forwarded_heartbeat_is_answered_before_a_long_session_ends(
     three: Founded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node that hands a question on waits no longer than that for the answer."""
@@ -141,7 +141,7 @@ async def test_a_long_session_is_not_waited_for_through_another_node(
     assert time.monotonic() - began_s < 10
 
 
-async def test_the_coordination_moves_with_a_graceful_stop(three: Founded) -> None:
+async def test_graceful_stop_moves_the_coordinator(three: Founded) -> None:
     coordinator = coordinator_of(three)
     lives = another_than(three, coordinator)
     peer = await three.peer(lives)
@@ -164,7 +164,7 @@ async def test_the_coordination_moves_with_a_graceful_stop(three: Founded) -> No
     assert len(bob.held) == 2
 
 
-async def test_one_that_owns_the_log_no_longer_tells_nothing(three: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_former_owner_does_not_answer_members(three: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its replicas do not confirm it: what it knows may be of yesterday, so nobody is kept alive by it."""
     coordinator = coordinator_of(three)
     peer = await three.peer(coordinator)
@@ -187,7 +187,7 @@ async def test_one_that_owns_the_log_no_longer_tells_nothing(three: Founded, mon
 
 
 @pytest.mark.parametrize("principal", ["gate", "gateway2", "Gateway", ""])
-async def test_member_of_one_caller_is_not_spoken_for_by_one_with_a_similar_name(node: Node, principal: str) -> None:
+async def test_member_belongs_to_exactly_its_principal(node: Node, principal: str) -> None:
     coordinator, permissions = node.broker.groups.of("g").coordinator, node.broker.security.registry.permissions
     member_id = "member0000000000"
     joins = pb.GroupHeartbeat(group="g", member_id=member_id, join=pb.GroupWish(topics=["t"]))
@@ -198,7 +198,7 @@ async def test_member_of_one_caller_is_not_spoken_for_by_one_with_a_similar_name
     assert refused.value.code == pb.MEMBER_FENCED
 
 
-async def test_coordinator_of_an_epoch_that_is_over_writes_nothing_and_takes_no_commit(node: Node, peer: Peer) -> None:
+async def test_coordinator_of_an_ended_epoch_writes_nothing_and_refuses_commits(node: Node, peer: Peer) -> None:
     made = await peer.create("t")
     await peer.publish(made.topic_id, batch(b"v"))
     entry = pb.CommitEntry(topic_id=made.topic_id, next_offset=1)

@@ -1,4 +1,4 @@
-"""What people are told of groups fits an envelope, whatever the group is like."""
+"""Group descriptions fit an envelope."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def largest() -> pb.GroupRecord:
     return pb.GroupRecord(group="g" * 255, revision=1 << 40, generation=1 << 40, members=members)
 
 
-def test_the_largest_group_fits_an_envelope(descriptions: Descriptions, groups: GroupRecords) -> None:
+def test_description_of_the_largest_group_fits_an_envelope(descriptions: Descriptions, groups: GroupRecords) -> None:
     record = largest()
     groups.apply(record)
     reply = descriptions.describe(record.group)
@@ -58,7 +58,7 @@ def test_the_largest_group_fits_an_envelope(descriptions: Descriptions, groups: 
     assert descriptions.effort(record.group) > 100_000
 
 
-def test_one_member_is_told_all_partitions_there_may_be(descriptions: Descriptions) -> None:
+def test_assignment_of_all_partitions_fits_an_answer(descriptions: Descriptions) -> None:
     told = descriptions.named(frozenset((id_of(number), 0) for number in range(TOPICS)))
     reply = pb.GroupHeartbeatReply(assigned=told)
     assert pb.Envelope(group_heartbeat_reply=reply).ByteSize() < ENVELOPE_BYTES_MAX
@@ -67,7 +67,7 @@ def test_one_member_is_told_all_partitions_there_may_be(descriptions: Descriptio
     assert not told[-1].topic
 
 
-def test_a_small_group_is_described_whole(descriptions: Descriptions, groups: GroupRecords) -> None:
+def test_small_group_is_described_completely(descriptions: Descriptions, groups: GroupRecords) -> None:
     held = [pb.TopicPartitions(topic_id=id_of(3), partitions=[0], generations=[1])]
     members = [pb.GroupMember(member_id="m" * 16, wish=pb.GroupWish(topics=["t"]), held=held)]
     groups.apply(pb.GroupRecord(group="g", revision=1, generation=1, members=members))

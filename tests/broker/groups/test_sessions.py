@@ -1,4 +1,4 @@
-"""Deadlines of members: each expires once and in time, and a gap in which nobody looked is nobody's silence."""
+"""Session deadlines of members, and gaps between checks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog_broker.core.groups.member_access import UNRESTRICTED
-from tidelog_broker.groups.sessions import GAP_S, Sessions, Who
+from tidelog_broker.groups.sessions import GAP_S, MemberKey, Sessions
 
-ADA, BOB = Who("g", "ada"), Who("g", "bob")
+ADA, BOB = MemberKey("g", "ada"), MemberKey("g", "bob")
 
 
 def watched(now: float = 0.0) -> Sessions:
@@ -17,9 +17,9 @@ def watched(now: float = 0.0) -> Sessions:
     return sessions
 
 
-def looks(sessions: Sessions, first: float, last: float) -> dict[Who, float]:
+def looks(sessions: Sessions, first: float, last: float) -> dict[MemberKey, float]:
     """Look every tenth of a second; return when each expired."""
-    found: dict[Who, float] = {}
+    found: dict[MemberKey, float] = {}
     for tenth in range(round(first * 10), round(last * 10) + 1):
         for who in sessions.expired(tenth / 10):
             assert who not in found, "a member expires once"
@@ -27,7 +27,7 @@ def looks(sessions: Sessions, first: float, last: float) -> dict[Who, float]:
     return found
 
 
-def test_a_silent_member_expires_once_and_in_time() -> None:
+def test_silent_member_expires_once_at_its_deadline() -> None:
     sessions = watched()
     sessions.heard(ADA, until=2.0)
     sessions.heard(BOB, until=3.0)
@@ -35,7 +35,7 @@ def test_a_silent_member_expires_once_and_in_time() -> None:
     assert len(sessions) == 0
 
 
-def test_one_that_is_heard_lives_on() -> None:
+def test_heartbeat_extends_the_session() -> None:
     sessions = watched()
     sessions.heard(ADA, until=2.0)
     assert looks(sessions, 0, 1.5) == {}
@@ -43,7 +43,7 @@ def test_one_that_is_heard_lives_on() -> None:
     assert looks(sessions, 1.6, 5) == {ADA: 3.5}
 
 
-def test_one_that_is_forgotten_is_not_expected() -> None:
+def test_removed_member_does_not_expire() -> None:
     sessions = watched()
     sessions.heard(ADA, until=1.0)
     sessions.forget([ADA, BOB])
@@ -51,7 +51,7 @@ def test_one_that_is_forgotten_is_not_expected() -> None:
     assert looks(sessions, 0, 2) == {}
 
 
-def test_a_gap_is_nobodys_silence() -> None:
+def test_gap_between_checks_extends_deadlines() -> None:
     sessions = watched()
     sessions.heard(ADA, until=2.0)
     assert looks(sessions, 0, 1) == {}
@@ -59,7 +59,7 @@ def test_a_gap_is_nobodys_silence() -> None:
     assert looks(sessions, 9.1, 12) == {ADA: 10.0}
 
 
-def test_a_stall_before_the_first_look_is_a_gap_too() -> None:
+def test_stall_before_the_first_check_is_a_gap() -> None:
     sessions = watched(now=5.0)
     sessions.heard(ADA, until=5.5)
     assert sessions.expired(20.0) == []
@@ -83,7 +83,7 @@ def test_forgotten_member_has_no_caller() -> None:
     assert sessions.reader(ADA) is None
 
 
-def test_a_time_without_members_is_no_gap() -> None:
+def test_time_without_members_is_not_a_gap() -> None:
     """Nobody looks while there is nobody to expect: a member that comes an hour later has its session, and no more."""
     sessions = watched()
     sessions.heard(ADA, until=1.0)
@@ -94,8 +94,8 @@ def test_a_time_without_members_is_no_gap() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([ADA, BOB]), st.floats(0, 3), st.floats(0, 0.9)), max_size=300))
-def test_nobody_expires_early_or_is_kept(steps: list[tuple[Who, float, float]]) -> None:
-    sessions, now, until = watched(), 0.0, dict[Who, float]()
+def test_sessions_expire_neither_early_nor_late(steps: list[tuple[MemberKey, float, float]]) -> None:
+    sessions, now, until = watched(), 0.0, dict[MemberKey, float]()
     for who, session_s, wait_s in steps:
         until[who] = now + session_s
         sessions.heard(who, until=until[who])

@@ -1,4 +1,4 @@
-"""Groups are spread over the partitions of `__offsets`, and stay where they are whatever becomes of nodes."""
+"""Distribution of groups over the partitions of `__offsets`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def listed(peer: Peer) -> list[list[str]]:
     return pages
 
 
-async def test_groups_are_spread_and_found_again_whatever_is_set_later(stand: Stand) -> None:
+async def test_groups_keep_their_partition_when_settings_change(stand: Stand) -> None:
     await stand.start(offsets_partitions=8)
     peer = await stand.peer()
     topic_id = await made(peer)
@@ -67,7 +67,7 @@ async def test_groups_are_spread_and_found_again_whatever_is_set_later(stand: St
     assert stand.node.broker.topics.named(OFFSETS_TOPIC).config.partitions == 8
 
 
-async def test_a_list_has_the_groups_of_all_partitions_in_order(
+async def test_group_list_merges_all_partitions_in_order(
     node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic_id = await made(peer)
@@ -82,7 +82,7 @@ async def test_a_list_has_the_groups_of_all_partitions_in_order(
     assert (await peer.refused(group_list=pb.GroupList(partition=16))).code == pb.UNKNOWN_PARTITION
 
 
-async def test_the_bounds_are_for_all_partitions_together(stand: Stand) -> None:
+async def test_group_limits_cover_all_partitions(stand: Stand) -> None:
     await stand.start(groups_max=5)
     peer = await stand.peer()
     topic_id = await made(peer)
@@ -96,7 +96,7 @@ async def test_the_bounds_are_for_all_partitions_together(stand: Stand) -> None:
     await commit(peer, topic_id, "one-more", 1)
 
 
-async def test_an_older_release_had_one_partition_and_it_stays_that(
+async def test_offsets_topic_of_an_older_release_keeps_one_partition(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def as_before(self: Broker) -> None:
@@ -116,7 +116,7 @@ async def test_an_older_release_had_one_partition_and_it_stays_that(
     assert [await position(peer, name) for name in NAMES] == [*range(len(NAMES))]
 
 
-async def test_a_coordinator_behind_a_snapshot_forgets_what_was_deleted_meanwhile(
+async def test_snapshot_makes_a_coordinator_forget_deleted_groups(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(internal_topics, "INTERNAL_SEGMENT_BYTES", 64 * KIB)
@@ -140,7 +140,7 @@ async def test_a_coordinator_behind_a_snapshot_forgets_what_was_deleted_meanwhil
     assert groups.group_count() == 1
 
 
-async def test_every_node_finds_the_coordinator_of_each_group(founded: Founded) -> None:
+async def test_every_node_finds_each_groups_coordinator(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     peers = [await founded.peer(name) for name in "abc"]
@@ -158,7 +158,7 @@ async def test_every_node_finds_the_coordinator_of_each_group(founded: Founded) 
     assert [await position(lives, name) for name in NAMES] == [*range(len(NAMES))]
 
 
-async def test_who_does_not_know_of_the_topic_yet_says_so(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_node_without_the_offsets_topic_answers_retriably(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node.broker.topics, "get", lambda _: None)
     with pytest.raises(ProtocolError) as refused:
         node.broker.groups.of("g")

@@ -1,4 +1,4 @@
-"""What a member's wish stands for, and that no pattern takes the node's time, whatever is in it."""
+"""Resolution of subscriptions to topics, and the cost limits of patterns."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def refusal(wish: pb.GroupWish) -> str:
         (pb.GroupWish(pattern="[a-z]{6}"), [10, 12]),
     ],
 )
-def test_what_a_wish_stands_for(topics: TopicRegistry, wish: pb.GroupWish, numbers: list[int]) -> None:
+def test_subscription_resolves_to_topics(topics: TopicRegistry, wish: pb.GroupWish, numbers: list[int]) -> None:
     check_wish(wish)
     assert Subscriptions(topics).of(wish, UNRESTRICTED) == {id_of(number): number for number in numbers}
 
 
-def test_topics_that_come_and_go_are_seen(topics: TopicRegistry) -> None:
+def test_subscription_follows_created_and_deleted_topics(topics: TopicRegistry) -> None:
     subscriptions, wish = Subscriptions(topics), pb.GroupWish(pattern="orders.*")
     assert len(subscriptions.of(wish, UNRESTRICTED)) == 2
     add(topics, 20, "orders-new")
@@ -86,7 +86,7 @@ def test_topics_that_come_and_go_are_seen(topics: TopicRegistry) -> None:
     assert subscriptions.of(wish, UNRESTRICTED)[id_of(22)] == 7
 
 
-def test_patterns_past_those_that_are_kept_are_served_too(topics: TopicRegistry) -> None:
+def test_patterns_beyond_the_cache_are_resolved(topics: TopicRegistry) -> None:
     subscriptions = Subscriptions(topics)
     for _ in range(2):
         for number in range(KEPT_MAX + 3):
@@ -95,17 +95,17 @@ def test_patterns_past_those_that_are_kept_are_served_too(topics: TopicRegistry)
 
 
 @pytest.mark.parametrize("pattern", ["(", "[", "a)|(?:b", "*", r"\\"[:1], "(?=a)", "a{2000}", "(?P<x>a", "a{3,1}"])
-def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+def test_invalid_pattern_is_refused(pattern: str) -> None:
     assert "pattern" in refusal(pb.GroupWish(pattern=pattern)) or "repeats" in refusal(pb.GroupWish(pattern=pattern))
 
 
 @pytest.mark.parametrize("pattern", ["(((.?){10}){10}){10}b", "(.{0,99}){0,99}", "((((a*){9}){9}){9}){9}"])
-def test_what_is_long_when_it_is_written_out_is_refused(pattern: str) -> None:
-    assert "repeats too much" in refusal(pb.GroupWish(pattern=pattern))
+def test_pattern_with_large_repetitions_is_refused(pattern: str) -> None:
+    assert "has too many repetitions" in refusal(pb.GroupWish(pattern=pattern))
 
 
-def test_too_much_is_refused() -> None:
-    assert "names topics" in refusal(pb.GroupWish())
+def test_oversized_subscription_is_refused() -> None:
+    assert "must name topics" in refusal(pb.GroupWish())
     assert str(TOPICS_MAX) in refusal(pb.GroupWish(topics=["t"] * (TOPICS_MAX + 1)))
     assert str(PATTERN_CHARS_MAX) in refusal(pb.GroupWish(pattern="a" * (PATTERN_CHARS_MAX + 1)))
     assert refusal(pb.GroupWish(topics=["no/topic"]))
@@ -124,7 +124,7 @@ def test_too_much_is_refused() -> None:
         "(a|b)*a(a|b){200}",
     ],
 )
-def test_a_catastrophic_pattern_takes_no_time_or_is_refused(pattern: str) -> None:
+def test_expensive_pattern_is_fast_or_refused(pattern: str) -> None:
     registry = TopicRegistry()
     for number in range(2000):
         add(registry, number + 1, f"{number:b}".replace("0", "a").replace("1", "b").rjust(249, "a"))
@@ -140,7 +140,7 @@ def test_a_catastrophic_pattern_takes_no_time_or_is_refused(pattern: str) -> Non
     assert time.process_time() - began_s < PATTERN_S_MAX + 1
 
 
-def test_a_pattern_stands_for_what_its_caller_may_read_and_rules_are_asked_about_what_is_new(
+def test_pattern_matches_readable_topics_and_checks_rules_only_for_new_names(
     topics: TopicRegistry,
 ) -> None:
     subscriptions, wish = Subscriptions(topics), pb.GroupWish(pattern=".*")

@@ -17,7 +17,7 @@ def written(path: Path, text: str, mode: int = 0o600) -> Path:
     return path
 
 
-def test_admin_keys_are_read_from_a_file_that_only_the_node_may_read(tmp_path: Path) -> None:
+def test_admin_keys_are_read_from_a_private_file(tmp_path: Path) -> None:
     assert read_admin_keys(None) == []
     path = written(tmp_path / "keys", f"# ours\n\n{KEY}\n  {KEY.replace('abc', 'bcd')}\n")
     assert [key.key_id for key in read_admin_keys(path)] == ["abcdefghij234567", "bcddefghij234567"]
@@ -27,16 +27,14 @@ def test_admin_keys_are_read_from_a_file_that_only_the_node_may_read(tmp_path: P
     ("text", "mode", "why"),
     [(KEY, 0o640, "chmod 600"), (KEY, 0o604, "chmod 600"), ("", 0o600, "no API key"), ("x", 0o600, "line 1")],
 )
-def test_a_bad_file_is_refused_with_what_to_do(tmp_path: Path, text: str, mode: int, why: str) -> None:
+def test_invalid_file_is_refused_with_a_remedy(tmp_path: Path, text: str, mode: int, why: str) -> None:
     with pytest.raises(SettingsError, match=why):
         read_admin_keys(written(tmp_path / "keys", text, mode))
     with pytest.raises(SettingsError, match="cannot read"):
         read_admin_keys(tmp_path / "none")
 
 
-def test_a_file_that_changes_is_followed_and_a_slip_locks_nobody_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_changed_file_is_reloaded_and_an_invalid_one_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = written(tmp_path / "keys", KEY)
     keys = AdminKeys(path)
     assert keys.secret_of("abcdefghij234567") == "s" * 43

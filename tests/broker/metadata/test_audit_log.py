@@ -14,7 +14,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 
-def test_of_very_many_refusals_only_the_number_is_written() -> None:
+def test_refusals_beyond_the_rate_are_counted() -> None:
     audit, lines = AuditLog(), list[dict[str, object]]()
     audit.also = lines.append
     session = Session(Permissions(), "eve")
@@ -28,7 +28,7 @@ def test_of_very_many_refusals_only_the_number_is_written() -> None:
     assert told <= 1_000 - REFUSALS_PER_S
 
 
-def test_what_verifies_a_password_is_not_written() -> None:
+def test_password_verifiers_are_not_audited() -> None:
     audit, lines = AuditLog(), list[dict[str, object]]()
     audit.also = lines.append
     user = pb.ScramUser(name="ann", roles=["etl"], iterations=1, salt=b"s", stored_key=b"k", server_key=b"v")
@@ -41,7 +41,7 @@ def test_what_verifies_a_password_is_not_written() -> None:
     assert not any(name in written for name in ("salt", "storedKey", "serverKey"))
 
 
-def test_of_a_long_list_no_more_is_made_than_a_line_shows() -> None:
+def test_long_list_is_shortened_in_an_audit_line() -> None:
     audit, lines = AuditLog(), list[dict[str, object]]()
     audit.also = lines.append
     entries = [pb.DeleteRecordsEntry(topic_id=b"t" * 16, partition=number) for number in range(4_096)]
@@ -56,7 +56,7 @@ def test_of_a_long_list_no_more_is_made_than_a_line_shows() -> None:
     assert lines[1]["asked"] == whole, "what is shown is what would be shown of all"
 
 
-def test_of_a_long_list_in_a_change_no_more_is_made_than_a_line_shows() -> None:
+def test_long_list_of_a_change_is_shortened_in_an_audit_line() -> None:
     rule = pb.AccessRule(principal="ann", operations=[pb.OP_CONSUME] * 100_000, resource=pb.RES_TOPIC, name="t")
     told = _told("security_change", pb.Envelope(security_change=pb.SecurityChange(grant=rule)))
     assert isinstance(told, pb.SecurityChange)

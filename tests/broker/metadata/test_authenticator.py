@@ -1,4 +1,4 @@
-"""Who a client is by an API key: what is looked up, compared and remembered."""
+"""Authentication by API key: lookup, comparison and caching."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def offload() -> AsyncIterator[Offload]:
     workers.close()
 
 
-async def test_a_key_in_the_records_is_never_the_administrators(offload: Offload, key_file: Path) -> None:
+async def test_recorded_key_of_the_administrator_is_refused(offload: Offload, key_file: Path) -> None:
     registry = SecurityRegistry(["admin"])
     authenticator = Authenticator(
         registry, admin_keys=AdminKeys(key_file), admin="admin", work=CredentialWork(offload), tokens=None,
@@ -46,7 +46,7 @@ async def test_a_key_in_the_records_is_never_the_administrators(offload: Offload
     assert session.principal == "admin"
 
 
-async def test_a_key_counts_until_it_expires_or_is_revoked(offload: Offload, key_file: Path) -> None:
+async def test_key_is_valid_until_it_expires_or_is_revoked(offload: Offload, key_file: Path) -> None:
     now_us = 1_000
     registry = SecurityRegistry(["admin"])
     authenticator = Authenticator(

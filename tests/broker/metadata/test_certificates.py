@@ -36,11 +36,11 @@ def principal_by(*rules: str, shown: dict[str, Any] | None = SHOWN) -> str | Non
         ("dns:ann.example*=*", None),
     ],
 )
-def test_a_name_makes_a_principal(rule: str, principal: str | None) -> None:
+def test_certificate_name_maps_to_a_principal(rule: str, principal: str | None) -> None:
     assert principal_by(rule) == principal
 
 
-def test_the_first_rule_that_fits_counts_and_the_session_ends_with_the_certificate() -> None:
+def test_first_matching_rule_is_used_and_the_session_ends_with_the_certificate() -> None:
     assert principal_by("dns:other=x", "cn:*=first", "uri:*=second") == "first"
     session = Certificates(["cn:*=*"], Permissions(), admin="root").session_of(SHOWN)
     assert session is not None
@@ -48,7 +48,7 @@ def test_the_first_rule_that_fits_counts_and_the_session_ends_with_the_certifica
     assert session.identity == ""
 
 
-def test_what_is_nobody_makes_nobody() -> None:
+def test_unmatched_certificate_has_no_session() -> None:
     assert principal_by("cn:*=*", shown=None) is None
     assert principal_by("cn:*=*", shown={}) is None
     assert principal_by(shown=SHOWN) is None, "without rules"
@@ -59,12 +59,12 @@ def test_what_is_nobody_makes_nobody() -> None:
 
 
 @pytest.mark.parametrize("name", ["%ff", "a%ff", "%c3", "ann%20", "%ef%bc%a1nn", "%d0%b0nn", "%ef%bf%bd"])
-def test_a_uri_that_is_not_utf8_or_looks_like_another_name_makes_no_principal(name: str) -> None:
+def test_invalid_uri_name_maps_to_no_principal(name: str) -> None:
     shown = {"subjectAltName": (("URI", f"tidelog:client:{name}"),), "notAfter": ENDS}
     assert principal_by("uri:tidelog:client:*=*", shown=shown) is None
 
 
-def test_a_rule_whose_principal_looks_like_another_is_refused_at_the_start() -> None:
+def test_rule_with_an_ambiguous_principal_is_refused() -> None:
     with pytest.raises(SettingsError, match="mixes letters"):
         rule_of("cn:x=\u0430nn")
 
@@ -78,19 +78,19 @@ def test_a_rule_whose_principal_looks_like_another_is_refused_at_the_start() -> 
         ("uri:tidelog:client:*=*", {"subjectAltName": (("URI", "tidelog:client:%72oot"),)}),
     ],
 )
-def test_the_administrator_is_nobody_whom_a_certificate_makes(rule: str, shown: dict[str, Any]) -> None:
-    with pytest.raises(ProtocolError, match="does not make the administrator") as refused:
+def test_certificate_name_of_the_administrator_is_refused(rule: str, shown: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolError, match="cannot name the administrator") as refused:
         principal_by(rule, "cn:*=another", shown=shown | {"notAfter": ENDS})
     assert refused.value.code == pb.UNAUTHENTICATED
 
 
-def test_a_rule_that_names_the_administrator_is_refused_at_the_start() -> None:
-    with pytest.raises(SettingsError, match="'cn:ops=root': a certificate does not make the administrator"):
+def test_rule_for_the_administrator_is_refused() -> None:
+    with pytest.raises(SettingsError, match="'cn:ops=root': a certificate cannot name the administrator"):
         Certificates(["cn:*=*", "cn:ops=root"], Permissions(), admin="root")
     assert principal_by("cn:ann=admin") == "admin", "who is called otherwise in the settings is anybody"
 
 
 @pytest.mark.parametrize("text", ["", "cn", "cn:x", "cn:=x", "cn:x=", "name:x=y", "cn:*x*=y", "cn:x=*"])
-def test_what_is_no_rule_is_refused(text: str) -> None:
+def test_invalid_rule_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="cert_principals"):
         rule_of(text)

@@ -20,20 +20,20 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 
-async def test_a_node_on_its_own_gives_new_partitions_one_copy(node: Node, peer: Peer) -> None:
+async def test_single_node_creates_partitions_with_one_copy(node: Node, peer: Peer) -> None:
     await peer.create(partitions=2)
     record = await node.broker.controller.alter_topic(pb.TopicAlter(name="t", partitions=5))
     assert [epoch.placement for epoch in record.first_epochs] == [[node.node_id]] * 5
     assert (await peer.refused(topic_create=pb.TopicCreate(name="u", config=pb.TopicConfig(replication_factor=2)))).code
 
 
-async def test_the_brokers_own_topic_is_founded_once(node: Node) -> None:
+async def test_offsets_topic_is_created_once(node: Node) -> None:
     standing = node.broker.topics.get(OFFSETS_TOPIC_ID)
     await node.broker.controller.found_offsets(internal_config())
     assert node.broker.topics.get(OFFSETS_TOPIC_ID) is standing
 
 
-async def test_the_partitions_of_all_topics_are_bounded(stand: Stand) -> None:
+async def test_total_number_of_partitions_is_limited(stand: Stand) -> None:
     node = await stand.start(partitions_max=6, offsets_partitions=1)
     peer = await stand.peer()
     there = sum(record.config.partitions for record in node.broker.topics.live())
@@ -43,14 +43,14 @@ async def test_the_partitions_of_all_topics_are_bounded(stand: Stand) -> None:
     await peer.create("u", partitions=1)
     grown = await peer.refused(topic_alter=pb.TopicAlter(name="u", partitions=2))
     assert grown.code == pb.INVALID_REQUEST
-    assert "1 more partitions would make 7" in grown.message
+    assert "does not allow 1 more, it has 6" in grown.message
     await peer.ask(topic_alter=pb.TopicAlter(name="u", retention_bytes=1 << 20))
     assert node.broker.topics.named("u").config.retention_bytes == 1 << 20, "what adds none is not refused"
     await peer.delete("u")
     await peer.create("v", partitions=1)
 
 
-async def test_copies_are_as_many_as_asked_for_and_as_nodes_allow(founded: Founded) -> None:
+async def test_copies_are_limited_by_request_and_nodes(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")
@@ -64,7 +64,7 @@ async def test_copies_are_as_many_as_asked_for_and_as_nodes_allow(founded: Found
         assert refused.code == pb.INVALID_REQUEST
 
 
-async def test_a_foreign_node_under_a_known_id_is_refused(founded: Founded) -> None:
+async def test_foreign_node_with_a_known_id_is_refused(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     node = founded.nodes[founded.owner(META_KEY, "a")]
@@ -76,7 +76,7 @@ async def test_a_foreign_node_under_a_known_id_is_refused(founded: Founded) -> N
     assert refused.value.code == pb.FORBIDDEN
 
 
-async def test_a_topic_grows_across_the_cluster(founded: Founded) -> None:
+async def test_added_partitions_are_placed_across_the_cluster(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("b")
@@ -94,7 +94,7 @@ async def test_a_topic_grows_across_the_cluster(founded: Founded) -> None:
     )
 
 
-async def test_a_removal_may_be_asked_for_again_and_never_leaves_less_than_a_quorum(founded: Founded) -> None:
+async def test_node_removal_is_idempotent_and_keeps_the_quorum(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")
@@ -148,7 +148,7 @@ def controller(world: World, *, owner: str, placement: str) -> Controller:
     )
 
 
-async def test_who_was_removed_and_still_lives_is_not_counted_on() -> None:
+async def test_removed_node_does_not_count_as_alive() -> None:
     world = World(names="abcde")
     change = controller(world, owner="a", placement="abcde").change_node
     for node in "cde":
@@ -160,7 +160,7 @@ async def test_who_was_removed_and_still_lives_is_not_counted_on() -> None:
         await change(pb.ClusterChange(remove="e"))
 
 
-async def test_a_node_that_is_gone_takes_with_it_what_it_alone_stored_if_the_operator_says_so() -> None:
+async def test_removal_with_accepted_data_loss_drops_single_copies() -> None:
     world = World()
     change = controller(world, owner="c", placement="c").change_node
     given_up = pb.ClusterChange(remove="c", accept_data_loss=True)
@@ -176,7 +176,7 @@ async def test_a_node_that_is_gone_takes_with_it_what_it_alone_stored_if_the_ope
     assert record.removed
 
 
-async def test_a_lost_quorum_is_not_what_is_accepted_with_lost_data() -> None:
+async def test_accepted_data_loss_does_not_cover_a_lost_quorum() -> None:
     world = World()
     change = controller(world, owner="a", placement="abc").change_node
     for node in "bc":
@@ -186,7 +186,7 @@ async def test_a_lost_quorum_is_not_what_is_accepted_with_lost_data() -> None:
         await change(pb.ClusterChange(remove="c", accept_data_loss=True))
 
 
-async def test_a_change_is_refused_only_once_it_is_certain_that_nothing_newer_is_known(
+async def test_refusal_of_a_change_is_based_on_confirmed_state(
     node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node that was replaced as the owner of `__meta` must not judge by the topics of then."""
@@ -212,7 +212,7 @@ async def test_a_change_is_refused_only_once_it_is_certain_that_nothing_newer_is
     await node.broker.controller.delete_topic("t", topic.topic_id)
 
 
-async def test_serials_tell_which_topic_of_a_name_is_the_newer_also_after_a_restart(stand: Stand) -> None:
+async def test_topic_serials_increase_across_restarts(stand: Stand) -> None:
     await stand.start()
     peer = await stand.peer()
     first = await peer.create()

@@ -30,13 +30,13 @@ def refused(outcomes: Sequence[object]) -> int:
     return len(errors)
 
 
-async def test_only_so_many_are_looked_at_at_a_time(work: CredentialWork) -> None:
+async def test_waiting_authentications_are_limited(work: CredentialWork) -> None:
     calls = [asyncio.create_task(work.call("one", time.sleep, 0.001)) for _ in range(WORK_MAX + 2)]
     assert refused(await asyncio.gather(*calls, return_exceptions=True)) == 2
     await work.call("one", time.sleep, 0)
 
 
-async def test_an_address_with_many_makes_room_for_others_and_has_them_wait_for_a_turn_each(
+async def test_full_queue_evicts_from_the_busiest_address(
     work: CredentialWork,
 ) -> None:
     may_go = threading.Event()
@@ -62,14 +62,14 @@ async def test_an_address_with_many_makes_room_for_others_and_has_them_wait_for_
     )
 
 
-async def test_where_all_have_as_many_nobody_goes_for_another(work: CredentialWork) -> None:
+async def test_equal_addresses_do_not_evict_each_other(work: CredentialWork) -> None:
     calls = [asyncio.create_task(work.call(str(number), time.sleep, 0.001)) for number in range(WORK_MAX)]
     late = asyncio.create_task(work.call("late", time.sleep, 0))
     assert refused(await asyncio.gather(*calls, return_exceptions=True)) == 0
     assert refused(await asyncio.gather(late, return_exceptions=True)) == 1
 
 
-async def test_who_stops_waiting_holds_up_nobody(work: CredentialWork) -> None:
+async def test_cancelled_caller_does_not_block_the_queue(work: CredentialWork) -> None:
     calls = [asyncio.create_task(work.call("one", time.sleep, 0.001)) for _ in range(WORK_MAX)]
     await asyncio.sleep(0.005)
     for number, call in enumerate(calls):
@@ -81,7 +81,7 @@ async def test_who_stops_waiting_holds_up_nobody(work: CredentialWork) -> None:
     assert refused(await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 10)) == 0
 
 
-async def test_work_whose_caller_has_gone_has_the_thread_until_it_is_done(
+async def test_work_of_a_cancelled_caller_runs_to_its_end(
     work: CredentialWork, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else who calls and goes, again and again, would have any number of them wait for the thread."""
@@ -120,7 +120,7 @@ class Held:
 
 
 @pytest.mark.parametrize("steps", range(8))
-async def test_who_goes_just_as_his_turn_comes_passes_it_on(steps: int) -> None:
+async def test_caller_cancelled_at_its_turn_passes_it_on(steps: int) -> None:
     held = Held()
     work = CredentialWork(cast("Offload", held))
     calls = [asyncio.create_task(work.call("one", abs, number)) for number in range(4)]

@@ -1,4 +1,4 @@
-"""Which features records need, and which nodes may share them."""
+"""The features that records need, and the nodes that support them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_each_setting_is_in_the_base_set_or_has_a_feature() -> None:
 
 
 @pytest.mark.parametrize("field", [*features.TOPIC_FEATURES])
-def test_a_topic_needs_the_feature_of_each_setting(field: str) -> None:
+def test_topic_needs_the_feature_of_each_setting(field: str) -> None:
     assert needed_by(topic(**{field: 9})) == {features.TOPIC_FEATURES[field]}
     assert needed_by(topic(retention_ms=5, hold=1)) == frozenset()
 
@@ -69,7 +69,7 @@ def test_records_of_users_groups_quotas_and_impersonation_need_features() -> Non
     assert needed_by(pb.SecurityRecord(api_key=pb.ApiKey(key_id="k"))) == frozenset()
 
 
-def test_what_is_deleted_needs_nothing_and_what_is_unknown_counts_as_a_feature() -> None:
+def test_deletion_needs_no_feature_and_unknown_fields_need_one() -> None:
     gone = topic(deduplicate_s=5)
     gone.deleted = True
     assert needed_by(gone) == frozenset()
@@ -81,14 +81,14 @@ def test_what_is_deleted_needs_nothing_and_what_is_unknown_counts_as_a_feature()
     assert needed_by(kind) == {"field 90 of SecurityRecord"}
 
 
-def test_a_setting_that_a_registered_node_ignores_is_refused_by_the_name_of_the_node() -> None:
+def test_unsupported_setting_is_refused_with_the_nodes_name() -> None:
     world = World()
     world.node("a", *FEATURES)
     world.node("b", software="tidelog-node/0.0.9")
     with pytest.raises(ProtocolError) as refused:
         world.gate.admit(topic(deduplicate_s=5))
     assert refused.value.code == pb.INVALID_REQUEST
-    for part in ("the topic 't'", "topic.deduplicate", "'b' (tidelog-node/0.0.9)", "upgrade", "drain and remove"):
+    for part in ("topic 't'", "topic.deduplicate", "'b' (tidelog-node/0.0.9)", "upgrade", "drain and remove"):
         assert part in refused.value.message
     world.gate.admit(topic(retention_ms=5))
     world.node("b", *FEATURES, revision=2)
@@ -97,10 +97,10 @@ def test_a_setting_that_a_registered_node_ignores_is_refused_by_the_name_of_the_
     assert [*record.features] == [features.DEDUPLICATE]
 
 
-def test_a_node_without_a_version_is_called_an_older_build_and_a_removed_one_does_not_count() -> None:
+def test_node_without_a_version_is_an_older_build_and_removed_nodes_do_not_count() -> None:
     world = World()
     world.node("b")
-    with pytest.raises(ProtocolError, match="an older build, which announces no version"):
+    with pytest.raises(ProtocolError, match="an older build without a version"):
         world.gate.check(topic(deduplicate_s=5))
     world.node("b", revision=2, draining=True)
     with pytest.raises(ProtocolError, match="'b'"):
@@ -109,7 +109,7 @@ def test_a_node_without_a_version_is_called_an_older_build_and_a_removed_one_doe
     world.gate.check(topic(deduplicate_s=5))
 
 
-def test_a_founder_that_is_not_registered_yet_is_waited_for() -> None:
+def test_unregistered_founder_makes_a_feature_retriable() -> None:
     world = World()
     world.node("c", incarnation=0, revision=0)
     with pytest.raises(ProtocolError, match="founder 'c' has not announced") as refused:
@@ -120,7 +120,7 @@ def test_a_founder_that_is_not_registered_yet_is_waited_for() -> None:
     world.gate.check(topic(deduplicate_s=5))
 
 
-def test_what_a_topic_needs_already_is_not_asked_for_again_and_ends_with_the_setting() -> None:
+def test_existing_features_are_not_checked_again() -> None:
     world = World()
     first = topic(deduplicate_s=5)
     world.gate.admit(first)
@@ -137,21 +137,21 @@ def test_what_a_topic_needs_already_is_not_asked_for_again_and_ends_with_the_set
     assert world.gate.in_use() == {}
 
 
-def test_a_node_that_lacks_a_feature_in_use_is_not_registered() -> None:
+def test_node_without_a_used_feature_is_not_registered() -> None:
     world = World()
     said = pb.NodeRecord(node_id="b", software="tidelog-node/0.0.9")
     assert world.gate.fault_of(said) == ""
     world.topics.apply(topic(deduplicate_s=5))
     fault = world.gate.fault_of(said)
-    for part in ("'b' (tidelog-node/0.0.9)", "topic.deduplicate", "the topic 't'", "start it with a build that does"):
+    for part in ("'b' (tidelog-node/0.0.9)", "topic.deduplicate", "topic 't'", "start it with a newer build"):
         assert part in fault
     said.features.extend(sorted(FEATURES))
     assert world.gate.fault_of(said) == ""
     world.security.apply(pb.SecurityRecord(id="user/1", revision=1, user=pb.ScramUser(name="ada"), features=["later"]))
-    assert "later, in use by the security record 'user/1'" in world.gate.fault_of(said)
+    assert "later, in use by security record 'user/1'" in world.gate.fault_of(said)
 
 
-def test_a_node_does_not_go_on_with_what_it_lacks() -> None:
+def test_node_stops_at_an_unsupported_record() -> None:
     old = World(frozenset())
     assert old.gate.fault_of_features([]) == ""
     assert "uses topic.deduplicate, which this build does not support" in old.gate.fault_of_features(

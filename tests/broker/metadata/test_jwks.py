@@ -1,4 +1,4 @@
-"""Where the keys of tokens come from: what is away, turned over or garbage, and how often it is asked."""
+"""Loading of token keys: unavailable, rotated and invalid sources, and the load interval."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def followed(source: str, *, every_s: float = 60, apart_s: float = 0.01) -
         workers.close()
 
 
-async def test_an_unknown_key_is_asked_for_and_the_last_good_ones_hold() -> None:
+async def test_unknown_key_causes_a_load_and_valid_keys_stay() -> None:
     issuer = Issuer()
     async with Publisher(as_answer(issuer.document)) as there, followed(there.url) as one:
         assert await one.code("one") == 0
@@ -76,7 +76,7 @@ async def test_an_unknown_key_is_asked_for_and_the_last_good_ones_hold() -> None
         assert not one.jwks.has_ended("key/abc")
 
 
-async def test_a_source_that_is_away_from_the_beginning_is_no_reason_to_turn_anybody_away_for_good() -> None:
+async def test_missing_source_refuses_tokens_only_retriably() -> None:
     issuer = Issuer()
     async with Publisher(as_answer(b"", "500 No")) as there, followed(there.url, every_s=0.01) as one:
         assert await one.code("one") == pb.EPOCH_CHANGING
@@ -87,7 +87,7 @@ async def test_a_source_that_is_away_from_the_beginning_is_no_reason_to_turn_any
                 pass
 
 
-async def test_looks_are_apart_however_many_ask() -> None:
+async def test_loads_have_a_minimum_interval() -> None:
     async with Publisher(as_answer(Issuer().document)) as there, followed(there.url, apart_s=30) as one:
         assert await one.code("one") == 0
         asking = [asyncio.create_task(one.code("two")) for _ in range(WAITING_MAX + 5)]
@@ -100,7 +100,7 @@ async def test_looks_are_apart_however_many_ask() -> None:
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_a_look_that_finds_the_key_answers_also_who_asks_while_it_is_under_way() -> None:
+async def test_load_answers_requests_that_arrive_during_it() -> None:
     issuer = Issuer()
     async with Publisher(as_answer(issuer.document)) as there, followed(there.url, apart_s=0.5) as one:
         assert await one.code("one") == 0
@@ -118,7 +118,7 @@ async def test_a_look_that_finds_the_key_answers_also_who_asks_while_it_is_under
         assert there.asked == 3
 
 
-async def test_a_file_is_followed(tmp_path: Path) -> None:
+async def test_changed_key_file_is_reloaded(tmp_path: Path) -> None:
     issuer = Issuer()
     path = issuer.save(tmp_path / "jwks.json")
     async with followed(str(path), every_s=0.01) as one:
@@ -135,5 +135,5 @@ async def test_a_file_is_followed(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot read jwt_jwks"):
         await followed(str(path)).__aenter__()
     path.write_text("{}")
-    with pytest.raises(SettingsError, match="gives no keys"):
+    with pytest.raises(SettingsError, match="contains no usable keys"):
         await followed(str(path)).__aenter__()

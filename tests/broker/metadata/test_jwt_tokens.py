@@ -1,4 +1,4 @@
-"""Who a token makes of its bearer, and which tokens make nobody of him."""
+"""Validation of JWTs, and the principals of valid ones."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def part(said: object) -> str:
     return base64.urlsafe_b64encode(said if isinstance(said, bytes) else json.dumps(said).encode()).decode().rstrip("=")
 
 
-async def test_a_token_names_its_bearer_and_ends_with_its_session(tokens: JwtTokens) -> None:
+async def test_token_maps_to_a_principal_and_limits_the_session(tokens: JwtTokens) -> None:
     exp = int(time.time()) + 100
     session = await tokens.session_of(MINE.token(exp=exp, roles=["etl", "ops"], aud=["other", AUDIENCE]), address="")
     assert (session.principal, session.roles) == ("ann", frozenset({"etl", "ops"}))
@@ -84,12 +84,12 @@ def hmac_of(secret: bytes) -> str:
 @pytest.mark.parametrize(
     ("token", "why"),
     [
-        ("", "no JWT"),
-        ("a.b.c", "no JWT"),
-        ("tlk_abc_def", "no JWT"),
-        ("\u2028.\u202e.x", "no JWT"),
-        (part(b"[" * 9000) + ".e30.e30", "no JWT"),
-        (part(b'{"alg":"EdDSA","kid":' + b"[" * 5000 + b"]" * 5000 + b"}") + ".e30.e30", "no JWT"),
+        ("", "not a JWT"),
+        ("a.b.c", "not a JWT"),
+        ("tlk_abc_def", "not a JWT"),
+        ("\u2028.\u202e.x", "not a JWT"),
+        (part(b"[" * 9000) + ".e30.e30", "not a JWT"),
+        (part(b'{"alg":"EdDSA","kid":' + b"[" * 5000 + b"]" * 5000 + b"}") + ".e30.e30", "not a JWT"),
         (f"{part({'alg': 'none', 'kid': 'one'})}.{part(CLAIMS)}.", "algorithm"),
         (f"{part({'alg': 'none'})}.{part(CLAIMS)}.", "algorithm"),
         (hmac_of(PUBLIC.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)), "algorithm"),
@@ -98,50 +98,50 @@ def hmac_of(secret: bytes) -> str:
         (OTHER.token(), "signature is wrong"),
         (SIGNED[:-8] + "AAAAAAAA", "signature is wrong"),
         (SIGNED.split(".")[0] + "." + part(CLAIMS | {"sub": "eve"}) + "." + SIGNED.split(".")[2], "signature is wrong"),
-        (f"{part(HEADER | {'kid': 'two'})}.{part(CLAIMS)}.{part(b'')}", "does not publish"),
-        (f"{part(HEADER | {'kid': 7})}.{part(CLAIMS)}.{part(b'')}", "no JWT"),
+        (f"{part(HEADER | {'kid': 'two'})}.{part(CLAIMS)}.{part(b'')}", "not published"),
+        (f"{part(HEADER | {'kid': 7})}.{part(CLAIMS)}.{part(b'')}", "not a JWT"),
         (f"{part(HEADER | {'kid': 'k' * 300})}.{part(CLAIMS)}.{part(b'')}", "1 to 256"),
-        (f"{part(HEADER | {'jwk': {}, 'jku': 'http://127.0.0.1/', 'kid': 'two'})}.e30.e30", "does not publish"),
+        (f"{part(HEADER | {'jwk': {}, 'jku': 'http://127.0.0.1/', 'kid': 'two'})}.e30.e30", "not published"),
         (MINE.token(iss="https://other"), "issuer"),
         (MINE.token(aud="other"), "audience"),
         (MINE.token(aud=[]), "'aud'"),
         (MINE.token(iss=None), "'iss'"),
         (MINE.token(aud=None), "'aud'"),
         (MINE.token(exp=None), "'exp'"),
-        (MINE.token(nbf=NOW + 3600), "for later"),
-        (MINE.token(iat=NOW + 3600), "for later"),
-        (MINE.token(exp="soon"), "no JWT"),
-        (MINE.token(exp=float("inf")), "no JWT"),
-        (MINE.token(exp=str(NOW + 600)), "'exp' is no time"),
-        (MINE.token(exp=10**300), "'exp' is no time"),
-        (MINE.token(exp=(NOW + 600) * 1000), "'exp' is no time"),
-        (MINE.token(exp=float("nan")), "no JWT"),
-        (MINE.token(nbf=str(NOW - 600)), "'nbf' is no time"),
-        (MINE.token(nbf=True), "'nbf' is no time"),
-        (MINE.token(nbf=-1), "'nbf' is no time"),
-        (MINE.token(iat=str(NOW - 600)), "'iat' is no time"),
-        (MINE.token(iat=False), "'iat' is no time"),
+        (MINE.token(nbf=NOW + 3600), "not valid yet"),
+        (MINE.token(iat=NOW + 3600), "not valid yet"),
+        (MINE.token(exp="soon"), "not a JWT"),
+        (MINE.token(exp=float("inf")), "not a JWT"),
+        (MINE.token(exp=str(NOW + 600)), "'exp' must be a number of seconds"),
+        (MINE.token(exp=10**300), "'exp' must be a number of seconds"),
+        (MINE.token(exp=(NOW + 600) * 1000), "'exp' must be a number of seconds"),
+        (MINE.token(exp=float("nan")), "not a JWT"),
+        (MINE.token(nbf=str(NOW - 600)), "'nbf' must be a number of seconds"),
+        (MINE.token(nbf=True), "'nbf' must be a number of seconds"),
+        (MINE.token(nbf=-1), "'nbf' must be a number of seconds"),
+        (MINE.token(iat=str(NOW - 600)), "'iat' must be a number of seconds"),
+        (MINE.token(iat=False), "'iat' must be a number of seconds"),
         (MINE.token("admin "), "ends with a space"),
         (MINE.token("\uff41dmin"), "NFKC"),
         (MINE.token("\u0430dmin"), "mixes letters"),
         (MINE.token(roles=["etl "]), "ends with a space"),
-        (MINE.token(None), "names nobody"),
+        (MINE.token(None), "must be the principal's name"),
         (MINE.token(""), "printable"),
         (MINE.token("*"), "no name"),
         (MINE.token("role:etl"), "no name"),
         (MINE.token("ann\n127.0.0.1 admin"), "printable"),
         (MINE.token("n" * 256), "printable"),
         (MINE.token("admin"), "administrator"),
-        (MINE.token(roles=[7]), "no list"),
-        (MINE.token(roles={"etl": 1}), "no list"),
+        (MINE.token(roles=[7]), "must be a list"),
+        (MINE.token(roles={"etl": 1}), "must be a list"),
         (MINE.token(roles=["*"]), "no name"),
-        (MINE.token(roles=["r"] * 65), "more than 64"),
-        (jwt.encode(CLAIMS, MINE.keys["one"], "EdDSA", headers={"kid": "one", "crit": ["x"], "x": 1}), "no JWT"),
+        (MINE.token(roles=["r"] * 65), "at most 64"),
+        (jwt.encode(CLAIMS, MINE.keys["one"], "EdDSA", headers={"kid": "one", "crit": ["x"], "x": 1}), "not a JWT"),
         ("x" * (TOKEN_BYTES_MAX + 1), "at most"),
     ],
     ids=itertools.count(1),  # tokens are others in each process that shares the tests
 )
-async def test_a_token_that_is_wrong_makes_nobody_and_is_not_told(tokens: JwtTokens, token: str, why: str) -> None:
+async def test_invalid_token_is_refused_without_quoting_it(tokens: JwtTokens, token: str, why: str) -> None:
     with pytest.raises(ProtocolError, match=why) as refused:
         await tokens.session_of(token, address="")
     assert refused.value.code == pb.UNAUTHENTICATED
@@ -149,7 +149,7 @@ async def test_a_token_that_is_wrong_makes_nobody_and_is_not_told(tokens: JwtTok
     assert not token or token not in refused.value.message
 
 
-async def test_an_expired_token_says_so(tokens: JwtTokens) -> None:
+async def test_expired_token_is_refused_as_expired(tokens: JwtTokens) -> None:
     with pytest.raises(ProtocolError) as refused:
         await tokens.session_of(MINE.token(lasts_s=-60), address="")
     assert refused.value.code == pb.CREDENTIALS_EXPIRED

@@ -1,4 +1,4 @@
-"""A node that knows nothing of a topic asks before it says that there is none, and cannot be made to ask too much."""
+"""Unknown topics are confirmed with the owner of `__meta`, with a limited number of requests."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ READS: list[Ask] = [fetch_error, subscribe_error, offsets_error]
 ASKS: list[Ask] = [commit_error, *READS, publish_error]
 
 
-async def test_who_commits_on_a_topic_that_was_just_made_has_its_position(three: Founded, deaf: Deaf) -> None:
+async def test_commit_on_a_new_topic_is_stored(three: Founded, deaf: Deaf) -> None:
     """Through another node, as clients do: the owner of `__offsets` hears of the topic before it answers."""
     topic = await made_elsewhere(three, deaf)
     via = next(name for name in "abc" if name != deaf.node.node_id)
@@ -156,7 +156,7 @@ async def test_who_commits_on_a_topic_that_was_just_made_has_its_position(three:
     assert (result.found, result.next_offset, result.note) == (True, 3, "kept")
 
 
-async def test_a_commit_does_not_wait_for_logs_to_be_opened(
+async def test_commit_does_not_wait_for_opening_logs(
     three: Founded, deaf: Deaf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The owner of `__offsets` owns a partition of the topic, too, and has only just heard of it."""
@@ -180,7 +180,7 @@ async def test_a_commit_does_not_wait_for_logs_to_be_opened(
     opened.set()
 
 
-async def test_questions_keep_their_distance(three: Founded, deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_questions_have_a_minimum_interval(three: Founded, deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meta_freshness, "ASK_AGAIN_S", 3600)
     deaf.may_apply.set()
     await deaf.node.broker.meta_freshness.refresh_for([(b"1" * 16, 0)])
@@ -192,7 +192,7 @@ async def test_questions_keep_their_distance(three: Founded, deaf: Deaf, monkeyp
 
 
 @pytest.mark.parametrize("ask", ASKS)
-async def test_a_topic_that_was_just_made_is_not_denied(three: Founded, deaf: Deaf, ask: Ask) -> None:
+async def test_new_topic_is_not_denied(three: Founded, deaf: Deaf, ask: Ask) -> None:
     topic = await made_elsewhere(three, deaf)
     asking = asyncio.create_task(ask(await three.peer(deaf.node.node_id), topic.topic_id, 0))
     await deaf.hears()
@@ -203,9 +203,7 @@ async def test_a_topic_that_was_just_made_is_not_denied(three: Founded, deaf: De
 
 
 @pytest.mark.parametrize("ask", ASKS)
-async def test_an_id_of_no_topic_is_denied_and_asked_about_once(
-    three: Founded, ask: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unknown_topic_id_is_denied_and_cached(three: Founded, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     joined: list[str] = []
     is_current = MetaFreshness.is_current
 
@@ -225,7 +223,7 @@ async def test_an_id_of_no_topic_is_denied_and_asked_about_once(
 
 
 @pytest.mark.parametrize("ask", ASKS)
-async def test_a_partition_that_was_just_added_is_not_denied(three: Founded, deaf: Deaf, ask: Ask) -> None:
+async def test_new_partition_is_not_denied(three: Founded, deaf: Deaf, ask: Ask) -> None:
     deaf.may_apply.set()
     peer = await three.peer(deaf.node.node_id)
     topic = await peer.create(replication_factor=3)
@@ -240,7 +238,7 @@ async def test_a_partition_that_was_just_added_is_not_denied(three: Founded, dea
 
 
 @pytest.mark.parametrize("ask", ASKS)
-async def test_where_nobody_who_knows_can_be_asked_another_try_may_help(
+async def test_unknown_id_is_retriable_without_an_owner(
     three: Founded, deaf: Deaf, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deaf.before_it_asks = cut_off
@@ -250,7 +248,7 @@ async def test_where_nobody_who_knows_can_be_asked_another_try_may_help(
 
 
 @pytest.mark.parametrize("ask", ASKS)
-async def test_where_nobody_can_be_asked_whether_a_topic_has_grown_another_try_may_help(
+async def test_unknown_partition_is_retriable_without_an_owner(
     three: Founded, deaf: Deaf, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deaf.may_apply.set()
@@ -263,7 +261,9 @@ async def test_where_nobody_can_be_asked_whether_a_topic_has_grown_another_try_m
     assert (await ask(peer, topic.topic_id, 1)).code == pb.UNKNOWN_PARTITION
 
 
-async def test_the_owner_may_fall_silent(three: Founded, deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_owner_makes_the_answer_retriable(
+    three: Founded, deaf: Deaf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     silent = asyncio.Event()
 
     async def is_silent() -> None:
@@ -274,7 +274,7 @@ async def test_the_owner_may_fall_silent(three: Founded, deaf: Deaf, monkeypatch
     assert (await fetch_error(await three.peer(deaf.node.node_id), UNKNOWN)).code == pb.EPOCH_CHANGING
 
 
-async def test_a_flood_of_ids_is_two_questions(three: Founded, deaf: Deaf) -> None:
+async def test_flood_of_ids_causes_two_questions(three: Founded, deaf: Deaf) -> None:
     peers = [await three.peer(deaf.node.node_id) for _ in range(4)]
     first = asyncio.create_task(fetch_error(peers[0], UNKNOWN))
     async with asyncio.timeout(20):
@@ -289,11 +289,11 @@ async def test_a_flood_of_ids_is_two_questions(three: Founded, deaf: Deaf) -> No
         assert error.code == pb.UNKNOWN_TOPIC
     assert (await late).code != pb.UNKNOWN_TOPIC
     tasks = deaf.node.broker.tasks
-    await three.until(lambda: not tasks.named("asking where __meta ends"), "it asks on though nobody waits")
+    await three.until(lambda: not tasks.named("asking for the end of __meta"), "it asks on though nobody waits")
     assert 2 <= deaf.questions <= 3, "the first one's, and two for the flood"
 
 
-async def test_a_flood_of_names_is_two_questions(three: Founded, deaf: Deaf) -> None:
+async def test_flood_of_names_causes_two_questions(three: Founded, deaf: Deaf) -> None:
     peers = [await three.peer(deaf.node.node_id) for _ in range(4)]
 
     async def told(peer: Peer, name: str) -> pb.TopicInfo:
@@ -314,7 +314,7 @@ async def test_a_flood_of_names_is_two_questions(three: Founded, deaf: Deaf) -> 
     assert 2 <= deaf.questions <= 3, "the first one's, and two for the flood"
 
 
-async def test_a_node_that_stops_leaves_nobody_waiting(three: Founded, deaf: Deaf) -> None:
+async def test_stopping_node_ends_pending_questions(three: Founded, deaf: Deaf) -> None:
     waiting = [
         asyncio.create_task(deaf.node.broker.meta_freshness.refresh_for([(secrets.token_bytes(16), 0)]))
         for _ in range(2)
@@ -323,7 +323,7 @@ async def test_a_node_that_stops_leaves_nobody_waiting(three: Founded, deaf: Dea
         await deaf.asked.wait()
     waiting.append(asyncio.create_task(deaf.node.broker.meta_freshness.refresh_for([(UNKNOWN, 0)])))
     await asyncio.sleep(0)
-    (task,) = deaf.node.broker.tasks.named("asking where __meta ends")
+    (task,) = deaf.node.broker.tasks.named("asking for the end of __meta")
     task.cancel()
     async with asyncio.timeout(20):
         await asyncio.gather(*waiting)
@@ -332,9 +332,7 @@ async def test_a_node_that_stops_leaves_nobody_waiting(three: Founded, deaf: Dea
 
 
 @pytest.mark.parametrize("ask", ASKS)
-async def test_a_node_on_its_own_knows_all_and_asks_nobody(
-    stand: Stand, ask: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_single_node_asks_no_question(stand: Stand, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     async def asks(_: MetaFreshness) -> bool:
         raise AssertionError("there is nobody to ask")
 
@@ -348,7 +346,7 @@ async def test_a_node_on_its_own_knows_all_and_asks_nobody(
 
 
 @pytest.mark.parametrize("ask", ASKS)
-async def test_what_is_known_costs_no_question(three: Founded, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_known_topic_asks_no_question(three: Founded, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     topic_id, owner, _ = await three.used()
 
     async def asks(_: MetaFreshness) -> bool:
@@ -382,7 +380,7 @@ AsksByName = Callable[[Peer], Coroutine[Any, Any, pb.TopicInfo]]
 
 
 @pytest.mark.parametrize("ask", [described_by, told_by, listed_by, listed_behind_by])
-async def test_a_topic_that_was_made_again_is_told_of_as_it_is_now(three: Founded, deaf: Deaf, ask: AsksByName) -> None:
+async def test_recreated_topic_is_reported_with_its_new_id(three: Founded, deaf: Deaf, ask: AsksByName) -> None:
     first = await made_elsewhere(three, deaf)
     deaf.may_apply.set()
     await three.until(lambda: deaf.node.broker.topics.exists("t"), "the topic is not heard of")
@@ -398,9 +396,7 @@ async def test_a_topic_that_was_made_again_is_told_of_as_it_is_now(three: Founde
     assert second.serial > first.serial
 
 
-async def test_what_cannot_be_confirmed_is_told_as_such(
-    three: Founded, deaf: Deaf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unconfirmed_metadata_is_marked(three: Founded, deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
     await made_elsewhere(three, deaf)
     deaf.may_apply.set()
     await three.until(lambda: deaf.node.broker.topics.exists("t"), "the topic is not heard of")
@@ -416,7 +412,7 @@ async def test_what_cannot_be_confirmed_is_told_as_such(
         assert ([topic.name for topic in reply.topics], reply.unconfirmed) == (["t"], confirmed)
 
 
-async def test_a_client_of_a_node_that_lags_follows_its_topic(three: Founded, deaf: Deaf) -> None:
+async def test_client_of_a_lagging_node_follows_its_topic(three: Founded, deaf: Deaf) -> None:
     """It grows, is deleted and made again; the node hears of it only when it asks."""
     other = await three.peer(next(name for name in "abc" if name != deaf.node.node_id))
     deaf.may_apply.set()

@@ -30,7 +30,7 @@ def opened(workers: Offload, **settings: Any) -> NodeSecurity:
     return NodeSecurity(NodeSettings.model_validate({"data": "data"} | settings), workers, NodeMetrics())
 
 
-async def test_without_auth_nobody_is_asked_and_no_file_is_read(workers: Offload, tmp_path: Path) -> None:
+async def test_without_auth_no_file_is_read(workers: Offload, tmp_path: Path) -> None:
     security = opened(workers, admin_key_file=tmp_path / "none", **Issuer().settings(tmp_path / "none"))
     assert security.authenticator is None
     await security.follow_jwks()
@@ -41,7 +41,9 @@ async def test_without_auth_nobody_is_asked_and_no_file_is_read(workers: Offload
         opened(workers, auth="required", **Issuer().settings(tmp_path / "none"))
 
 
-async def test_what_ends_identities_of_files_and_issuers(workers: Offload, tmp_path: Path, key_file: Path) -> None:
+async def test_removed_keys_end_identities_of_files_and_issuers(
+    workers: Offload, tmp_path: Path, key_file: Path
+) -> None:
     issuer = Issuer()
     settings = {"auth": "required", "admin_key_file": key_file} | issuer.settings(issuer.save(tmp_path / "jwks"))
     security = opened(workers, **settings)

@@ -33,7 +33,7 @@ def login(logins: ScramLogins, name: str, password: str) -> str:
     return session.principal
 
 
-def test_who_knows_the_password_is_in_and_nobody_else() -> None:
+def test_only_the_right_password_is_accepted() -> None:
     logins = ScramLogins(registry_of("ann"))
     assert login(logins, "ann", "long enough") == "ann"
     for name, password in (("ann", "long enougH"), ("ben", "long enough")):
@@ -42,7 +42,7 @@ def test_who_knows_the_password_is_in_and_nobody_else() -> None:
         assert refused.value.code == pb.UNAUTHENTICATED
 
 
-def test_a_user_in_the_records_is_never_the_administrator() -> None:
+def test_recorded_user_of_the_administrator_is_refused() -> None:
     registry = SecurityRegistry(["ann"])
     user = pb.ScramUser(user_id="u0", name="ann", **verifier_of("long enough", SALT)._asdict())
     registry.apply(pb.SecurityRecord(id=USER + "u0", revision=1, user=user))
@@ -51,7 +51,7 @@ def test_a_user_in_the_records_is_never_the_administrator() -> None:
     assert refused.value.code == pb.UNAUTHENTICATED
 
 
-def test_a_user_that_there_is_not_has_a_salt_that_all_nodes_tell() -> None:
+def test_unknown_user_gets_the_same_salt_at_all_nodes() -> None:
     def challenge(logins: ScramLogins, name: str) -> tuple[bytes, int]:
         client = ClientSide(name, "c" * 24)
         return client.challenged(logins.begin(client.first).challenge.scram)
@@ -65,7 +65,7 @@ def test_a_user_that_there_is_not_has_a_salt_that_all_nodes_tell() -> None:
     )
 
 
-def test_a_password_that_changes_while_it_is_shown_is_asked_for_again() -> None:
+def test_password_changed_during_a_login_restarts_it() -> None:
     registry = registry_of("ann")
     logins = ScramLogins(registry)
     client = ClientSide("ann", "c" * 24)
@@ -80,7 +80,7 @@ def test_a_password_that_changes_while_it_is_shown_is_asked_for_again() -> None:
     assert login(logins, "ann", "another one") == "ann"
 
 
-def test_unknown_users_cost_what_known_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_user_costs_as_much_as_a_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted, not timed: each compares and signs as often."""
     logins = ScramLogins(registry_of("ann"))
     compared: list[int] = []

@@ -64,7 +64,7 @@ async def commit(peer: Peer, topic_id: bytes, next_offset: int, group: str, note
 
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("end", ["stop", "crash"])
-async def test_snapshots_keep_the_log_short_and_the_state_whole(stand: Stand, end: str) -> None:
+async def test_snapshots_shorten_the_log_and_keep_the_state(stand: Stand, end: str) -> None:
     node = await with_groups(await stand.start(offsets_partitions=1))
     peer = await stand.peer()
     topic = await peer.create()
@@ -87,9 +87,7 @@ async def test_snapshots_keep_the_log_short_and_the_state_whole(stand: Stand, en
     assert found.next_offset == 119
 
 
-async def test_all_who_ask_a_new_coordinator_wait_for_one_reading(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_concurrent_callers_share_one_read(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     await with_groups(await stand.start(offsets_partitions=1))
     peer = await stand.peer()
     topic = await peer.create()
@@ -124,7 +122,7 @@ async def test_all_who_ask_a_new_coordinator_wait_for_one_reading(
 
 
 @pytest.mark.parametrize("error", [ProtocolError(pb.CORRUPT_BATCH, "rotten"), ZeroDivisionError("a bug")])
-async def test_all_who_wait_for_a_reading_hear_that_it_failed(error: Exception) -> None:
+async def test_failed_read_is_reported_to_all_callers(error: Exception) -> None:
     readings = 0
 
     async def fails(*_: int) -> list[memoryview]:
@@ -145,7 +143,7 @@ async def test_all_who_wait_for_a_reading_hear_that_it_failed(error: Exception) 
         assert readings == asked
 
 
-async def test_a_state_that_is_read_while_the_epoch_ends_is_read_again() -> None:
+async def test_state_is_read_again_when_the_epoch_ends() -> None:
     """The other owner of the epoch in between has committed more than was to be read at first."""
     values = [encode_batch(columns_of([value]), now_us=1, control=True).to_bytes() for value in (b"old", b"new")]
     state = SimpleNamespace(log_start=0, high_watermark=1, epoch=1)
@@ -176,7 +174,7 @@ async def test_a_state_that_is_read_while_the_epoch_ends_is_read_again() -> None
 
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("operation", ["unlink", "sync"])
-async def test_a_crash_during_a_snapshot_loses_nothing(stand: Stand, operation: str) -> None:
+async def test_crash_during_a_snapshot_loses_nothing(stand: Stand, operation: str) -> None:
     """Acknowledged commits are there, whether the snapshot was half written or its old segments half deleted."""
     node = await with_groups(await stand.start(offsets_partitions=1))
     peer = await stand.peer()
@@ -205,7 +203,7 @@ async def test_a_crash_during_a_snapshot_loses_nothing(stand: Stand, operation: 
     assert found.next_offset >= acknowledged
 
 
-async def test_a_snapshot_holds_what_became_durable_in_the_same_turn(
+async def test_snapshot_includes_records_durable_in_the_same_turn(
     stand: Stand, node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A snapshot that begins between a record's append and its writer's next turn must not leave it out.
@@ -245,7 +243,7 @@ async def test_a_snapshot_holds_what_became_durable_in_the_same_turn(
     assert [pb.OffsetRecord.FromString(value or b"").next_offset for value in values] == [7]
 
 
-async def test_a_refused_write_applies_nothing_and_the_next_one_does(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_refused_write_applies_nothing(stand: Stand, node: Node, peer: Peer) -> None:
     stand.disk.fill_up()
     refused, number = None, 0
     for number in range(400):
@@ -264,7 +262,7 @@ async def test_a_refused_write_applies_nothing_and_the_next_one_does(stand: Stan
 
 
 @pytest.mark.usefixtures("tiny")
-async def test_nodes_stand_beside_the_topics_and_outlast_snapshots(stand: Stand) -> None:
+async def test_node_records_survive_snapshots(stand: Stand) -> None:
     node = await stand.start()
     peer = await stand.peer()
     await peer.create("kept")
@@ -293,7 +291,7 @@ async def test_nodes_stand_beside_the_topics_and_outlast_snapshots(stand: Stand)
 
 
 @pytest.mark.parametrize("code", [pb.TIMED_OUT, pb.NOT_OWNER])
-async def test_a_position_that_may_have_been_written_is_not_written_over(
+async def test_position_with_an_unknown_outcome_is_not_overwritten(
     node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch, code: pb.ErrorCode
 ) -> None:
     """What comes after it has a higher revision: else the two would be equal, and the later one lost."""
@@ -317,7 +315,7 @@ async def test_a_position_that_may_have_been_written_is_not_written_over(
 
 
 @pytest.mark.parametrize("snapshotting", [False, True], ids=["alone", "beside a snapshot"])
-async def test_a_change_waits_for_the_outcome_of_the_one_before_it(
+async def test_change_waits_for_the_previous_outcome(
     node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch, *, snapshotting: bool
 ) -> None:
     if snapshotting:
@@ -340,7 +338,7 @@ async def groups_of(peer: Peer) -> list[str]:
     return [group.group for group in (await peer.ask(group_list=pb.GroupList())).envelope.group_list_reply.groups]
 
 
-async def test_no_group_is_deleted_while_a_snapshot_might_have_it_still(
+async def test_group_deletion_waits_for_a_snapshot(
     stand: Stand, node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = await peer.create()
@@ -365,7 +363,7 @@ async def test_no_group_is_deleted_while_a_snapshot_might_have_it_still(
     assert await groups_of(await stand.peer()) == []
 
 
-async def test_no_snapshot_begins_while_a_group_is_being_deleted(
+async def test_snapshot_waits_for_a_group_deletion(
     stand: Stand, node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = await peer.create()

@@ -119,9 +119,7 @@ async def until_fetched(peer: Peer, **kind: Any) -> pb.Envelope:
 
 
 @pytest.mark.parametrize("told_each", [False, True], ids=["both decisions at once", "one after the other"])
-async def test_positions_that_wait_are_refused_after_an_epoch_of_another_node(
-    handover: Handover, *, told_each: bool
-) -> None:
+async def test_pending_positions_are_refused_after_another_owners_epoch(handover: Handover, *, told_each: bool) -> None:
     peer = await handover.start_with_groups()
     assert await committed(peer, 100) == 100
     handover.hold()
@@ -137,9 +135,7 @@ async def test_positions_that_wait_are_refused_after_an_epoch_of_another_node(
         assert (error.code in {pb.EPOCH_CHANGING, pb.NOT_OWNER}, error.definite, error.retriable) == (True, True, True)
 
 
-async def test_positions_of_an_epoch_that_is_over_do_not_count_in_the_next(
-    handover: Handover, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_prepared_positions_end_with_their_epoch(handover: Handover, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for their outcome any more, and nothing is known of it until the epoch is over."""
     peer = await handover.start_with_groups()
     assert await committed(peer, 100) == 100
@@ -155,7 +151,7 @@ async def test_positions_of_an_epoch_that_is_over_do_not_count_in_the_next(
     assert await committed(peer, 20) == 20
 
 
-async def test_a_former_owner_does_not_answer_a_commit_from_an_old_state(handover: Handover) -> None:
+async def test_former_owner_does_not_answer_from_an_old_state(handover: Handover) -> None:
     peer = await handover.start_with_groups()
     assert await committed(peer, 100) == 100
     handover.cluster.suspect(handover.first)
@@ -166,7 +162,7 @@ async def test_a_former_owner_does_not_answer_a_commit_from_an_old_state(handove
     assert await committed(other, 20) == 20
 
 
-async def test_a_deleted_group_does_not_come_back_after_an_epoch_of_another_node(handover: Handover) -> None:
+async def test_deleted_group_does_not_return_after_another_owners_epoch(handover: Handover) -> None:
     peer = await handover.start_with_groups()
     for group in ("g", "h"):
         assert await committed(peer, 100, group) == 100
@@ -180,9 +176,7 @@ async def test_a_deleted_group_does_not_come_back_after_an_epoch_of_another_node
     assert [group.group for group in groups] == ["h"]
 
 
-async def test_a_snapshot_does_not_go_on_after_an_epoch_of_another_node(
-    handover: Handover, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_snapshot_stops_after_another_owners_epoch(handover: Handover, monkeypatch: pytest.MonkeyPatch) -> None:
     """The group whose position it has yet to repeat was deleted by the other node."""
     monkeypatch.setattr(state_log_module, "RECORDS_PER_BATCH", 1)
     peer = await handover.start_with_groups()
@@ -201,7 +195,7 @@ async def test_a_snapshot_does_not_go_on_after_an_epoch_of_another_node(
     assert [group.group for group in groups] == ["h"]
 
 
-async def test_two_topics_never_have_one_name_after_an_epoch_of_another_node(
+async def test_topic_names_stay_unique_after_another_owners_epoch(
     handover: Handover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await handover.start(META_KEY, "__meta")

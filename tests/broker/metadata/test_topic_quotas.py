@@ -1,4 +1,4 @@
-"""Topics and partitions count for who made them, across a restart and whichever node is asked."""
+"""Topic and partition quotas per creator, across restarts and nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidelog_proto.errors import ProtocolError
 RULE = AccessRule("role:maker", ("all",), "topic", "", prefix=True)
 
 
-async def test_topics_and_partitions_count_for_who_made_them(stand: Stand, key_file: Path) -> None:
+async def test_topics_and_partitions_count_for_their_creator(stand: Stand, key_file: Path) -> None:
     node = await stand.start(auth="required", admin_key_file=key_file)
     async with client(node.port, ADMIN) as admin:
         keys = [await admin.security.create_key(name, roles=["maker"]) for name in ("ann", "ben")]
@@ -35,10 +35,10 @@ async def test_topics_and_partitions_count_for_who_made_them(stand: Stand, key_f
     node = await stand.restart()
     async with client(node.port, keys[0].api_key) as ann, client(node.port, keys[1].api_key) as ben:
         await ann.create_topic("a", partitions=3)
-        with pytest.raises(QuotaExceededError, match="3 more would be past its quota, which is 5"):
+        with pytest.raises(QuotaExceededError, match="3 more would exceed its quota of 5"):
             await ann.create_topic("b", partitions=3)
         await ann.create_topic("b", partitions=2)
-        with pytest.raises(QuotaExceededError, match="'ann' has made topics"):
+        with pytest.raises(QuotaExceededError, match="'ann' has created 2 topics"):
             await ann.create_topic("c")
         with pytest.raises(QuotaExceededError):
             await ben.alter_topic("a", partitions=4)
@@ -48,7 +48,7 @@ async def test_topics_and_partitions_count_for_who_made_them(stand: Stand, key_f
         await ann.create_topic("d", partitions=2)
 
 
-async def test_the_owner_of_meta_counts_whichever_node_is_asked(founded: Founded, key_file: Path) -> None:
+async def test_owner_of_meta_enforces_topic_quotas(founded: Founded, key_file: Path) -> None:
     founded.settings |= {"auth": "required", "admin_key_file": key_file}
     await founded.found()
     async with client(founded.ports["a"], ADMIN) as admin:
@@ -70,13 +70,13 @@ def _has_quota(node: Node) -> bool:
     return node.broker.security.registry.quotas.of_subject("ann") is not None
 
 
-def test_roles_of_a_caller_count_for_its_own_topics_alone() -> None:
+def test_roles_apply_only_to_the_callers_own_topics() -> None:
     quotas, topics = Quotas(), TopicRegistry()
     quotas.put(pb.Quota(quota_id="1", subject="*", partitions=5))
     quotas.put(pb.Quota(quota_id="2", subject="role:big", partitions=100))
     checked = TopicQuotas(quotas, topics)
     ben = pb.Caller(principal="ben", roles=["big"])
     checked.check("ben", ben, topics=1, partitions=6)
-    with pytest.raises(ProtocolError, match="'ann' has made partitions") as refused:
+    with pytest.raises(ProtocolError, match="'ann' has created") as refused:
         checked.check("ann", ben, topics=0, partitions=6)
     assert refused.value.code == pb.QUOTA_EXCEEDED

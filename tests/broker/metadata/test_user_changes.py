@@ -1,4 +1,4 @@
-"""Users in `__meta`: which there can be, and what becomes of them over restarts."""
+"""Users in `__meta`: validation, and persistence across restarts."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ async def changed(node: Node, **change: Any) -> pb.ScramUser:
         asked(server_key=b"v" * 33),
     ],
 )
-async def test_what_cannot_be_a_user_is_refused(node: Node, user: pb.ScramUser) -> None:
+async def test_invalid_user_is_refused(node: Node, user: pb.ScramUser) -> None:
     with pytest.raises(ProtocolError) as refused:
         await changed(node, create_user=user)
     assert refused.value.code == pb.INVALID_REQUEST
-    with pytest.raises(ProtocolError, match=r"there is no user|name|verifies|roles"):
+    with pytest.raises(ProtocolError, match=r"does not exist|name|verifier|roles"):
         await changed(node, set_password=user)
 
 
-async def test_users_outlive_the_node_and_what_is_told_of_them_verifies_nothing(stand: Stand) -> None:
+async def test_users_survive_a_restart_and_are_listed_without_verifiers(stand: Stand) -> None:
     node = await stand.start()
     made = await changed(node, create_user=asked(roles=["b", "a", "b"], created_us=1, user_id="mine"))
     assert (made.name, list(made.roles), made.user_id != "mine", made.created_us > 1) == ("ann", ["a", "b"], True, True)
@@ -78,7 +78,7 @@ async def test_users_outlive_the_node_and_what_is_told_of_them_verifies_nothing(
         await node.broker.meta_log.snapshot(await node.broker.meta_log.ready())
 
 
-async def test_the_last_user_who_may_change_permissions_stays(node: Node) -> None:
+async def test_last_user_with_cluster_permission_cannot_be_deleted(node: Node) -> None:
     await changed(node, create_user=asked("boss"))
     rule = pb.AccessRule(principal="boss", operations=[pb.OP_CLUSTER], resource=pb.RES_CLUSTER)
     await changed(node, grant=rule)
@@ -87,14 +87,14 @@ async def test_the_last_user_who_may_change_permissions_stays(node: Node) -> Non
     await changed(node, set_password=asked("boss"))
 
 
-async def test_no_user_is_the_administrator(node: Node) -> None:
+async def test_user_for_the_administrator_is_refused(node: Node) -> None:
     for change in ({"create_user": asked("admin")}, {"set_password": asked("admin")}):
         with pytest.raises(ProtocolError, match="'admin' is the administrator") as refused:
             await changed(node, **change)
         assert refused.value.code == pb.INVALID_REQUEST
 
 
-async def test_a_user_whose_name_older_releases_took_gets_another_password(node: Node) -> None:
+async def test_user_with_an_old_name_can_change_the_password(node: Node) -> None:
     old = pb.SecurityRecord(id=USER + "old", revision=1, user=asked("ann ", user_id="old"))
     epoch = await node.broker.meta_log.ready_to_change()
     await node.broker.meta_log.write_security(old, epoch=epoch)

@@ -9,7 +9,7 @@ import pytest
 from tidelog_broker.node.disk_log import DiskLog
 
 
-def test_a_full_disk_is_logged_once_and_summed_up_when_there_is_space(caplog: pytest.LogCaptureFixture) -> None:
+def test_full_disk_is_logged_once_and_summarised_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     now_s = [100.0]
     disk_log = DiskLog(Path("/data"), lambda: now_s[0])
@@ -19,7 +19,7 @@ def test_a_full_disk_is_logged_once_and_summed_up_when_there_is_space(caplog: py
         now_s[0] += 0.5
         disk_log.look(is_full=True, refused=refused)
     (line,) = caplog.messages
-    assert line.startswith("the disk of /data is full, and publishes are refused: delete topics")
+    assert line.startswith("the disk of /data is full and publishes are refused; delete topics")
     disk_log.look(is_full=True, refused=40)  # a topic was deleted
     disk_log.look(is_full=False, refused=60)
     assert caplog.messages[1:] == ["the disk of /data has space again; 4970 publishes were refused in 50 s"]

@@ -40,7 +40,7 @@ def epoch_of(node: Node, key: PartitionKey) -> int:
     return route.epoch
 
 
-async def test_a_node_that_stops_gives_away_all_it_owns_in_one_epoch(three: Founded) -> None:
+async def test_stopping_node_transfers_each_partition_in_one_epoch(three: Founded) -> None:
     """Nobody has to take anything over: its partitions have an owner before it stops, and the copies stay."""
     keys = await used(three)
     leaver = three.owner(keys[2], "a")
@@ -59,7 +59,7 @@ async def test_a_node_that_stops_gives_away_all_it_owns_in_one_epoch(three: Foun
     assert all(epoch_of(watch, key) - before[key] <= 1 for key in keys), "something was taken over all the same"
 
 
-async def test_what_is_synced_ahead_first_is_waited_for(three: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_transfer_waits_for_a_pending_sync(three: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planned_end, "SLACK_BYTES", 0)
     peer = await three.peer("a")
     topic = await peer.create(partitions=4, replication_factor=3, flush=pb.NEVER)
@@ -75,7 +75,7 @@ async def test_what_is_synced_ahead_first_is_waited_for(three: Founded, monkeypa
     assert leaver not in {partition.state.owner_id for partition in owned}
 
 
-async def test_publishing_goes_on_while_a_node_stops(three: Founded) -> None:
+async def test_publishing_continues_during_a_graceful_stop(three: Founded) -> None:
     """What a client gets meanwhile is an offset, or the word that nothing was written."""
     keys = await used(three)
     key = keys[2]
@@ -93,7 +93,7 @@ async def test_publishing_goes_on_while_a_node_stops(three: Founded) -> None:
     assert len(await peer.read_all(key[0], partition=key[1])) == sent
 
 
-async def test_nothing_is_placed_on_a_node_that_leaves_until_it_is_started_again(three: Founded) -> None:
+async def test_leaving_node_gets_no_partitions_until_its_restart(three: Founded) -> None:
     await used(three)
     await three.nodes["b"].broker.cluster.leave(timeout_s=10)
     peer = await three.peer("a")
@@ -107,9 +107,7 @@ async def test_nothing_is_placed_on_a_node_that_leaves_until_it_is_started_again
     assert {partition.owner for partition in topic.partitions} == {"a", "b", "c"}
 
 
-async def test_nodes_that_stop_together_do_not_hand_over_to_each_other(
-    three: Founded, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_stopping_nodes_do_not_transfer_to_each_other(three: Founded, caplog: pytest.LogCaptureFixture) -> None:
     await used(three)
     for name in "abc":
         await three.nodes[name].broker.cluster.leave(timeout_s=10)
@@ -117,7 +115,7 @@ async def test_nodes_that_stop_together_do_not_hand_over_to_each_other(
     assert await asyncio.gather(*(hand_over(three.nodes[name].broker) for name in "abc")) == [0, 0, 0]
 
 
-async def test_what_only_this_node_stores_stays(three: Founded) -> None:
+async def test_single_copy_partition_is_not_transferred(three: Founded) -> None:
     keys = await used(three, copies=1)
     owner = three.owner(keys[2], "a")
     await hand_over(three.nodes[owner].broker)
@@ -127,7 +125,7 @@ async def test_what_only_this_node_stores_stays(three: Founded) -> None:
     assert partition.state.writer is not None, "it takes records until the node stops"
 
 
-async def test_a_hand_over_that_does_not_come_about_ends(
+async def test_failed_transfer_times_out(
     three: Founded, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await used(three)
@@ -135,4 +133,4 @@ async def test_a_hand_over_that_does_not_come_about_ends(
     monkeypatch.setattr(graceful_stop, "HAND_OVER_S", 0.3)
     monkeypatch.setattr(node.broker.cluster, "send", lambda *_: None)
     await hand_over(node.broker)
-    assert "were not handed over in time" in caplog.text
+    assert "were not transferred in time" in caplog.text

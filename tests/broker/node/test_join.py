@@ -47,7 +47,7 @@ def bootstrap(tmp_path: Path) -> Path:
     return path
 
 
-async def test_a_node_without_a_cluster_stands_alone(tmp_path: Path) -> None:
+async def test_node_without_bootstrap_or_seeds_has_no_cluster(tmp_path: Path) -> None:
     opened = await open_founding(settings_of(data=tmp_path / "d"))
     opened.directory.close()
     assert opened.founding is None
@@ -56,7 +56,7 @@ async def test_a_node_without_a_cluster_stands_alone(tmp_path: Path) -> None:
         await open_founding(settings_of(data=tmp_path / "d"), replaces=True)
 
 
-async def test_a_founder_is_what_the_file_says(tmp_path: Path, bootstrap: Path, secret: Path) -> None:
+async def test_founder_takes_defaults_from_the_bootstrap_file(tmp_path: Path, bootstrap: Path, secret: Path) -> None:
     settings = settings_of(data=tmp_path / "d", bootstrap=bootstrap, secret_file=secret, node_id="log1")
     opened = await open_founding(settings)
     opened.directory.close()
@@ -72,7 +72,7 @@ async def test_a_founder_is_what_the_file_says(tmp_path: Path, bootstrap: Path, 
     assert again.settings.port == 7500, "the directory knows whose it is"
 
 
-def test_what_was_set_stands_before_the_file(tmp_path: Path) -> None:
+def test_settings_override_the_bootstrap_file(tmp_path: Path) -> None:
     settings = settings_of(data=tmp_path, host="0.0.0.0", port=9)
     found = as_founded(settings, BOOTSTRAP, "log2")
     assert (found.host, found.port, found.gossip_port) == ("0.0.0.0", 9, 7600)
@@ -80,7 +80,7 @@ def test_what_was_set_stands_before_the_file(tmp_path: Path) -> None:
     assert as_founded(settings, BOOTSTRAP, "joiner") is settings
 
 
-def test_a_founder_that_listens_on_another_port_advertises_that_of_the_file(tmp_path: Path) -> None:
+def test_founder_on_another_port_advertises_the_files_port(tmp_path: Path) -> None:
     found = as_founded(settings_of(data=tmp_path, port=9, gossip_port=10), BOOTSTRAP, "log2")
     assert (found.port, found.gossip_port) == (9, 10)
     assert (found.advertise_port, found.advertise_gossip_port) == (7500, 7600)
@@ -88,14 +88,14 @@ def test_a_founder_that_listens_on_another_port_advertises_that_of_the_file(tmp_
     assert told.advertise_port == 11
 
 
-async def test_a_stranger_to_the_file_is_refused(tmp_path: Path, bootstrap: Path, secret: Path) -> None:
+async def test_node_missing_in_the_bootstrap_file_is_refused(tmp_path: Path, bootstrap: Path, secret: Path) -> None:
     settings = settings_of(data=tmp_path / "d", bootstrap=bootstrap, secret_file=secret, node_id="log9")
     with pytest.raises(BootstrapError, match="log9"):
         await open_founding(settings)
     assert not (tmp_path / "d").exists()
 
 
-async def test_a_joiner_takes_the_cluster_of_the_seed_that_answers(tmp_path: Path, stand: Stand, secret: Path) -> None:
+async def test_joiner_uses_the_cluster_of_an_answering_seed(tmp_path: Path, stand: Stand, secret: Path) -> None:
     node = await stand.start()
     seeds = ["127.0.0.1:1", f"127.0.0.1:{node.port}"]
     opened = await open_founding(settings_of(data=tmp_path / "joiner", seeds=seeds, secret_file=secret))
@@ -107,16 +107,16 @@ async def test_a_joiner_takes_the_cluster_of_the_seed_that_answers(tmp_path: Pat
     ]
 
 
-async def test_an_id_that_the_seed_itself_has_is_refused_at_once(tmp_path: Path, stand: Stand, secret: Path) -> None:
+async def test_id_of_the_seed_is_refused(tmp_path: Path, stand: Stand, secret: Path) -> None:
     node = await stand.start()
     seeds = [f"127.0.0.1:{node.port}"]
     settings = settings_of(data=tmp_path / "twin", seeds=seeds, secret_file=secret, node_id=node.node_id)
-    with pytest.raises(NodeDirError, match=rf"127\.0\.0\.1:{node.port} is '{node.node_id}' already"):
+    with pytest.raises(NodeDirError, match=rf"node '{node.node_id}' is already running at 127\.0\.0\.1:{node.port}"):
         await open_founding(settings)
     assert not settings.data.exists()
 
 
-async def test_a_new_node_that_no_seed_answers_is_refused_and_an_old_one_goes_on(
+async def test_new_node_needs_an_answering_seed_and_a_known_one_does_not(
     tmp_path: Path, bootstrap: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(join, "SEEDS_PATIENCE_S", 0.0)

@@ -1,4 +1,4 @@
-"""Nodes whose data directories are put back to an older state, as real nodes."""
+"""Real nodes whose data directories are restored from an older copy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidelog_broker.storage.node.node_dir import open_node_dir, relabel
 from tidelog_cli.up.local_cluster import free_ports
 from tidelog_proto import broker_pb2 as pb
 
-OLDER = "is an older copy of the node"
+OLDER = "is an older copy of node"
 
 
 def copy(founded: Founded, name: str, to: str) -> None:
@@ -117,14 +117,14 @@ async def test_copy_of_a_running_node_is_refused(founded: Founded) -> None:
     assert await end_of(founded, topic.topic_id) == count
 
 
-async def test_copy_started_beside_the_running_node_ends_and_the_node_goes_on(founded: Founded) -> None:
+async def test_copy_started_beside_the_running_node_stops(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     copy(founded, "a", "copy")
     running = founded.nodes["a"]
     port, gossip_port = free_ports(2)
     elsewhere = {"bootstrap": founded.path / "cluster.json", "port": port, "gossip_port": gossip_port}
-    with pytest.raises(OldCopyError, match=r"runs now in another process|went on writing"):
+    with pytest.raises(OldCopyError, match=r"is running in another process|continued to write"):
         await founded.start_as("a", "copy", elsewhere)
     await founded.settled()
     assert running.life.health.state == "running"
@@ -150,7 +150,7 @@ async def test_lives_are_refused_from_clients(founded: Founded) -> None:
     assert (await peer.ask(lives=pb.Lives())).envelope.error.code == pb.FORBIDDEN
 
 
-async def test_relabelled_copies_run_as_another_cluster_beside_their_own(founded: Founded) -> None:
+async def test_relabelled_copies_run_as_another_cluster(founded: Founded) -> None:
     """As an operator looks at a copy: the nodes' own cluster runs on, and neither hears of the other."""
     await founded.found()
     peer = await founded.peer("a")
@@ -236,7 +236,7 @@ class Crashing:
 
     async def start_copy(self) -> None:
         """Start the copy, and return when it has been refused."""
-        with pytest.raises(OldCopyError, match="runs now in another process"):
+        with pytest.raises(OldCopyError, match="is running in another process"):
             await self._founded.start_as("a", "copy", self._elsewhere)
 
     async def is_noted(self) -> None:

@@ -12,13 +12,13 @@ from tidelog_broker.core.membership import connectivity
 from tidelog_broker.core.membership.roster import IdentityConflict
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.topics import META_KEY
-from tidelog_broker.node.admitting import IdentityError
+from tidelog_broker.node.directory_admission import IdentityError
 from tidelog_broker.wire.link import Link
 from tidelog_broker.wire.lives import HandshakeLives
 from tidelog_proto import broker_pb2 as pb
 
 
-async def test_founders_find_each_other_and_register(founded: Founded) -> None:
+async def test_founders_connect_and_register(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     for node in founded.nodes.values():
@@ -31,7 +31,7 @@ async def test_founders_find_each_other_and_register(founded: Founded) -> None:
     ]
 
 
-async def test_a_gossip_port_in_use_is_found_before_anything_begins(tmp_path: Path) -> None:
+async def test_gossip_port_in_use_is_detected_before_the_start(tmp_path: Path) -> None:
     founded = Founded(tmp_path, ("a",))
     with socket.socket(type=socket.SOCK_DGRAM) as taken:
         taken.bind(("127.0.0.1", founded.ports["a"]))
@@ -44,7 +44,7 @@ async def test_a_gossip_port_in_use_is_found_before_anything_begins(tmp_path: Pa
     await founded.close()
 
 
-async def test_a_founder_with_an_empty_disk_is_found_out_and_replaced(founded: Founded) -> None:
+async def test_founder_with_an_empty_disk_is_refused_and_replaced(founded: Founded) -> None:
     """It has forgotten what it promised: under its old id it must not come back."""
     await founded.found()
     await founded.settled()
@@ -70,7 +70,7 @@ async def test_a_founder_with_an_empty_disk_is_found_out_and_replaced(founded: F
 
 
 @pytest.mark.parametrize("runs", [True, False], ids=["while it runs", "while it is away"])
-async def test_a_node_that_was_removed_is_told_so_and_stops(founded: Founded, runs: bool) -> None:
+async def test_removed_node_stops(founded: Founded, runs: bool) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")
@@ -88,7 +88,7 @@ async def test_a_node_that_was_removed_is_told_so_and_stops(founded: Founded, ru
     await founded.until(lambda: founded.nodes["a"].broker.cluster.linked == {"b"}, "it is still called")
 
 
-async def test_a_joiner_needs_nothing_but_a_seed(founded: Founded) -> None:
+async def test_joiner_needs_only_a_seed(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     joiner = await founded.join("d", "c")
@@ -102,7 +102,7 @@ async def test_a_joiner_needs_nothing_but_a_seed(founded: Founded) -> None:
     assert joiner.incarnation < founded.nodes["d"].incarnation
 
 
-async def test_a_node_whose_id_another_process_uses_stops_and_says_so(
+async def test_node_with_a_duplicate_id_stops_with_a_message(
     founded: Founded, caplog: pytest.LogCaptureFixture
 ) -> None:
     await founded.found()
@@ -111,12 +111,10 @@ async def test_a_node_whose_id_another_process_uses_stops_and_says_so(
     assert node.membership is not None
     node.membership._on_gossip(IdentityConflict("c", node.incarnation, node.incarnation + 1))
     assert await founded.stop("c") == os.EX_CONFIG
-    assert "another process uses the node id 'c'" in caplog.text
+    assert "another process uses node id 'c'" in caplog.text
 
 
-async def test_an_owner_that_gossip_reaches_and_nobody_can_speak_with_is_replaced(
-    founded: Founded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_owner_without_connections_is_replaced(founded: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
     """A filter lets UDP through and no TCP. When it is gone, the former owner hears of it."""
     monkeypatch.setattr(connectivity, "UNREACHABLE_MS", 300)
     await founded.found()

@@ -16,7 +16,7 @@ def topics_of(founded: Founded, name: str) -> list[str]:
     return [record.name for record in founded.nodes[name].broker.topics.live() if not record.name.startswith("__")]
 
 
-async def test_topics_come_and_go_on_every_node(founded: Founded) -> None:
+async def test_topic_changes_reach_every_node(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")
@@ -27,7 +27,7 @@ async def test_topics_come_and_go_on_every_node(founded: Founded) -> None:
         await founded.until(lambda name=name: topics_of(founded, name) == ["kept"], f"{name} does not follow")  # type: ignore[misc]
 
 
-async def test_a_node_that_stores_no_meta_reads_it_from_the_owner(founded: Founded) -> None:
+async def test_node_without_a_copy_reads_meta_from_the_owner(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     joiner = await founded.join()
@@ -40,7 +40,7 @@ async def test_a_node_that_stores_no_meta_reads_it_from_the_owner(founded: Found
     await founded.publish(await founded.peer("d"), topic.topic_id, b"v")
 
 
-async def test_what_was_known_outlasts_a_start_at_which_nobody_can_be_asked(founded: Founded) -> None:
+async def test_saved_meta_state_is_used_when_no_node_is_reachable(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")
@@ -68,7 +68,7 @@ async def test_what_was_known_outlasts_a_start_at_which_nobody_can_be_asked(foun
     assert await (await founded.peer("b")).read_all(topic.topic_id) == [b"v"]
 
 
-async def test_follower_goes_on_after_the_workers_had_no_room_for_it(
+async def test_follower_continues_after_a_full_worker_queue(
     founded: Founded, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else the node would miss all that comes after, for as long as it runs."""

@@ -10,7 +10,7 @@ from tests.broker.stand import Stand
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.metadata.features import DEDUPLICATE, FEATURES, FeatureGate
-from tidelog_broker.node.admitting import IdentityError
+from tidelog_broker.node.directory_admission import IdentityError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.scram import ITERATIONS
 from tidelog_proto.batch.content_hash import CONTENT_KEY_BYTES
@@ -33,7 +33,7 @@ def forget_features(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
         monkeypatch.setattr(FeatureGate, name, lambda *_: "")
 
 
-async def test_a_setting_that_one_node_would_ignore_is_refused_until_that_node_is_upgraded(founded: Founded) -> None:
+async def test_setting_unsupported_by_a_node_is_refused_until_its_upgrade(founded: Founded) -> None:
     peer = await found_mixed(founded, c=OLD)
     plain = await peer.create("plain", replication_factor=3)
     for refused in (
@@ -41,12 +41,12 @@ async def test_a_setting_that_one_node_would_ignore_is_refused_until_that_node_i
         await peer.refused(topic_alter=pb.TopicAlter(name="plain", deduplicate_records=9)),
     ):
         assert refused.code == pb.INVALID_REQUEST
-        assert "topic.deduplicate, which the node 'c' (tidelog-node/" in refused.message
+        assert "topic.deduplicate, which node 'c' (tidelog-node/" in refused.message
     assert founded.nodes["a"].broker.topics.config_of(plain.topic_id) == plain.config
     owner = founded.nodes[founded.owner(META_KEY, "a")].broker
-    with pytest.raises(ProtocolError, match=r"topic.deduplicate, which the node 'c'"):
+    with pytest.raises(ProtocolError, match=r"topic.deduplicate, which node 'c'"):
         await owner.controller.create_topic(pb.TopicCreate(name="t", config=DEDUPLICATED))
-    with pytest.raises(ProtocolError, match=r"topic.deduplicate, which the node 'c'"):
+    with pytest.raises(ProtocolError, match=r"topic.deduplicate, which node 'c'"):
         await owner.controller.alter_topic(pb.TopicAlter(name="plain", deduplicate_records=9))
 
     await founded.stop("c")
@@ -61,7 +61,7 @@ async def test_a_setting_that_one_node_would_ignore_is_refused_until_that_node_i
     assert stored == [0, *[1] * 7], "of eight equal records one is stored, on a node that knows the setting"
 
 
-async def test_a_removed_node_does_not_block_a_feature(founded: Founded) -> None:
+async def test_removed_node_does_not_block_a_feature(founded: Founded) -> None:
     peer = await found_mixed(founded)
     founded.features["d"] = OLD
     await founded.join("d")
@@ -72,19 +72,19 @@ async def test_a_removed_node_does_not_block_a_feature(founded: Founded) -> None
     await peer.create("t", deduplicate_s=3600)
 
 
-async def test_the_node_that_is_asked_refuses_where_the_owner_of_meta_is_older(founded: Founded) -> None:
+async def test_receiving_node_checks_features_for_an_older_owner_of_meta(founded: Founded) -> None:
     peer = await found_mixed(founded, b=OLD, c=OLD)
     for node in founded.nodes.values():
         node.broker.features.admit = lambda record: None  # type: ignore[method-assign]
     refused = await peer.refused(topic_create=pb.TopicCreate(name="t", config=DEDUPLICATED))
-    assert "topic.deduplicate, which the node 'b'" in refused.message
+    assert "topic.deduplicate, which node 'b'" in refused.message
     assert not founded.nodes["a"].broker.topics.exists("t")
     await peer.create("t", replication_factor=3)
     refused = await peer.refused(topic_alter=pb.TopicAlter(name="t", deduplicate_s=5))
-    assert "topic.deduplicate, which the node 'b'" in refused.message
+    assert "topic.deduplicate, which node 'b'" in refused.message
 
 
-async def test_users_and_quotas_of_groups_are_refused_beside_an_older_node(founded: Founded) -> None:
+async def test_users_and_group_quotas_are_refused_with_an_older_node(founded: Founded) -> None:
     peer = await found_mixed(founded, c=frozenset())
     owner = founded.nodes[founded.owner(META_KEY, "a")].broker
     quota = pb.Quota(subject="ada", topics=5)
@@ -97,15 +97,15 @@ async def test_users_and_quotas_of_groups_are_refused_beside_an_older_node(found
         (pb.SecurityChange(grant=rule), "rule.impersonate"),
         (pb.SecurityChange(create_user=user), "security.users"),
     ):
-        with pytest.raises(ProtocolError, match=f"{feature}, which the node 'c'"):
+        with pytest.raises(ProtocolError, match=f"{feature}, which node 'c'"):
             await owner.security_changes.change(change)
         owner.features.admit, admit = lambda record: None, owner.features.admit  # type: ignore[method-assign]
-        assert f"{feature}, which the node 'c'" in (await peer.refused(security_change=change)).message
+        assert f"{feature}, which node 'c'" in (await peer.refused(security_change=change)).message
         owner.features.admit = admit  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("knows", [True, False], ids=["of a build with features", "of one without"])
-async def test_an_older_node_does_not_join_a_cluster_that_uses_what_it_lacks(
+async def test_node_without_a_used_feature_cannot_join(
     founded: Founded, monkeypatch: pytest.MonkeyPatch, *, knows: bool
 ) -> None:
     peer = await found_mixed(founded)
@@ -121,7 +121,7 @@ async def test_an_older_node_does_not_join_a_cluster_that_uses_what_it_lacks(
     assert founded.nodes["a"].broker.nodes.get("d") is None
 
 
-async def test_a_node_that_is_downgraded_does_not_start_with_a_topic_that_it_would_ignore_a_setting_of(
+async def test_downgraded_node_does_not_start_with_an_unsupported_setting(
     founded: Founded,
 ) -> None:
     peer = await found_mixed(founded)
@@ -136,7 +136,7 @@ async def test_a_node_that_is_downgraded_does_not_start_with_a_topic_that_it_wou
         await founded.start("c")
 
 
-async def test_a_node_that_is_downgraded_hears_before_it_serves_what_came_to_be_used(founded: Founded) -> None:
+async def test_downgraded_node_learns_used_features_before_it_serves(founded: Founded) -> None:
     peer = await found_mixed(founded)
     await founded.stop("c")
     await peer.create("t", deduplicate_s=3600, replication_factor=2)
@@ -145,7 +145,7 @@ async def test_a_node_that_is_downgraded_hears_before_it_serves_what_came_to_be_
         await founded.start("c")
 
 
-async def test_a_downgraded_node_without_features_stops_once_it_announces_itself(
+async def test_downgraded_node_without_features_stops_at_its_announcement(
     founded: Founded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peer = await found_mixed(founded)
@@ -155,11 +155,11 @@ async def test_a_downgraded_node_without_features_stops_once_it_announces_itself
     forget_features(monkeypatch, "fault_of_features", "fault_of_record")
     node = await founded.start("c")
     await founded.until(lambda: node.life.exit_code != 0, "it goes on")
-    assert "the node 'c'" in node.life.stop_reason
-    assert "topic.deduplicate, in use by the topic 't'" in node.life.stop_reason
+    assert "node 'c'" in node.life.stop_reason
+    assert "topic.deduplicate, in use by topic 't'" in node.life.stop_reason
 
 
-async def test_a_node_alone_does_not_start_with_what_its_build_lacks(stand: Stand) -> None:
+async def test_single_node_does_not_start_with_an_unsupported_feature(stand: Stand) -> None:
     await stand.start()
     peer = await stand.peer()
     await peer.create("t", deduplicate_s=3600)
@@ -169,14 +169,14 @@ async def test_a_node_alone_does_not_start_with_what_its_build_lacks(stand: Stan
         await stand.start()
 
 
-async def test_a_record_of_a_kind_that_is_unknown_stops_the_node(stand: Stand) -> None:
+async def test_record_of_an_unknown_kind_stops_the_node(stand: Stand) -> None:
     node = await stand.start()
     node.broker.meta_log.apply_value(b"\x92\x04\x00")  # an empty message as field 66
     assert "field 66 of MetaRecord" in node.life.stop_reason
     assert not node.broker.topics.exists("")
 
 
-async def test_a_later_setting_in_a_record_stops_the_node_before_it_serves_the_topic(stand: Stand) -> None:
+async def test_unknown_setting_stops_the_node_before_it_serves_the_topic(stand: Stand) -> None:
     node = await stand.start()
     config = pb.TopicConfig.FromString(pb.TopicConfig(partitions=1).SerializeToString() + b"\xd0\x05\x07")
     record = pb.TopicRecord(name="t", topic_id=b"t" * 16, revision=1, config=config, features=["topic.later"])
@@ -187,7 +187,7 @@ async def test_a_later_setting_in_a_record_stops_the_node_before_it_serves_the_t
     assert node.broker.partitions.find((b"t" * 16, 0)) is None
 
 
-async def test_another_reason_to_stop_is_not_reported_as_a_missing_feature(
+async def test_other_stop_reason_is_not_reported_as_a_missing_feature(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recover = Broker.recover

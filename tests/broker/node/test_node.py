@@ -26,7 +26,7 @@ from tidelog_proto.wire.frames import encode_frame
 
 @pytest.mark.parametrize("flush", [pb.ALWAYS, pb.INTERVAL, pb.NEVER])
 @pytest.mark.parametrize("end", ["stop", "crash"])
-async def test_a_restart_keeps_everything(stand: Stand, end: str, flush: pb.Flush) -> None:
+async def test_restart_keeps_all_data(stand: Stand, end: str, flush: pb.Flush) -> None:
     """Offsets, records, what is known of producers, positions of groups; kill -9 loses nothing that was written."""
     await stand.start()
     peer = await stand.peer()
@@ -56,7 +56,7 @@ async def test_a_restart_keeps_everything(stand: Stand, end: str, flush: pb.Flus
 
 
 @pytest.mark.parametrize("name", ["fences", "journal"])
-async def test_a_node_that_has_lost_a_journal_does_not_start(stand: Stand, name: str) -> None:
+async def test_node_without_a_journal_does_not_start(stand: Stand, name: str) -> None:
     await stand.start()
     peer = await stand.peer()
     await peer.publish((await peer.create()).topic_id, batch(b"0"))
@@ -68,7 +68,7 @@ async def test_a_node_that_has_lost_a_journal_does_not_start(stand: Stand, name:
         assert not (stand.path / "meta" / name).exists()
 
 
-async def test_a_stop_waits_for_publishes_on_their_way(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_stop_waits_for_pending_publishes(stand: Stand, node: Node, peer: Peer) -> None:
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(b"0"))
     stand.disk.hold("sync")
@@ -93,9 +93,7 @@ async def test_a_stop_waits_for_publishes_on_their_way(stand: Stand, node: Node,
     assert len(await (await stand.peer()).read_all(topic.topic_id)) == 6
 
 
-async def test_of_a_request_that_a_stop_interrupts_nobody_says_that_it_was_not_done(
-    stand: Stand, node: Node, peer: Peer
-) -> None:
+async def test_interrupted_request_is_answered_with_unknown_outcome(stand: Stand, node: Node, peer: Peer) -> None:
     topic = await peer.create()
     stand.disk.hold("sync", "__offsets")
     entry = pb.CommitEntry(topic_id=topic.topic_id, next_offset=0)
@@ -107,7 +105,7 @@ async def test_of_a_request_that_a_stop_interrupts_nobody_says_that_it_was_not_d
     stand.disk.heal()
 
 
-async def test_a_stop_answers_long_polls_and_what_is_written_for_requests(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_stop_answers_long_polls_and_pending_writes(stand: Stand, node: Node, peer: Peer) -> None:
     topic = await peer.create()
     other = await stand.peer()
     poll = other.post_fetch(topic.topic_id, min_bytes=1, wait_ms=60_000)
@@ -125,7 +123,7 @@ async def test_a_stop_answers_long_polls_and_what_is_written_for_requests(stand:
     assert await stopping == 0
 
 
-async def test_a_stop_with_nothing_to_write_still_answers_long_polls(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_stop_without_writes_answers_long_polls(stand: Stand, node: Node, peer: Peer) -> None:
     topic = await peer.create()
     poll = peer.post_fetch(topic.topic_id, min_bytes=1, wait_ms=60_000)
     partition = node.broker.partitions.get(topic.topic_id, 0)
@@ -134,7 +132,7 @@ async def test_a_stop_with_nothing_to_write_still_answers_long_polls(stand: Stan
     assert (await peer.reply(poll)).envelope.fetch_reply.results[0].length == 0
 
 
-async def test_a_stop_that_takes_too_long_answers_nothing_it_does_not_know(stand: Stand) -> None:
+async def test_late_stop_leaves_unknown_outcomes_unanswered(stand: Stand) -> None:
     """What waits is refused, what is being written gets no answer, and the log is closed in good order."""
     node = await stand.start(stop_timeout_ms=50)
     peer = await stand.peer()
@@ -157,7 +155,7 @@ async def test_a_stop_that_takes_too_long_answers_nothing_it_does_not_know(stand
     assert (await (await stand.peer()).read_all(topic.topic_id)) == [b"0", b"1"]
 
 
-async def test_a_client_that_reads_nothing_cannot_hold_up_a_stop(stand: Stand) -> None:
+async def test_client_that_does_not_read_cannot_delay_a_stop(stand: Stand) -> None:
     node = await stand.start(stop_timeout_ms=200)
     peer = await stand.peer()
     topic = await peer.create(flush=pb.NEVER)
@@ -172,7 +170,7 @@ async def test_a_client_that_reads_nothing_cannot_hold_up_a_stop(stand: Stand) -
     await settled(lambda: not node.server.connections, "a connection outlives its node")
 
 
-async def test_a_port_in_use_is_an_error_and_leaves_the_directory_usable(stand: Stand) -> None:
+async def test_port_in_use_is_an_error_and_keeps_the_directory_usable(stand: Stand) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for setting in ("port", "management_port"):
@@ -185,7 +183,7 @@ async def test_a_port_in_use_is_an_error_and_leaves_the_directory_usable(stand: 
     assert (await (await stand.peer()).create()).name == "t"
 
 
-async def test_a_directory_is_used_by_one_node_at_a_time(stand: Stand, node: Node) -> None:
+async def test_directory_is_locked_by_one_node(stand: Stand, node: Node) -> None:
     with pytest.raises(NodeDirLockedError, match="in use by process"):
         open_node_dir(stand.path)
     await stand.stop()
@@ -193,7 +191,7 @@ async def test_a_directory_is_used_by_one_node_at_a_time(stand: Stand, node: Nod
 
 
 @pytest.mark.parametrize("end", ["crash", "stop"])
-async def test_a_machine_that_went_down_is_told_where_acknowledged_records_may_be_gone(
+async def test_machine_restart_logs_topics_with_possible_data_loss(
     stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, end: str
 ) -> None:
     """Only topics that do not sync before they acknowledge, and only when the last stop was no clean one."""
@@ -215,7 +213,7 @@ async def test_a_machine_that_went_down_is_told_where_acknowledged_records_may_b
         assert all(text.endswith("end at 2") for text in lost)
 
 
-async def test_a_start_that_fails_does_not_forget_that_the_machine_went_down(
+async def test_failed_start_keeps_the_restart_mark(
     stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(node_dir, "BOOT_ID", boot_id := tmp_path / "boot_id")
@@ -234,12 +232,12 @@ async def test_a_start_that_fails_does_not_forget_that_the_machine_went_down(
         await stand.crash()
 
 
-async def test_asking_twice_to_stop_is_fine(stand: Stand, node: Node) -> None:
+async def test_stop_may_be_requested_twice(stand: Stand, node: Node) -> None:
     node.life.ask_to_stop()
     assert await stand.stop() == 0
 
 
-async def test_a_start_with_damaged_topics_says_so_and_can_be_repaired(stand: Stand) -> None:
+async def test_start_with_damaged_topics_is_reported_and_repairable(stand: Stand) -> None:
     await stand.start()
     await (await stand.peer()).create("first")
     await (await stand.peer()).create("second")
@@ -284,7 +282,7 @@ async def stir(peer: Peer, topic_id: bytes, life: int) -> None:
 
 
 @pytest.mark.parametrize("flush", [pb.ALWAYS, pb.INTERVAL, pb.NEVER])
-async def test_crashes_in_the_middle_of_everything(stand: Stand, flush: pb.Flush) -> None:
+async def test_node_recovers_from_crashes_at_any_point(stand: Stand, flush: pb.Flush) -> None:
     """Publishes, fetches, subscriptions, commits and topic changes are cut off; acknowledged publishes are kept."""
     acknowledged: list[int] = []
     await stand.start()
@@ -310,7 +308,7 @@ async def test_crashes_in_the_middle_of_everything(stand: Stand, flush: pb.Flush
     assert len(values) <= len(acknowledged) + 1
 
 
-async def test_clients_that_come_while_a_node_recovers_are_told_to_come_again(
+async def test_starting_node_answers_clients_with_a_retriable_error(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recover, reached, go_on = Broker.recover, asyncio.Event(), asyncio.Event()
@@ -333,7 +331,7 @@ async def test_clients_that_come_while_a_node_recovers_are_told_to_come_again(
 
 @pytest.mark.parametrize("kind", [Retention, Compaction])
 @pytest.mark.parametrize("fault", [WorkersFullError("full"), LimboError("damaged")], ids=["workers full", "damaged"])
-async def test_looks_at_partitions_go_on_after_one_that_failed(
+async def test_partition_checks_continue_after_a_failure(
     stand: Stand, monkeypatch: pytest.MonkeyPatch, kind: type[Retention | Compaction], fault: Exception
 ) -> None:
     """Else nothing would be deleted, or compacted, on this node for as long as it runs."""

@@ -14,7 +14,7 @@ from tidelog_broker.node.seeds import Seed, find_cluster
 PLAIN = NodeTls(None)
 
 
-async def test_a_seed_says_who_it_is_and_of_which_cluster(stand: Stand, node: Node) -> None:
+async def test_seed_answers_with_its_id_and_cluster(stand: Stand, node: Node) -> None:
     del stand
     seed = f"127.0.0.1:{node.port}"
     assert await find_cluster([seed], patience_s=0, tls=PLAIN) == [
@@ -22,14 +22,14 @@ async def test_a_seed_says_who_it_is_and_of_which_cluster(stand: Stand, node: No
     ]
 
 
-async def test_a_seed_that_asks_its_clients_who_they_are_tells_a_node(stand: Stand, key_file: Path) -> None:
+async def test_seed_with_authentication_answers_a_node(stand: Stand, key_file: Path) -> None:
     node = await stand.start(auth="required", admin_key_file=key_file)
     (found,) = await find_cluster([f"127.0.0.1:{node.port}"], patience_s=0, tls=PLAIN)
     assert (found.node_id, found.cluster_id) == (node.node_id, node.broker.cluster_id)
     assert node.broker.bounds.open_clients == 0, "it is nobody there"
 
 
-async def test_seeds_that_do_not_answer_are_passed_over(node: Node) -> None:
+async def test_unreachable_seeds_are_skipped(node: Node) -> None:
     async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as closing:
         port = closing.sockets[0].getsockname()[1]
         found = await find_cluster(
@@ -38,7 +38,7 @@ async def test_seeds_that_do_not_answer_are_passed_over(node: Node) -> None:
     assert [seed.node_id for seed in found] == [node.node_id]
 
 
-async def test_a_seed_that_stays_away_is_said_once(
+async def test_unreachable_seed_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(seeds, "AGAIN_S", 0.01)
@@ -46,5 +46,5 @@ async def test_a_seed_that_stays_away_is_said_once(
     assert caplog.text.count("the seed 127.0.0.1:1 does not answer") == 1
 
 
-async def test_nobody_is_found_where_nobody_is() -> None:
+async def test_no_seed_is_found_at_a_closed_port() -> None:
     assert await find_cluster(["127.0.0.1:1", "no-such-host.invalid:7400"], patience_s=0, tls=PLAIN) == []

@@ -1,4 +1,4 @@
-"""A cluster whose nodes call each other in TLS."""
+"""A cluster with TLS between nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog import Client
 from tidelog.tls import Tls
 from tidelog_broker.base import tls as node_tls
 from tidelog_broker.node import membership
-from tidelog_broker.node.admitting import IdentityError
+from tidelog_broker.node.directory_admission import IdentityError
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def encrypt(founded: Founded, authority: Authority, *names: str) -> None:
         founded.own[name] = {"tls_cert_file": files.cert, "tls_key_file": files.key, "tls_ca_file": files.ca}
 
 
-async def test_founders_and_a_joiner_speak_tls_and_copy_records(founded: Founded, authority: Authority) -> None:
+async def test_cluster_replicates_over_tls(founded: Founded, authority: Authority) -> None:
     encrypt(founded, authority, "a", "b", "c", "d")
     await founded.found()
     await founded.settled()
@@ -44,21 +44,21 @@ async def test_founders_and_a_joiner_speak_tls_and_copy_records(founded: Founded
             assert [(await anext(consumer)).value[:1] for _ in range(50)] == [bytes([n]) for n in range(50)]
 
 
-async def test_a_node_without_tls_is_refused_and_told_why(
+async def test_node_without_tls_is_refused_with_the_reason(
     founded: Founded, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     encrypt(founded, authority, "a", "b")
     founded.settings["hello_timeout_ms"] = 1_000
     starting = asyncio.create_task(founded.found())
     try:
-        await founded.until(lambda: "this port speaks TLS and you do not" in caplog.text, "c is not told")
+        await founded.until(lambda: "this port requires TLS" in caplog.text, "c is not told")
         await founded.until(lambda: "does not speak TLS" in caplog.text, "a and b do not say it of c")
     finally:
         starting.cancel()
         await asyncio.wait([starting])
 
 
-async def test_nodes_prove_themselves_by_certificates_with_their_names(founded: Founded, authority: Authority) -> None:
+async def test_nodes_authenticate_by_certificates(founded: Founded, authority: Authority) -> None:
     encrypt(founded, authority, "a", "b", "c", "d", "e")
     founded.settings["peer_auth"] = "certificate"
     await founded.found()
@@ -73,7 +73,7 @@ async def test_nodes_prove_themselves_by_certificates_with_their_names(founded: 
             await asyncio.wait_for(founded.join("e", "a", "b", "c", "d", data=f"e as {name}"), 30)
 
 
-async def test_certificates_and_the_secret_are_replaced_without_a_stop(
+async def test_certificates_and_secret_are_replaced_without_a_stop(
     founded: Founded, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_tls, "FILES_LOOK_S", 0.05)

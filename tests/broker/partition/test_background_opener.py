@@ -226,7 +226,7 @@ async def test_machine_crash_is_recorded_in_logs_opened_later(
     boot_id.write_text("b\n")
     node = await stand.start()
     assert node.dir.machine_rebooted
-    await settled(lambda: not node.broker.tasks.named("noting that the machine went down"), "it is not noted")
+    await settled(lambda: not node.broker.tasks.named("recording a machine restart"), "it is not noted")
     (partition,) = node.broker.partitions.of_topic(topic.topic_id)
     assert partition.state.index == 1
     assert (partition.log.directory / "short-00000000").exists()

@@ -1,4 +1,4 @@
-"""What each kind of request needs, on one node and over three."""
+"""The permissions of each kind of request, on one node and on three."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidelog.security.quotas import Quota
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.node.node import Node
 from tidelog_broker.server.access import RULES
-from tidelog_broker.server.audited import AUDITED
+from tidelog_broker.server.audited_requests import AUDITED
 from tidelog_broker.server.server import HANDLERS
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
@@ -39,17 +39,17 @@ async def greeted(port: int, api_key: str) -> Peer:
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_the_page_has_the_table(head: str) -> None:
+def test_access_page_contains_the_generated_table(head: str) -> None:
     assert shown(head) == render(head), "python -m tests.access_table"
 
 
-def test_what_is_written_down_is_a_kind_that_is_taken() -> None:
+def test_audited_kinds_are_handled_kinds() -> None:
     assert set(HANDLERS) >= AUDITED
     assert all(RULES[kind].operation for kind in AUDITED), "a line names the operation"
 
 
 @pytest.mark.parametrize("kind", ["producer_begin", "compact", "delete_records"])
-def test_too_many_entries_are_refused_before_any_is_looked_at(kind: str) -> None:
+def test_too_many_entries_are_refused_before_the_first_check(kind: str) -> None:
     envelope = pb.Envelope()
     entries = getattr(envelope, kind).entries
     for _ in range(ENTRIES_PER_REQUEST_MAX + 1):
@@ -71,7 +71,7 @@ async def _read_on(admin: Client, consumer: Consumer) -> None:
         await asyncio.wait_for(anext(consumer), 10)
 
 
-async def test_rules_hold_over_three_nodes_at_once_and_after_a_restart(founded: Founded, key_file: Path) -> None:
+async def test_rules_apply_on_all_nodes_and_after_a_restart(founded: Founded, key_file: Path) -> None:
     founded.settings |= {"auth": "required", "admin_key_file": key_file}
     await founded.found()
     async with client(founded.ports["a"], ADMIN) as admin:
@@ -105,7 +105,7 @@ async def test_rules_hold_over_three_nodes_at_once_and_after_a_restart(founded: 
                 await ann.connect()
 
 
-async def test_a_refusal_does_not_name_a_topic_to_a_caller_that_has_only_its_id(stand: Stand, key_file: Path) -> None:
+async def test_refusal_by_id_does_not_reveal_the_topic_name(stand: Stand, key_file: Path) -> None:
     node = await stand.start(auth="required", admin_key_file=key_file)
     async with client(node.port, ADMIN) as admin:
         await admin.create_topic("merger-with-x")
@@ -129,7 +129,7 @@ async def test_a_refusal_does_not_name_a_topic_to_a_caller_that_has_only_its_id(
             assert "merger" not in said, asked
 
 
-async def test_an_owner_checks_again_for_whom_another_node_names(founded: Founded, key_file: Path) -> None:
+async def test_owner_checks_the_forwarded_caller_again(founded: Founded, key_file: Path) -> None:
     """What the node that was asked has let through is refused where the record is written."""
     founded.settings |= {"auth": "required", "admin_key_file": key_file}
     await founded.found()
@@ -169,7 +169,7 @@ async def test_an_owner_checks_again_for_whom_another_node_names(founded: Founde
         assert callers == ["topic_delete for ann"]
 
 
-async def test_a_node_that_has_yet_to_read_the_rules_refuses_nobody_for_good(founded: Founded, key_file: Path) -> None:
+async def test_node_without_rules_refuses_only_retriably(founded: Founded, key_file: Path) -> None:
     """Other nodes may hand requests on to a new one before it has read who may do what."""
     async with founded_with_keys(founded, key_file) as admin:
         await admin.security.grant(AccessRule("ann", ("describe",), "group", "g"))
@@ -203,7 +203,7 @@ async def reader_of_one_of_two(stand: Stand, port: int, admin: Client) -> tuple[
     return ann, rule, {topic.name: topic.topic_id for topic in await admin.topics()}
 
 
-async def test_a_topic_that_may_not_be_read_does_not_spoil_a_fetch_of_others(stand: Stand, key_file: Path) -> None:
+async def test_forbidden_topic_does_not_fail_other_fetch_entries(stand: Stand, key_file: Path) -> None:
     node = await stand.start(auth="required", admin_key_file=key_file)
     async with client(node.port, ADMIN) as admin:
         ann, rule, ids = await reader_of_one_of_two(stand, node.port, admin)
@@ -223,9 +223,7 @@ async def test_a_topic_that_may_not_be_read_does_not_spoil_a_fetch_of_others(sta
         assert (result.error.code, result.length) == (pb.FORBIDDEN, 0), "what was waited for may not be read any more"
 
 
-async def test_a_subscription_to_what_may_not_be_read_tells_nothing_and_begins_with_nothing(
-    stand: Stand, key_file: Path
-) -> None:
+async def test_forbidden_subscription_reveals_and_sends_nothing(stand: Stand, key_file: Path) -> None:
     node = await stand.start(auth="required", admin_key_file=key_file)
     async with client(node.port, ADMIN) as admin:
         ann, rule, ids = await reader_of_one_of_two(stand, node.port, admin)
@@ -247,7 +245,7 @@ async def test_a_subscription_to_what_may_not_be_read_tells_nothing_and_begins_w
         assert result.error.code == pb.FORBIDDEN, "the right was taken while it was looked where it begins"
 
 
-async def test_a_key_that_is_taken_out_of_the_administrators_file_ends(stand: Stand, key_file: Path) -> None:
+async def test_key_removed_from_the_administrators_file_ends_its_sessions(stand: Stand, key_file: Path) -> None:
     node = await stand.start(auth="required", admin_key_file=key_file)
     async with client(node.port, ADMIN) as before:
         await before.create_topic("t")
@@ -260,7 +258,7 @@ async def test_a_key_that_is_taken_out_of_the_administrators_file_ends(stand: St
             await before.topics()
 
 
-async def test_a_member_of_a_group_needs_no_right_but_that(stand: Stand, key_file: Path) -> None:
+async def test_group_member_needs_only_group_and_read_permissions(stand: Stand, key_file: Path) -> None:
     node = await stand.start(auth="required", admin_key_file=key_file)
     async with client(node.port, ADMIN) as admin:
         await admin.create_topic("t")
@@ -278,7 +276,7 @@ async def test_a_member_of_a_group_needs_no_right_but_that(stand: Stand, key_fil
                 await ann.fetch("__offsets", 0, 0)
 
 
-async def test_who_may_do_all_with_all_topics_may_nothing_with_the_brokers_own(stand: Stand, key_file: Path) -> None:
+async def test_wildcard_topic_rights_exclude_internal_topics(stand: Stand, key_file: Path) -> None:
     node = await stand.start(auth="required", admin_key_file=key_file)
     async with client(node.port, ADMIN) as admin:
         await admin.create_topic("t")
@@ -292,9 +290,7 @@ async def test_who_may_do_all_with_all_topics_may_nothing_with_the_brokers_own(s
         assert not (await admin.security.test("consume", "topic", "__meta", principal="ann")).allowed
 
 
-async def test_another_administrator_of_the_settings_lets_the_one_in_that_a_quota_keeps_out(
-    stand: Stand, key_file: Path
-) -> None:
+async def test_administrator_of_the_settings_is_exempt_from_quotas(stand: Stand, key_file: Path) -> None:
     node = await stand.start(auth="required", admin_key_file=key_file, admin="root")
     async with client(node.port, ADMIN) as root:
         await root.security.set_quota("admin", Quota(connections=0))

@@ -1,4 +1,4 @@
-"""Each kind of request by nobody, the wrong, the right and the revoked: at the native port and handed on by a node."""
+"""Each kind of request without, with wrong, right and revoked permissions: direct and forwarded."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _knows_all(node: Node, rules: list[str], keys: dict[str, NewKey]) -> bool:
     return known and all(registry.key(key.info.key_id) is not None for key in keys.values())
 
 
-async def test_at_the_native_port_each_kind_is_done_for_who_has_just_its_right(everybody: Everybody) -> None:
+async def test_each_kind_needs_exactly_its_permission(everybody: Everybody) -> None:
     """Asked of a node that has to hand on what another one owns, and then does so with the caller's name."""
     world, keys = everybody.world("native"), everybody.keys
     owner = everybody.owner("topic")
@@ -204,7 +204,7 @@ async def _revoke(everybody: Everybody, peers: dict[str, Peer]) -> None:
                 await peer.close()
 
 
-async def test_what_a_node_hands_on_is_judged_again_by_whoever_answers_it(everybody: Everybody) -> None:
+async def test_forwarded_requests_are_authorized_again(everybody: Everybody) -> None:
     """For whom it is asked is judged where it is done: at the owner, as one that knows no client would."""
     keys, world, founded = everybody.keys, everybody.world("handed on"), everybody.founded
     ends = time.time_ns() // 1000 + 3_600_000_000

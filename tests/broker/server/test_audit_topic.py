@@ -1,4 +1,4 @@
-"""`__audit`: what gets there from every node, who reads it, and that it holds nobody up."""
+"""The topic `__audit`: its lines from every node, its readers, and that requests do not wait for it."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def has_topic(node: Node) -> bool:
     return node.broker.topics.exists(AUDIT_TOPIC)
 
 
-async def test_acts_and_refusals_are_read_by_who_has_cluster_permission_and_by_nobody_else(
-    stand: Stand, key_file: Path
-) -> None:
+async def test_audit_topic_is_readable_only_with_cluster_permission(stand: Stand, key_file: Path) -> None:
     node = await stand.start(auth="required", admin_key_file=key_file)
     assert not has_topic(node), "the first line makes it"
     async with client(node.port, ADMIN) as admin:
@@ -72,9 +70,7 @@ async def test_acts_and_refusals_are_read_by_who_has_cluster_permission_and_by_n
         assert end <= len(found) + 2 * 2, "of two acts, and nothing of its own writes"
 
 
-async def test_lines_of_every_node_come_together_and_nothing_is_written_without_auth(
-    founded: Founded, key_file: Path
-) -> None:
+async def test_audit_topic_collects_all_nodes_and_is_empty_without_auth(founded: Founded, key_file: Path) -> None:
     founded.settings |= {"auth": "required", "admin_key_file": key_file}
     await founded.found()
     for name in founded.nodes:
@@ -97,9 +93,7 @@ def _values(fetched: Any) -> list[bytes]:
     return [] if fetched is None else [value for batch in fetched.batches for value in batch.values()]
 
 
-async def test_what_finds_no_room_is_dropped_and_what_does_is_written_in_time(
-    stand: Stand, key_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_full_audit_queue_drops_lines(stand: Stand, key_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = await stand.start(auth="required", admin_key_file=key_file)
     async with client(node.port, ADMIN) as admin:
         node.broker.audit.unknown("of a test", "before")
@@ -118,7 +112,7 @@ async def test_what_finds_no_room_is_dropped_and_what_does_is_written_in_time(
         assert found[-1]["client_id"] == f"client {15 - int(dropped) - 1}"
 
 
-async def test_it_may_be_switched_off(stand: Stand, key_file: Path) -> None:
+async def test_audit_topic_can_be_disabled(stand: Stand, key_file: Path) -> None:
     node = await stand.start(auth="required", admin_key_file=key_file, audit_topic=False)
     async with client(node.port, ADMIN) as admin:
         await admin.create_topic("t")

@@ -1,4 +1,4 @@
-"""Callers of one gateway, on one connection: what one has had too much of waits, and the others go on."""
+"""Quotas of the callers on one gateway connection: a throttled caller does not delay the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.broker.keyed import ADMIN, client
 from tests.broker.peer import Peer, batch
 from tests.broker.server.test_access import greeted
-from tests.broker.server.test_on_behalf import code_of, identify, keyed
+from tests.broker.server.test_gateway_tickets import code_of, identify, keyed
 from tests.broker.stand import Stand, settled
 
 from tidelog import Client
@@ -73,7 +73,7 @@ async def shared(stand: Stand, key_file: Path) -> AsyncIterator[Shared]:
         yield Shared(node, admin, peer, tickets[0], tickets[1], keys[0], topic.topic_id)
 
 
-async def test_who_has_written_too_much_is_refused_and_others_are_not(shared: Shared) -> None:
+async def test_gateway_caller_beyond_its_produce_quota_is_refused_alone(shared: Shared) -> None:
     await shared.quota("ann", produce_bytes=8 * KIB)
     told = await shared.told(shared.publish(shared.ann, 400 * KIB))
     assert not told.publish_reply.results[0].HasField("error")
@@ -95,7 +95,7 @@ async def test_who_has_written_too_much_is_refused_and_others_are_not(shared: Sh
         await direct.close()
 
 
-async def test_too_many_requests_of_one_are_refused_alone(shared: Shared) -> None:
+async def test_gateway_caller_beyond_its_request_quota_is_refused_alone(shared: Shared) -> None:
     await shared.quota("ann", requests=1)
     codes = [code_of(await shared.peer.reply(shared.fetch(shared.ann))) for _ in range(4)]
     assert codes[0] == 0
@@ -103,7 +103,9 @@ async def test_too_many_requests_of_one_are_refused_alone(shared: Shared) -> Non
     assert [code_of(await shared.peer.reply(shared.fetch(shared.ben))) for _ in range(4)] == [0] * 4
 
 
-async def test_who_has_read_too_much_waits_alone(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gateway_caller_beyond_its_consume_quota_waits_alone(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(account_module, "READ_WAIT_S", 1.0)
     await shared.told(shared.publish(shared.ben, 100 * KIB))
     await shared.quota("ann", consume_bytes=4 * KIB)
@@ -116,7 +118,7 @@ async def test_who_has_read_too_much_waits_alone(shared: Shared, monkeypatch: py
     assert (await shared.told(waiting)).fetch_reply.results[0].length == 0
 
 
-async def test_a_subscription_is_held_to_the_quota_of_its_caller(shared: Shared) -> None:
+async def test_subscription_is_limited_by_its_callers_quota(shared: Shared) -> None:
     await shared.quota("ann", consume_bytes=4 * KIB)
     for number, ticket in ((1, shared.ann), (2, shared.ben)):
         asked = pb.Subscribe(
@@ -138,14 +140,14 @@ async def test_a_subscription_is_held_to_the_quota_of_its_caller(shared: Shared)
     assert (used["ann"].waiting, used["ann"].consume_debt_s > 5) == (1, True)
 
 
-async def test_the_gateways_own_limit_bounds_all_of_them(shared: Shared) -> None:
+async def test_gateway_quota_limits_all_its_callers(shared: Shared) -> None:
     await shared.quota("gate", produce_bytes=8 * KIB)
     told = await shared.told(shared.publish(shared.ben, 400 * KIB))
     assert told.throttle_ms > 30_000
     assert told.caller_throttle_ms == 0
 
 
-async def test_who_waits_for_much_leaves_others_room(shared: Shared) -> None:
+async def test_large_waiting_requests_leave_room_for_other_callers(shared: Shared) -> None:
     end = (await shared.told(shared.publish(shared.ben))).publish_reply.results[0].base_offset + 1
     waiting = [shared.fetch(shared.ann, wait_ms=20_000, offset=end) for _ in range(7)]
     ben = shared.fetch(shared.ben, wait_ms=20_000, offset=end)
@@ -157,7 +159,7 @@ async def test_who_waits_for_much_leaves_others_room(shared: Shared) -> None:
         assert (await shared.told(number)).fetch_reply.results[0].length > 0
 
 
-async def test_callers_that_come_and_go_are_forgotten(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unused_gateway_callers_are_forgotten(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounts_module, "SHARED_MAX", 1)
     accounts = shared.node.broker.accounts
     for ticket in (shared.ann, shared.ben):

@@ -1,4 +1,4 @@
-"""Groups count for who made them: over all coordinators, across a failover, until they are deleted."""
+"""The quota on groups per creator: over all coordinators, across failovers and deletions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def commit(of: Client, group: str) -> None:
         await consumer.commit()
 
 
-async def test_the_groups_of_all_coordinators_count(founded: Founded, key_file: Path) -> None:
+async def test_group_quota_counts_groups_of_all_coordinators(founded: Founded, key_file: Path) -> None:
     founded.settings |= {"auth": "required", "admin_key_file": key_file}
     await founded.found()
     await founded.settled()
@@ -70,7 +70,7 @@ async def test_the_groups_of_all_coordinators_count(founded: Founded, key_file: 
             assert (await ann.groups.describe(second)).creator == "ann"
             await join(ann, third)
             for refused in (join, commit):
-                with pytest.raises(QuotaExceededError, match=r"'ann' has made groups .* 3; one more would be past"):
+                with pytest.raises(QuotaExceededError, match=r"'ann' has created 3 groups and its quota is"):
                     await refused(ann, "one-more")
             await join(ann, third)
             await commit(ann, first)
@@ -99,7 +99,7 @@ async def flood(founded: Founded, key: str) -> None:
     assert all(error is None or isinstance(error, QuotaExceededError) for error in told), told
 
 
-async def test_of_many_that_come_at_once_as_many_are_made_as_may_be(stand: Stand, key_file: Path) -> None:
+async def test_concurrent_group_creations_fill_the_quota_exactly(stand: Stand, key_file: Path) -> None:
     node = await stand.start(auth="required", admin_key_file=key_file)
     async with client(node.port, ADMIN) as admin:
         await prepare(admin, bound=3)
@@ -115,7 +115,7 @@ async def test_of_many_that_come_at_once_as_many_are_made_as_may_be(stand: Stand
             await commit(ben, "another-ones")
 
 
-async def test_groups_of_before_count_for_nobody(stand: Stand, key_file: Path) -> None:
+async def test_groups_without_a_creator_count_for_no_quota(stand: Stand, key_file: Path) -> None:
     node = await stand.start()
     async with Client(f"127.0.0.1:{node.port}") as anybody:
         await make_topic(anybody)
@@ -135,9 +135,7 @@ async def test_groups_of_before_count_for_nobody(stand: Stand, key_file: Path) -
         assert {group.name: group.creator for group in await admin.groups.list()} == {"joined": None, "hers": "ann"}
 
 
-async def test_a_group_that_cannot_be_counted_in_time_is_not_made(
-    stand: Stand, key_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_uncountable_group_is_not_created(stand: Stand, key_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_quota, "COUNT_TIMEOUT_S", 0.1)
     node = await stand.start(auth="required", admin_key_file=key_file)
     async with client(node.port, ADMIN) as admin:

@@ -1,4 +1,4 @@
-"""Members of a group get the topics that their callers may consume, and hear of no others."""
+"""Group members are assigned only readable topics, and learn of no others."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def shared(founded: Founded, key_file: Path) -> AsyncIterator[Shared]:
             await made.close()
 
 
-async def test_a_pattern_tells_nothing_to_who_may_read_nothing(shared: Shared) -> None:
+async def test_pattern_reveals_nothing_to_a_caller_without_rights(shared: Shared) -> None:
     member = GroupMember(await shared.peer("eve"), pattern=".*")
     for _ in range(3):
         assert not (await member.ask(wait_ms=50)).assigned
@@ -109,7 +109,7 @@ async def test_a_pattern_tells_nothing_to_who_may_read_nothing(shared: Shared) -
     assert not any(topic_id in described.envelope.SerializeToString() for topic_id in shared.ids.values())
 
 
-async def test_a_named_topic_is_refused_in_the_same_words_whether_or_not_it_is_there(shared: Shared) -> None:
+async def test_refusal_of_a_named_topic_does_not_reveal_its_existence(shared: Shared) -> None:
     peer = await shared.peer("eve", "a")
     said = [await GroupMember(peer, "a1", name).tried() for name in ("none", "nowhere")]
     assert {error.code for error in said} == {pb.FORBIDDEN}
@@ -120,7 +120,7 @@ async def test_a_named_topic_is_refused_in_the_same_words_whether_or_not_it_is_t
     await until_told(GroupMember(peer, "none"), lambda error: "consume on the topic 'none'" in error.message)
 
 
-async def test_each_member_gets_what_its_caller_may_read(shared: Shared) -> None:
+async def test_members_are_assigned_only_readable_topics(shared: Shared) -> None:
     ann = GroupMember(await shared.peer("ann", "a"), pattern=".*")
     ben = GroupMember(await shared.peer("ben", "b", node="b"), pattern=".*")
     await shared.become([(ann, ["a1", "a1", "a2", "a2"]), (ben, ["b1", "b1"])])
@@ -132,7 +132,7 @@ async def test_each_member_gets_what_its_caller_may_read(shared: Shared) -> None
     assert told == {shared.ids["b1"]}
 
 
-async def test_another_ones_new_topic_is_none_of_a_pattern(shared: Shared) -> None:
+async def test_pattern_excludes_unreadable_new_topics(shared: Shared) -> None:
     ann = GroupMember(await shared.peer("ann", "a1"), pattern="a.*")
     await shared.become([(ann, ["a1", "a1"])])
     await shared.create("a3", "a10")
@@ -140,7 +140,7 @@ async def test_another_ones_new_topic_is_none_of_a_pattern(shared: Shared) -> No
     assert (await ann.ask()).unchanged
 
 
-async def test_a_consumer_reads_on_when_somebody_makes_a_topic_that_it_may_not_read(shared: Shared) -> None:
+async def test_unreadable_new_topic_does_not_disturb_a_consumer(shared: Shared) -> None:
     key = await shared.admin.security.create_key("ann")
     await shared.peer("ann", "a1")
     async with (
@@ -157,7 +157,7 @@ async def test_a_consumer_reads_on_when_somebody_makes_a_topic_that_it_may_not_r
 
 
 @pytest.mark.parametrize("group", [GROUP, None])
-async def test_a_pattern_goes_on_without_a_topic_that_may_not_be_read_any_more_and_reads_it_again_when_it_may(
+async def test_pattern_follows_revoked_and_restored_rights(
     shared: Shared, group: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resubscribe_backoff, "REFUSED_S", 0.5)
@@ -195,7 +195,7 @@ async def test_a_pattern_goes_on_without_a_topic_that_may_not_be_read_any_more_a
         assert set(read.values()) == {2}, "nothing is read twice"
 
 
-async def test_what_may_not_be_read_holds_up_no_other_partition_of_a_subscription(shared: Shared) -> None:
+async def test_forbidden_partition_does_not_block_a_subscription(shared: Shared) -> None:
     peer = await shared.peer("ann", "a1")
     asked = pb.Subscribe(subscription_id=1, entries=[{"topic_id": shared.ids[name]} for name in ("b1", "a1")])
     asked.entries.add(topic_id=shared.ids["b1"], partition=9)
@@ -204,7 +204,7 @@ async def test_what_may_not_be_read_holds_up_no_other_partition_of_a_subscriptio
     assert taken.error.code != pb.FORBIDDEN
 
 
-async def test_a_batch_for_no_partition_of_a_topic_that_one_may_not_write_to_is_told_no_more_than_others(
+async def test_refused_publish_does_not_reveal_partition_counts(
     shared: Shared,
 ) -> None:
     peer = await shared.peer("ann", "a1")
@@ -213,7 +213,7 @@ async def test_a_batch_for_no_partition_of_a_topic_that_one_may_not_write_to_is_
         assert refused.error.code == pb.FORBIDDEN
 
 
-async def test_changed_rules_count_for_members_that_are_there(shared: Shared) -> None:
+async def test_changed_rules_apply_to_existing_members(shared: Shared) -> None:
     security = shared.admin.security
     ann = GroupMember(await shared.peer("ann", "a"), pattern=".*")
     await shared.become([(ann, ["a1", "a1", "a2", "a2"])])
@@ -230,7 +230,7 @@ async def test_changed_rules_count_for_members_that_are_there(shared: Shared) ->
     await shared.become([(ann, ["a1", "a1", "a2", "a2"]), (ben, [])], RULES_S)
 
 
-async def test_the_next_coordinator_gives_nothing_to_who_may_not_read_it(shared: Shared) -> None:
+async def test_new_coordinator_assigns_only_readable_topics(shared: Shared) -> None:
     coordinator = shared.coordinator()
     lives = next(name for name in shared.founded.nodes if name != coordinator)
     ann = GroupMember(await shared.peer("ann", "a", node=lives), pattern=".*")
@@ -246,7 +246,7 @@ async def test_the_next_coordinator_gives_nothing_to_who_may_not_read_it(shared:
     await until_told(ann, lambda error: not error.code and shared.topics(ann) == ["a1", "a1", "a2", "a2"])
 
 
-async def test_a_member_is_its_callers(shared: Shared) -> None:
+async def test_member_belongs_to_its_caller(shared: Shared) -> None:
     ann = GroupMember(await shared.peer("ann", "a"), pattern=".*")
     await shared.become([(ann, ["a1", "a1", "a2", "a2"])])
     own, ann.peer = ann.peer, await shared.peer("eve", "a")
@@ -269,7 +269,7 @@ async def test_a_member_is_its_callers(shared: Shared) -> None:
     assert await ann.refused() == pb.MEMBER_FENCED
 
 
-async def test_the_caller_of_a_gateway_counts(shared: Shared) -> None:
+async def test_rights_of_the_gateways_caller_apply(shared: Shared) -> None:
     await shared.admin.security.grant(AccessRule("gate", ("impersonate",), "cluster"))
     gate = await shared.peer("gate", "a", "b", "none")
     key = await shared.admin.security.create_key("ann")
@@ -282,9 +282,7 @@ async def test_the_caller_of_a_gateway_counts(shared: Shared) -> None:
     assert [topic.topic for topic in told.assigned] == ["a1"]
 
 
-async def test_positions_on_topics_that_one_may_not_see_are_left_out(
-    shared: Shared, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_positions_of_hidden_topics_are_omitted(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_handler, "PAGE_POSITIONS", 1)
     for name in shared.ids:
         await shared.admin.commit(GROUP, name, {0: 0})
@@ -300,7 +298,7 @@ async def test_positions_on_topics_that_one_may_not_see_are_left_out(
     assert {each.topic for each in await shared.admin.committed(GROUP)} == set(shared.ids)
 
 
-async def test_a_refused_commit_on_a_topic_that_one_may_not_see_is_told_what_one_on_none_is(shared: Shared) -> None:
+async def test_refused_commit_on_a_hidden_topic_looks_like_an_unknown_one(shared: Shared) -> None:
     peer = await shared.peer("ann", "a")
     topic_ids = (shared.ids["none"], b"?" * 16)
     commit = pb.Commit(group=GROUP, entries=[pb.CommitEntry(topic_id=each, partition=2) for each in topic_ids])
@@ -314,7 +312,7 @@ async def test_a_refused_commit_on_a_topic_that_one_may_not_see_is_told_what_one
     assert fenced.error.code == pb.MEMBER_FENCED, "what is said of the group is said"
 
 
-async def test_a_member_commits_what_it_has_read_of_a_topic_that_it_may_not_see_any_more(shared: Shared) -> None:
+async def test_member_commits_on_a_topic_it_can_no_longer_see(shared: Shared) -> None:
     ann = GroupMember(await shared.peer("ann", "a"), pattern="a1")
     await shared.become([(ann, ["a1", "a1"])])
     await shared.admin.security.grant(AccessRule("ann", ("describe",), "topic", "a1", deny=True))

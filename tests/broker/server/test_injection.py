@@ -1,4 +1,4 @@
-"""Names that would forge a line of the log, or tell a terminal what to do, reach neither logs nor answers as such."""
+"""Names with control characters cannot forge log lines or control a terminal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ REQUESTS: list[Any] = [
 
 
 @pytest.mark.parametrize("name", NASTY)
-async def test_no_name_breaks_a_line(stand: Stand, key_file: Path, name: str) -> None:
+async def test_names_cannot_break_log_lines(stand: Stand, key_file: Path, name: str) -> None:
     written = io.StringIO()
     handler = logging.StreamHandler(written)
     handler.setFormatter(LineFormatter("%(levelname)s %(name)s: %(message)s"))

@@ -1,4 +1,4 @@
-"""Pages of topics: bounded in entries and bytes, in order, and whole when they are put together, whatever changes."""
+"""Topic pages: limits in entries and bytes, order, and completeness under changes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def read(topics: TopicRegistry, bounds: Bounds, *, names: list[str] | None = Non
         cursor = page.next
 
 
-def test_topics_stay_whole_where_a_page_can_hold_them() -> None:
+def test_topic_that_fits_a_page_is_not_split() -> None:
     topics = registry(record("a", 3), record("b", 4), record("c", 5), record("d", 30), record("e"), record("__x"))
     pages = read(topics, Bounds(ENTRIES))
     assert pages == [
@@ -64,7 +64,7 @@ def test_topics_stay_whole_where_a_page_can_hold_them() -> None:
     ]
 
 
-def test_a_page_is_bounded_in_topics_and_in_bytes() -> None:
+def test_page_is_limited_in_topics_and_bytes() -> None:
     topics = registry(*(record(name, 4) for name in "abc"))
     assert [len(page) for page in read(topics, Bounds(100, topics=2))] == [2, 1]
     one_bytes = describe(topics.named("a"), 0, 4).ByteSize()
@@ -74,7 +74,7 @@ def test_a_page_is_bounded_in_topics_and_in_bytes() -> None:
     assert [len(page) for page in read(topics, Bounds(100, size_bytes=1))] == [1] * 12, "one partition always fits"
 
 
-def test_what_is_made_and_deleted_between_two_pages_moves_nothing_else() -> None:
+def test_changes_between_pages_neither_skip_nor_repeat_topics() -> None:
     topics = registry(*(record(name, 12) for name in "bdf"))
     first = fill(all_items(topics, None, internal=False), None, Bounds(ENTRIES), describe)
     assert [told(info) for info in first.infos] == [("b", list(range(9)))]
@@ -91,7 +91,7 @@ def test_what_is_made_and_deleted_between_two_pages_moves_nothing_else() -> None
     assert [told(info) for info in page.infos] == [("b", [0, 1, 2]), ("c", [0])], "another topic is told of whole"
 
 
-def test_partitions_that_come_while_a_topic_is_read_are_told() -> None:
+def test_partitions_added_between_pages_are_listed() -> None:
     topics = registry(record("a", 9), record("b", 9))
     first = fill(all_items(topics, None, internal=False), None, Bounds(ENTRIES), describe)
     assert first.next is not None
@@ -102,7 +102,7 @@ def test_partitions_that_come_while_a_topic_is_read_are_told() -> None:
     assert [told(info) for info in page.infos] == [("a", [9, 10])]
 
 
-def test_names_are_told_of_in_their_order_known_or_not() -> None:
+def test_named_topics_keep_the_requested_order() -> None:
     topics = registry(record("a", 3), record("b", 30), record("c"))
     names = ["x", "c", "b", *(f"y{number}" for number in range(25)), "a"]
     pages = read(topics, Bounds(ENTRIES), names=names)
@@ -111,7 +111,7 @@ def test_names_are_told_of_in_their_order_known_or_not() -> None:
     assert all(sum(1 + len(part) for _, part in page) <= ENTRIES + len(page) for page in pages)
 
 
-def test_a_brief_list_counts_topics_and_tells_each_once() -> None:
+def test_brief_list_contains_each_topic_once() -> None:
     topics = registry(*(record(f"t{number:02}", 50) for number in range(25)))
     cursor: pb.TopicCursor | None = None
     found: list[list[str]] = []
@@ -131,7 +131,7 @@ def test_a_brief_list_counts_topics_and_tells_each_once() -> None:
     assert [name for page in found for name in page] == [f"t{number:02}" for number in range(25)]
 
 
-def test_a_cursor_that_only_names_a_topic_stands_behind_it() -> None:
+def test_cursor_with_only_a_name_starts_after_it() -> None:
     topics = registry(*map(record, "abc"))
     for name, expected in (("b", ["c"]), ("bb", ["c"]), ("", ["a", "b", "c"]), ("c", [])):
         cursor = pb.TopicCursor(topic=name)
@@ -144,7 +144,7 @@ def test_a_cursor_that_only_names_a_topic_stands_behind_it() -> None:
     st.integers(1, 20),
     st.integers(1, 600),
 )
-def test_all_pages_together_tell_everything_once(topics: dict[str, int], entries: int, size_bytes: int) -> None:
+def test_pages_cover_everything_exactly_once(topics: dict[str, int], entries: int, size_bytes: int) -> None:
     pages = read(
         registry(*(record(name, count) for name, count in topics.items())), Bounds(entries, size_bytes=size_bytes)
     )

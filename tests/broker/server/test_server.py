@@ -39,7 +39,7 @@ BROKEN_FRAMES = {
 
 @pytest.mark.parametrize(("data", "code"), BROKEN_FRAMES.values(), ids=BROKEN_FRAMES.keys())
 @pytest.mark.parametrize("greeted", [True, False])
-async def test_a_broken_frame_is_answered_and_ends_only_its_connection(
+async def test_malformed_frame_ends_only_its_connection(
     stand: Stand, peer: Peer, data: bytes, code: int, greeted: bool
 ) -> None:
     other = await stand.peer(greet=greeted)
@@ -52,7 +52,7 @@ async def test_a_broken_frame_is_answered_and_ends_only_its_connection(
     assert counted(stand.node.broker.metrics.connection_errors) == 1
 
 
-async def test_a_frame_cut_in_the_middle_leaves_nothing_behind(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_truncated_frame_releases_its_budget(stand: Stand, node: Node, peer: Peer) -> None:
     """Also its share of the budgets, which was taken when its envelope had come."""
     topic = await peer.create()
     other = await stand.peer()
@@ -66,7 +66,7 @@ async def test_a_frame_cut_in_the_middle_leaves_nothing_behind(stand: Stand, nod
     assert node.server.budget.in_flight_bytes == 0
 
 
-async def test_a_frame_that_comes_byte_by_byte_is_a_frame(stand: Stand, node: Node) -> None:
+async def test_frame_is_parsed_byte_by_byte(stand: Stand, node: Node) -> None:
     peer = await stand.peer(greet=False)
     await peer.greet("slow")
     topic = await peer.create()
@@ -81,13 +81,13 @@ async def test_a_frame_that_comes_byte_by_byte_is_a_frame(stand: Stand, node: No
     assert not (await peer.published(number))[0].HasField("error")
 
 
-async def test_a_kind_of_a_newer_client_is_answered_and_the_connection_goes_on(peer: Peer) -> None:
+async def test_unknown_request_kind_keeps_the_connection(peer: Peer) -> None:
     number = peer.expect()
     unknown = pb.Envelope(correlation_id=number).SerializeToString() + b"\xd2\x3e\x00"  # field 1002, empty
     peer.send_raw(struct.pack("<II", 4 + len(unknown), len(unknown)) + unknown)
     error = (await peer.reply(number)).envelope.error
     assert error.code == pb.UNKNOWN_KIND
-    assert "no request of kind 1002:" in error.message
+    assert "requests of kind 1002 are not supported:" in error.message
     assert f"the node is {SOFTWARE}, protocol {PROTOCOL_VERSION}, the client " in error.message
     assert "test-peer/9.8" in error.message
     assert (await peer.create()).name == "t"
@@ -97,7 +97,7 @@ REPLY_KINDS = sorted({field.name for field in pb.Envelope.DESCRIPTOR.oneofs_by_n
 
 
 @pytest.mark.parametrize("kind", REPLY_KINDS)
-async def test_what_only_a_node_says_is_refused(peer: Peer, kind: str) -> None:
+async def test_node_kinds_are_refused_from_clients(peer: Peer, kind: str) -> None:
     field = pb.Envelope.DESCRIPTOR.fields_by_name[kind]
     assert field.message_type is not None
     error = await peer.refused(**{kind: getattr(pb, field.message_type.name)()})
@@ -106,7 +106,7 @@ async def test_what_only_a_node_says_is_refused(peer: Peer, kind: str) -> None:
     assert (await peer.ask(topic_list=pb.TopicList())).envelope.WhichOneof("kind") == "topic_reply"
 
 
-async def test_hello_says_who_the_node_is_and_what_it_takes(stand: Stand, node: Node) -> None:
+async def test_hello_reply_contains_identity_and_limits(stand: Stand, node: Node) -> None:
     peer = await stand.peer(greet=False)
     reply = await peer.greet("tester")
     assert reply.node_id == node.node_id
@@ -115,14 +115,14 @@ async def test_hello_says_who_the_node_is_and_what_it_takes(stand: Stand, node: 
     assert (reply.frame_bytes_max, reply.batch_bytes_max) == (FRAME_BYTES_MAX, BATCH_BYTES_MAX)
 
 
-async def test_hello_comes_first(stand: Stand, node: Node) -> None:
+async def test_requests_before_hello_are_refused(stand: Stand, node: Node) -> None:
     peer = await stand.peer(greet=False)
     assert (await peer.refused(topic_list=pb.TopicList())).code == pb.HELLO_REQUIRED
     await peer.greet()
     assert (await peer.create()).name == "t"
 
 
-async def test_before_hello_frames_are_small(stand: Stand, node: Node) -> None:
+async def test_frames_before_hello_are_limited(stand: Stand, node: Node) -> None:
     peer = await stand.peer(greet=False)
     peer.send_raw(struct.pack("<II", FRAME_BYTES_MAX_BEFORE_HELLO + 1, 10))
     assert (await peer.event()).envelope.error.code == pb.FRAME_TOO_LARGE
@@ -137,15 +137,13 @@ async def test_before_hello_frames_are_small(stand: Stand, node: Node) -> None:
         (pb.Hello(version=PROTOCOL_VERSION, client_id="x" * 256), pb.INVALID_REQUEST),
     ],
 )
-async def test_a_hello_that_is_not_understood_greets_nobody(
-    stand: Stand, node: Node, hello: pb.Hello, code: int
-) -> None:
+async def test_invalid_hello_is_refused(stand: Stand, node: Node, hello: pb.Hello, code: int) -> None:
     peer = await stand.peer(greet=False)
     assert (await peer.refused(hello=hello)).code == code
     assert (await peer.refused(topic_list=pb.TopicList())).code == pb.HELLO_REQUIRED
 
 
-async def test_who_never_says_hello_is_sent_away(stand: Stand) -> None:
+async def test_connection_without_hello_is_closed(stand: Stand) -> None:
     await stand.start(hello_timeout_ms=300)
     silent = await stand.peer(greet=False)
     greeted = await stand.peer()
@@ -154,12 +152,12 @@ async def test_who_never_says_hello_is_sent_away(stand: Stand) -> None:
     assert (await greeted.create()).name == "t"
 
 
-async def test_a_second_hello_is_answered_like_the_first(peer: Peer) -> None:
+async def test_repeated_hello_is_answered(peer: Peer) -> None:
     assert (await peer.greet("once more")).version == PROTOCOL_VERSION
     assert (await peer.create()).name == "t"
 
 
-async def test_one_connection_too_many_is_told_so(stand: Stand) -> None:
+async def test_connection_beyond_the_limit_is_refused(stand: Stand) -> None:
     node = await stand.start(connections_max=2)
     first, second = await stand.peer(), await stand.peer()
     third = await stand.peer(greet=False)
@@ -175,9 +173,7 @@ async def test_one_connection_too_many_is_told_so(stand: Stand) -> None:
     assert (await (await stand.peer()).create("u")).name == "u"
 
 
-async def test_connections_that_do_not_say_who_they_are_are_bounded_too(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unauthenticated_connections_are_limited(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "RESERVED_CONNECTIONS", 1)
     node = await stand.start(connections_max=2)
     for _ in range(3):
@@ -191,7 +187,7 @@ async def test_connections_that_do_not_say_who_they_are_are_bounded_too(
     assert counted(node.broker.metrics.strangers_closed) == 1
 
 
-async def test_thousands_that_never_say_hello_keep_nobody_out(stand: Stand) -> None:
+async def test_connections_without_hello_do_not_block_clients(stand: Stand) -> None:
     node = await stand.start(strangers_max=50)
     silent = [await stand.peer(greet=False) for _ in range(200)]
     for _ in range(20):
@@ -201,7 +197,7 @@ async def test_thousands_that_never_say_hello_keep_nobody_out(stand: Stand) -> N
     await settled(lambda: len(node.server.connections) <= 70, "who gave way is kept")
 
 
-async def test_another_node_gets_through_when_clients_have_every_connection(stand: Stand) -> None:
+async def test_node_can_connect_at_the_client_limit(stand: Stand) -> None:
     node = await stand.start(connections_max=1)
     join(node, Ear(), identity("b"))
     await stand.peer()
@@ -212,7 +208,7 @@ async def test_another_node_gets_through_when_clients_have_every_connection(stan
     assert node.broker.bounds.open_clients == 1
 
 
-async def test_a_bug_in_a_handler_costs_one_request(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_exception_in_a_handler_fails_one_request(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
@@ -226,9 +222,7 @@ async def test_a_bug_in_a_handler_costs_one_request(peer: Peer, monkeypatch: pyt
     assert (await peer.create()).name == "t"
 
 
-async def test_an_answer_that_fits_no_frame_is_an_error_and_not_the_end(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_oversized_answer_is_an_error(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = await peer.create(partitions=300)
     note = "x" * NOTE_BYTES_MAX
     for half in (range(150), range(150, 300)):
@@ -242,7 +236,7 @@ async def test_an_answer_that_fits_no_frame_is_an_error_and_not_the_end(
     assert [result.note for result in found] == [note]
 
 
-async def test_what_is_being_accepted_when_a_node_stops_listening_is_closed_with_the_rest(stand: Stand) -> None:
+async def test_connection_accepted_during_a_stop_is_closed(stand: Stand) -> None:
     """Asyncio makes a connection in the turn after the one in which it accepts it, and none of a closed listener."""
     node = await stand.start()
     with socket.create_connection(("127.0.0.1", stand.node.port)) as late:

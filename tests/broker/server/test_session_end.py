@@ -74,7 +74,7 @@ async def closing(peer: Peer) -> AsyncIterator[Peer]:
         await peer.close()
 
 
-async def test_what_another_node_knows_of_a_revoked_key_ends_the_session(rotating: Rotating) -> None:
+async def test_session_ends_when_another_node_knows_the_revocation(rotating: Rotating) -> None:
     record = batch(b"x")
     commit = pb.Commit(group="g", entries=[pb.CommitEntry(topic_id=rotating.topic_id, next_offset=0)])
     publish = pb.Publish(entries=[pb.PublishEntry(topic_id=rotating.topic_id, length=len(record))])
@@ -88,7 +88,7 @@ async def test_what_another_node_knows_of_a_revoked_key_ends_the_session(rotatin
             await peer.closed()
 
 
-async def test_a_client_whose_key_was_replaced_in_time_is_refused_nothing(rotating: Rotating, tmp_path: Path) -> None:
+async def test_client_with_a_replaced_key_is_not_refused(rotating: Rotating, tmp_path: Path) -> None:
     shown = tmp_path / "user.key"
     shown.touch(mode=0o600)
     shown.write_text(rotating.key)

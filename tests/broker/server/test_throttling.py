@@ -1,4 +1,4 @@
-"""Quotas on a real node: what is too much waits, nobody else does, and nothing hangs on it."""
+"""Rate quotas on a running node: a throttled caller waits, and other callers do not."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def elsewhere(stand: Stand) -> Peer:
     return peer
 
 
-async def test_what_is_too_much_passes_once_and_then_its_connection_waits(stand: Stand, node: Node) -> None:
+async def test_request_beyond_the_rate_passes_and_then_throttles(stand: Stand, node: Node) -> None:
     peer, other = await stand.peer(), await elsewhere(stand)
     topic = (await peer.create()).topic_id
     await bound(node, produce_bytes=8 * KIB)
@@ -76,7 +76,7 @@ async def test_what_is_too_much_passes_once_and_then_its_connection_waits(stand:
     assert counted == pytest.approx(account.throttled_s)
 
 
-async def test_a_debt_is_paid_in_time_and_a_new_connection_does_not_pay_it(stand: Stand, node: Node) -> None:
+async def test_debt_survives_reconnects_until_paid(stand: Stand, node: Node) -> None:
     peer = await stand.peer()
     topic = (await peer.create()).topic_id
     await bound(node, produce_bytes=64 * KIB)
@@ -94,7 +94,7 @@ async def test_a_debt_is_paid_in_time_and_a_new_connection_does_not_pay_it(stand
     assert (await again.ask(metadata=pb.Metadata())).envelope.WhichOneof("kind") == "metadata_reply"
 
 
-async def test_many_connections_share_a_rate(stand: Stand, node: Node) -> None:
+async def test_connections_share_a_rate(stand: Stand, node: Node) -> None:
     peers = [await stand.peer() for _ in range(100)]
     await bound(node, requests=50)
     began_s = time.monotonic()
@@ -107,7 +107,7 @@ async def test_many_connections_share_a_rate(stand: Stand, node: Node) -> None:
     await unbound(node)
 
 
-async def test_a_client_that_goes_while_nothing_is_read_from_it_is_noticed(stand: Stand, node: Node) -> None:
+async def test_closed_client_is_detected_while_throttled(stand: Stand, node: Node) -> None:
     peer, other = await stand.peer(), await elsewhere(stand)
     topic = (await other.create()).topic_id
     await bound(node, produce_bytes=4 * KIB)
@@ -124,7 +124,7 @@ def _waiting(node: Node) -> int:
     return sum(account.waiting for account in node.broker.accounts)
 
 
-async def test_a_node_stops_while_clients_wait(stand: Stand) -> None:
+async def test_node_stops_with_throttled_clients(stand: Stand) -> None:
     node = await stand.start()
     peer, reader = await stand.peer(), await stand.peer()
     topic = (await peer.create()).topic_id
@@ -140,7 +140,7 @@ async def test_a_node_stops_while_clients_wait(stand: Stand) -> None:
     assert time.monotonic() - began_s < 3
 
 
-async def test_fetches_wait_for_what_was_read_before(stand: Stand, node: Node) -> None:
+async def test_fetches_wait_for_the_consume_debt(stand: Stand, node: Node) -> None:
     peer, other = await stand.peer(), await elsewhere(stand)
     topic = (await peer.create()).topic_id
     await peer.publish(topic, batch(bytes(200 * KIB)))
@@ -156,7 +156,7 @@ async def test_fetches_wait_for_what_was_read_before(stand: Stand, node: Node) -
     assert (await peer.reply(waiting)).envelope.fetch_reply.results[0].length > 200 * KIB
 
 
-async def test_a_fetch_that_may_not_read_for_long_is_answered_with_nothing(
+async def test_long_throttled_fetch_is_answered_empty(
     stand: Stand, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidelog_broker.wire.account.READ_WAIT_S", 0.1)
@@ -171,9 +171,7 @@ async def test_a_fetch_that_may_not_read_for_long_is_answered_with_nothing(
     assert told.throttle_ms > 30_000
 
 
-async def test_a_fetch_that_may_not_read_is_answered_before_its_client_takes_the_node_for_gone(
-    stand: Stand, node: Node
-) -> None:
+async def test_throttled_fetch_is_answered_before_the_clients_timeout(stand: Stand, node: Node) -> None:
     peer = await stand.peer()
     topic = (await peer.create()).topic_id
     await peer.publish(topic, batch(bytes(200 * KIB)))
@@ -187,7 +185,7 @@ async def test_a_fetch_that_may_not_read_is_answered_before_its_client_takes_the
     assert told.throttle_ms > 30_000
 
 
-async def test_a_subscription_waits_for_what_was_sent_before(stand: Stand, node: Node) -> None:
+async def test_subscription_waits_for_the_consume_debt(stand: Stand, node: Node) -> None:
     peer = await stand.peer()
     topic = (await peer.create()).topic_id
     for _ in range(3):
@@ -207,7 +205,7 @@ async def test_a_subscription_waits_for_what_was_sent_before(stand: Stand, node:
     await unbound(node)
 
 
-async def test_bytes_being_worked_on_are_bounded_over_all_connections(stand: Stand, node: Node) -> None:
+async def test_callers_bytes_in_progress_are_limited_over_connections(stand: Stand, node: Node) -> None:
     peers = [await stand.peer() for _ in range(3)]
     topic = (await peers[0].create()).topic_id
     await bound(node, in_flight_bytes=64 * KIB)
@@ -227,7 +225,7 @@ async def test_bytes_being_worked_on_are_bounded_over_all_connections(stand: Sta
     assert account.in_flight_bytes == 0
 
 
-async def test_connections_are_counted_and_one_too_many_is_refused(stand: Stand, node: Node) -> None:
+async def test_connection_beyond_the_connection_quota_is_refused(stand: Stand, node: Node) -> None:
     first = await stand.peer()
     await bound(node, connections=2)
     await stand.peer()
@@ -235,7 +233,7 @@ async def test_connections_are_counted_and_one_too_many_is_refused(stand: Stand,
     error = await third.refused(hello=pb.Hello(version=PROTOCOL_VERSION))
     await third.closed()
     assert error.code == pb.QUOTA_EXCEEDED
-    assert "may have 2" in error.message
+    assert "its limit is 2" in error.message
     await elsewhere(stand)
     await first.close()
     await settled(lambda: len(node.server.connections) == 2, "a closed connection still counts")
@@ -245,9 +243,7 @@ async def test_connections_are_counted_and_one_too_many_is_refused(stand: Stand,
     assert (await none.refused(hello=pb.Hello(version=PROTOCOL_VERSION))).code == pb.QUOTA_EXCEEDED
 
 
-async def test_a_principal_is_counted_where_its_client_is_connected_and_nodes_never_are(
-    founded: Founded, key_file: Path
-) -> None:
+async def test_principals_are_metered_at_their_node_and_nodes_never(founded: Founded, key_file: Path) -> None:
     founded.settings |= {"auth": "required", "admin_key_file": key_file}
     await founded.found()
     async with client(founded.ports["a"], ADMIN) as admin:
@@ -281,7 +277,7 @@ def _has_quota(node: Node) -> bool:
     return node.broker.security.registry.quotas.of_subject("ann") is not None
 
 
-async def test_a_client_keeps_to_its_quota_and_is_never_held(stand: Stand, node: Node) -> None:
+async def test_client_that_respects_throttle_times_is_not_held(stand: Stand, node: Node) -> None:
     """It learns of the quota while it publishes to many partitions as fast as it can."""
     counted = Counted()
     async with Client(f"127.0.0.1:{node.port}", metrics=counted) as own:
@@ -313,7 +309,7 @@ async def test_a_client_keeps_to_its_quota_and_is_never_held(stand: Stand, node:
     assert account.throttled_s - held_s < 0.7, "a client that is told its rate when it connects is hardly held"
 
 
-async def test_a_client_goes_on_soon_when_its_quota_is_another_one(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_raised_quota_resumes_a_client(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throttle, "LOOK_S", 0.2)
     async with Client(f"127.0.0.1:{node.port}") as own:
         await own.create_topic("t", partitions=1)
@@ -328,7 +324,7 @@ async def test_a_client_goes_on_soon_when_its_quota_is_another_one(node: Node, m
             await asyncio.wait_for(waiting, 10)
 
 
-async def test_whoever_is_wrong_about_the_quota_of_nobody_changes_nothing(node: Node) -> None:
+async def test_quota_of_an_unknown_principal_has_no_effect(node: Node) -> None:
     with pytest.raises(ProtocolError):
         await unbound(node)
     with suppress(ProtocolError):
@@ -336,7 +332,7 @@ async def test_whoever_is_wrong_about_the_quota_of_nobody_changes_nothing(node: 
     assert node.broker.security.registry.quotas.of_subject(HERE) is None
 
 
-async def test_a_flood_without_a_quota_waits_and_another_program_at_its_address_does_not(stand: Stand) -> None:
+async def test_flood_without_a_quota_does_not_delay_its_address(stand: Stand) -> None:
     node = await stand.start(caller_in_flight_bytes=256 * KIB)
     peer, other = await stand.peer(), await stand.peer()
     topic = (await peer.create()).topic_id
@@ -359,7 +355,7 @@ async def test_a_flood_without_a_quota_waits_and_another_program_at_its_address_
     assert (account.in_flight_bytes, account.holds) == (0, False)
 
 
-async def test_what_waits_for_a_debt_is_given_up_in_time(node: Node) -> None:
+async def test_throttled_requests_time_out(node: Node) -> None:
     async with Client(f"127.0.0.1:{node.port}") as writer:
         await writer.create_topic("t", partitions=1)
         await bound(node, produce_bytes=4 * KIB)

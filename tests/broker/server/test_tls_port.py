@@ -1,4 +1,4 @@
-"""A node that speaks TLS, and clients that do, or do not, or do it wrongly."""
+"""A native port with TLS, and clients with, without and with wrong TLS."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ async def test_records_of_all_sizes_are_published_and_consumed(stand: Stand, aut
         assert (await client.fetch("t", 0, 0)).batches
 
 
-async def test_both_sides_say_what_is_wrong_where_only_one_speaks_tls(stand: Stand, authority: Authority) -> None:
+async def test_tls_mismatch_is_reported_on_both_sides(stand: Stand, authority: Authority) -> None:
     node = await stand.start(**told(authority.files("node", "a")))
     async with client_of(node, tls=False) as plain:
-        with pytest.raises(UnauthenticatedError, match="this port speaks TLS and you do not"):
+        with pytest.raises(UnauthenticatedError, match="this port requires TLS"):
             await plain.connect()
     assert value_of(node, "tidelog_tls_failed_total") == 1
     await stand.stop()
@@ -70,7 +70,7 @@ async def test_both_sides_say_what_is_wrong_where_only_one_speaks_tls(stand: Sta
     await settled(lambda: value_of(node, "tidelog_connection_errors_total") == 1, "the node noticed nothing")
 
 
-async def test_a_node_of_another_ca_or_for_another_host_is_not_believed(
+async def test_certificate_of_another_ca_or_host_is_rejected(
     stand: Stand, authority: Authority, tmp_path: Path
 ) -> None:
     node = await stand.start(**told(authority.files("node", "a", ["elsewhere.example"])))
@@ -84,7 +84,7 @@ async def test_a_node_of_another_ca_or_for_another_host_is_not_believed(
                 await client.connect()
 
 
-async def test_new_files_count_for_new_connections_and_broken_ones_for_none(
+async def test_changed_tls_files_apply_to_new_connections(
     stand: Stand, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_tls, "FILES_LOOK_S", 0.05)
@@ -116,7 +116,7 @@ async def serial(node: Node, authority: Authority) -> str:
     return str(shown["serialNumber"])
 
 
-async def test_a_client_that_reads_nothing_is_cut_off(stand: Stand, authority: Authority) -> None:
+async def test_tls_client_that_does_not_read_is_closed(stand: Stand, authority: Authority) -> None:
     node = await stand.start(**told(authority.files("node", "a")), write_stall_ms=500)
     async with client_of(node, Tls(str(authority.ca))) as client:
         await client.create_topic("t")
@@ -135,7 +135,7 @@ async def test_a_client_that_reads_nothing_is_cut_off(stand: Stand, authority: A
     writer.transport.abort()
 
 
-async def test_handshakes_that_hang_take_no_connection_from_those_who_speak(stand: Stand, authority: Authority) -> None:
+async def test_hanging_handshakes_do_not_block_clients(stand: Stand, authority: Authority) -> None:
     node = await stand.start(**told(authority.files("node", "a")), connections_max=5, hello_timeout_ms=60_000)
     hanging = [await asyncio.open_connection("127.0.0.1", node.port) for _ in range(600)]
     async with client_of(node, Tls(str(authority.ca))) as client:
@@ -149,7 +149,7 @@ async def test_handshakes_that_hang_take_no_connection_from_those_who_speak(stan
         writer.close()
 
 
-async def test_the_status_tells_when_certificates_end(stand: Stand, authority: Authority) -> None:
+async def test_status_contains_certificate_expiry(stand: Stand, authority: Authority) -> None:
     node = await stand.start(**told(authority.files("node", "a", days=1)))
     async with client_of(node, Tls(str(authority.ca))) as client:
 

@@ -1,4 +1,4 @@
-"""One caller's account, with a clock and connections of the test's own."""
+"""Quota accounting of one caller, with a test clock and fake connections."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class World:
         return client
 
 
-async def test_nobody_is_metered_without_a_bound_on_what_a_request_takes() -> None:
+async def test_account_without_rate_quotas_has_no_meter() -> None:
     world = World(connections=5, topics=1)
     client = world.client()
     seen = [client.meter]
@@ -73,7 +73,7 @@ async def test_nobody_is_metered_without_a_bound_on_what_a_request_takes() -> No
     assert seen == [None, world.account, None]
 
 
-async def test_who_sends_in_spite_of_a_debt_waits_and_others_of_it_have_their_turns_in_order() -> None:
+async def test_connections_of_a_caller_in_debt_wait_and_resume_in_order() -> None:
     world = World(produce_bytes=100)
     first, second = world.client(), world.client()
     world.account.came(first, 300)
@@ -94,7 +94,7 @@ async def test_who_sends_in_spite_of_a_debt_waits_and_others_of_it_have_their_tu
     assert world.account.throttled_s >= 0
 
 
-async def test_one_that_is_let_through_and_makes_a_debt_lets_the_others_wait() -> None:
+async def test_resumed_connection_with_a_new_debt_keeps_the_others_waiting() -> None:
     world = World(requests=10)
     account = world.account
     clients = [world.client() for _ in range(3)]
@@ -116,7 +116,7 @@ async def test_one_that_is_let_through_and_makes_a_debt_lets_the_others_wait() -
     assert clients[2].told[-1] == "read on"
 
 
-async def test_what_is_being_worked_on_is_bounded_and_goes_with_its_connection() -> None:
+async def test_bytes_in_flight_are_limited_and_released_with_their_connection() -> None:
     world = World(in_flight_bytes=100)
     account = world.account
     busy, other = world.client(), world.client()
@@ -130,7 +130,7 @@ async def test_what_is_being_worked_on_is_bounded_and_goes_with_its_connection()
     assert (account.in_flight_bytes, busy.account, account.holds) == (60, None, False)
 
 
-async def test_where_no_quota_says_the_nodes_own_bound_holds_until_it_stops() -> None:
+async def test_node_limit_applies_without_a_quota_until_the_node_stops() -> None:
     account = Account("ann", Limits, lambda: 0.0, in_flight_bytes=100)
     client = FakeClient()
     account.join(client, meters=True)
@@ -142,7 +142,7 @@ async def test_where_no_quota_says_the_nodes_own_bound_holds_until_it_stops() ->
     assert client.told == ["hold", "read on"]
 
 
-async def test_other_limits_forgive_no_debt_but_none_does() -> None:
+async def test_changed_rate_keeps_the_debt_and_removed_rate_clears_it() -> None:
     world = World(consume_bytes=100)
     client = world.client()
     world.account.sent(300)
@@ -159,7 +159,7 @@ async def test_other_limits_forgive_no_debt_but_none_does() -> None:
     await settled(lambda: client.told[-1:] == ["send on"], "it was never told to go on")
 
 
-async def test_a_fetch_waits_for_its_turn_and_lets_go_of_it() -> None:
+async def test_fetch_waits_for_its_turn_and_releases_it() -> None:
     world = World(consume_bytes=100)
     client = world.client()
     async with world.account.turn_to_read(client, math.inf) as may_read:
@@ -183,7 +183,7 @@ async def _read(account: Account, client: FakeClient) -> bool:
         return may_read
 
 
-async def test_a_connection_that_goes_waits_no_more_and_is_asked_about_while_it_does() -> None:
+async def test_closed_connection_leaves_the_queue_and_is_detected_while_it_waits() -> None:
     world = World(produce_bytes=1)
     client = world.client()
     for _ in range(2):
@@ -193,23 +193,23 @@ async def test_a_connection_that_goes_waits_no_more_and_is_asked_about_while_it_
     assert world.account.waiting == 0
 
 
-async def test_request_over_a_shared_connection_always_passes_where_nothing_else_is_in_flight() -> None:
+async def test_single_request_over_a_shared_connection_is_always_admitted() -> None:
     world = World(in_flight_bytes=100)
     assert not world.account.is_filled_by(101)
     world.account.in_flight_bytes = 40
     assert [world.account.is_filled_by(size) for size in (0, 60, 61)] == [False, False, True]
 
 
-async def test_connection_past_the_quota_is_refused_and_the_last_within_it_is_not() -> None:
+async def test_connection_beyond_the_quota_is_refused() -> None:
     world = World(connections=2)
     world.client()
     world.client()
-    with pytest.raises(ProtocolError, match="may have 2") as refused:
+    with pytest.raises(ProtocolError, match="its limit is 2") as refused:
         world.client()
     assert (refused.value.code, len(world.account.clients)) == (pb.QUOTA_EXCEEDED, 2)
 
 
-async def test_time_for_which_several_requests_wait_for_one_debt_counts_once() -> None:
+async def test_concurrent_waits_for_one_debt_are_counted_once() -> None:
     world = World(requests=1)
     assert [world.account.came_through(0) for _ in range(2)] == [0.0, 0.0]
     assert [world.account.came_through(0) for _ in range(2)] == [1.0, 1.0]

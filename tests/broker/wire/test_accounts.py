@@ -1,4 +1,4 @@
-"""Which account a connection counts in, and how long one is kept."""
+"""Accounts of principals and addresses: selection, limits and lifetime."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def session(principal: str, *roles: str) -> Session:
     return Session(Permissions(), principal, frozenset(roles))
 
 
-async def test_a_principal_is_one_caller_wherever_it_comes_from() -> None:
+async def test_principal_has_one_account_over_all_addresses() -> None:
     world = World()
     here, there = FakeClient(), FakeClient()
     account = world.accounts.join(here, "10.0.0.1", session("ann"))
@@ -49,7 +49,7 @@ async def test_a_principal_is_one_caller_wherever_it_comes_from() -> None:
     assert world.names() == []
 
 
-async def test_an_address_is_the_caller_where_nobody_has_a_name() -> None:
+async def test_address_has_the_account_without_authentication() -> None:
     world = World()
     world.bound("default", requests=1)
     nameless, named = FakeClient(), FakeClient()
@@ -60,7 +60,7 @@ async def test_an_address_is_the_caller_where_nobody_has_a_name() -> None:
     assert len(at.clients) == 2
 
 
-async def test_connections_count_by_address_and_by_principal_and_none_is_left_half_counted() -> None:
+async def test_connections_count_for_address_and_principal_or_for_neither() -> None:
     world = World()
     world.bound("ann", connections=1)
     world.bound("address:10.0.0.0/8", connections=2)
@@ -83,7 +83,7 @@ async def test_connections_count_by_address_and_by_principal_and_none_is_left_ha
     assert world.names() == ["address:10.0.0.1/32", "ann", "ben"], "who is refused leaves nothing behind"
 
 
-async def test_what_is_owed_outlives_connections_until_it_is_paid_and_within_bounds(
+async def test_debt_outlives_connections_within_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()
@@ -106,7 +106,7 @@ async def test_what_is_owed_outlives_connections_until_it_is_paid_and_within_bou
     assert len(world.names()) == 3
 
 
-async def test_roles_add_up_over_the_connections_of_a_principal() -> None:
+async def test_roles_of_a_principals_connections_are_combined() -> None:
     world = World()
     world.bound("role:etl", requests=7)
     world.bound("default", requests=1)
@@ -116,7 +116,7 @@ async def test_roles_add_up_over_the_connections_of_a_principal() -> None:
     assert account.limits.requests == 7
 
 
-async def test_of_very_many_callers_those_that_came_late_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_callers_beyond_the_limit_share_a_metric(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounts_module, "COUNTED_MAX", 2)
     counted: list[str] = []
     quotas = Quotas()
@@ -131,7 +131,7 @@ async def test_of_very_many_callers_those_that_came_late_are_counted_together(mo
     assert counted == ["ann", "ben", "(others)"]
 
 
-async def test_nothing_is_bounded_on_a_node_that_stops() -> None:
+async def test_stopping_node_lifts_all_limits() -> None:
     world = World()
     world.bound("*", requests=1)
     client = FakeClient()

@@ -7,7 +7,7 @@ import pytest
 from tidelog_broker.wire.budget import Budget
 
 
-def test_a_single_request_always_fits_and_more_only_below_the_bound() -> None:
+def test_single_request_always_fits_an_empty_budget() -> None:
     budget = Budget(10)
     assert budget.has_room(50)
     budget.take(6)
@@ -17,6 +17,6 @@ def test_a_single_request_always_fits_and_more_only_below_the_bound() -> None:
     assert budget.in_flight_bytes == 0
 
 
-def test_giving_back_what_was_not_taken_is_a_bug() -> None:
+def test_releasing_uncounted_bytes_fails() -> None:
     with pytest.raises(AssertionError):
         Budget(10).give_back(1)

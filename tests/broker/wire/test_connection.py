@@ -53,7 +53,7 @@ def unsent_bytes(node: Node) -> int:
     return max(connection.unsent() for connection in node.server.connections)
 
 
-async def test_replies_nobody_reads_are_bounded_and_their_client_is_cut_off(stand: Stand) -> None:
+async def test_client_that_does_not_read_replies_is_closed(stand: Stand) -> None:
     node = await stand.start(write_stall_ms=300, ring_bytes=64 * MIB)
     peer = await stand.peer()
     topic_id = await stored(peer, 12)
@@ -70,7 +70,7 @@ async def test_replies_nobody_reads_are_bounded_and_their_client_is_cut_off(stan
     assert counted(node.broker.metrics.stalled) == 1
 
 
-async def test_events_nobody_reads_are_bounded(stand: Stand) -> None:
+async def test_unread_events_are_limited(stand: Stand) -> None:
     node = await stand.start(write_stall_ms=300)
     peer = await stand.peer()
     topic_id = await stored(peer, 30)
@@ -86,7 +86,7 @@ async def test_events_nobody_reads_are_bounded(stand: Stand) -> None:
     assert not node.broker.partitions.get(topic_id, 0).changes.listeners
 
 
-async def test_a_slow_reader_that_reads_again_gets_everything(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_slow_reader_gets_all_records_after_it_reads_again(stand: Stand, node: Node, peer: Peer) -> None:
     topic_id = await stored(peer, 12)
     slow = await deaf_peer(stand)
     numbers = [slow.post_fetch(topic_id, max_bytes=4 * MIB) for _ in range(8)]
@@ -98,7 +98,7 @@ async def test_a_slow_reader_that_reads_again_gets_everything(stand: Stand, node
     assert connection.is_writable
 
 
-async def test_a_closed_connection_that_takes_nothing_is_cut_off(stand: Stand) -> None:
+async def test_closing_connection_that_reads_nothing_is_aborted(stand: Stand) -> None:
     """Its backlog is below the mark at which the clock starts, and it still must not stay for ever."""
     node = await stand.start(write_stall_ms=100)
     peer = await stand.peer()
@@ -110,7 +110,7 @@ async def test_a_closed_connection_that_takes_nothing_is_cut_off(stand: Stand) -
     await settled(lambda: len(node.server.connections) == 1, "the connection stays")
 
 
-async def test_a_full_node_declines_before_it_takes_memory(stand: Stand) -> None:
+async def test_full_node_declines_requests_before_allocating_memory(stand: Stand) -> None:
     node = await stand.start(node_in_flight_bytes=FRAME_BYTES_MAX)
     peer, hog = await stand.peer(), await stand.peer()
     topic = await peer.create()
@@ -141,7 +141,7 @@ def padded_frame(envelope: pb.Envelope, padding_bytes: int) -> bytes:
     return struct.pack("<II", 4 + len(body), len(body)) + body
 
 
-async def test_large_envelopes_that_wait_are_counted_and_declined(stand: Stand) -> None:
+async def test_waiting_large_envelopes_are_counted_and_declined(stand: Stand) -> None:
     """Long polls, each with nearly a megabyte that the node does not know and keeps with the request."""
     node = await stand.start(node_in_flight_bytes=FRAME_BYTES_MAX, caller_in_flight_bytes=2 * FRAME_BYTES_MAX)
     peer, hog = await stand.peer(), await stand.peer()
@@ -163,7 +163,7 @@ async def test_large_envelopes_that_wait_are_counted_and_declined(stand: Stand) 
     await settled(lambda: node.server.budget.in_flight_bytes == 0, "what is gone is still counted")
 
 
-async def test_a_connection_past_its_own_bound_waits_and_loses_nothing(stand: Stand) -> None:
+async def test_connection_at_its_limit_pauses_without_loss(stand: Stand) -> None:
     """The requests in the way end by themselves; reading goes on then."""
     node = await stand.start(connection_in_flight_bytes=300_000)
     peer, other = await stand.peer(), await stand.peer()
@@ -199,7 +199,7 @@ async def test_too_many_requests_in_flight_pause_reading(stand: Stand, bound: in
     assert (await peer.reply(late)).envelope.WhichOneof("kind") == "topic_reply"
 
 
-async def test_an_attachment_larger_than_one_read_comes_in_with_one_request_allowed(stand: Stand) -> None:
+async def test_attachment_larger_than_a_read_is_received_with_one_request_allowed(stand: Stand) -> None:
     """It counts as the one request from its envelope on and must not wait for itself."""
     await stand.start(requests_in_flight=1)
     peer = await stand.peer()
@@ -207,7 +207,7 @@ async def test_an_attachment_larger_than_one_read_comes_in_with_one_request_allo
     assert not (await peer.publish(topic.topic_id, batch(b"x" * (2 * MIB))))[0].HasField("error")
 
 
-async def test_a_client_that_leaves_ends_its_long_polls(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_disconnect_ends_long_polls(stand: Stand, node: Node, peer: Peer) -> None:
     topic = await peer.create()
     other = await stand.peer()
     for _ in range(5):
@@ -218,7 +218,7 @@ async def test_a_client_that_leaves_ends_its_long_polls(stand: Stand, node: Node
     await settled(lambda: not partition.changes.listeners, "fetches wait for a client that is gone")
 
 
-async def test_what_comes_soon_is_waited_for_awake(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_event_loop_polls_for_messages_in_quick_succession(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
     monkeypatch.setattr(IdlePoll, "_look", lambda _: looks.append(1))
     for idle_poll_us in (0, 10_000):
@@ -232,7 +232,7 @@ async def test_what_comes_soon_is_waited_for_awake(stand: Stand, monkeypatch: py
         await stand.stop()
 
 
-async def test_a_slow_reader_is_bounded_also_where_asyncio_does_not_tell(
+async def test_slow_reader_is_limited_without_asyncio_flow_control(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`writelines` of Python 3.13.0 never pauses the protocol."""
@@ -259,10 +259,10 @@ async def test_a_slow_reader_is_bounded_also_where_asyncio_does_not_tell(
         assert len((await slow.reply(number)).attachment) > MIB, "less than a batch"
     assert 0 < most <= WRITE_HIGH_WATER_BYTES + 5 * MIB
     assert counted(node.broker.metrics.stalled) == 1
-    await settled(lambda: node.broker.bounds.outgoing.total_bytes == 0, "what was taken still counts")
+    await settled(lambda: node.broker.bounds.send_budget.total_bytes == 0, "what was taken still counts")
 
 
-async def test_all_clients_together_are_bounded_and_one_that_reads_is_served(stand: Stand) -> None:
+async def test_unsent_bytes_of_all_clients_are_limited_and_readers_are_served(stand: Stand) -> None:
     node = await stand.start(node_outgoing_bytes=16 * MIB, ring_bytes=64 * MIB)
     peer = await stand.peer()
     topic_id = await stored(peer, 12)
@@ -277,8 +277,8 @@ async def test_all_clients_together_are_bounded_and_one_that_reads_is_served(sta
     most = 0
     for _ in range(100):
         waiting = sum(one.unsent() for one in node.server.connections)
-        assert waiting <= node.broker.bounds.outgoing.total_bytes <= 16 * MIB
-        most = max(most, node.broker.bounds.outgoing.total_bytes)
+        assert waiting <= node.broker.bounds.send_budget.total_bytes <= 16 * MIB
+        most = max(most, node.broker.bounds.send_budget.total_bytes)
         assert len(await peer.fetch(small.topic_id, 0)) == 1, "another client is not served"
         await asyncio.sleep(0.01)
     assert most > 12 * MIB, "the bound was never near"

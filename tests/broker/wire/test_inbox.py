@@ -78,7 +78,7 @@ async def stand() -> AsyncIterator[Stand]:
     assert stand.budget.in_flight_bytes == 0
 
 
-async def test_entries_come_with_their_own_batches(stand: Stand) -> None:
+async def test_entries_are_delivered_with_their_batches(stand: Stand) -> None:
     one, two, three = (batch(text * 10) for text in (b"1", b"2", b"3"))
     stand.take((append(1, 0), [one, two]), (append(2, 1), []), (append(3, 2), [three]))
     got = stand.ear.got
@@ -92,14 +92,14 @@ async def test_entries_come_with_their_own_batches(stand: Stand) -> None:
     assert stand.metrics.peer_bytes_in.tally("b").value == len(one + two + three)
 
 
-async def test_a_backfill_reply_stands_alone(stand: Stand) -> None:
+async def test_backfill_reply_is_a_single_message(stand: Stand) -> None:
     data = batch(b"x")
     stand.take((pb.BackfillReply(topic_id=TOPIC, epoch=3), [data]))
     ((_, message, batches),) = stand.ear.got
     assert (message.epoch, [bytes(one.data) for one in batches]) == (3, [data])
 
 
-async def test_large_batches_are_verified_elsewhere_and_nothing_overtakes_them(stand: Stand) -> None:
+async def test_large_messages_are_verified_on_a_worker_in_order(stand: Stand) -> None:
     stand.take((append(1), [BIG]))
     stand.take((append(2), [batch(b"x")]))
     stand.take((append(3), [BIG]))
@@ -113,7 +113,7 @@ async def test_large_batches_are_verified_elsewhere_and_nothing_overtakes_them(s
 
 
 @pytest.mark.parametrize(("count", "is_here"), [(FEW_BATCHES, True), (FEW_BATCHES + 1, False)])
-async def test_large_batches_are_verified_here_only_while_they_are_few(stand: Stand, count: int, is_here: bool) -> None:
+async def test_few_large_batches_are_verified_on_the_event_loop(stand: Stand, count: int, is_here: bool) -> None:
     data = batch(b"x" * (VERIFY_ON_LOOP_BYTES // 15))
     stand.take((append(1), [data] * count))
     assert len(stand.ear.got) == is_here
@@ -121,12 +121,12 @@ async def test_large_batches_are_verified_here_only_while_they_are_few(stand: St
     assert len(batches) == count
 
 
-async def test_one_large_batch_is_verified_here(stand: Stand) -> None:
+async def test_single_large_batch_is_verified_on_the_event_loop(stand: Stand) -> None:
     stand.take((append(1), [batch(b"x" * (VERIFY_ON_LOOP_BYTES + 1))]))
     assert len(stand.ear.got) == 1
 
 
-async def test_what_is_verified_here_waits_behind_what_is_verified_elsewhere(stand: Stand) -> None:
+async def test_message_verified_on_the_loop_waits_for_earlier_worker_results(stand: Stand) -> None:
     few = batch(b"x" * (VERIFY_ON_LOOP_BYTES + 1))
     stand.take((append(1), [BIG]))
     stand.take((append(2), [few]))
@@ -135,7 +135,7 @@ async def test_what_is_verified_here_waits_behind_what_is_verified_elsewhere(sta
     assert stand.budget.in_flight_bytes == 0
 
 
-async def test_garbage_in_front_does_not_make_many_batches_few(stand: Stand) -> None:
+async def test_malformed_first_batch_does_not_bypass_the_worker(stand: Stand) -> None:
     data = batch(b"x" * (VERIFY_ON_LOOP_BYTES // FEW_BATCHES))
     entries = [append(1, 0), append(2, 1)]
     entries[0].length, entries[1].length = len(data), len(data) * (FEW_BATCHES + 1)
@@ -148,7 +148,7 @@ async def test_garbage_in_front_does_not_make_many_batches_few(stand: Stand) -> 
     assert (message.epoch, stand.dropped) == (2, 1)
 
 
-async def test_large_batches_of_many_entries_count_together(stand: Stand) -> None:
+async def test_batches_of_all_entries_are_counted_together(stand: Stand) -> None:
     data = batch(b"x" * (VERIFY_ON_LOOP_BYTES // FEW_BATCHES))
     entries = [append(number, number) for number in range(FEW_BATCHES + 1)]
     for entry in entries:
@@ -160,7 +160,7 @@ async def test_large_batches_of_many_entries_count_together(stand: Stand) -> Non
 
 @pytest.mark.parametrize("size", [10, VERIFY_ON_LOOP_BYTES + 1, VERIFY_FEW_BYTES + 1])
 @pytest.mark.parametrize("at", [20, 130, -1], ids=["header", "body", "end"])
-async def test_a_damaged_batch_costs_its_entry_and_no_other(stand: Stand, size: int, at: int) -> None:
+async def test_corrupt_batch_drops_only_its_entry(stand: Stand, size: int, at: int) -> None:
     damaged = bytearray(batch(b"x" * size))
     damaged[at] ^= 1
     sound = batch(b"sound")
@@ -173,7 +173,7 @@ async def test_a_damaged_batch_costs_its_entry_and_no_other(stand: Stand, size: 
     assert stand.dropped == 1
 
 
-async def test_an_entry_that_holds_no_whole_batches_is_dropped(stand: Stand) -> None:
+async def test_entry_with_an_incomplete_batch_is_dropped(stand: Stand) -> None:
     stand.take((append(1), [batch(b"x")[:-1]]), (append(2, 1), [b"junk"]), (append(3, 2), []))
     assert [message.epoch for _, message, _ in stand.ear.got] == [3]
     assert stand.dropped == 2
@@ -193,13 +193,13 @@ async def test_an_entry_that_holds_no_whole_batches_is_dropped(stand: Stand) -> 
     ],
     ids=["short", "far too long", "no entry", "no attachment", "no batches", "entries", "request", "nothing"],
 )
-async def test_a_message_out_of_shape_is_refused(stand: Stand, envelope: pb.Envelope, attachment: bytes) -> None:
+async def test_malformed_message_is_refused(stand: Stand, envelope: pb.Envelope, attachment: bytes) -> None:
     with pytest.raises(ProtocolError):
         stand.take_frame(envelope, attachment)
     assert not stand.ear.got
 
 
-async def test_past_the_budget_batches_are_declined_and_bare_messages_taken(stand: Stand) -> None:
+async def test_full_budget_declines_batches_and_accepts_bare_messages(stand: Stand) -> None:
     stand.budget.take(BUDGET_BYTES - 10)
     assert not stand.inbox.admit(11)
     assert stand.dropped == 1
@@ -208,7 +208,7 @@ async def test_past_the_budget_batches_are_declined_and_bare_messages_taken(stan
     stand.budget.give_back(BUDGET_BYTES - 10)
 
 
-async def test_a_large_envelope_counts_until_it_is_handed_on(stand: Stand) -> None:
+async def test_large_envelope_is_counted_until_delivery(stand: Stand) -> None:
     held: list[int] = []
     stand.received = lambda peer, message, batches: held.append(stand.budget.in_flight_bytes)
     envelope = pb.Envelope(append_batch=pb.AppendBatches(entries=[append(1)]))
@@ -225,7 +225,7 @@ async def test_a_large_envelope_counts_until_it_is_handed_on(stand: Stand) -> No
     assert stand.budget.in_flight_bytes == 0
 
 
-async def test_a_closed_inbox_delivers_nothing_and_keeps_nothing(stand: Stand) -> None:
+async def test_closed_inbox_delivers_and_holds_nothing(stand: Stand) -> None:
     stand.take((append(1), [BIG]))
     stand.take((append(2), [batch(b"x")]))
     assert stand.inbox.admit(1000)  # begun to arrive
@@ -240,7 +240,7 @@ async def test_a_closed_inbox_delivers_nothing_and_keeps_nothing(stand: Stand) -
     assert stand.budget.in_flight_bytes == 0
 
 
-async def test_a_bug_with_one_message_leaves_the_others_alone(stand: Stand) -> None:
+async def test_exception_in_one_message_does_not_affect_others(stand: Stand) -> None:
     heard: list[int] = []
 
     def broken(_: str, message: LinkMessage, __: Sequence[Batch]) -> None:

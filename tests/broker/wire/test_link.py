@@ -95,7 +95,7 @@ def dropped(fake: FakeNode) -> int:
     return fake.metrics.peer_dropped_out.tally("b").value
 
 
-async def test_messages_of_one_turn_leave_in_one_envelope(fake: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_messages_of_one_loop_turn_share_an_envelope(fake: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidelog_broker.wire.link.GATHER_S", math.inf)
     link = await fake.greeted()
     for partition in range(200):
@@ -112,7 +112,7 @@ async def test_messages_of_one_turn_leave_in_one_envelope(fake: FakeNode, monkey
     await end(link)
 
 
-async def test_a_message_that_comes_alone_leaves_at_once_and_those_behind_it_in_their_order(
+async def test_single_message_is_sent_at_once_and_order_is_kept(
     fake: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = await fake.greeted()
@@ -155,11 +155,11 @@ async def deaf(fake: FakeNode) -> int:
     return lost
 
 
-async def test_a_node_that_reads_nothing_costs_bounded_memory(fake: FakeNode) -> None:
+async def test_send_queue_of_a_peer_that_does_not_read_is_limited(fake: FakeNode) -> None:
     assert await deaf(fake) > 100
 
 
-def test_the_bound_holds_on_the_loop_that_nodes_run_on() -> None:
+def test_queue_limit_holds_on_uvloop() -> None:
     async def main() -> int:
         with socket.socket() as raw:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
@@ -174,7 +174,7 @@ def test_the_bound_holds_on_the_loop_that_nodes_run_on() -> None:
     assert uvloop.run(main()) > 100
 
 
-async def test_a_message_that_fits_no_frame_is_dropped_and_the_others_go_on(
+async def test_oversized_message_is_dropped_and_others_are_sent(
     fake: FakeNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     link = await fake.greeted()
@@ -182,7 +182,7 @@ async def test_a_message_that_fits_no_frame_is_dropped_and_the_others_go_on(
     link.send(OneWay(ack(1)))
     assert (await fake.frame()).envelope.replication_ack.entries[0] == ack(1)
     assert dropped(fake) == 1
-    assert "is not sent" in caplog.text
+    assert "dropping a message" in caplog.text
     await end(link)
 
 
@@ -190,12 +190,12 @@ async def test_a_message_that_fits_no_frame_is_dropped_and_the_others_go_on(
     ("said", "attachment", "why"),
     [
         (pb.Envelope(replication_ack=pb.ReplicationAcks()), b"", "answers no request"),
-        (pb.Envelope(append_batch=pb.AppendBatches()), b"x", "has not requested"),
+        (pb.Envelope(append_batch=pb.AppendBatches()), b"x", "without a request for it"),
         (pb.Envelope(error=pb.Error(code=pb.SHUTTING_DOWN, message="going")), b"", "SHUTTING_DOWN: going"),
         (pb.Envelope(error=pb.Error(code=99, message="new")), b"", "INTERNAL: new"),  # type: ignore[arg-type]
     ],
 )
-async def test_what_answers_nothing_ends_the_link(
+async def test_message_without_a_request_ends_the_link(
     fake: FakeNode, said: pb.Envelope, attachment: bytes, why: str
 ) -> None:
     link = await fake.greeted()
@@ -204,7 +204,7 @@ async def test_what_answers_nothing_ends_the_link(
         assert why in await link.lost
 
 
-async def test_a_late_answer_is_read_past(fake: FakeNode) -> None:
+async def test_late_answer_is_discarded(fake: FakeNode) -> None:
     link = await fake.greeted()
     with pytest.raises(ProtocolError, match="no answer") as caught:
         await link.request(pb.Envelope(topic_list=pb.TopicList()), timeout_s=0)
@@ -218,7 +218,7 @@ async def test_a_late_answer_is_read_past(fake: FakeNode) -> None:
     await end(link)
 
 
-async def test_an_error_that_nobody_waits_for_is_not_complained_of(fake: FakeNode) -> None:
+async def test_unawaited_error_is_not_logged(fake: FakeNode) -> None:
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     link = await fake.greeted()
@@ -245,7 +245,7 @@ async def test_requests_in_flight_are_bounded(fake: FakeNode, monkeypatch: pytes
     assert [isinstance(one.exception(), ProtocolError) for one in waiting] == [True] * 3
 
 
-async def test_a_link_that_is_gone_takes_nothing(fake: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closed_link_refuses_requests(fake: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidelog_broker.wire.link.GATHER_S", math.inf)
     link = await fake.greeted()
     link.send(OneWay(ack(1)))  # still in the outbox
@@ -257,7 +257,7 @@ async def test_a_link_that_is_gone_takes_nothing(fake: FakeNode, monkeypatch: py
     assert caught.value.definite
 
 
-async def test_an_answerer_without_the_secret_is_found_out(fake: FakeNode) -> None:
+async def test_peer_without_the_secret_is_rejected(fake: FakeNode) -> None:
     calling = asyncio.create_task(linked(fake.port))
     fake.connection, _ = await asyncio.get_running_loop().sock_accept(fake.raw)
     hello = await fake.frame()
@@ -267,7 +267,7 @@ async def test_an_answerer_without_the_secret_is_found_out(fake: FakeNode) -> No
         await calling
 
 
-async def test_requests_past_the_nodes_bound_are_declined_and_messages_still_read(stand: Stand) -> None:
+async def test_full_node_declines_requests_and_reads_messages(stand: Stand) -> None:
     """Of a client nothing more would be read; behind a node's requests there may come what completes them."""
     node: Node = await stand.start(connection_in_flight_bytes=2 * MIB)
     ear = Ear()
@@ -294,7 +294,7 @@ async def test_requests_past_the_nodes_bound_are_declined_and_messages_still_rea
     await end(link)
 
 
-async def test_links_count_in_the_nodes_metrics() -> None:
+async def test_links_update_metrics() -> None:
     metrics = NodeMetrics()
     link = Link("b", queue_bytes=MIB, metrics=metrics)
     link.send(OneWay(ack(1)))
@@ -332,7 +332,7 @@ class Wire:
 
 
 @pytest.mark.parametrize("size_bytes", [5, 100_000])
-async def test_what_goes_to_several_nodes_is_encoded_once(monkeypatch: pytest.MonkeyPatch, size_bytes: int) -> None:
+async def test_message_to_several_nodes_is_encoded_once(monkeypatch: pytest.MonkeyPatch, size_bytes: int) -> None:
     encoded: list[int] = []
 
     def counted(envelope: pb.Envelope, attachment_bytes: int) -> bytes:

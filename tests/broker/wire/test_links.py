@@ -63,7 +63,7 @@ async def started(stand: Stand, ear: Ear, node_id: str = "b", **settings: Any) -
     return node
 
 
-async def test_two_nodes_talk_both_ways(tmp_path: Path) -> None:
+async def test_nodes_exchange_messages_in_both_directions(tmp_path: Path) -> None:
     stands = [Stand(tmp_path / name) for name in "ab"]
     ears = [Ear(), Ear()]
     nodes = [await started(stand, ear, name) for stand, ear, name in zip(stands, ears, "ab", strict=True)]
@@ -88,7 +88,7 @@ async def test_two_nodes_talk_both_ways(tmp_path: Path) -> None:
         await stand.close()
 
 
-async def test_order_is_kept_whatever_the_sizes(stand: Stand, links: Links, eye: Eye) -> None:
+async def test_message_order_is_kept_for_all_sizes(stand: Stand, links: Links, eye: Eye) -> None:
     ear = Ear()
     node = await started(stand, ear)
     links.update_peers({"b": ("127.0.0.1", node.port)})
@@ -104,7 +104,7 @@ async def test_order_is_kept_whatever_the_sizes(stand: Stand, links: Links, eye:
     assert [message.end_offset for _, message, _ in got if isinstance(message, pb.ReplicationAck)] == list(range(60))
 
 
-async def test_a_node_that_comes_back_is_called_again(
+async def test_link_is_reestablished_after_a_restart(
     stand: Stand, links: Links, eye: Eye, metrics: NodeMetrics
 ) -> None:
     node = await started(stand, Ear())
@@ -116,7 +116,7 @@ async def test_a_node_that_comes_back_is_called_again(
     await eye.saw("lost b")
     await eye.saw("refused b", 2)
     assert links.connected == frozenset()
-    assert "refuses connections" in (links.problem("b") or "")
+    assert "refused the connection" in (links.problem("b") or "")
     assert not links.refusals(), "it may come back"
     links.send(["b"], ack(1))  # lost
     ear = Ear()
@@ -141,7 +141,7 @@ async def test_a_node_that_comes_back_is_called_again(
     ],
     ids=["secret", "cluster", "same id", "itself", "another node"],
 )
-async def test_a_link_that_cannot_be_says_why_once(
+async def test_link_failure_is_logged_once(
     stand: Stand, links: Links, caplog: pytest.LogCaptureFixture, other: Any, words: str
 ) -> None:
     caplog.set_level(logging.WARNING, "tidelog_broker.wire.links")
@@ -158,7 +158,7 @@ async def test_a_link_that_cannot_be_says_why_once(
     assert not peers.connected
 
 
-async def test_what_is_no_node_at_all_is_no_link(links: Links, eye: Eye) -> None:
+async def test_connection_to_a_non_node_is_not_a_link(links: Links, eye: Eye) -> None:
     async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         await reader.read(1 << 16)
@@ -167,24 +167,24 @@ async def test_what_is_no_node_at_all_is_no_link(links: Links, eye: Eye) -> None
     async with await asyncio.start_server(babble, "127.0.0.1", 0) as server:
         links.update_peers({"b": server.sockets[0].getsockname()})
         await settled(lambda: links.problem("b") is not None, "nothing was said")
-        assert "out of shape" in (links.problem("b") or "")
+        assert "violates the protocol" in (links.problem("b") or "")
         assert not eye.seen
         links.update_peers({})
 
 
-async def test_a_refused_connection_is_told_apart(links: Links, eye: Eye, closed_port: int) -> None:
+async def test_refused_connection_is_reported_separately(links: Links, eye: Eye, closed_port: int) -> None:
     links.update_peers({"b": ("127.0.0.1", closed_port)})
     await eye.saw("refused b", 2)
     assert set(eye.seen) == {"refused b"}
 
 
-async def test_a_name_that_resolves_to_nothing_is_not_refused(links: Links, eye: Eye) -> None:
+async def test_unresolvable_name_is_not_a_refusal(links: Links, eye: Eye) -> None:
     links.update_peers({"b": ("no-such-host.invalid", 1)})
     await settled(lambda: links.problem("b") is not None, "nothing was said")
     assert not eye.seen
 
 
-async def test_a_link_that_stood_does_not_survive_what_is_no_message(stand: Stand, links: Links, eye: Eye) -> None:
+async def test_invalid_message_ends_an_established_link(stand: Stand, links: Links, eye: Eye) -> None:
     """The receiver closes; the link is made again."""
     ear = Ear()
     node = await started(stand, ear)
@@ -198,7 +198,7 @@ async def test_a_link_that_stood_does_not_survive_what_is_no_message(stand: Stan
     await ear.heard(1)
 
 
-async def test_addresses_come_move_and_go(
+async def test_links_follow_address_changes(
     stand: Stand, links: Links, eye: Eye, tmp_path: Path, closed_port: int
 ) -> None:
     node = await started(stand, Ear())
@@ -216,7 +216,7 @@ async def test_addresses_come_move_and_go(
     assert eye.seen["refused a"] == eye.seen["established a"] == 0, "a node does not call itself"
 
 
-async def test_a_request_gets_its_answer(stand: Stand, links: Links, eye: Eye) -> None:
+async def test_request_is_answered(stand: Stand, links: Links, eye: Eye) -> None:
     node = await started(stand, Ear())
     links.update_peers({"b": ("127.0.0.1", node.port)})
     await eye.saw("established b")
@@ -234,7 +234,7 @@ async def test_a_request_gets_its_answer(stand: Stand, links: Links, eye: Eye) -
     assert caught.value.code == pb.UNKNOWN_TOPIC
 
 
-async def test_who_knows_nobody_asks_an_address(stand: Stand, links: Links, eye: Eye, closed_port: int) -> None:
+async def test_request_by_address_needs_no_node_id(stand: Stand, links: Links, eye: Eye, closed_port: int) -> None:
     node = await started(stand, Ear())
     envelope = pb.Envelope(metadata=pb.Metadata())
     reply = await links.ask(("127.0.0.1", node.port), envelope, timeout_s=20)
@@ -248,7 +248,7 @@ async def test_who_knows_nobody_asks_an_address(stand: Stand, links: Links, eye:
     await settled(lambda: not node.server.connections, "a connection was left open")
 
 
-async def test_a_one_way_message_with_a_correlation_id_is_refused(stand: Stand, links: Links, eye: Eye) -> None:
+async def test_one_way_message_with_a_correlation_id_is_refused(stand: Stand, links: Links, eye: Eye) -> None:
     node = await started(stand, ear := Ear())
     links.update_peers({"b": ("127.0.0.1", node.port)})
     await eye.saw("established b")
@@ -258,7 +258,7 @@ async def test_a_one_way_message_with_a_correlation_id_is_refused(stand: Stand, 
     await ear.heard(1)
 
 
-async def test_a_request_without_a_link_was_not_sent(links: Links, closed_port: int) -> None:
+async def test_request_without_a_link_is_definitely_not_sent(links: Links, closed_port: int) -> None:
     links.update_peers({"b": ("127.0.0.1", closed_port)})
     for node_id in ("b", "unknown"):
         with pytest.raises(ProtocolError) as caught:
@@ -267,7 +267,7 @@ async def test_a_request_without_a_link_was_not_sent(links: Links, closed_port: 
         assert caught.value.definite
 
 
-async def test_a_lost_link_leaves_the_outcome_of_its_requests_open(stand: Stand, links: Links, eye: Eye) -> None:
+async def test_lost_link_fails_requests_with_unknown_outcome(stand: Stand, links: Links, eye: Eye) -> None:
     node = await started(stand, Ear())
     links.update_peers({"b": ("127.0.0.1", node.port)})
     await eye.saw("established b")
@@ -284,7 +284,7 @@ async def test_a_lost_link_leaves_the_outcome_of_its_requests_open(stand: Stand,
     assert not caught.value.definite
 
 
-async def test_what_was_sent_before_the_end_arrives(
+async def test_messages_queued_before_close_arrive(
     stand: Stand, links: Links, eye: Eye, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidelog_broker.wire.links.FINISH_TIMEOUT_S", 20)  # a test is in no hurry
@@ -308,9 +308,9 @@ async def test_what_was_sent_before_the_end_arrives(
 async def test_node_at_an_address_proves_which_start_answers(stand: Stand, links: Links, closed_port: int) -> None:
     node = await started(stand, Ear())
     address = ("127.0.0.1", node.port)
-    assert await links.who_answers("b", address, timeout_s=20) == 9
-    assert await links.who_answers("c", address, timeout_s=20) == 0, "another node answers"
-    assert await links.who_answers("b", ("127.0.0.1", closed_port), timeout_s=20) == 0
+    assert await links.running_incarnation("b", address, timeout_s=20) == 9
+    assert await links.running_incarnation("c", address, timeout_s=20) == 0, "another node answers"
+    assert await links.running_incarnation("b", ("127.0.0.1", closed_port), timeout_s=20) == 0
     assert node.broker.peers is not None
     assert not node.broker.peers.connected, "asking is no connection of a node"
 

@@ -1,4 +1,4 @@
-"""The port itself: what it bounds, TLS on one side alone, and a whole node behind it."""
+"""The management port: limits, TLS mismatches, and the port of a running node."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.broker.metric import value_of
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand
 
-from tidelog_broker.base import management as management_module
-from tidelog_broker.base.management import Answers, Health
+from tidelog_broker.base import management_answers as management_module
+from tidelog_broker.base.management_answers import Answers, Health
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.metrics_guard import MetricsGuard
 from tidelog_broker.node.node import Node
@@ -112,7 +112,7 @@ def is_open(connection: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
-def test_a_flood_is_bounded_and_takes_nobody_elses_place(tmp_path: Path, *, is_encrypted: bool) -> None:
+def test_connection_flood_does_not_displace_other_addresses(tmp_path: Path, *, is_encrypted: bool) -> None:
     """Four hundred connections that say little: some stay, no thread is made for them, and health is answered."""
     context = server_context(Authority(tmp_path).files("node", "a"))
     bounds = ManagementBounds(head_s=60)
@@ -142,7 +142,7 @@ def test_a_flood_is_bounded_and_takes_nobody_elses_place(tmp_path: Path, *, is_e
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
-def test_who_drips_is_cut_off_at_the_deadline_of_the_whole_head(tmp_path: Path, *, is_encrypted: bool) -> None:
+def test_slow_request_head_is_closed_at_the_deadline(tmp_path: Path, *, is_encrypted: bool) -> None:
     context = server_context(Authority(tmp_path).files("node", "a"))
     with (
         opened((lambda: context) if is_encrypted else None, ManagementBounds(head_s=1.5)) as port,
@@ -167,14 +167,14 @@ def test_who_drips_is_cut_off_at_the_deadline_of_the_whole_head(tmp_path: Path, 
             connection.close()
 
 
-def test_a_handshake_that_does_not_come_is_cut_off_as_well(tmp_path: Path) -> None:
+def test_missing_tls_handshake_is_closed_at_the_deadline(tmp_path: Path) -> None:
     context = server_context(Authority(tmp_path).files("node", "a"))
     with opened(lambda: context, ManagementBounds(head_s=0.2)) as port, port.connect() as silent:
         assert all_of(silent) == b""
         eventually(lambda: port.count("tidelog_tls_failed_total") == 1, "it is not counted")
 
 
-def test_a_head_has_so_many_bytes(tmp_path: Path) -> None:
+def test_request_head_size_is_limited(tmp_path: Path) -> None:
     with opened(bounds=ManagementBounds(head_bytes_max=200)) as port:
         for head, status in (
             (LIVEZ, b"200"),
@@ -196,7 +196,7 @@ def test_a_head_has_so_many_bytes(tmp_path: Path) -> None:
             assert all_of(connection) == b""
 
 
-def test_who_does_not_take_the_answer_is_cut_off_and_holds_up_no_health_check() -> None:
+def test_client_that_does_not_read_is_closed_and_does_not_delay_health_checks() -> None:
     with opened(bounds=ManagementBounds(answer_s=2)) as port, contextlib.ExitStack() as kept:
         for number in range(2_000):  # some pages' worth, more than sockets' buffers take
             port.metrics.throttled_seconds.labels(f"{number}-" + "x" * 5_000).inc()
@@ -222,7 +222,7 @@ def test_who_does_not_take_the_answer_is_cut_off_and_holds_up_no_health_check() 
         b"GET /livez HTTP/1.1\r\nHost: a\r\nContent-Length: 2, 2\r\n\r\nab",
     ],
 )
-def test_a_head_that_two_parsers_read_differently_is_refused_at_once(head: bytes) -> None:
+def test_ambiguous_request_head_is_refused(head: bytes) -> None:
     with opened(bounds=ManagementBounds(head_s=600)) as port:
         for size in (len(head), 1):
             data = head if size > 1 else head.removesuffix(b"ab")  # it is refused before the body, and closed
@@ -235,7 +235,7 @@ def test_a_head_that_two_parsers_read_differently_is_refused_at_once(head: bytes
 # --- TLS on one side alone ------------------------------------------------------------------------------
 
 
-def test_who_speaks_plain_http_to_tls_is_told_and_counted(
+def test_plain_http_on_a_tls_port_is_answered_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     context = server_context(Authority(tmp_path).files("node", "a"))
@@ -243,7 +243,7 @@ def test_who_speaks_plain_http_to_tls_is_told_and_counted(
         for _ in range(3):
             status, said = get(port.port, "/livez")
             assert status == 400
-            assert "this port speaks TLS: begin the address with https://" in json.loads(said)["status"]
+            assert "this port requires TLS; use an https:// address" in json.loads(said)["status"]
         eventually(lambda: port.count("tidelog_tls_failed_total") == 3, "they are not counted")
         secure = http.client.HTTPSConnection(
             "127.0.0.1", port.port, timeout=10, context=client_context(TlsFiles(ca=tmp_path / "ca.pem"))
@@ -257,9 +257,7 @@ def test_who_speaks_plain_http_to_tls_is_told_and_counted(
     assert capfd.readouterr().err == ""
 
 
-def test_who_speaks_tls_to_a_plain_port_is_told_and_it_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_tls_on_a_plain_port_is_answered_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     believing = client_context(TlsFiles(ca=Authority(tmp_path).ca))
     with caplog.at_level(logging.INFO), opened() as port:
         for _ in range(3):
@@ -267,15 +265,15 @@ def test_who_speaks_tls_to_a_plain_port_is_told_and_it_is_logged(
                 believing.wrap_socket(connection, server_hostname="127.0.0.1")
         with port.connect() as connection:
             connection.sendall(b"\x16\x03\x01\x02\x00\x01")
-            assert b"this port speaks no TLS: begin the address with http://" in all_of(connection)
-    said = [line for line in caplog.messages if "speaks TLS to the management port, which is plain" in line]
+            assert b"this port does not use TLS; use an http://" in all_of(connection)
+    said = [line for line in caplog.messages if "used TLS on the management port, which does not use it" in line]
     assert len(said) == 1
 
 
 # --- its life, and a node behind it ---------------------------------------------------------------------
 
 
-def test_the_port_is_free_again_after_stop_and_connections_are_closed() -> None:
+def test_stop_closes_connections_and_frees_the_port() -> None:
     before = {thread for thread in threading.enumerate() if thread.name.startswith("management")}
     with opened() as first, first.connect() as hanging:
         hanging.sendall(b"GET")
@@ -293,17 +291,17 @@ def test_the_port_is_free_again_after_stop_and_connections_are_closed() -> None:
     assert not {thread for thread in threading.enumerate() if thread.name.startswith("management")} - before
 
 
-def test_a_page_that_cannot_be_made_is_an_error_and_the_next_one_is_made(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_metrics_page_does_not_affect_the_next_one(caplog: pytest.LogCaptureFixture) -> None:
     with opened() as port:
         broken = port.metrics.connections
         broken.set_function(lambda: 1 / 0)
         assert get(port.port, "/metrics")[0] == 500
-        assert "metrics cannot be told" in caplog.text
+        assert "making the metrics page failed" in caplog.text
         broken.set_function(lambda: 1)
         assert get(port.port, "/metrics")[0] == 200
 
 
-def test_it_listens_on_addresses_of_ip_6() -> None:
+def test_port_listens_on_ipv6() -> None:
     management = Management(Answers(Health(), NodeMetrics().registry, OPEN), NodeMetrics())
     try:
         port = management.start("::1", 0)
@@ -317,7 +315,7 @@ def test_it_listens_on_addresses_of_ip_6() -> None:
         management.stop()
 
 
-async def test_a_running_node_is_live_ready_and_counted(node: Node, peer: Peer) -> None:
+async def test_running_node_is_live_ready_and_exports_metrics(node: Node, peer: Peer) -> None:
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(b"a", b"b"))
     port = node.management_port
@@ -330,7 +328,7 @@ async def test_a_running_node_is_live_ready_and_counted(node: Node, peer: Peer) 
     assert (await asyncio.to_thread(get, port, "/else"))[0] == 404
 
 
-async def test_a_stuck_loop_is_told_by_another_thread(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_blocked_event_loop_is_reported_as_not_live(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop is stuck for as long as this test does not await."""
     monkeypatch.setattr(management_module, "HEARTBEAT_MS_MAX", 0)
     assert get(node.management_port, "/livez") == (503, '{"status": "stuck"}')
@@ -340,7 +338,7 @@ async def test_a_stuck_loop_is_told_by_another_thread(node: Node, monkeypatch: p
     assert get(node.management_port, "/livez")[0] == 200
 
 
-async def test_a_plain_node_shows_metrics_under_its_own_names_alone(stand: Stand) -> None:
+async def test_plain_node_serves_metrics_only_under_its_host_names(stand: Stand) -> None:
     node = await stand.start(advertise_host="log1.example")
     for host, expected in (("log1.example:7401", 200), ("127.0.0.1", 200), ("evil.example", 421)):
         reader, writer = await asyncio.open_connection("127.0.0.1", node.management_port)
@@ -350,7 +348,7 @@ async def test_a_plain_node_shows_metrics_under_its_own_names_alone(stand: Stand
         assert int(answer.split(b" ")[1]) == expected, host
 
 
-async def test_a_node_that_others_reach_shows_metrics_to_who_has_the_token(stand: Stand, tmp_path: Path) -> None:
+async def test_reachable_node_serves_metrics_with_a_token(stand: Stand, tmp_path: Path) -> None:
     files = Authority(tmp_path / "ca").files("node", "a")
     token = tmp_path / "metrics.token"
     token.touch(mode=0o600)

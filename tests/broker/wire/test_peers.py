@@ -12,7 +12,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 
-async def test_a_new_connection_of_a_node_replaces_its_old_one(node: Node) -> None:
+async def test_new_connection_of_a_node_replaces_the_old_one(node: Node) -> None:
     ear = Ear()
     peers = join(node, ear, identity("b"))
     old = await linked(node.port)
@@ -26,7 +26,7 @@ async def test_a_new_connection_of_a_node_replaces_its_old_one(node: Node) -> No
     await settled(lambda: not peers.connected, "a lost connection still counts")
 
 
-async def test_an_earlier_start_of_a_node_does_not_replace_a_later_one(node: Node) -> None:
+async def test_earlier_start_of_a_node_is_refused(node: Node) -> None:
     ear = Ear()
     join(node, ear, identity("b"))
     later = await linked(node.port, identity("a", incarnation=8))
@@ -38,7 +38,7 @@ async def test_an_earlier_start_of_a_node_does_not_replace_a_later_one(node: Nod
     later.close("done")
 
 
-async def test_several_nodes_are_told_apart(node: Node) -> None:
+async def test_connections_of_several_nodes_are_separate(node: Node) -> None:
     ear = Ear()
     peers = join(node, ear, identity("b"))
     links = [await linked(node.port, identity(name)) for name in ("a", "c")]

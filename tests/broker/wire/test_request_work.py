@@ -1,15 +1,15 @@
-"""The rest of a request is handled in its caller's turns of reading, or dropped."""
+"""Requests that are processed in pieces, in their caller's read turns."""
 
 from __future__ import annotations
 
+from tidelog_broker.wire.read_turns import TURN_BYTES, ReadTurn
 from tidelog_broker.wire.request_work import Rest
-from tidelog_broker.wire.rounds import TURN_BYTES, Turn
 
 
 class Work:
     """A request of some pieces, each of which takes a share of the turn."""
 
-    def __init__(self, turn: Turn, pieces: int, share: int) -> None:
+    def __init__(self, turn: ReadTurn, pieces: int, share: int) -> None:
         self.turn = turn
         self.left = pieces
         self.share = share
@@ -24,12 +24,12 @@ class Work:
         self.dropped = True
 
 
-def test_nothing_is_left_of_nothing() -> None:
-    assert Rest().is_done(Turn())
+def test_empty_rest_is_done() -> None:
+    assert Rest().is_done(ReadTurn())
 
 
-def test_work_goes_on_until_the_turn_is_over() -> None:
-    turn, rest = Turn(), Rest()
+def test_pieces_are_processed_until_the_turn_is_over() -> None:
+    turn, rest = ReadTurn(), Rest()
     work = Work(turn, pieces=5, share=2)
     rest.begin(work)
     assert not rest.is_done(turn)
@@ -43,15 +43,15 @@ def test_work_goes_on_until_the_turn_is_over() -> None:
     assert (work.left, work.dropped) == (0, False)
 
 
-def test_work_that_ends_with_its_turn_is_done() -> None:
-    turn, rest = Turn(), Rest()
+def test_work_that_ends_with_the_turn_is_done() -> None:
+    turn, rest = ReadTurn(), Rest()
     rest.begin(Work(turn, pieces=2, share=2))
     assert rest.is_done(turn)
     assert turn.is_over
 
 
-def test_what_is_left_is_dropped_once() -> None:
-    turn, rest = Turn(), Rest()
+def test_remaining_work_is_dropped_once() -> None:
+    turn, rest = ReadTurn(), Rest()
     work = Work(turn, pieces=3, share=1)
     rest.begin(work)
     assert not rest.is_done(turn)

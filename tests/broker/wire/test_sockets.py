@@ -7,7 +7,7 @@ import pytest
 from tidelog_broker.wire.sockets import UNACKNOWLEDGED_MS, check_udp_port, tune
 
 
-def test_a_tuned_socket_does_not_wait_for_minutes() -> None:
+def test_socket_options_limit_unacknowledged_time() -> None:
     with socket.socket() as one:
         tune(one)
         assert one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
@@ -16,7 +16,7 @@ def test_a_tuned_socket_does_not_wait_for_minutes() -> None:
             assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == UNACKNOWLEDGED_MS
 
 
-def test_a_platform_without_the_options_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_socket_options_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(socket, "TCP_USER_TIMEOUT", raising=False)
     monkeypatch.delattr(socket, "TCP_KEEPIDLE", raising=False)
     with socket.socket() as one:
@@ -24,7 +24,7 @@ def test_a_platform_without_the_options_will_do(monkeypatch: pytest.MonkeyPatch)
         assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_options_that_a_socket_does_not_take_are_left() -> None:
+def test_failing_socket_options_are_ignored() -> None:
     one, other = socket.socketpair()
     with one, other:
         with pytest.raises(OSError, match="not supported"):
@@ -35,7 +35,7 @@ def test_options_that_a_socket_does_not_take_are_left() -> None:
         assert other.recv(5) == b"works"
 
 
-def test_a_udp_port_in_use_is_an_error() -> None:
+def test_udp_port_in_use_is_an_error() -> None:
     check_udp_port("127.0.0.1", 0)
     with socket.socket(type=socket.SOCK_DGRAM) as taken:
         taken.bind(("127.0.0.1", 0))

@@ -56,7 +56,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, some_socket: socket.socket) -> Watch:
     return watching
 
 
-async def test_what_is_sent_and_never_acknowledged_is_given_up_once(watch: Watch) -> None:
+async def test_unacknowledged_data_closes_the_connection_once(watch: Watch) -> None:
     told = Told([Progress(3, 100)])
     _, stalled = watch(told)
     async with asyncio.timeout(20):
@@ -75,7 +75,7 @@ async def test_what_is_sent_and_never_acknowledged_is_given_up_once(watch: Watch
         pytest.param([Progress(at % LOOKS, 7) for at in range(10_000)], id="all was acknowledged in between"),
     ],
 )
-async def test_a_connection_that_is_slow_or_idle_is_kept(watch: Watch, words: list[Progress]) -> None:
+async def test_slow_or_idle_connection_is_kept(watch: Watch, words: list[Progress]) -> None:
     told = Told(words)
     watching, stalled = watch(told)
     await told.looked(5 * LOOKS)
@@ -83,7 +83,7 @@ async def test_a_connection_that_is_slow_or_idle_is_kept(watch: Watch, words: li
     watching.stop()
 
 
-async def test_where_nobody_tells_nothing_is_given_up(watch: Watch) -> None:
+async def test_connection_without_tcp_info_is_kept(watch: Watch) -> None:
     told = Told([None])
     _, stalled = watch(told)
     await told.looked(1)
@@ -92,7 +92,7 @@ async def test_where_nobody_tells_nothing_is_given_up(watch: Watch) -> None:
     assert not stalled.is_set()
 
 
-async def test_after_its_end_it_does_not_look(watch: Watch) -> None:
+async def test_stopped_watch_does_not_check(watch: Watch) -> None:
     told = Told([Progress(3, 100)])
     watching, stalled = watch(told)
     watching.stop()
@@ -102,7 +102,7 @@ async def test_after_its_end_it_does_not_look(watch: Watch) -> None:
     assert not stalled.is_set()
 
 
-def test_the_kernel_tells_what_was_acknowledged() -> None:
+def test_progress_is_read_from_the_kernel() -> None:
     if not hasattr(socket, "TCP_INFO"):
         pytest.skip("this platform does not tell")
     with (
@@ -122,7 +122,7 @@ def test_the_kernel_tells_what_was_acknowledged() -> None:
     assert after.unacked == 0
 
 
-def test_what_is_no_tcp_connection_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_sockets_have_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = socket.socketpair()
     with one, other:
         assert progress_of(one) is None
@@ -130,7 +130,7 @@ def test_what_is_no_tcp_connection_tells_nothing(monkeypatch: pytest.MonkeyPatch
         assert progress_of(one) is None
 
 
-def test_a_connection_that_was_closed_a_moment_ago_tells_nothing() -> None:
+def test_closed_connection_has_no_progress() -> None:
     async def told() -> list[Progress | None]:
         loop = asyncio.get_running_loop()
         with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -149,9 +149,7 @@ def test_a_connection_that_was_closed_a_moment_ago_tells_nothing() -> None:
 
 
 @pytest.mark.parametrize("stalls_at", ["the caller", "the node that was called"])
-async def test_a_link_that_stalls_is_made_again_at_once(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch, stalls_at: str
-) -> None:
+async def test_stalled_link_is_reestablished(stand: Stand, monkeypatch: pytest.MonkeyPatch, stalls_at: str) -> None:
     """As when a slow link's queue is dropped: the kernel may wait for a quarter of a minute before it sends again."""
     ear, eye = Ear(), Eye()
     node = await stand.start()

@@ -46,7 +46,7 @@ def test_a_group_that_never_committed_is_unknown(cli: Cli) -> None:
     for command in (("describe",), ("delete",), ("reset", "--to", "earliest")):
         refused = cli("group", command[0], "never-seen", *command[1:])
         assert refused.code != 0
-        assert "no group 'never-seen'" in refused.err
+        assert "group 'never-seen' does not exist" in refused.err
 
 
 def test_a_group_is_listed_described_moved_and_deleted(cli: Cli, topic: str) -> None:

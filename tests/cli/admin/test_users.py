@@ -19,7 +19,7 @@ def test_a_user_is_made_listed_and_deleted_and_the_password_is_no_argument(cli: 
     assert (changed.code, "dora" in changed.out) == (0, True)
     assert cli("user", "delete", "dora").code == 0
     assert "dora" not in cli("user", "list").out
-    assert "no user" in cli("user", "delete", "dora").err
+    assert "does not exist" in cli("user", "delete", "dora").err
     assert "no terminal" in cli("user", "create", "dora").err
     assert "no password" in cli("user", "create", "dora", "--password-file", "-", stdin=b"\n").err
     assert cli("user", "create", "dora", "--password", "x").code == 2

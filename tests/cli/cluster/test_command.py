@@ -30,7 +30,7 @@ def test_the_status_shows_node_and_topics(cli: Cli, topic: str, node: str) -> No
 def test_a_node_on_its_own_has_nowhere_to_move_anything(cli: Cli, words: tuple[str, ...]) -> None:
     told = cli("cluster", *words)
     assert told.code == failures.EXIT_FAILED
-    assert "stands alone" in told.err
+    assert "does not belong to a cluster" in told.err
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_recovery_that_may_lose_records_warns_first(cli: Cli) -> None:
 def test_a_node_on_its_own_has_no_quorum_to_lose(cli: Cli) -> None:
     told = cli("cluster", "unsafe-recover", "flights", "0", "--node", "log1", "--yes-i-accept-data-loss")
     assert told.code == failures.EXIT_FAILED
-    assert "stands alone" in told.err
+    assert "does not belong to a cluster" in told.err
 
 
 def test_the_status_says_what_a_lost_quorum_takes_away() -> None:

@@ -14,7 +14,7 @@ from tests.simulation.truth import ViolationError
 from tidelog.groups.membership import Change, Membership, Place
 from tidelog_broker.core.groups.membership import ConsumerGroup, ConsumerMember, MemberAssignment
 from tidelog_broker.core.groups.positions import GroupOffsets, OffsetKey
-from tidelog_broker.groups.sessions import Sessions, Who
+from tidelog_broker.groups.sessions import MemberKey, Sessions
 from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_proto import broker_pb2 as pb
 
@@ -120,13 +120,13 @@ def _goes_on_with_what_was_decided(
         _restart(self, record, in_doubt=in_doubt)
 
 
-def _is_silent_at_once(self: Sessions, now: float) -> list[Who]:
+def _is_silent_at_once(self: Sessions, now: float) -> list[MemberKey]:
     found = [who for who, deadline in self._deadlines.items() if deadline <= now + 1.0]
     self.forget(found)
     return found
 
 
-def _is_never_silent(self: Sessions, now: float) -> list[Who]:
+def _is_never_silent(self: Sessions, now: float) -> list[MemberKey]:
     del self, now
     return []
 

@@ -29,7 +29,7 @@ from tidelog.groups.membership import Membership, Place
 from tidelog_broker.core.groups.member_access import UNRESTRICTED
 from tidelog_broker.core.groups.membership import ConsumerGroup, fenced, keys_of, partitions_of
 from tidelog_broker.core.groups.positions import OffsetKey
-from tidelog_broker.groups.sessions import Sessions, Who
+from tidelog_broker.groups.sessions import MemberKey, Sessions
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import NATURE, ProtocolError
 
@@ -111,7 +111,7 @@ class Coordinator:
             except ProtocolError as error:
                 answer(error)
                 return
-            self.sessions.forget(Who(GROUP, other) for other in replaced)
+            self.sessions.forget(MemberKey(GROUP, other) for other in replaced)
         if self.group.member(asked.member_id) is None:
             answer(fenced(GROUP))
             return
@@ -155,7 +155,7 @@ class Coordinator:
             if error is not None:
                 self.group.restart(self.node.records.get(GROUP), in_doubt=not NATURE[error.code].definite)
                 for member_id in self.group.member_ids:
-                    if Who(GROUP, member_id) not in self.sessions:
+                    if MemberKey(GROUP, member_id) not in self.sessions:
                         self._hear(member_id)
             else:
                 self.group.written(record)
@@ -192,7 +192,7 @@ class Coordinator:
             del self.waiting[member_id]
 
     def _hear(self, member_id: str) -> None:
-        self.sessions.heard(Who(GROUP, member_id), until=self.world.now_s + SESSION_S)
+        self.sessions.heard(MemberKey(GROUP, member_id), until=self.world.now_s + SESSION_S)
 
     def _tick(self) -> None:
         if self.world.log.owner != self.number:

@@ -17,7 +17,7 @@ from tidelog_broker.base.bootstrap import open_directory
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.core.cluster_secrets import ClusterSecrets
-from tidelog_broker.node.admitting import Founding, IdentityError
+from tidelog_broker.node.directory_admission import Founding, IdentityError
 from tidelog_broker.node.join import as_founded
 from tidelog_broker.node.node import Node
 from tidelog_broker.node.seeds import Seed

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tests.simulation.whole.world import World
 
 AGAIN_MS = 400
-OLDER = "is an older copy of the node"
-IN_DOUBT = "start this one again"
+OLDER = "is an older copy of node"
+IN_DOUBT = "start this node again"
 """In a refusal because of a start elsewhere that may still be withdrawn: it is not final."""
 REPLACED_AFTER = 12
 """So often one that is refused is started once more before its operator gives it another name; see `refused`."""

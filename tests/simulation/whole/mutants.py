@@ -20,7 +20,7 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.core.membership import admission
 from tidelog_broker.core.membership.admission import Binders
 from tidelog_broker.core.placement.placement import majority
-from tidelog_broker.node.admitting import Admitting
+from tidelog_broker.node.directory_admission import DirectoryAdmission
 from tidelog_broker.partition.partitions import Partitions
 from tidelog_broker.server.handlers import cluster
 from tidelog_broker.storage.epoch.existence_markers import remove_directory_marker
@@ -85,17 +85,17 @@ def bound_in_memory() -> Replacements:
 def admitted_unasked() -> Replacements:
     """A founder takes its directory for its own, whatever the others know."""
 
-    async def be_bound(self: Admitting) -> None: ...
+    async def be_bound(self: DirectoryAdmission) -> None: ...
 
-    return [(Admitting, "_be_bound", be_bound)]
+    return [(DirectoryAdmission, "_be_bound", be_bound)]
 
 
 def joins_unasked() -> Replacements:
     """A joiner takes part before it stands in `__meta`."""
 
-    async def be_registered(self: Admitting) -> None: ...
+    async def be_registered(self: DirectoryAdmission) -> None: ...
 
-    return [(Admitting, "_be_registered", be_registered)]
+    return [(DirectoryAdmission, "_be_registered", be_registered)]
 
 
 def named_before_durable() -> Replacements:

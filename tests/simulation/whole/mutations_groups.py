@@ -8,7 +8,7 @@ from tests.simulation.mutants import Replacement
 
 from tidelog_broker.core.groups.membership import ConsumerGroup
 from tidelog_broker.core.topics import PartitionKey
-from tidelog_broker.groups.coordinated import Coordinated
+from tidelog_broker.groups.coordinated_group import CoordinatedGroup
 from tidelog_broker.groups.coordinator import Coordinator
 from tidelog_broker.metadata.state_log import OffsetsLog
 from tidelog_proto import broker_pb2 as pb
@@ -78,7 +78,7 @@ def members_found_have_no_session() -> Replacements:
 def told_before_it_is_durable() -> Replacements:
     """Members are told what is on its way to the quorum."""
 
-    async def make_durable(self: Coordinated, record: pb.GroupRecord) -> None:
+    async def make_durable(self: CoordinatedGroup, record: pb.GroupRecord) -> None:
         self._tasks.spawn(self._write(record), "a record that nobody waits for")  # type: ignore[arg-type]
 
-    return [(Coordinated, "_make_durable", make_durable)]
+    return [(CoordinatedGroup, "_make_durable", make_durable)]

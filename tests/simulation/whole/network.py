@@ -25,7 +25,7 @@ from tidelog_broker.wire.inbox import Inbox
 from tidelog_broker.wire.link import Link, RemovedError, unreachable
 from tidelog_broker.wire.links import _FINAL, Address, LinkEvents
 from tidelog_broker.wire.lives import HandshakeLives
-from tidelog_broker.wire.outgoing import Backlog
+from tidelog_broker.wire.send_budget import SendBacklog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
@@ -56,7 +56,7 @@ class Incoming:
         self.closed = False
         self.closed_listeners = Ordered()
         self.reading = asyncio.Lock()
-        self.backlog = Backlog(life.node.broker.bounds.outgoing, cast("Any", self))
+        self.backlog = SendBacklog(life.node.broker.bounds.send_budget, cast("Any", self))
         self._answer = answer
         self._broken = broken
 
@@ -130,7 +130,7 @@ class Outgoing:
     """The end of a connection at the node that calls: what a `Link` does."""
 
     greet: Any = Link.greet
-    who_answers: Any = Link.who_answers
+    running_incarnation: Any = Link.running_incarnation
 
     def __init__(self, caller: Life, called: Life, peer_id: str) -> None:
         self.caller = caller
@@ -282,7 +282,7 @@ class SimLinks:
                 del self._peers[node_id]
                 if peer.task is not None:
                     peer.task.cancel()
-                self._gone(node_id, peer, "the node is no longer called at this address")
+                self._gone(node_id, peer, "the node's address has changed or the node was removed")
         for node_id, address in sorted(wanted.items()):
             if node_id not in self._peers and not self._closed:
                 peer = self._peers[node_id] = _Peer(address)
@@ -302,7 +302,7 @@ class SimLinks:
             raise unreachable(node_id)
         return peer.link.request(envelope, attachment, timeout_s=timeout_s)
 
-    async def who_answers(self, node_id: str, address: Address, *, timeout_s: float) -> int | None:
+    async def running_incarnation(self, node_id: str, address: Address, *, timeout_s: float) -> int | None:
         called = self._life.world.listening(address)
         if called is None:
             return 0
@@ -310,7 +310,7 @@ class SimLinks:
             return None
         link = Outgoing(self._life, called, node_id)
         try:
-            return int(await link.who_answers(self._identity, called=node_id, timeout_s=timeout_s))
+            return int(await link.running_incarnation(self._identity, called=node_id, timeout_s=timeout_s))
         except ProtocolError as error:
             return 0 if error.code in _FINAL else None
         finally:

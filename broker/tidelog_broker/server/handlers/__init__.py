@@ -1,5 +1,5 @@
-"""What the node does with each kind of envelope, one module a family.
+"""Handlers of all request kinds, one module per family.
 
-A handler takes the node and a request and answers it exactly once. Those on the hot path are plain functions
-with callbacks; the others are coroutines.
+A handler receives the broker and a request and answers it exactly once. Handlers on hot paths are plain functions with
+callbacks; the others are coroutines.
 """

@@ -1,7 +1,7 @@
-"""CLUSTER_STATUS, CLUSTER_CHANGE and NODE_ANNOUNCE: what the nodes tell of themselves, and what is asked of them.
+"""CLUSTER_STATUS, CLUSTER_CHANGE and NODE_ANNOUNCE: status of the nodes, and changes of the cluster.
 
-The status is put together by whoever is asked: each node tells of itself and of what it stores, within a time; one
-that does not answer stands in it by what gossip and the registry say. About a partition its owner's word counts.
+The node that is asked assembles the status: each node reports itself and its copies, within a time limit; a node that
+does not answer is described by gossip and the registry. For a partition its owner's report is authoritative.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidelog_broker.core.placement.registry import DIRECTORY_ID_BYTES
 from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID
 from tidelog_broker.rebalance.status_merge import removal_fault
 from tidelog_broker.server.forwarding import ask_owner, at_owner
-from tidelog_broker.server.handlers import described, unsafe_recovery
+from tidelog_broker.server.handlers import partition_descriptions, unsafe_recovery
 from tidelog_broker.server.pages import Page, all_items, cursor_of
 from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.wire.connection import Request
@@ -25,16 +25,16 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import PAGE_BYTES
 
 STATUS_TIMEOUT_S: Final = 1.5
-"""For the answers of all other nodes together."""
+"""Limit of waiting for the answers of all other nodes."""
 _NODES_WITH_TOPICS: Final = 256
-"""Of more nodes the first page tells without any topics."""
+"""With more nodes the first page contains no topics."""
 
 
 async def cluster_status(broker: Broker, request: Request) -> None:
-    """Handle CLUSTER_STATUS: the nodes, and the first page of the topics; or another page of them.
+    """Handle CLUSTER_STATUS: the nodes with the first page of topics, or another page.
 
-    Another node is told of this one alone, or only of the partitions that it names. Nothing is opened for it, here or
-    elsewhere: whoever watches a cluster would open all that it has (ADR 0075).
+    Another node gets the status of this node only, or of the partitions that it names. The status opens no partitions,
+    neither here nor on other nodes: monitoring would otherwise open all partitions of a cluster (ADR 0075).
 
     Raises:
         ProtocolError: INVALID_REQUEST for too many partitions.
@@ -44,11 +44,11 @@ async def cluster_status(broker: Broker, request: Request) -> None:
     others = broker.cluster.linked if is_client else frozenset[str]()
     page, told = Page(), list[pb.ClusterStatusReply]()
     if not is_client and asked.partitions:
-        await described.open_named(broker, request)
+        await partition_descriptions.open_named(broker, request)
         async with broker.bounds.turns.turn(request.connection, request.payer):
-            named = described.named_partitions(broker, request)
+            named = partition_descriptions.named_partitions(broker, request)
             if asked.ages:
-                await described.add_ages(broker, named.topics)
+                await partition_descriptions.add_ages(broker, named.topics)
             request.reply(pb.Envelope(cluster_status_reply=named))
         return
     async with broker.bounds.turns.turn(request.connection, request.payer):
@@ -56,9 +56,9 @@ async def cluster_status(broker: Broker, request: Request) -> None:
         if asked.nodes_only:
             pass
         elif cursor is None and len(broker.nodes.live()) > _NODES_WITH_TOPICS:
-            reply.next.SetInParent()  # the nodes alone are much
+            reply.next.SetInParent()  # the nodes alone may fill the page
         else:
-            page = described.page_of(
+            page = partition_descriptions.page_of(
                 broker, all_items(broker.topics, cursor, internal=True, session=request.session), cursor
             )
     if cursor is None:
@@ -67,7 +67,7 @@ async def cluster_status(broker: Broker, request: Request) -> None:
     elif others:
         told = await _told(broker, page, others)
     async with broker.bounds.turns.turn(request.connection, request.payer):
-        described.merge(broker, page, told)
+        partition_descriptions.merge(broker, page, told)
         reply.topics.extend(page.infos)
         if page.next is not None:
             reply.next.CopyFrom(page.next)
@@ -75,20 +75,20 @@ async def cluster_status(broker: Broker, request: Request) -> None:
 
 
 async def _told(broker: Broker, page: Page, others: Collection[str]) -> list[pb.ClusterStatusReply]:
-    return await described.told_by(broker, page.pieces, others, timeout_s=STATUS_TIMEOUT_S, as_is=True)
+    return await partition_descriptions.reports_of(broker, page.pieces, others, timeout_s=STATUS_TIMEOUT_S, as_is=True)
 
 
 async def others_status(broker: Broker, peers: Collection[str]) -> list[pb.NodeStatus]:
-    """Return what other nodes tell of themselves; of those that answer in time."""
+    """Return the status of other nodes that answer in time."""
     asked = pb.ClusterStatus(nodes_only=True)
     told = await asyncio.gather(
-        *(described.ask(broker, peer, asked, timeout_s=STATUS_TIMEOUT_S) for peer in sorted(peers))
+        *(partition_descriptions.ask(broker, peer, asked, timeout_s=STATUS_TIMEOUT_S) for peer in sorted(peers))
     )
     return [reply.nodes[0] for reply in told if reply is not None]
 
 
 def _merged(broker: Broker, told: Iterable[pb.NodeStatus]) -> list[pb.NodeStatus]:
-    """Return the status of all nodes: as they tell themselves, or by what this one knows of them."""
+    """Return the status of all nodes: their own reports, or what this node knows of them."""
     statuses = {status.node.node_id: status for status in (broker.status(), *told)}
     if broker.cluster.is_alone:
         return list(statuses.values())
@@ -107,13 +107,13 @@ def _merged(broker: Broker, told: Iterable[pb.NodeStatus]) -> list[pb.NodeStatus
 
 
 async def cluster_change(broker: Broker, request: Request) -> None:
-    """Handle CLUSTER_CHANGE: write the wish down; the owners of partitions see to the rest.
+    """Handle CLUSTER_CHANGE: record the change in `__meta`; partition owners carry it out.
 
     Raises:
-        ProtocolError: INVALID_REQUEST for a node that is not there, FORBIDDEN on a node that stands alone.
+        ProtocolError: INVALID_REQUEST for an unknown node, FORBIDDEN on a single node without a cluster.
     """
     if broker.cluster.is_alone:
-        raise ProtocolError(pb.FORBIDDEN, "this node stands alone: there is nowhere to move anything")
+        raise ProtocolError(pb.FORBIDDEN, "this node does not belong to a cluster, so it has no other nodes")
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
         change = envelope.cluster_change
@@ -135,19 +135,21 @@ async def cluster_change(broker: Broker, request: Request) -> None:
 
 
 async def _refuse_while_history_moves(broker: Broker, node_id: str) -> None:
-    """Ask every node whether its copies are whole, and keep the node whose copy may be the only one of something.
+    """Refuse to remove a node that may have the only copy of records, after asking all nodes about their copies.
 
     Raises:
-        ProtocolError: INVALID_REQUEST, and what is missing where.
+        ProtocolError: INVALID_REQUEST with the missing copies.
     """
     cursor: pb.TopicCursor | None = None
     while True:
-        page = described.page_of(broker, all_items(broker.topics, cursor, internal=True), cursor)
-        if await described.opened(broker, page):
-            page = described.page_of(broker, all_items(broker.topics, cursor, internal=True), cursor)
+        page = partition_descriptions.page_of(broker, all_items(broker.topics, cursor, internal=True), cursor)
+        if await partition_descriptions.opened(broker, page):
+            page = partition_descriptions.page_of(broker, all_items(broker.topics, cursor, internal=True), cursor)
         own = pb.ClusterStatusReply(topics=page.infos)
         own.nodes.add().node.node_id = broker.node_id
-        others = await described.told_by(broker, page.pieces, broker.cluster.linked, timeout_s=STATUS_TIMEOUT_S)
+        others = await partition_descriptions.reports_of(
+            broker, page.pieces, broker.cluster.linked, timeout_s=STATUS_TIMEOUT_S
+        )
         fault = removal_fault(node_id, {reply.nodes[0].node.node_id: reply for reply in (own, *others)})
         if fault:
             raise ProtocolError(pb.INVALID_REQUEST, fault)
@@ -157,7 +159,7 @@ async def _refuse_while_history_moves(broker: Broker, node_id: str) -> None:
 
 
 async def _rebalance(broker: Broker, request: Request) -> None:
-    """Every node moves what it owns; the asked one tells them."""
+    """Start a rebalance on this node; the node that a client asks also asks all other nodes."""
     moves = broker.mover.rebalance()
     if request.connection.peer_id is None:
         asked = pb.Envelope(cluster_change=pb.ClusterChange(rebalance=True))
@@ -167,26 +169,32 @@ async def _rebalance(broker: Broker, request: Request) -> None:
 
 
 async def node_announce(broker: Broker, request: Request) -> None:
-    """Handle NODE_ANNOUNCE: of a node that starts, or (a question with `draining`) is about to stop.
+    """Handle NODE_ANNOUNCE of a node that is starting, or (as a question with `draining`) about to stop.
 
-    It is answered with all nodes that are known here. A founder that starts is bound to its directory, too, also by a
-    node that is new itself: what counts is that this is durable before it is said.
+    The answer contains all nodes that this node knows. The directory of a founder that starts is also bound to its id,
+    even by a node that is new itself: the binding is durable before the answer.
 
     Raises:
-        ProtocolError: FORBIDDEN when the id is another node's, or to a caller that has not proven itself a node.
+        ProtocolError: FORBIDDEN if the id belongs to another node, or to a caller that is not an authenticated node.
     """
     announce = request.envelope.node_announce
     if request.connection.peer_id is None:
-        raise ProtocolError(pb.FORBIDDEN, "a NODE_ANNOUNCE is taken from nodes of the cluster only")
+        raise ProtocolError(pb.FORBIDDEN, "NODE_ANNOUNCE is accepted only from nodes of the cluster")
     if broker.life.starting and (broker.dir.admitted or not announce.ask):
-        raise ProtocolError(pb.EPOCH_CHANGING, "this node is starting and has not read yet which nodes it knows")
+        raise ProtocolError(
+            pb.EPOCH_CHANGING, "this node is starting and has not loaded the registry of nodes yet; retry"
+        )
     if announce.ask:
         if announce.node.draining and announce.node.node_id == request.connection.peer_id:
             broker.cluster.note_leaving(announce.node.node_id, announce.node.incarnation)
         reply = known(broker, announce.node.node_id, announce.after)
         if announce.bind and not announce.after:
             if announce.node.node_id != request.connection.peer_id:
-                raise ProtocolError(pb.FORBIDDEN, "a node may have only itself bound to its directory")
+                raise ProtocolError(
+                    pb.FORBIDDEN,
+                    f"node {request.connection.peer_id!r} may bind only its own id to a directory, "
+                    f"got {announce.node.node_id!r}",
+                )
             reply.bound_directory_id = await _bind(broker, announce, reply)
         request.reply(pb.Envelope(node_announce_reply=reply))
         return
@@ -197,19 +205,22 @@ async def node_announce(broker: Broker, request: Request) -> None:
 
     if announce.node.node_id == request.connection.peer_id:
         request.reply(await ask_owner(broker, META_KEY, request.envelope, local))
-    else:  # another node passes it on
+    else:  # another node forwards it
         request.reply(await at_owner(broker, META_KEY, request, local))
 
 
 async def _bind(broker: Broker, announce: pb.NodeAnnounce, reply: pb.NodeAnnounceReply) -> bytes:
-    """Return the directory to which a founder is bound here, durably; empty when the reply says that it is not the one.
+    """Return the directory id that a founder is bound to here, durably; empty if it is not the registered founder.
 
     Raises:
-        ProtocolError: INVALID_REQUEST without a directory's id, STORAGE_FAILED when it could not be written.
+        ProtocolError: INVALID_REQUEST without a directory id, STORAGE_FAILED if the binding could not be written.
     """
     said = announce.node
     if len(said.directory_id) != DIRECTORY_ID_BYTES:
-        raise ProtocolError(pb.INVALID_REQUEST, f"a data directory's id has {DIRECTORY_ID_BYTES} bytes")
+        raise ProtocolError(
+            pb.INVALID_REQUEST,
+            f"a directory id must have {DIRECTORY_ID_BYTES} bytes, got {len(said.directory_id)}",
+        )
     record = next((record for record in reply.nodes if record.node_id == said.node_id), None)
     bound = broker.dir.bound(said.node_id)
     directory_id = directory_to_bind(announce, bound=bound, known=record)
@@ -222,10 +233,10 @@ async def _bind(broker: Broker, announce: pb.NodeAnnounce, reply: pb.NodeAnnounc
 
 
 def known(broker: Broker, asker: str, after: str = "") -> pb.NodeAnnounceReply:
-    """Return a page of the nodes that are registered, those behind the id `after`, and `__meta` itself.
+    """Return a page of the registered nodes, those with ids greater than `after`, and the record of `__meta`.
 
-    The asking node's own record stands on the first page, with the newest incarnation that gossip has met, too: it may
-    never have been written.
+    The first page contains the asking node's own record, with the newest incarnation that gossip has seen, which may
+    never have been recorded.
     """
     reply = pb.NodeAnnounceReply(features_in_use=() if after else sorted(broker.features.in_use()))
     own = broker.nodes.get(asker)
@@ -236,7 +247,7 @@ def known(broker: Broker, asker: str, after: str = "") -> pb.NodeAnnounceReply:
     for record in sorted(broker.nodes.records(), key=lambda each: each.node_id):
         if record.node_id <= after or record.node_id == asker:
             continue
-        if size_bytes >= PAGE_BYTES:  # of nodes that were removed there may be any number
+        if size_bytes >= PAGE_BYTES:  # the number of removed nodes is not limited
             reply.last = reply.nodes[-1].node_id
             break
         reply.nodes.append(record)

@@ -1,11 +1,10 @@
-"""COMMIT and COMMITTED: positions of consumer groups, durable before the reply, on the node that coordinates the group.
+"""COMMIT and COMMITTED: offsets of consumer groups, durable before the reply, at the group's coordinator.
 
-A commit is a record batch of `__offsets` like any other and shares its partition's group sync with all
-commits that arrive together. A commit that does not move a position forward is answered with the position
-that stands, unless it asks for a reset.
+A commit is a record batch of `__offsets` and shares its partition's group commit with all commits that arrive together.
+A commit that does not move a position forward is answered with the stored position, unless it requests a reset.
 
-Both answers are bounded: COMMITTED comes in pages, and a commit whose answer would not fit, because of the notes that
-stand, is refused before anything of it is written.
+Both answers are bounded: COMMITTED is paginated, and a commit whose answer would not fit, because of the stored notes,
+is refused before any of it is written.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.server.access import check_entries
 from tidelog_broker.server.coordination import at_coordinator
 from tidelog_broker.server.group_quota import group_made
-from tidelog_broker.server.pieces import Pieces, check_wanted, in_pieces
+from tidelog_broker.server.request_pieces import Pieces, check_wanted, in_pieces
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -34,19 +33,19 @@ from tidelog_proto.limits import ENVELOPE_BYTES_MAX, NOTE_BYTES_MAX, PAGE_BYTES
 from tidelog_proto.names import check_group_name
 
 OWNER_S: Final = 2.0
-"""How long the epochs of only copies are waited for, all together."""
+"""Limit of waiting for the epochs of partitions with a single copy, all together."""
 _RESULT_BYTES: Final = 128
-"""A position in an answer, without its note and the topic's name: at most so much."""
+"""Upper bound of a position in an answer, without its note and topic name."""
 _TELL_OF_TOPIC: Final = frozenset({pb.UNKNOWN_PARTITION, pb.OFFSET_OUT_OF_RANGE})
-"""Errors that say what a topic is called, and more of it."""
+"""Errors that reveal a topic's name."""
 LARGE_COMMIT: Final = 256
-"""Positions of a commit that is prepared, and answered, in a turn: commits that were written together end together."""
+"""Commits with more positions are processed in turns, before and after the write."""
 PAGE_POSITIONS: Final = 2_000
-"""So that a page takes the event loop no longer than a few milliseconds."""
+"""Limits the event-loop time of a page to a few milliseconds."""
 
 
 class _Committer(NamedTuple):
-    """A commit's request, the principal that creates the group by it or "", and the epoch of the state it read."""
+    """A commit's request, the principal that creates the group with it or "", and the epoch of the state read."""
 
     request: Request
     creator: str
@@ -54,11 +53,11 @@ class _Committer(NamedTuple):
 
 
 async def commit(broker: Broker, request: Request) -> None:
-    """Handle COMMIT: all entries in one batch, then what holds for each.
+    """Handle COMMIT: write all entries in one batch, then answer the stored position of each.
 
     Raises:
-        ProtocolError: a name is bad, QUOTA_EXCEEDED, MEMBER_FENCED for another caller's member, or the write was
-            refused: then nothing of the request holds.
+        ProtocolError: an invalid name, QUOTA_EXCEEDED, MEMBER_FENCED for another caller's member, or the write was
+            refused; then nothing was committed.
     """
     asked = request.envelope.commit
     check_group_name(asked.group)
@@ -86,7 +85,7 @@ async def _commit(broker: Broker, shard: GroupShard, asked: pb.Commit, committer
     checked: list[tuple[pb.CommitEntry, pb.CommittedResult]] = []
 
     def refuse(entry: pb.CommitEntry, result: pb.CommittedResult, error: ProtocolError) -> None:
-        # A caller may commit for a topic that it cannot see: the answer leaves out the name of that topic.
+        # A caller may commit for a topic that it cannot see; the answer must not contain that topic's name.
         if error.code in _TELL_OF_TOPIC and _hides(broker.topics, request.session, entry.topic_id):
             error = unknown_topic_id(entry.topic_id)
         result.error.CopyFrom(denial(error, current=current).to_message())
@@ -103,7 +102,7 @@ async def _commit(broker: Broker, shard: GroupShard, asked: pb.Commit, committer
     if is_large:
         await broker.bounds.turns.piece(request.connection, request.payer)
         check_wanted(broker, request)
-    for entry, result in checked:  # in one go, and written with nothing in between: see `check_commit`
+    for entry, result in checked:  # without an await up to the write: see `check_commit`
         place = (entry.topic_id, entry.partition)
         try:
             coordinator.check_commit(asked.group, asked.member_id, asked.generation, place)
@@ -124,27 +123,27 @@ async def _commit(broker: Broker, shard: GroupShard, asked: pb.Commit, committer
             records.append(record)
         results.append((key, result))
     made = None
-    if committer.creator and coordinator.is_new(asked.group):  # it outdates nothing: whatever else comes about holds
+    if committer.creator and coordinator.is_new(asked.group):  # concurrent records of the group take precedence
         made = pb.GroupRecord(group=asked.group, creator=committer.creator, changed_us=now_us)
     await shard.log.write_offsets(records, made=made, epoch=committer.epoch)
     if is_large:
         await broker.bounds.turns.piece(request.connection, request.payer)
     if results and not records and await coordinator.ready(confirmed=True) != committer.epoch:
-        raise ProtocolError(pb.EPOCH_CHANGING, f"the coordinator of the group {asked.group!r} has changed; send again")
+        raise ProtocolError(pb.EPOCH_CHANGING, f"the coordinator of group {asked.group!r} has changed; retry")
     for key, result in results:
         standing = positions.get(key)
-        if standing is None or broker.topics.is_deleted(key.topic_id):  # its positions are about to be forgotten
-            result.error.CopyFrom(ProtocolError(pb.UNKNOWN_TOPIC, "the topic was deleted meanwhile").to_message())
+        if standing is None or broker.topics.is_deleted(key.topic_id):  # positions of a deleted topic are being removed
+            result.error.CopyFrom(ProtocolError(pb.UNKNOWN_TOPIC, "the topic was deleted").to_message())
         else:
             _fill(result, standing)
     return pb.Envelope(commit_reply=reply)
 
 
 async def _known_ends(broker: Broker, request: Request, entries: Sequence[pb.CommitEntry]) -> None:
-    """Begin the epochs of partitions whose only copy is here: where such a log ends is not known before that.
+    """Begin the epochs of partitions whose only copy is on this node; the end of such a log is unknown before that.
 
-    A log that is damaged stays as it is; its end is that of what is good. Ends that are not known within `OWNER_S`
-    refuse nothing, see `_check_entry`.
+    A damaged log ends with its valid records. Ends that are not known within `OWNER_S` refuse nothing, see
+    `_check_entry`.
     """
     if broker.cluster.is_alone:
         await broker.partitions.awake((entry.topic_id, entry.partition) for entry in entries)
@@ -160,48 +159,52 @@ async def _known_ends(broker: Broker, request: Request, entries: Sequence[pb.Com
 
 
 def _check_answer(positions: GroupOffsets, asked: pb.Commit) -> None:
-    """Refuse a commit whose answer might fit no envelope: an older one is answered with the notes that stand."""
+    """Refuse a commit whose answer might exceed an envelope, since an answer contains the stored notes."""
     size_bytes = 0
     for entry in asked.entries:
         standing = positions.get(OffsetKey(asked.group, entry.topic_id, entry.partition))
         size_bytes += _RESULT_BYTES + max(len(entry.note), 0 if standing is None else len(standing.note.encode()))
     if size_bytes > ENVELOPE_BYTES_MAX - PAGE_BYTES:
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"{len(asked.entries)} positions with such long notes; commit fewer at a time"
+            pb.INVALID_REQUEST,
+            f"the answer to {len(asked.entries)} positions with notes would exceed {ENVELOPE_BYTES_MAX - PAGE_BYTES} "
+            "bytes; commit fewer positions at a time",
         )
 
 
 def _check_entry(broker: Broker, entry: pb.CommitEntry) -> None:
     record = broker.topics.with_id(entry.topic_id)
     if len(entry.note.encode()) > NOTE_BYTES_MAX:
-        raise ProtocolError(pb.INVALID_REQUEST, f"a note has at most {NOTE_BYTES_MAX} bytes")
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"a note must have at most {NOTE_BYTES_MAX} bytes, got {len(entry.note.encode())}"
+        )
     if entry.partition >= record.config.partitions:
         raise ProtocolError(
             pb.UNKNOWN_PARTITION,
-            f"{record.name!r} has partitions 0 to {record.config.partitions - 1}, not {entry.partition}",
+            f"topic {record.name!r} has partitions 0 to {record.config.partitions - 1}, got {entry.partition}",
         )
     if broker.routes.owner((entry.topic_id, entry.partition)) != broker.node_id:
-        return  # only its owner knows where the log ends
+        return  # only the owner knows the end of the log
     partition = broker.partitions.find((entry.topic_id, entry.partition))
     if partition is None:
-        return  # its topic was just made, and its log is being opened
+        return  # the topic was just created, and its log is being opened
     state = partition.state
     is_known = state.writer is not None or state.replica.state.halted is not None
-    # With several copies a successor may know of more, and the end of an only copy is unknown until its epoch begins.
+    # With several copies a new owner may have more records; the end of a single copy is unknown until its epoch begins.
     if state.is_alone and is_known and entry.next_offset > state.high_watermark:
         raise ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,
-            f"{partition.name}: {entry.next_offset} lies beyond the end of the log, {state.high_watermark}",
+            f"{partition.name}: offset {entry.next_offset} is beyond the end of the log, {state.high_watermark}",
             log_start_offset=state.log_start,
             high_watermark=state.high_watermark,
         )
 
 
 async def committed(broker: Broker, request: Request) -> None:
-    """Handle COMMITTED: the asked-for positions, or all of the group, or of the group in one topic.
+    """Handle COMMITTED: the named positions, or all positions of the group, optionally in one topic.
 
     Raises:
-        ProtocolError: INVALID_REQUEST for a bad group name or too many entries, UNKNOWN_TOPIC.
+        ProtocolError: INVALID_REQUEST for an invalid group name or too many entries, UNKNOWN_TOPIC.
     """
     asked = request.envelope.committed
     check_group_name(asked.group)
@@ -218,7 +221,7 @@ async def _committed(broker: Broker, asked: pb.Committed, request: Request) -> p
     session = request.session
     if asked.topic_id:
         await broker.meta_freshness.refresh_for([(asked.topic_id, 0)])
-        broker.topics.with_id(asked.topic_id)  # positions of a topic that is gone are none, not "never committed"
+        broker.topics.with_id(asked.topic_id)  # a deleted topic is an error, not "never committed"
     shard = broker.groups.of(asked.group)
     await shard.coordinator.ready(confirmed=True)
     after = (asked.after.topic_id, asked.after.partition) if asked.HasField("after") else None
@@ -234,12 +237,12 @@ async def _committed(broker: Broker, asked: pb.Committed, request: Request) -> p
 async def _of_entries(
     hides: Callable[[bytes], bool], positions: GroupOffsets, asked: pb.Committed, after: Place | None, pieces: Pieces
 ) -> pb.CommittedReply:
-    """Return a page of the positions that are asked for, in the order of the question.
+    """Return a page of the named positions, in the order of the request.
 
-    One on a topic that is hidden from who asks is none, as where nothing is committed.
+    A position of a topic that the caller may not see is reported as not committed.
 
     Raises:
-        ProtocolError: as `check_wanted`.
+        ProtocolError: see `check_wanted`.
     """
     reply = pb.CommittedReply()
     size_bytes = 0
@@ -259,7 +262,7 @@ async def _of_entries(
 
 
 def _behind(entries: Sequence[pb.CommittedEntry], after: Place | None) -> Iterable[pb.CommittedEntry]:
-    """Return the entries behind the one that the page before ended with; none if that is not among them."""
+    """Return the entries after the last one of the previous page; none if that is not among them."""
     places = iter(entries)
     if after is not None:
         for entry in places:
@@ -269,13 +272,13 @@ def _behind(entries: Sequence[pb.CommittedEntry], after: Place | None) -> Iterab
 
 
 def _hides(topics: TopicRegistry, session: Session | None, topic_id: bytes) -> bool:
-    """Whether somebody may not see a topic; of one that this node has not heard of yet, that is not known."""
+    """Return whether a topic is hidden from a caller; False for a topic that this node does not know yet."""
     topic = topics.get(topic_id)
     return session is not None and topic is not None and not session.may_see(topic.name)
 
 
 def _name_for(topics: TopicRegistry, session: Session | None, topic_id: bytes) -> str | None:
-    """Return what a topic is called, "" for one that is gone; None where somebody may not see it."""
+    """Return a topic's name, "" for a deleted topic, None for one that the caller may not see."""
     topic = topics.get(topic_id)
     name = "" if topic is None or topic.deleted else topic.name
     return name if session is None or session.may_see(name) else None
@@ -284,9 +287,9 @@ def _name_for(topics: TopicRegistry, session: Session | None, topic_id: bytes) -
 def _of_group(
     name_for: Callable[[bytes], str | None], positions: GroupOffsets, asked: pb.Committed, after: Place | None
 ) -> pb.CommittedReply:
-    """Return a page of what a group holds, of one topic if that is asked for, by topic id and partition.
+    """Return a page of a group's positions, optionally of one topic, ordered by topic id and partition.
 
-    What somebody may not see is left out, so a page may be short, or empty, with another one behind it.
+    Hidden topics are omitted, so a page may be short or empty although another one follows.
     """
     reply = pb.CommittedReply()
     size_bytes = 0

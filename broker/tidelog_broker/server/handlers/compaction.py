@@ -1,4 +1,4 @@
-"""COMPACT: a pass of compaction that somebody asks for, done by the owners of the partitions."""
+"""COMPACT: a compaction pass on request, run by the partition owners."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Final
 from tidelog_broker.broker import Broker
 from tidelog_broker.server.access import check_entries
 from tidelog_broker.server.forwarding import ask_owner, at_owner
-from tidelog_broker.server.pieces import in_pieces
-from tidelog_broker.wire.callers import hand_on
+from tidelog_broker.server.request_pieces import in_pieces
+from tidelog_broker.wire.caller_forwarding import with_caller
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 COMPACT_TIMEOUT_S: Final = 3600.0
-"""For an answer: a pass reads all of a log, at a bounded pace. One that does not move is told of much earlier, see
-`Compaction.run_now`."""
+"""Limit of waiting for an answer: a pass reads the whole log at a bounded rate. A pass that makes no progress fails
+much earlier, see `Compaction.run_now`."""
 
 OWNER_TIMEOUT_S: Final = 10.0
-"""For an owner to be found, and for that to be able to write. What it says after that is the answer, and is not tried
-again here: a client that hears nothing for an hour does not know that copies are away."""
+"""Limit of waiting for an owner that can write. The owner's answer is final and not retried here, because a client that
+waited for an hour would not learn that copies are missing."""
 
 
 async def compact(broker: Broker, request: Request) -> None:
-    """Handle COMPACT: one partition after the other, each where it is owned.
+    """Handle COMPACT: one partition after the other, each at its owner.
 
     Raises:
         ProtocolError: INVALID_REQUEST for a request that is malformed as a whole.
@@ -49,7 +49,7 @@ async def _one(broker: Broker, request: Request, entry: pb.CompactEntry) -> pb.E
     if request.connection.peer_id is not None:
         return await at_owner(broker, key, request, local)
     envelope = pb.Envelope(compact=pb.Compact(entries=[entry]))
-    hand_on(request, envelope)
+    with_caller(request, envelope)
     return await ask_owner(broker, key, envelope, local, timeout_s=OWNER_TIMEOUT_S, answer_s=COMPACT_TIMEOUT_S)
 
 
@@ -63,8 +63,8 @@ async def _compact(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
     except TimeoutError:
         raise ProtocolError(
             pb.EPOCH_CHANGING,
-            f"{partition.name}: this node cannot write yet, {partition.compaction.awaited_copies()} did not answer "
-            f"within {OWNER_TIMEOUT_S:.0f} s; send again",
+            f"{partition.name}: this node cannot write yet: {partition.compaction.awaited_copies()} did not answer "
+            f"within {OWNER_TIMEOUT_S:.0f} s; retry",
         ) from None
     compacted = await partition.compaction.run_now()
     result = pb.CompactResult(below=compacted.below, size_bytes=compacted.size_bytes)

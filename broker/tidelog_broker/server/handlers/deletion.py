@@ -1,20 +1,20 @@
-"""DELETE_RECORDS: by offset or by time, at the owner of each partition; any node hands it on."""
+"""DELETE_RECORDS by offset or time, at the owner of each partition."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.server.each_owner import answer_each, check_users_partition
 from tidelog_broker.server.forwarding import ask_owner
-from tidelog_broker.wire.callers import hand_on
+from tidelog_broker.server.per_owner_requests import answer_each, check_users_partition
+from tidelog_broker.wire.caller_forwarding import with_caller
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 
 async def delete_records(broker: Broker, request: Request) -> None:
-    """Handle DELETE_RECORDS. Another node names one partition, and is told as a whole what became of it.
+    """Handle DELETE_RECORDS. A request from another node has one entry, whose error is the request's error.
 
     Raises:
         ProtocolError: INVALID_REQUEST for a request that is malformed as a whole.
@@ -33,16 +33,16 @@ async def delete_records(broker: Broker, request: Request) -> None:
 async def _at_owner(broker: Broker, request: Request, entry: pb.DeleteRecordsEntry) -> pb.DeleteRecordsResult:
     check_users_partition(broker, entry)
     key = (entry.topic_id, entry.partition)
-    asked = hand_on(request, pb.Envelope(delete_records=pb.DeleteRecords(entries=[entry])))
+    asked = with_caller(request, pb.Envelope(delete_records=pb.DeleteRecords(entries=[entry])))
     reply = await ask_owner(broker, key, asked, lambda envelope: _local(broker, envelope))
     return reply.delete_records_reply.results[0]
 
 
 async def _local(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
-    """Delete as the owner.
+    """Delete records as the partition's owner.
 
     Raises:
-        ProtocolError: as `RecordDeletion.delete_below`.
+        ProtocolError: see `RecordDeletion.delete_below`.
     """
     (entry,) = envelope.delete_records.entries
     await broker.partitions.awake([(entry.topic_id, entry.partition)])
@@ -57,7 +57,7 @@ async def _local(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
             found = await partition.reader.find_by_time(entry.timestamp_us)
             offset = found[0] if found is not None else end_offset
         case _:
-            raise ProtocolError(pb.INVALID_REQUEST, "say up to which offset or time records are to be deleted")
+            raise ProtocolError(pb.INVALID_REQUEST, "an offset or a time up to which records are deleted is required")
     await partition.deletion.delete_below(offset, epoch=epoch)
     result = pb.DeleteRecordsResult(log_start_offset=partition.state.log_start)
     return pb.Envelope(delete_records_reply=pb.DeleteRecordsReply(results=[result]))

@@ -1,12 +1,11 @@
-"""FETCH and LIST_OFFSETS: reading ranges, with the wait on the server's side.
+"""FETCH and LIST_OFFSETS: range reads and offset lookups, with long polling on the server.
 
-A fetch that finds too little waits for the high watermark to move; the append wakes it, nothing polls. Hot
-data comes out of the rings without a copy and without a thread; older data is read by a reader thread, one
-fetch at a time per connection and only while the client keeps up with its answers, so that a client that
-asks much and reads nothing costs one reply's memory. Who has read more than its quota reads on when that is paid for,
-and is answered with nothing where that takes long. A fetch with a filter looks through a bounded stretch
-at a time, and goes on until something matches or its time is over; where it got to is answered in any case. So does
-one that can do without some columns or times.
+A fetch that finds too little waits until an append moves the high watermark and wakes it. Recent data is served from
+the rings without a copy or a thread. Older data is read by a reader thread, one fetch at a time per connection and only
+while the client reads its answers, so a client that requests much and reads nothing occupies the memory of one reply.
+A fetch beyond its caller's quota waits until its debt is paid, and is answered without records if that takes long. A
+fetch with a filter scans a bounded range at a time and continues until a record matches or its wait is over; the answer
+contains the offset that it has reached in any case. The same holds for a fetch with a projection.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from tidelog_broker.partition.filtered_reader import parse_record_filter
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.projected_reader import projection_of
 from tidelog_broker.server.access import check_entries, check_entry
-from tidelog_broker.server.pieces import Pieces, check_wanted, in_pieces
+from tidelog_broker.server.request_pieces import Pieces, check_wanted, in_pieces
 from tidelog_broker.storage.partition.matching import ReadResult, Wanted
 from tidelog_broker.wire.account import READ_WAIT_LEAST_S, Account
 from tidelog_broker.wire.connection import Request
@@ -45,9 +44,9 @@ class _Gathered:
     size_bytes: int = 0
     failed: bool = False
     bytes_max: int = 0
-    """What it might have been."""
+    """The size up to which it could have been filled."""
     is_behind: bool = False
-    """Whether nothing was found, and there is more to be looked through."""
+    """Whether nothing matched so far, and more records have to be scanned."""
 
 
 async def fetch(broker: Broker, request: Request) -> None:
@@ -84,23 +83,23 @@ async def fetch(broker: Broker, request: Request) -> None:
             account, meter = request.account, request.connection.meter
             if meter is account:
                 meter = None
-            # A caller of a gateway waits for his own turn first: what others share is not held meanwhile.
+            # Acquire the gateway caller's own turn first, so that the shared connection is not blocked meanwhile.
             async with (
-                _turn(request, account, turn_until) as his,
+                _turn(request, account, turn_until) as own,
                 request.connection.reading,
                 _turn(request, meter, turn_until) as may_read,
             ):
                 meters = [each for each in (account, meter) if each is not None]
-                room_bytes = min([bytes_max, *(each.read_bytes_max(bytes_max) for each in meters)]) * (his and may_read)
+                room_bytes = min([bytes_max, *(each.read_bytes_max(bytes_max) for each in meters)]) * (own and may_read)
                 gathered = await _gather_what_fits(broker, request, positions, room_bytes, current=current)
-                _tell_changes(gathered, epochs)
+                _end_wait_on_change(gathered, epochs)
                 epochs = epochs or [(partition, partition.state.epoch) for partition in partitions]
                 left_s = deadline - broker.loop.time()
                 enough = gathered.size_bytes >= min(min_bytes, gathered.bytes_max) and (
                     gathered.size_bytes > 0 or min_bytes == 0
                 )
                 is_over = (
-                    left_s <= 0 or not (his and may_read) or broker.life.stopping or not request.connection.is_open
+                    left_s <= 0 or not (own and may_read) or broker.life.stopping or not request.connection.is_open
                 )
                 if gathered.failed or enough or is_over:
                     broker.metrics.bytes_out.inc(gathered.size_bytes)
@@ -110,7 +109,7 @@ async def fetch(broker: Broker, request: Request) -> None:
                     return
             if gathered.is_behind:
                 continue
-            with contextlib.suppress(TimeoutError):  # the time is over: the loop answers with what there is
+            with contextlib.suppress(TimeoutError):  # the loop then answers with the available records
                 async with asyncio.timeout(left_s):
                     await woken.wait()
     finally:
@@ -120,12 +119,12 @@ async def fetch(broker: Broker, request: Request) -> None:
 
 
 def _turn(request: Request, meter: Account | None, until: float) -> contextlib.AbstractAsyncContextManager[bool]:
-    """Return when who a fetch counts for may read; False: not by `until`, a time of the loop."""
+    """Return a context in which a fetch may read; it yields False if `until`, in loop time, passes first."""
     return contextlib.nullcontext(True) if meter is None else meter.turn_to_read(request.connection, until)
 
 
-def _tell_changes(gathered: _Gathered, epochs: list[tuple[Partition, int]]) -> None:
-    """Let a fetch that would wait on answer now, if a partition of it is in another epoch than when it came."""
+def _end_wait_on_change(gathered: _Gathered, epochs: list[tuple[Partition, int]]) -> None:
+    """End the wait of a fetch if one of its partitions has changed its epoch since it arrived."""
     if gathered.failed or not epochs:
         return
     for (partition, epoch), result in zip(epochs, gathered.reply.results, strict=True):
@@ -134,16 +133,16 @@ def _tell_changes(gathered: _Gathered, epochs: list[tuple[Partition, int]]) -> N
             if result.length:
                 continue
             error = ProtocolError(
-                pb.EPOCH_CHANGING, f"{partition.name} changes its owner: ask for metadata and read on"
+                pb.EPOCH_CHANGING, f"the owner of {partition.name} is changing; refresh metadata and retry"
             )
             result.error.CopyFrom(error.to_message())
 
 
 async def _listen(broker: Broker, request: Request, partitions: list[Partition], woken: asyncio.Event) -> None:
-    """Be woken by every partition of the request that exists, and list them; `_gather` reports why others are not.
+    """List the existing partitions of the request and subscribe to their changes; `_gather` reports the others.
 
     Raises:
-        ProtocolError: as `check_wanted`.
+        ProtocolError: see `check_wanted`.
     """
     async for entry in in_pieces(broker, request, request.envelope.fetch.entries):
         with contextlib.suppress(ProtocolError):
@@ -155,7 +154,7 @@ async def _listen(broker: Broker, request: Request, partitions: list[Partition],
 async def _gather_what_fits(
     broker: Broker, request: Request, positions: list[int], bytes_max: int, *, current: bool
 ) -> _Gathered:
-    """Read what there is now, as much of it as there is room for among all that waits to be sent; 0: read nothing."""
+    """Read what is available, within the room for unsent bytes; with 0 bytes read nothing."""
     connection, backlog = request.connection, request.connection.backlog
     if not bytes_max:
         return await _gather(broker, request, positions, 0, current=current)
@@ -167,18 +166,18 @@ async def _gather_what_fits(
         gathered.bytes_max = room_bytes
         if not connection.is_open or not gathered.size_bytes or backlog.fits(gathered.size_bytes):
             return gathered
-        backlog.want(gathered.size_bytes)  # a batch that is larger than the room that was left
+        backlog.want(gathered.size_bytes)  # a batch is larger than the remaining room
 
 
 async def _gather(
     broker: Broker, request: Request, positions: list[int], bytes_max: int, *, current: bool
 ) -> _Gathered:
-    """Read what there is now, at least one batch of the first entry that has any.
+    """Read what is available, at least one batch of the first entry that has any.
 
-    `positions` is where each entry is read from; a filter that finds nothing moves it on.
+    `positions` are the offsets to read from; a filter that matches nothing advances them.
 
     Raises:
-        ProtocolError: as `check_wanted`.
+        ProtocolError: see `check_wanted`.
     """
     gathered = _Gathered()
     is_prompt = request.connection.backlog.is_prompt
@@ -218,7 +217,7 @@ async def _gather(
 async def _read(
     partition: Partition, offset: int, bytes_max: int, entry: pb.FetchEntry, *, is_prompt: bool
 ) -> ReadResult:
-    """Read what there is now, and is wanted, and say where to go on."""
+    """Read available batches with the entry's filter and projection; return them with the next offset."""
     wanted = parse_record_filter(entry.filter) if entry.HasField("filter") else None
     projection = projection_of(entry.projection) if entry.HasField("projection") else None
     if wanted is not None:
@@ -234,7 +233,7 @@ async def _read(
 
 
 async def list_offsets(broker: Broker, request: Request) -> None:
-    """Handle LIST_OFFSETS: earliest, latest, by time, the newest with a key.
+    """Handle LIST_OFFSETS: the earliest or latest offset, by time, or of the newest record with a key.
 
     Raises:
         ProtocolError: INVALID_REQUEST for a request that is malformed as a whole.
@@ -284,13 +283,13 @@ async def _locate(broker: Broker, request: Request, entry: pb.ListOffsetsEntry, 
             if newest is not None and newest.offset is not None:
                 result.offset, result.timestamp_us = newest.offset, newest.timestamp_us
         case _:
-            raise ProtocolError(pb.INVALID_REQUEST, "ask for earliest, latest, a timestamp or a key")
+            raise ProtocolError(pb.INVALID_REQUEST, "one of earliest, latest, a timestamp or a key is required")
     result.log_start_offset = partition.state.log_start
     result.high_watermark = partition.state.high_watermark
 
 
 def end_of(batches: Sequence[memoryview]) -> int:
-    """Return the offset behind the last batch in buffers of whole batches, or of one header, walking the headers."""
+    """Return the offset after the last batch in buffers of whole batches, or of one header, by walking the headers."""
     last = batches[-1]
     at = 0
     while True:

@@ -1,4 +1,4 @@
-"""Consumer groups: HEARTBEAT, DESCRIBE and DELETE, on the node that coordinates the group; LIST asks all."""
+"""Consumer groups: HEARTBEAT, DESCRIBE and DELETE at the group's coordinator; LIST over all coordinators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidelog_broker.groups.subscriptions import check_wish
 from tidelog_broker.server.coordination import at_coordinator, founded
 from tidelog_broker.server.forwarding import ask_owner, at_owner
 from tidelog_broker.server.group_quota import group_made, made_here
-from tidelog_broker.wire.callers import hand_on
+from tidelog_broker.wire.caller_forwarding import with_caller
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -33,17 +33,17 @@ from tidelog_proto.names import check_group_name
 
 PAGE_GROUPS: Final = 1_000
 PAGE_EFFORT: Final = 50_000
-"""So that a page takes the event loop no longer than some tens of milliseconds; see `Descriptions.effort`."""
+"""Limits the event-loop time of a page to tens of milliseconds; see `Descriptions.effort`."""
 
 _MEMBER_ID: Final = re.compile(r"[A-Za-z0-9]{16,64}")
 
 
 async def heartbeat(broker: Broker, request: Request) -> None:
-    """Handle GROUP_HEARTBEAT; the answer may be held back.
+    """Handle GROUP_HEARTBEAT; the answer may be delayed.
 
     Raises:
-        ProtocolError: MEMBER_FENCED; INVALID_REQUEST for what no member may say; QUOTA_EXCEEDED where it joins a group
-            that is not there.
+        ProtocolError: MEMBER_FENCED; INVALID_REQUEST for invalid fields; QUOTA_EXCEEDED if the member creates its
+            group.
     """
     asked = request.envelope.group_heartbeat
     _check(asked)
@@ -66,7 +66,7 @@ async def describe(broker: Broker, request: Request) -> None:
     """Handle GROUP_DESCRIBE.
 
     Raises:
-        ProtocolError: UNKNOWN_GROUP, or a bad name.
+        ProtocolError: UNKNOWN_GROUP, or an invalid name.
     """
     group = request.envelope.group_describe.group
     check_group_name(group)
@@ -82,10 +82,10 @@ async def describe(broker: Broker, request: Request) -> None:
 
 
 async def list_some(broker: Broker, request: Request) -> None:
-    """Handle GROUP_LIST: a page, by name, of all groups, or of those of a partition of `__offsets`.
+    """Handle GROUP_LIST: a page, by name, of all groups or of those in one partition of `__offsets`.
 
     Raises:
-        ProtocolError: UNKNOWN_PARTITION; or what one of the coordinators says, as a list without its groups is none.
+        ProtocolError: UNKNOWN_PARTITION; or a coordinator's error, since an incomplete list is not returned.
     """
     asked = request.envelope.group_list
     await founded(broker)
@@ -104,7 +104,7 @@ async def list_some(broker: Broker, request: Request) -> None:
 
         if asked.HasField("partition") or request.connection.peer_id is not None:
             return (await at_owner(broker, key, request, local)).group_list_reply
-        return (await ask_owner(broker, key, hand_on(request, question), local)).group_list_reply
+        return (await ask_owner(broker, key, with_caller(request, question), local)).group_list_reply
 
     if asked.HasField("partition"):
         reply = await of(broker.groups.at(asked.partition).key)
@@ -114,10 +114,10 @@ async def list_some(broker: Broker, request: Request) -> None:
 
 
 async def _count(broker: Broker, request: Request) -> None:
-    """Answer how many groups somebody has made, to a node that is about to let him make one more."""
+    """Answer the number of groups of a principal, for a node that is about to create one more."""
     asked = request.envelope.group_list
     if not request.is_of_node or request.connection.peer_id is None:
-        raise ProtocolError(pb.INVALID_REQUEST, "nodes alone ask who has made how many groups")
+        raise ProtocolError(pb.INVALID_REQUEST, "the number of groups of a principal is reported only to nodes")
 
     async def local(_: pb.Envelope) -> pb.Envelope:
         made = await made_here(broker, asked.partition, asked.made_by)
@@ -127,7 +127,7 @@ async def _count(broker: Broker, request: Request) -> None:
 
 
 def _merged(pages: Sequence[pb.GroupListReply]) -> pb.GroupListReply:
-    """Return one page of those of all partitions: what no partition can have anything in front of any more."""
+    """Merge the pages of all partitions, up to the first name that an unread page may still precede."""
     ends = [page.groups[-1].group for page in pages if page.more]
     known = [group for page in pages for group in page.groups if not ends or group.group <= min(ends)]
     known.sort(key=lambda group: group.group)
@@ -154,7 +154,7 @@ async def delete(broker: Broker, request: Request) -> None:
     """Handle GROUP_DELETE.
 
     Raises:
-        ProtocolError: UNKNOWN_GROUP, GROUP_NOT_EMPTY, or a bad name.
+        ProtocolError: UNKNOWN_GROUP, GROUP_NOT_EMPTY, or an invalid name.
     """
     group = request.envelope.group_delete.group
     check_group_name(group)
@@ -169,20 +169,23 @@ async def delete(broker: Broker, request: Request) -> None:
 
 
 def _check(asked: pb.GroupHeartbeat) -> None:
-    """Refuse what no member may say.
+    """Validate a heartbeat.
 
     Raises:
-        ProtocolError: INVALID_REQUEST or INVALID_TOPIC, with what is wrong.
+        ProtocolError: INVALID_REQUEST or INVALID_TOPIC.
     """
     check_group_name(asked.group)
     if not _MEMBER_ID.fullmatch(asked.member_id):
-        raise ProtocolError(pb.INVALID_REQUEST, "a member's id is 16 to 64 letters and digits")
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"a member id must be 16 to 64 letters and digits, got {asked.member_id[:80]!r}"
+        )
     if sum(len(topic.partitions) for topic in asked.held) > HELD_MAX:
-        raise ProtocolError(pb.INVALID_REQUEST, f"a member says of at most {HELD_MAX} partitions that it has them")
+        raise ProtocolError(pb.INVALID_REQUEST, f"a member may report at most {HELD_MAX} held partitions")
     if len(asked.loads) > HELD_MAX or not all(0 <= load.bytes_per_s <= LOAD_BYTES_S_MAX for load in asked.loads):
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"a load is 0 to {LOAD_BYTES_S_MAX:.0e} bytes a second, of at most {HELD_MAX} partitions",
+            f"a member may report loads of 0 to {LOAD_BYTES_S_MAX:.0e} bytes a second for at most {HELD_MAX} "
+            "partitions",
         )
     if not asked.HasField("join"):
         return
@@ -191,7 +194,8 @@ def _check(asked: pb.GroupHeartbeat) -> None:
     if wish.session_timeout_ms and not GROUP_SESSION_MS_MIN <= wish.session_timeout_ms <= GROUP_SESSION_MS_MAX:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"a session timeout is {GROUP_SESSION_MS_MIN} to {GROUP_SESSION_MS_MAX} ms, not {wish.session_timeout_ms}",
+            f"a session timeout must be {GROUP_SESSION_MS_MIN} to {GROUP_SESSION_MS_MAX} ms, got "
+            f"{wish.session_timeout_ms}",
         )
     for name, value, bytes_max in (
         ("an instance id", wish.instance_id, INSTANCE_ID_BYTES_MAX),
@@ -199,4 +203,7 @@ def _check(asked: pb.GroupHeartbeat) -> None:
         ("a host", wish.host, INSTANCE_ID_BYTES_MAX),
     ):
         if len(value.encode()) > bytes_max or not (value.isprintable() or not value):
-            raise ProtocolError(pb.INVALID_REQUEST, f"{name} is at most {bytes_max} bytes of printable text")
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"{name} must be printable text of at most {bytes_max} bytes, got {len(value.encode())} bytes",
+            )

@@ -1,4 +1,4 @@
-"""HELLO: a connection begins, as that of whoever shows who he is where a node asks for it."""
+"""HELLO: authentication and setup of a client connection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog_broker.broker import SOFTWARE, Broker
 from tidelog_broker.core.security.login import Login
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.metadata.authenticator import Authenticator
-from tidelog_broker.server.audited import came_from
+from tidelog_broker.server.audited_requests import came_from
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.client_address import counted_address
@@ -28,14 +28,18 @@ def hello(broker: Broker, request: Request) -> Coroutine[Any, Any, None] | None:
     asked = request.envelope.hello
     if asked.version != PROTOCOL_VERSION:
         raise ProtocolError(
-            pb.UNSUPPORTED_VERSION, f"protocol version {asked.version}; this node speaks {PROTOCOL_VERSION}"
+            pb.UNSUPPORTED_VERSION,
+            f"protocol version {asked.version} is not supported; this node uses {PROTOCOL_VERSION}",
         )
     if len(asked.client_id.encode()) > CLIENT_ID_BYTES_MAX:
-        raise ProtocolError(pb.INVALID_REQUEST, f"a client id has at most {CLIENT_ID_BYTES_MAX} bytes")
+        raise ProtocolError(
+            pb.INVALID_REQUEST,
+            f"a client id must have at most {CLIENT_ID_BYTES_MAX} bytes, got {len(asked.client_id.encode())}",
+        )
     connection = request.connection
     if not connection.greeted and broker.security.authenticator is not None:
         if connection.greeting:
-            raise ProtocolError(pb.INVALID_REQUEST, "the HELLO before this one is being looked at")
+            raise ProtocolError(pb.INVALID_REQUEST, "the previous HELLO of this connection is still being processed")
         connection.greeting = True
         return _authenticated(broker, request, broker.security.authenticator)
     _greet(broker, request, connection)
@@ -43,7 +47,7 @@ def hello(broker: Broker, request: Request) -> Coroutine[Any, Any, None] | None:
 
 
 async def _authenticated(broker: Broker, request: Request, authenticator: Authenticator) -> None:
-    """Greet a client that shows who it is; one that does not is told why, and the connection ends: one try each."""
+    """Authenticate a client and complete HELLO; a failed attempt is answered and ends the connection."""
     connection, credentials = request.connection, request.envelope.hello.credentials
     proof = ""
     try:
@@ -69,10 +73,10 @@ async def _authenticated(broker: Broker, request: Request, authenticator: Authen
 
 
 async def _session_of(broker: Broker, authenticator: Authenticator, request: Request) -> Session:
-    """Return the session of a client by its credentials, or, where it shows none, by its certificate.
+    """Return the session of a client from its credentials or, without any, from its certificate.
 
     Raises:
-        ProtocolError: as `session_of`.
+        ProtocolError: see `session_of`.
     """
     credentials = request.envelope.hello.credentials
     if credentials.WhichOneof("kind") is None:
@@ -83,10 +87,10 @@ async def _session_of(broker: Broker, authenticator: Authenticator, request: Req
 
 
 async def session_of(broker: Broker, authenticator: Authenticator, credentials: pb.Credentials, host: str) -> Session:
-    """Return the session of who has shown credentials; a key that is news to this node is asked about first.
+    """Return the session for credentials; if their key is unknown, this node first applies all of `__meta`.
 
     Raises:
-        ProtocolError: as `Authenticator.session_of`; EPOCH_CHANGING where nobody can be asked yet.
+        ProtocolError: see `Authenticator.session_of`; EPOCH_CHANGING if `__meta` cannot be read yet.
     """
     address, heard = counted_address(host), broker.security.registry.changes
     try:
@@ -96,7 +100,7 @@ async def session_of(broker: Broker, authenticator: Authenticator, credentials: 
             raise
         if not await _knows_all(broker):
             raise _yet_to_hear() from error
-        if broker.security.registry.changes == heard:  # a wrong secret costs one slow hash, not two
+        if broker.security.registry.changes == heard:  # no change: avoid a second slow hash for a wrong secret
             raise
     return await authenticator.session_of(credentials, address=address)
 
@@ -104,14 +108,16 @@ async def session_of(broker: Broker, authenticator: Authenticator, credentials: 
 async def logged_in(
     broker: Broker, authenticator: Authenticator, login: Login, credentials: pb.Credentials
 ) -> tuple[Session, str]:
-    """Return the session of who knows a password, and the node's own proof.
+    """Return the session of a client that has proven its password, and the node's own proof.
 
     Raises:
-        ProtocolError: as `ScramLogins.finish`; EPOCH_CHANGING where the node has yet to hear of the user, or of the new
-            password.
+        ProtocolError: see `ScramLogins.finish`; EPOCH_CHANGING if this node may not know the user or its newest
+            password yet.
     """
     if credentials.WhichOneof("kind") != "scram":
-        raise ProtocolError(pb.UNAUTHENTICATED, "a HELLO behind HELLO_CHALLENGE goes on with what the first one began")
+        raise ProtocolError(
+            pb.UNAUTHENTICATED, "HELLO after HELLO_CHALLENGE must continue the exchange with a scram proof"
+        )
     try:
         return authenticator.logins.finish(login, credentials.scram)
     except ProtocolError as error:
@@ -121,14 +127,14 @@ async def logged_in(
 
 
 async def _knows_all(broker: Broker) -> bool:
-    """Whether the node has heard of all identities that there are, if need be by asking."""
+    """Return whether this node knows all identities, applying all of `__meta` first."""
     if broker.life.starting:
         return False
     return broker.cluster.is_alone or await broker.meta_freshness.is_current()
 
 
 def _yet_to_hear() -> ProtocolError:
-    what = "this node has yet to hear who there is; try another one, or again"
+    what = "this node has not loaded all users and keys yet; retry, or use another node"
     return ProtocolError(pb.EPOCH_CHANGING, what, retry_after_ms=100)
 
 
@@ -170,7 +176,9 @@ def _greet(broker: Broker, request: Request, connection: Connection, proof: str 
 
 
 def too_many(broker: Broker) -> ProtocolError:
-    """Return the error for one client more than the node takes."""
+    """Return the error for a client beyond the connection limit."""
     return ProtocolError(
-        pb.OVERLOADED, f"the node has its {broker.settings.connections_max} connections", retry_after_ms=1000
+        pb.OVERLOADED,
+        f"the node has reached its limit of {broker.settings.connections_max} connections; retry, or use another node",
+        retry_after_ms=1000,
     )

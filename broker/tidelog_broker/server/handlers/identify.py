@@ -1,7 +1,6 @@
-"""IDENTIFY: a gateway asks who its caller is, by the credentials that he has sent it.
+"""IDENTIFY: authentication of a gateway's caller by the credentials that it has sent to the gateway.
 
-For one with a password the gateway is the client of SCRAM: it asks twice, and keeps the login that has begun meanwhile
-(ADR 0094).
+For a password the gateway is the SCRAM client: it sends two requests and keeps the sealed login in between (ADR 0094).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.security.tickets import TICKET_MS
 from tidelog_broker.metadata.authenticator import Authenticator
-from tidelog_broker.server.audited import came_from
+from tidelog_broker.server.audited_requests import came_from
 from tidelog_broker.server.handlers.hello import logged_in, session_of
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
@@ -23,14 +22,14 @@ _OF_CREDENTIALS: Final = frozenset({pb.UNAUTHENTICATED, pb.CREDENTIALS_EXPIRED})
 
 
 async def identify(broker: Broker, request: Request) -> None:
-    """Handle IDENTIFY. What is wrong with the caller's credentials is told in the answer.
+    """Handle IDENTIFY. An error of the caller's credentials is part of the answer.
 
     Raises:
-        ProtocolError: INVALID_REQUEST where callers have no names; what keeps this node from knowing.
+        ProtocolError: INVALID_REQUEST without authentication; or why the credentials cannot be checked now.
     """
     authenticator, gateway = broker.security.authenticator, request.connection.session
     if authenticator is None or gateway is None:
-        raise ProtocolError(pb.INVALID_REQUEST, "this node asks nobody who they are: set auth to required there")
+        raise ProtocolError(pb.INVALID_REQUEST, "this node does not authenticate callers; set auth = required on it")
     asked = request.envelope.identify
     if asked.only_revision:
         request.reply(pb.Envelope(identify_reply=pb.IdentifyReply(revision=_revision(broker))))
@@ -45,7 +44,7 @@ async def identify(broker: Broker, request: Request) -> None:
         else:
             session, proof = await _proven(broker, authenticator, asked, gateway)
     except _BeginAgainError:
-        again = ProtocolError(pb.EPOCH_CHANGING, "this login does not count any more: begin again")
+        again = ProtocolError(pb.EPOCH_CHANGING, "this login is no longer valid; start a new one")
         request.reply(pb.Envelope(identify_reply=pb.IdentifyReply(error=again.to_message())))
         return
     except ProtocolError as error:
@@ -70,7 +69,7 @@ async def identify(broker: Broker, request: Request) -> None:
 
 
 class _BeginAgainError(Exception):
-    """A login that was begun does not count any more."""
+    """Raised for a login that is no longer valid."""
 
 
 def _challenge(broker: Broker, authenticator: Authenticator, asked: pb.Identify, gateway: Session) -> pb.IdentifyReply:
@@ -83,11 +82,11 @@ def _challenge(broker: Broker, authenticator: Authenticator, asked: pb.Identify,
 async def _proven(
     broker: Broker, authenticator: Authenticator, asked: pb.Identify, gateway: Session
 ) -> tuple[Session, str]:
-    """Return the session of who knows the password, and the node's own proof.
+    """Return the session of a caller that has proven its password, and the node's own proof.
 
     Raises:
-        ProtocolError: as `logged_in`.
-        _BeginAgainError: the login has taken too long, was begun by another gateway, or its user has changed.
+        ProtocolError: see `logged_in`.
+        _BeginAgainError: the login has expired, was begun by another gateway, or its user has changed.
     """
     now_us = time.time_ns() // 1000
     kept = broker.security.sealed_logins.opened(asked.login, holder=gateway.principal, now_us=now_us)
@@ -98,5 +97,5 @@ async def _proven(
 
 
 def _revision(broker: Broker) -> bytes:
-    """Return what is another one with each change, with each start, and at each node."""
+    """Return a value that differs between nodes and changes with each start and each security change."""
     return f"{broker.node_id}/{broker.incarnation}/{broker.security.registry.changes}".encode()

@@ -1,8 +1,8 @@
-"""METADATA: who owns what, and where the nodes are. Answered at once, in pages, or held until there is news of it.
+"""METADATA: partition owners and node addresses, answered at once in pages, or held until something changes.
 
-What a node knows it tells by itself. Who decides something by the answer has it ask the owner of `__meta` first whether
-that is all there is. A name that it does not know may have been given to a topic a moment ago, so it hears of what
-there is before it denies one to a client.
+The answer contains what this node knows. A client that needs a confirmed answer makes the node first read all of
+`__meta`. The node does the same before it reports an unknown topic to a client, since the topic may have just been
+created.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tidelog_proto.names import OFFSETS_TOPIC
 
 
 async def metadata(broker: Broker, request: Request) -> None:
-    """Handle METADATA. Another node gets the broker's own topics too: it asks for routes.
+    """Handle METADATA. Another node also gets internal topics, because it asks for routes.
 
     Raises:
-        ProtocolError: INVALID_REQUEST for too many names, or too much that is known.
+        ProtocolError: INVALID_REQUEST for too many names or too many known partitions.
     """
     asked = request.envelope.metadata
     if len(asked.topics) > ENTRIES_PER_REQUEST_MAX:
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"{len(asked.topics)} topics; ask for at most {ENTRIES_PER_REQUEST_MAX}"
+            pb.INVALID_REQUEST, f"a request may name at most {ENTRIES_PER_REQUEST_MAX} topics, got {len(asked.topics)}"
         )
     check_known(asked.known)
     holds = asked.wait_ms > 0 and broker.route_news.may_hold(asked.known)
@@ -48,7 +48,7 @@ async def metadata(broker: Broker, request: Request) -> None:
             return
     is_client = request.connection.peer_id is None
     unconfirmed = is_client and asked.confirmed and not await is_current(broker)
-    names = list(dict.fromkeys(asked.topics))  # what is named twice is told once
+    names = list(dict.fromkeys(asked.topics))  # without duplicates
 
     def reply(unsure: ProtocolError | None = None) -> None:
         if not request.connection.is_open:
@@ -69,13 +69,13 @@ async def metadata(broker: Broker, request: Request) -> None:
 
 
 def _news(broker: Broker, request: Request, names: list[str]) -> pb.Envelope | None:
-    """Answer a question that was held: of each topic only the partitions that the client does not know as they are.
+    """Answer a held request: only the partitions that differ from what the client knows.
 
-    What has no room in the answer is news to the client at its next question.
+    Changes that exceed a page are sent after the client's next request.
 
     Returns:
-        None where the client asks for all topics, for one that it has not named in `known`, or for one that it may not
-        see: then it gets the whole answer.
+        None if the client asks for all topics, for one that is missing in `known`, or for one that it may not see; it
+        then gets the complete answer.
     """
     known = {each.topic_id: each for each in request.envelope.metadata.known}
     session = request.session
@@ -96,7 +96,7 @@ def _news(broker: Broker, request: Request, names: list[str]) -> pb.Envelope | N
 
 
 def _answer(broker: Broker, request: Request, names: list[str], unsure: ProtocolError | None) -> pb.Envelope:
-    """Return the page that is asked for."""
+    """Return the requested page."""
     cursor = cursor_of(request.envelope.metadata)
 
     def describe(record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:
@@ -126,18 +126,18 @@ def _answer(broker: Broker, request: Request, names: list[str], unsure: Protocol
 
 
 def _may_see(session: Session, name: str) -> bool:
-    """Whether a caller may know where a topic is. Where groups are coordinated their members have to know."""
+    """Return whether a caller may see a topic's routes. Group members need those of `__offsets`."""
     return name == OFFSETS_TOPIC or session.may_see(name)
 
 
 def _first_unknown(broker: Broker, names: list[str], cursor: pb.TopicCursor | None) -> str | None:
-    """Return a name on this page that no topic has."""
+    """Return the first name on this page that no topic has."""
     page = islice(named_items(broker.topics, names, cursor), ROUTED_ENTRIES + 1)
     return next((name for name, record in page if record is None), None)
 
 
 async def _until_news(broker: Broker, request: Request) -> None:
-    """Hold an answer back until there is something in it that who asks does not know, or the time is over."""
+    """Hold a request until something differs from what the client knows, or the wait is over."""
     asked = request.envelope.metadata
     wait_s = min(asked.wait_ms, WAIT_MS_MAX) / 1000
     with broker.route_news.listening(asked.known, wait_s=wait_s) as held:
@@ -160,13 +160,13 @@ def _view(broker: Broker, topic_id: bytes) -> TopicView | None:
 
 
 async def is_current(broker: Broker) -> bool:
-    """Apply all that is in `__meta` by now; return whether that could be done."""
+    """Apply all of `__meta`; return whether that was possible."""
     return broker.cluster.is_alone or await broker.meta_freshness.is_current()
 
 
 def cannot_be_asked(name: str) -> ProtocolError:
-    """Return what to say of a name while nobody who knows can be asked."""
+    """Return the error for an unknown name while `__meta` cannot be read."""
     return ProtocolError(
         pb.EPOCH_CHANGING,
-        f"the owner of __meta cannot be asked at the moment whether there is a topic {name!r}; send again",
+        f"cannot reach the owner of __meta to check whether topic {name!r} exists; retry",
     )

@@ -1,6 +1,6 @@
-"""PEER_HELLO and PEER_PROOF: another node proves that it belongs to this one's cluster (see `core/peer_auth.py`).
+"""PEER_HELLO and PEER_PROOF: authentication of another node of the cluster (see `core/peer_auth.py`).
 
-LIVES: what nodes know of each other's lives (see `core/lives.py`).
+LIVES: exchange of the known lives of nodes (see `core/lives.py`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tidelog_proto.limits import FRAME_BYTES_MAX, PEER_NONCE_BYTES, PROTOCOL_VER
 log = logging.getLogger(__name__)
 
 IN_USE_TIMEOUT_S: Final = 1.0
-"""How long an earlier life of a node that starts has to prove that it still runs."""
+"""How long an earlier life of a starting node has to prove that it is still running."""
 
 
 def hello(broker: Broker, request: Request) -> None:
-    """Handle PEER_HELLO. Without any names in it, it asks whom it has reached: a node that has yet to join.
+    """Handle PEER_HELLO. Without names it is a question for this node's id, from a node that has yet to join.
 
     Raises:
-        ProtocolError: FORBIDDEN or UNSUPPORTED_VERSION with the cause, INVALID_REQUEST for one out of turn.
+        ProtocolError: FORBIDDEN or UNSUPPORTED_VERSION with the cause, INVALID_REQUEST if it is repeated.
     """
     asked, connection = request.envelope.peer_hello, request.connection
     if not asked.node_id and not asked.cluster_id:
@@ -40,7 +40,7 @@ def hello(broker: Broker, request: Request) -> None:
     peers = _peers(broker)
     if connection.greeted or connection.challenge is not None:
         raise ProtocolError(
-            pb.INVALID_REQUEST, "this connection has been greeted; a peer handshake needs a new connection"
+            pb.INVALID_REQUEST, "this connection has completed a handshake; a peer handshake needs a new connection"
         )
     reply, challenge = answer_hello(peers.identity, asked, os.urandom(PEER_NONCE_BYTES))
     try:
@@ -53,19 +53,19 @@ def hello(broker: Broker, request: Request) -> None:
 
 
 async def proof(broker: Broker, request: Request) -> None:
-    """Handle PEER_PROOF. A wrong one ends the connection: there is one try for each challenge.
+    """Handle PEER_PROOF. A wrong proof ends the connection: a challenge allows one attempt.
 
-    A node that was removed, that withdraws its life, or whose directory is an older copy, is answered by a PEER_WELCOME
-    that says so, not by an error: no error makes a node end. Otherwise its life is noted durably before the answer.
+    A node that was removed, that withdraws its life, or whose directory is an older copy, gets a PEER_WELCOME that says
+    so; an error would not make it stop. Otherwise its life is stored durably before the answer.
 
     Raises:
-        ProtocolError: INVALID_REQUEST without a PEER_HELLO before.
+        ProtocolError: INVALID_REQUEST without a preceding PEER_HELLO.
     """
     peers = _peers(broker)
     connection = request.connection
     challenge, connection.challenge = connection.challenge, None
     if challenge is None:
-        raise ProtocolError(pb.INVALID_REQUEST, "PEER_HELLO comes first")
+        raise ProtocolError(pb.INVALID_REQUEST, "PEER_PROOF needs a PEER_HELLO first")
     try:
         secret = challenge.check(request.envelope.peer_proof.proof)
         record = broker.nodes.get(challenge.node_id)
@@ -81,12 +81,12 @@ async def proof(broker: Broker, request: Request) -> None:
             return
         refusal = await _old_life(broker, challenge, said)
         if refusal is not None:
-            log.warning("the node %r is refused: its data directory is an older copy", challenge.node_id)
+            log.warning("refusing node %r: its data directory is an older copy", challenge.node_id)
             request.reply(pb.Envelope(peer_welcome=refusal))
             connection.close()
             return
         await broker.lives.meet(challenge.node_id, challenge.incarnation, said)
-        if not connection.is_open:  # its end was noticed already: nothing would ever remove it from the peers
+        if not connection.is_open:  # its loss was already handled: nothing would remove it from the peers
             request.drop()
             return
         peers.welcome(connection, challenge, secret)
@@ -98,13 +98,13 @@ async def proof(broker: Broker, request: Request) -> None:
 
 
 async def _old_life(broker: Broker, challenge: Challenge, said: pb.PeerLife) -> pb.PeerWelcome | None:
-    """Return the refusal for a node whose directory is an older copy, or the copy of a running node's; else None.
+    """Return the refusal of a node whose directory is an older copy, or a copy of a running node's; else None.
 
-    The start of a copy compares as the next start of the original. So where an earlier life is known, that node's
-    address is called: if the earlier life answers, it runs, and the life that was noted first goes on.
+    The start of a copy looks like the next start of the original. So if an earlier life is known, this node calls that
+    node's address: if the earlier life answers, it is running, and the new one is refused.
 
     Raises:
-        ProtocolError: EPOCH_CHANGING, it is in doubt whether the earlier life runs; the node may try again.
+        ProtocolError: EPOCH_CHANGING: it is unknown whether the earlier life is running; the node may retry.
     """
     node_id, incarnation = challenge.node_id, challenge.incarnation
     refutation = broker.lives.refutation(node_id, incarnation, said)
@@ -117,8 +117,8 @@ async def _old_life(broker: Broker, challenge: Challenge, said: pb.PeerLife) -> 
     if is_running is None:
         raise ProtocolError(
             pb.EPOCH_CHANGING,
-            f"start {boot_counter(earlier)} of the node {node_id!r} is alive by gossip, and does not answer at its "
-            "address: stop that process if it still runs",
+            f"start {boot_counter(earlier)} of node {node_id!r} is alive according to gossip but does not answer at "
+            "its address; stop that process if it is still running",
         )
     if is_running:
         running = known_life((node_id, said.directory_id), NodeLife(earlier, 0))
@@ -127,9 +127,9 @@ async def _old_life(broker: Broker, challenge: Challenge, said: pb.PeerLife) -> 
 
 
 async def lives(broker: Broker, request: Request) -> None:
-    """Handle LIVES: learn the lives of nodes that another node knows, and answer with later ones.
+    """Handle LIVES: record the lives of nodes that another node knows, and answer with later ones.
 
-    Withdrawals are durable before the answer, since the process that withdraws its life ends then.
+    Withdrawals are durable before the answer, since the process that withdraws its life ends after it.
 
     Raises:
         ProtocolError: FORBIDDEN to a caller that is not a node, INVALID_REQUEST for too many entries.
@@ -147,12 +147,12 @@ async def lives(broker: Broker, request: Request) -> None:
 
 
 def _refuse(request: Request, node_id: str, error: ProtocolError) -> None:
-    log.warning("a caller that says it is node %r is refused: %s", node_id, error)
+    log.warning("refusing a connection that claims to be node %r: %s", node_id, error)
     request.fail(error)
     request.connection.close()
 
 
 def _peers(broker: Broker) -> Peers:
     if broker.peers is None:
-        raise ProtocolError(pb.FORBIDDEN, f"the node {broker.node_id!r} stands alone: it belongs to no cluster")
+        raise ProtocolError(pb.FORBIDDEN, f"node {broker.node_id!r} does not belong to a cluster")
     return broker.peers

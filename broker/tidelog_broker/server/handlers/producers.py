@@ -1,12 +1,12 @@
-"""PRODUCER_BEGIN: an instance of a named producer begins at the owner of each partition, and older ones are fenced.
+"""PRODUCER_BEGIN: start of a named producer's instance at each partition's owner, which fences older instances.
 
-The owner appends a control batch with the producer's id and the instance's epoch, as its number 0. Once that is
-committed the producer table of every copy, and of every later owner, knows the epoch, and batches of an older one are
-refused wherever they still come from. So nobody but the log keeps who is the newest.
+The owner appends a control batch with the producer's id, the instance's epoch and sequence 0. Once it is committed, the
+producer table of every copy, and of every later owner, contains the epoch, and batches of older epochs are refused. So
+the log is the only place that stores the newest instance.
 
-A request with an idempotency key of which partition 0 gets no record begins there in the same way: the control batch
-has the id, the epoch and the digest of the request (`core/replication/keyed_requests.py`). One that has begun is
-answered with its epoch, which says for how many partitions its first try was split.
+A request with an idempotency key that writes no record to partition 0 is registered there in the same way: the control
+batch has the id, the epoch and the digest of the request (`core/replication/keyed_requests.py`). A repeated request is
+answered with its first epoch, which encodes the number of partitions that the first attempt was split over.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.core.replication.producers import StoredBatch
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pipeline import PendingPublish
-from tidelog_broker.server.each_owner import answer_each, check_users_partition
 from tidelog_broker.server.forwarding import ask_owner
-from tidelog_broker.wire.callers import hand_on
+from tidelog_broker.server.per_owner_requests import answer_each, check_users_partition
+from tidelog_broker.wire.caller_forwarding import with_caller
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.columns import columns_of
@@ -32,7 +32,7 @@ from tidelog_proto.limits import EPOCHS_PER_INSTANCE, KEYED_ID_MIN
 
 
 async def begin(broker: Broker, request: Request) -> None:
-    """Handle PRODUCER_BEGIN. Another node names one partition.
+    """Handle PRODUCER_BEGIN. A request from another node has one entry.
 
     Raises:
         ProtocolError: INVALID_REQUEST for a request that is malformed as a whole.
@@ -51,28 +51,29 @@ async def begin(broker: Broker, request: Request) -> None:
 async def _at_owner(broker: Broker, request: Request, entry: pb.ProducerBeginEntry) -> pb.ProducerBeginResult:
     check_users_partition(broker, entry)
     if entry.producer_id == 0:
-        raise ProtocolError(pb.INVALID_REQUEST, "a producer without an id has no instances")
+        raise ProtocolError(pb.INVALID_REQUEST, "PRODUCER_BEGIN needs a producer id, got 0")
     if entry.producer_id >= KEYED_ID_MIN:
         if entry.producer_epoch % 2 == 0:
             raise ProtocolError(
-                pb.INVALID_REQUEST, f"the epoch of a request with a key is odd, not {entry.producer_epoch}"
+                pb.INVALID_REQUEST, f"the epoch of a request with a key must be odd, got {entry.producer_epoch}"
             )
     elif entry.base_sequence:
-        raise ProtocolError(pb.INVALID_REQUEST, f"an instance begins at sequence 0, not at {entry.base_sequence}")
+        raise ProtocolError(pb.INVALID_REQUEST, f"an instance must begin at sequence 0, got {entry.base_sequence}")
     elif not entry.producer_epoch or entry.producer_epoch % EPOCHS_PER_INSTANCE:
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"an instance's epoch is a multiple of {EPOCHS_PER_INSTANCE}, and not 0"
+            pb.INVALID_REQUEST,
+            f"an instance's epoch must be a positive multiple of {EPOCHS_PER_INSTANCE}, got {entry.producer_epoch}",
         )
-    asked = hand_on(request, pb.Envelope(producer_begin=pb.ProducerBegin(entries=[entry])))
+    asked = with_caller(request, pb.Envelope(producer_begin=pb.ProducerBegin(entries=[entry])))
     reply = await ask_owner(broker, (entry.topic_id, entry.partition), asked, lambda envelope: _local(broker, envelope))
     return reply.producer_begin_reply.results[0]
 
 
 async def _local(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
-    """Begin an instance as the owner.
+    """Begin an instance as the partition's owner.
 
     Raises:
-        ProtocolError: this node cannot append, or the instance is an old one.
+        ProtocolError: this node cannot append, or the instance is fenced.
     """
     (entry,) = envelope.producer_begin.entries
     await broker.partitions.awake([(entry.topic_id, entry.partition)])
@@ -89,7 +90,7 @@ async def _local(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
             raise outcome
     elif not repeated:
         return _result(pb.ProducerBeginResult(producer_epoch=epoch))
-    # That it had begun is known here, which a later owner may know better.
+    # A later owner may know a newer instance, so confirm that this node is still the owner.
     await partition.access.confirm_owner()
     return _result(pb.ProducerBeginResult(producer_epoch=epoch, repeated=True))
 
@@ -101,12 +102,12 @@ def _result(result: pb.ProducerBeginResult) -> pb.Envelope:
 def _known_epoch(partition: Partition, producer_id: int) -> int:
     owner = partition.state.writer
     if owner is None:
-        raise ProtocolError(pb.EPOCH_CHANGING, f"{partition.name}: the epoch has just ended; send again")
+        raise ProtocolError(pb.EPOCH_CHANGING, f"the epoch of {partition.name} has just ended; retry")
     return owner.producers.epoch_of(producer_id) or 0
 
 
 async def _append(partition: Partition, entry: pb.ProducerBeginEntry) -> tuple[StoredBatch | ProtocolError, bool]:
-    """Append the control batch with which it begins; return what became of it once that is certain."""
+    """Append the control batch of an instance; return its outcome once it is certain."""
     encoded = encode_batch(
         columns_of([None]),
         now_us=time.time_ns() // 1000,

@@ -1,9 +1,9 @@
-"""PUBLISH: batches in, offsets out; what another node owns is handed on to it.
+"""PUBLISH: storage of record batches; batches that another node owns are forwarded to it.
 
-Nothing here looks at a record. Each batch is verified as it arrives (on the event loop when that is cheaper
-than a thread switch, on a worker when it is large once decompressed), queued on its partition's pipeline,
-and the reply leaves when the last batch of the request is settled or the request's time is over. Results
-that come after that go nowhere: the client has been told that the outcome is unknown, and retries.
+Records are not examined here. Each batch is verified on arrival (on the event loop if that costs less than a thread
+switch, on a worker if it is large once decompressed) and queued in its partition's pipeline. The reply is sent when the
+last batch is settled or the request's time is over. Later results are discarded: the client has been answered that the
+outcome is unknown, and retries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_broker.server.access import check_topic_id, count_refusal
 from tidelog_broker.server.forwarding import Forwarded
 from tidelog_broker.wire.connection import Request
-from tidelog_broker.wire.rounds import WORK_BYTES_PER_US
+from tidelog_broker.wire.read_turns import WORK_BYTES_PER_US
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import BatchHeader, Flags, claims_plain
 from tidelog_proto.batch.record_batch import RecordBatch
@@ -33,15 +33,15 @@ from tidelog_proto.names import AUDIT_TOPIC, INTERNAL_PREFIX
 from tidelog_proto.wire.frames import split_attachment
 
 VERIFY_INLINE_BYTES: Final = 4 * 1024 * 1024
-"""Up to this size a batch that claims to be uncompressed is verified on the loop: about 60 µs and 50 µs a MB."""
+"""Uncompressed batches up to this size are verified on the event loop, which takes about 60 µs plus 50 µs per MB."""
 
 
 DROPPED_BYTES_MAX: Final = 256 * KIB
-"""So much of an answer says which records were dropped: an envelope is bounded. A batch takes 8 KiB at most."""
+"""Bytes of an answer that list dropped records, since an envelope is bounded. A batch needs 8 KiB at most."""
 
 
 class PublishInProgress:
-    """A PUBLISH whose batches are on their way."""
+    """A PUBLISH with unsettled batches."""
 
     __slots__ = ("_answer_envelope", "_dropped_bytes", "_left", "_metrics", "_request", "_results", "_timer")
 
@@ -58,16 +58,16 @@ class PublishInProgress:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the client has its answer."""
+        """Whether the request has been answered."""
         return self._request is None
 
     def start_clock(self, loop: asyncio.AbstractEventLoop, timeout_ms: int) -> None:
-        """Answer in `timeout_ms` at the latest. Called when some are queued: most small ones are settled by then."""
+        """Limit the time until the answer. Called after batches were queued; most small ones are settled by then."""
         if self._request is not None:
             self._timer = loop.call_later(timeout_ms / 1000, self._time_out)
 
     def settle(self, index: int, outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
-        """Note what became of one batch; answer after the last."""
+        """Record the outcome of one batch; answer after the last."""
         if self._request is None:
             return
         result = self._results[index]
@@ -82,18 +82,18 @@ class PublishInProgress:
                 self._metrics.duplicates.inc()
                 result.duplicate = True
             if outcome.duplicates:
-                self._tell_dropped(result, outcome)
+                self._add_dropped(result, outcome)
         self._settled()
 
-    def _tell_dropped(self, result: pb.PublishResult, outcome: StoredBatch) -> None:
-        """Tell how many records were dropped, and which while there is room for that."""
+    def _add_dropped(self, result: pb.PublishResult, outcome: StoredBatch) -> None:
+        """Add the number of dropped records, and their list while there is room."""
         result.duplicates = outcome.duplicates
         self._dropped_bytes += len(outcome.dropped)
         if self._dropped_bytes <= DROPPED_BYTES_MAX:
             result.dropped = outcome.dropped
 
     def settle_forwarded(self, index: int, told: pb.PublishResult) -> None:
-        """Note what the owner of one batch has made of it."""
+        """Record the result of a batch from its owner."""
         if self._request is not None:
             self._results[index].CopyFrom(told)
             self._settled()
@@ -112,7 +112,7 @@ class PublishInProgress:
 
     def _time_out(self) -> None:
         error = ProtocolError(
-            pb.TIMED_OUT, "not settled in the request's time; the batch may be stored: retry it unchanged"
+            pb.TIMED_OUT, "the batch was not settled in the request's time and may be stored; retry it unchanged"
         )
         for result in self._results:
             if not result.epoch and not result.append_timestamp_us and not result.HasField("error"):
@@ -124,13 +124,13 @@ def publish(broker: Broker, request: Request) -> None:
     """Handle PUBLISH.
 
     Raises:
-        ProtocolError: the request as a whole is malformed; nothing of it was queued.
+        ProtocolError: the request is malformed as a whole; nothing was queued.
     """
     asked = request.envelope.publish
     entries = asked.entries
     if not 1 <= len(entries) <= BATCHES_PER_PUBLISH_MAX:
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"{len(entries)} batches; a PUBLISH carries 1 to {BATCHES_PER_PUBLISH_MAX}"
+            pb.INVALID_REQUEST, f"PUBLISH must have 1 to {BATCHES_PER_PUBLISH_MAX} batches, got {len(entries)}"
         )
     batches = split_attachment(request.attachment, [entry.length for entry in entries])
     submission = Submission(broker, request, batches)
@@ -139,10 +139,10 @@ def publish(broker: Broker, request: Request) -> None:
 
 
 class Submission:
-    """The batches of a PUBLISH that are still to be verified and queued, in order.
+    """The batches of a PUBLISH that are not yet verified and queued, in order.
 
-    A publish of few batches is one piece. The rest of a larger one is worked on in its caller's turns, before any later
-    request is taken from its connection, so that the batches of a producer keep their order.
+    A request with few batches is one piece. A larger one is processed in its caller's read turns, before any later
+    request of its connection, so that a producer's batches keep their order.
     """
 
     __slots__ = ("_acks", "_batches", "_broker", "_done", "_progress", "_request", "_timeout_ms")
@@ -159,11 +159,11 @@ class Submission:
     def piece(self) -> bool:
         """Verify and queue some batches; return whether they were the last."""
         first, stop = self._done, min(self._done + BATCHES_PER_PIECE, len(self._batches))
-        if first:  # the first piece was counted before it began
+        if first:  # the first piece was charged before it began
             if self._broker.life.stopping:
-                self._refuse(ProtocolError(pb.SHUTTING_DOWN, "the node stops; send to another or again later"))
+                self._refuse(ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; retry at another node"))
                 return True
-            if self._progress.is_answered:  # its time was over
+            if self._progress.is_answered:  # timed out
                 return True
             self._request.connection.took(WORK_BYTES_PER_US * BATCH_US * (stop - first))
         self._queue(range(first, stop))
@@ -173,7 +173,7 @@ class Submission:
         return stop == len(self._batches)
 
     def drop(self) -> None:
-        """Queue nothing more: the connection is closed."""
+        """Discard the remaining batches: the connection is closed."""
         self._refuse(ProtocolError(pb.SHUTTING_DOWN, "the connection was closed before this was done"))
 
     def _refuse(self, error: ProtocolError) -> None:
@@ -207,14 +207,14 @@ class Submission:
                 if is_forbidden:
                     count_refusal(broker, "publish", request, error)
                 if is_forbidden or asked.forwarded or not broker.topics.may_exist(*key):
-                    # The forwarding node knows the partition; this node has not learned of it yet.
+                    # The forwarding node knows the partition, but this node does not know it yet.
                     settle(denial(error, current=not asked.forwarded), False)
                 else:
                     unknown.append(_Unknown(key, settle))
         if forwarded is not None:
             forwarded.send()
         if unknown:
-            broker.tasks.spawn(_refuse_unknown(broker, unknown), "asking about topics of a publish")
+            broker.tasks.spawn(_refuse_unknown(broker, unknown), "checking unknown topics of a publish")
 
 
 class _Unknown(NamedTuple):
@@ -223,14 +223,14 @@ class _Unknown(NamedTuple):
 
 
 async def _refuse_unknown(broker: Broker, unknown: list[_Unknown]) -> None:
-    """Refuse batches for what this node did not know: for good, or until the client sends them again.
+    """Refuse batches for unknown partitions, permanently or with a retry, depending on the current `__meta`.
 
-    They are not queued once it does: batches that came later may have been queued already.
+    They are not queued once the partition is known, because later batches may have been queued already.
     """
     current = False
     try:
         current = await broker.meta_freshness.refresh_for(each.key for each in unknown)
-    finally:  # also when the node stops
+    finally:  # also when the node is stopping
         for key, settle in unknown:
             settle(_found(broker, key, current=current), False)
 
@@ -240,24 +240,24 @@ def _found(broker: Broker, key: PartitionKey, *, current: bool) -> ProtocolError
         broker.partitions.get(*key)
     except ProtocolError as error:
         return denial(error, current=current)
-    return ProtocolError(pb.EPOCH_CHANGING, "this node did not know the partition until now; send again")
+    return ProtocolError(pb.EPOCH_CHANGING, "the partition has just become known at this node; retry")
 
 
 def _other_owner(broker: Broker, entry: pb.PublishEntry) -> str:
-    """Return the other node that owns a partition; "" for one of this node's, and where nobody can be asked."""
+    """Return the other node that owns a partition; "" if this node owns it or no owner is reachable."""
     owner = broker.routes.owner((entry.topic_id, entry.partition))
     if owner == broker.node_id or owner not in broker.cluster.linked:
         return ""
     record = broker.topics.with_id(entry.topic_id)
     if record.name.startswith(INTERNAL_PREFIX) or entry.partition >= record.config.partitions:
-        return ""  # refused here, and rightly
+        return ""  # refused by this node with the correct error
     return owner
 
 
 def _submit_when_open(
     broker: Broker, key: PartitionKey, data: memoryview, settle: partial[None], acks: pb.Acks, *, of_node: bool
 ) -> None:
-    """Queue a batch as soon as its partition is open: in front of all that comes once others find it."""
+    """Queue a batch as soon as its partition is open, before batches that arrive after that."""
 
     def opened(partition: Partition | None, error: ProtocolError | None) -> None:
         try:
@@ -280,14 +280,14 @@ def _submit(
     *,
     of_node: bool,
 ) -> None:
-    """Verify a batch here or on a worker, and queue it in its place either way.
+    """Verify a batch here or on a worker, and queue it in order in either case.
 
     Raises:
-        ProtocolError: producers may not write to this partition, or the batch was looked at here and is wrong.
+        ProtocolError: producers may not write to this partition, or the batch was verified here and is invalid.
     """
-    # Clients' batches for the broker's own topics are refused where they come first, and not handed on.
+    # Clients' batches for internal topics are refused by the first node, so forwarded ones come from a node itself.
     if partition.state.is_internal and not (of_node and partition.state.topic.name == AUDIT_TOPIC):
-        raise ProtocolError(pb.FORBIDDEN, f"{partition.state.topic.name} is written by the broker alone")
+        raise ProtocolError(pb.FORBIDDEN, f"{partition.state.topic.name} is an internal topic, written only by nodes")
     keyed = partition.compaction.is_configured
     if claims_plain(data) and len(data) <= VERIFY_INLINE_BYTES:
         partition.pipeline.submit(PendingPublish(data, _verified(data, keyed=keyed), settle, acks=acks))
@@ -305,22 +305,20 @@ def _submit(
 
 
 def _verified(data: memoryview, *, keyed: bool) -> BatchHeader:
-    """Check a foreign batch, that it claims nothing that only the broker may, and that every record has a key."""
+    """Verify a producer's batch: its checksums, no reserved flags and, for a compacted topic, a key in every record."""
     header = verify_batch(data)
     if header.flags & (Flags.CONTROL | Flags.DERIVED | Flags.TRANSACTIONAL):
-        raise ProtocolError(pb.UNSUPPORTED_BATCH, "control, derived and transactional batches are not for producers")
+        raise ProtocolError(pb.UNSUPPORTED_BATCH, "producers may not send control, derived or transactional batches")
     if header.sequence_span:
-        raise ProtocolError(
-            pb.UNSUPPORTED_BATCH, "a sequence span is set by the node that drops records, and by no producer"
-        )
+        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"producers may not set a sequence span, got {header.sequence_span}")
     if keyed and (not header.flags & Flags.KEY or RecordBatch.parse(data).columns().column("key").null_count):
         raise ProtocolError(
-            pb.UNSUPPORTED_BATCH, "the topic keeps the latest record of each key: give every record a key"
+            pb.UNSUPPORTED_BATCH, "the topic is compacted by key, and the batch has records without a key; set all keys"
         )
     return header
 
 
 def _unexpected(error: BaseException) -> ProtocolError:
     if isinstance(error, asyncio.CancelledError):
-        return ProtocolError(pb.SHUTTING_DOWN, "the node stops")
+        return ProtocolError(pb.SHUTTING_DOWN, "the node is stopping")
     return ProtocolError(pb.INTERNAL, f"verification failed: {error!r}")

@@ -1,4 +1,4 @@
-"""What callers with quotas use: told by each node of itself, and put together by whoever is asked."""
+"""Quota usage of callers: each node's report, merged by the node that is asked."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import asyncio
 from typing import Final
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.wire.callers import hand_on
+from tidelog_broker.wire.caller_forwarding import with_caller
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 USAGES_MAX: Final = 1_000
-"""Of one node: those that were held back the longest. Of all nodes together twice as many: an answer has its bound."""
+"""Callers reported per node, those throttled the longest first. All nodes together report at most twice as many."""
 _TIMEOUT_S: Final = 1.5
-"""For the answers of all other nodes together; what has not come by then is left out."""
+"""Limit of waiting for the answers of all other nodes; later answers are omitted."""
 
 
 async def usage(broker: Broker, request: Request) -> pb.SecurityListReply:
-    """Return what is used here and, for a client, at the other nodes that answer."""
+    """Return the usage at this node and, for a client, at the other nodes that answer."""
     reply = pb.SecurityListReply(usages=_own(broker))
     if request.connection.peer_id is None:
         for found in await asyncio.gather(*(_at(broker, request, peer) for peer in sorted(broker.cluster.linked))):
@@ -45,9 +45,9 @@ def _own(broker: Broker) -> list[pb.QuotaUsage]:
 
 
 async def _at(broker: Broker, request: Request, peer: str) -> list[pb.QuotaUsage]:
-    asked = hand_on(request, pb.Envelope(security_list=request.envelope.security_list))
+    asked = with_caller(request, pb.Envelope(security_list=request.envelope.security_list))
     try:
         frame = await broker.cluster.request(peer, asked, timeout_s=_TIMEOUT_S)
-    except ProtocolError:  # it is gone, slow, or of before there were quotas
+    except ProtocolError:  # the node is unreachable, slow, or of a release without quotas
         return []
     return list(frame.envelope.security_list_reply.usages)

@@ -1,4 +1,4 @@
-"""SECURITY_CHANGE, SECURITY_LIST and ACCESS_TEST: identities, rules, quotas, and what they add up to."""
+"""SECURITY_CHANGE, SECURITY_LIST and ACCESS_TEST: identities, rules, quotas, and the permissions that result."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tidelog_broker.core.security.registry import KEY, QUOTA, RULE, USER, Securi
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.metadata.security_changes import without_secrets
 from tidelog_broker.metadata.user_changes import without_verifier
-from tidelog_broker.server.access import count_refusal, judged
+from tidelog_broker.server.access import count_refusal, evaluate_access
 from tidelog_broker.server.feature_check import check_features, new_security_record
 from tidelog_broker.server.forwarding import at_owner
 from tidelog_broker.server.handlers.quota_usage import usage
-from tidelog_broker.server.hearing import heard
+from tidelog_broker.server.propagation import wait_until_applied
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -31,7 +31,7 @@ async def change(broker: Broker, request: Request) -> None:
     """Handle SECURITY_CHANGE.
 
     Raises:
-        ProtocolError: INVALID_REQUEST, or what stopped the write.
+        ProtocolError: INVALID_REQUEST, or the error of the write.
     """
     await check_features(broker, new_security_record(request.envelope.security_change))
 
@@ -44,7 +44,7 @@ async def change(broker: Broker, request: Request) -> None:
     standing += [USER + made.user.user_id] * made.HasField("user")
     ended = [prefix + name for prefix, name in ((KEY, asked.revoke_key), (RULE, asked.revoke_rule)) if name]
     registry = broker.security.registry
-    await heard(
+    await wait_until_applied(
         lambda: (
             all(registry.exists(one) for one in standing)
             and not any(registry.exists(one) for one in ended)
@@ -56,14 +56,14 @@ async def change(broker: Broker, request: Request) -> None:
 
 
 def _has_quotas_of(registry: SecurityRegistry, asked: pb.SecurityChange, made: pb.SecurityChangeReply) -> bool:
-    """Whether it is known here what a change has made of a quota."""
+    """Return whether this node has applied a change of a quota."""
     if asked.WhichOneof("change") == "remove_quota":
         return registry.quotas.of_subject(canonical(asked.remove_quota, is_new=False)) is None
     return not made.HasField("quota") or registry.quotas.of_subject(made.quota.subject) == made.quota
 
 
 async def list_some(broker: Broker, request: Request) -> None:
-    """Handle SECURITY_LIST: a page of what stands, by id, never with a secret.
+    """Handle SECURITY_LIST: a page of the existing records, by id and without secrets.
 
     Raises:
         ProtocolError: INVALID_REQUEST.
@@ -77,7 +77,7 @@ async def list_some(broker: Broker, request: Request) -> None:
         asked = envelope.security_list
         prefix = _PREFIXES.get(asked.what)
         if prefix is None:
-            raise ProtocolError(pb.INVALID_REQUEST, "keys, users, rules or quotas are listed")
+            raise ProtocolError(pb.INVALID_REQUEST, "only keys, users, rules and quotas can be listed")
         async with broker.bounds.turns.turn(request.connection, request.payer):
             records, more = broker.security.registry.page(prefix, asked.after)
             reply = pb.SecurityListReply(
@@ -93,19 +93,20 @@ async def list_some(broker: Broker, request: Request) -> None:
 
 
 def test(broker: Broker, request: Request) -> None:
-    """Handle ACCESS_TEST, by what this node knows.
+    """Handle ACCESS_TEST with the rules that this node knows.
 
     Raises:
-        ProtocolError: FORBIDDEN to ask about others, and with `enforce` what the caller may not do; INVALID_REQUEST.
+        ProtocolError: FORBIDDEN for a question about another principal or, with `enforce`, if the caller lacks the
+            permission; INVALID_REQUEST.
     """
     asked, session = request.envelope.access_test, request.session
     if asked.enforce:
         if asked.principal:
-            raise ProtocolError(pb.INVALID_REQUEST, "enforce is about the caller: leave principal empty")
+            raise ProtocolError(pb.INVALID_REQUEST, "enforce tests the caller itself; leave principal empty")
         if session is not None:
             try:
                 session.check(asked.operation, asked.resource, asked.name)
             except ProtocolError as error:
                 count_refusal(broker, "access_test", request, error)
                 raise
-    request.reply(pb.Envelope(access_test_reply=judged(request.session, request.envelope.access_test, broker)))
+    request.reply(pb.Envelope(access_test_reply=evaluate_access(request.session, request.envelope.access_test, broker)))

@@ -1,10 +1,9 @@
-"""SUBSCRIBE, CREDIT, UNSUBSCRIBE: pushing batches to whoever has credit.
+"""SUBSCRIBE, CREDIT, UNSUBSCRIBE: batches pushed to clients within their credit.
 
-Every append wakes the pumps of the subscriptions that follow the partition. A pump sends what the credit
-and the client's reading allow: out of the ring when the position is in it, otherwise one read of the log at
-a time per connection, until the position has caught up with the ring. Both are addressed by offset and both end at the
-high watermark, so the seam between them can neither skip nor repeat a batch. What a filter leaves of batches is made on
-a reader thread, whether they come out of the ring or the log.
+Every append wakes the pumps of the subscriptions that follow the partition. A pump sends as much as the credit and the
+client's reading allow: from the ring if it contains the position, otherwise by one log read at a time per connection
+until the position has reached the ring. Ring and log are both addressed by offset and end at the high watermark, so the
+transition can neither skip nor repeat a batch. Filtered batches are made on a reader thread, from the ring or the log.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.partition.filtered_reader import parse_record_filter
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.server.access import check_entries, check_entry, check_topic_id, why_over
+from tidelog_broker.server.access import check_entries, check_entry, check_topic_id, end_reason
 from tidelog_broker.server.handlers.fetch import end_of
-from tidelog_broker.server.pieces import in_pieces
+from tidelog_broker.server.request_pieces import in_pieces
 from tidelog_broker.storage.partition.matching import Wanted
 from tidelog_broker.wire.connection import SESSION_S_MAX, Connection, Request
 from tidelog_proto import broker_pb2 as pb
@@ -34,29 +33,29 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import MIB
 
 EVENT_BYTES: Final = 1 * MIB
-"""About how much one MESSAGE_EVENT carries; a larger batch goes alone."""
+"""Approximate size of a MESSAGE_EVENT; a larger batch is sent alone."""
 
 
-TELL_S: Final = 1.0
-"""How often at most a client hears how far its subscription is while nothing matches its filter."""
+PROGRESS_S: Final = 1.0
+"""Minimum interval of progress reports for a filter without matches."""
 
 
 @dataclass(slots=True)
 class _Filter:
-    """What is wanted of a partition, when the client was told how far it is, and what will tell it again."""
+    """A partition's filter, the time of the last progress report, and the timer of the next one."""
 
     wanted: Wanted
-    told_at_s: float = -math.inf
+    reported_at_s: float = -math.inf
     timer: asyncio.TimerHandle | None = None
 
     def end(self) -> None:
-        """Tell nobody any more."""
+        """Cancel the progress report."""
         if self.timer is not None:
             self.timer.cancel()
 
 
 class Pump:
-    """One subscription of one connection. Pumping is plain calls on the event loop; only log reads are tasks."""
+    """One subscription of one connection. Only log reads are tasks; all other work is plain calls on the event loop."""
 
     def __init__(
         self, broker: Broker, connection: Connection, subscription: Subscription, caller: Session | None
@@ -67,26 +66,26 @@ class Pump:
         if self._account is not None:
             self._account.users += 1
         self._caller = caller
-        """For whom a gateway reads it; None: its connection ends with its identity."""
+        """The gateway's caller; None if it is the connection's, which ends with its identity."""
         self._refusal: ProtocolError | None = None
         self._expiry = None if caller is None else self._timer(caller)
         self.subscription = subscription
         self._partitions: dict[PartitionKey, Partition] = {}
         self._filters: dict[PartitionKey, _Filter] = {}
-        """Of the partitions of which not everything is wanted."""
+        """Filters of the partitions that have one."""
         self._reading = False
         self._record_epochs: dict[PartitionKey, int] = {}
-        """Of the records in front of the positions, until something is sent: then this node has what is in front."""
-        self._doubted: set[PartitionKey] = set()
-        """Partitions that are followed from behind their end, as it seems: a quorum is being asked."""
+        """Epochs of the records before the positions, until something is sent: then this node has those records."""
+        self._unconfirmed: set[PartitionKey] = set()
+        """Partitions with a position that seems to be past the end, while a quorum is being asked."""
         self._started = False
         self.stopped = False
 
     def check(self, session: Session) -> None:
-        """Look whether the subscription may go on, by its caller, or by `session`, that of its connection.
+        """Check that the subscription is still allowed for its caller, or for `session`, its connection's.
 
         Raises:
-            ProtocolError: the connection's own may not.
+            ProtocolError: it is the connection's own and no longer allowed.
         """
         topic_ids = {topic_id for topic_id, _ in self._partitions}
         if self._caller is None:
@@ -94,8 +93,8 @@ class Pump:
                 check_topic_id(self._broker, session, pb.OP_CONSUME, topic_id)
             return
         if not session.may(pb.OP_IMPERSONATE, pb.RES_CLUSTER, ""):
-            self._refuse(ticket_refused("the gateway may not show tickets any more"))
-        elif over := why_over(self._broker, self._caller):
+            self._refuse(ticket_refused("the gateway may no longer present tickets"))
+        elif over := end_reason(self._broker, self._caller):
             self._refuse(ticket_refused(over))
         for topic_id in topic_ids:
             try:
@@ -110,7 +109,7 @@ class Pump:
         return self._broker.loop.call_later(left_s, self._refuse, ticket_refused("the credentials have expired"))
 
     def _refuse(self, error: ProtocolError) -> None:
-        """End all of it, also what is about to be followed."""
+        """End all partitions, including those that are about to be followed."""
         self._refusal = error
         for topic_id in {topic_id for topic_id, _ in self._partitions}:
             self._end_topic(topic_id, error)
@@ -127,12 +126,12 @@ class Pump:
         wanted: Wanted | None,
         record_epoch: int | None = None,
     ) -> None:
-        """Add a partition, or what is wanted of it, and listen to its appends.
+        """Add a partition with its filter and listen to its appends.
 
-        `record_epoch`: of the record in front of `offset`, where the client knows it.
+        `record_epoch` is the epoch of the record before `offset`, if the client knows it.
 
         Raises:
-            ProtocolError: INVALID_REQUEST for one that is followed already, OVERLOADED when too many are.
+            ProtocolError: INVALID_REQUEST if it is followed already, OVERLOADED if the limit is reached.
         """
         if self._refusal is not None:
             raise self._refusal
@@ -141,7 +140,8 @@ class Pump:
             raise ProtocolError(
                 pb.OVERLOADED,
                 f"subscriptions follow {followed} partitions, {self._connection.followed} of them on this "
-                f"connection; followed_max is {followed_max} for all and a quarter of that for one: end some first",
+                f"connection; the limit is {followed_max} (followed_max), a quarter of it per connection; end some "
+                "first",
                 retry_after_ms=1000,
             )
         self.subscription.add(key, offset)
@@ -154,12 +154,12 @@ class Pump:
         partition.changes.listeners.add(self.pump)
 
     def start(self) -> None:
-        """Begin to send: the client has been told what it subscribed to."""
+        """Begin to send: the client has the reply of SUBSCRIBE."""
         self._started = True
         self.pump()
 
     def grant(self, *, records: int, size_bytes: int) -> None:
-        """Take credit from the client and send what may be sent with it."""
+        """Add credit from the client and send what it allows."""
         self.subscription.grant(records=records, size_bytes=size_bytes)
         self.pump()
 
@@ -185,7 +185,7 @@ class Pump:
         self._connection.followed += more
 
     def pump(self) -> None:
-        """Send all that may be sent now, the partitions taking turns."""
+        """Send as much as possible, with the partitions taking turns."""
         progress = True
         while progress and self._may_send:
             progress = False
@@ -202,7 +202,7 @@ class Pump:
         return meter is None or meter.may_send(self._connection)
 
     def _send_next(self, key: PartitionKey) -> bool:
-        """Send one event of a partition; False when there is nothing or it has to be read first."""
+        """Send one event of a partition; return False if there is nothing to send or it has to be read first."""
         partition = self._partitions.get(key)
         if partition is None or not self._may_send:
             return False
@@ -217,7 +217,7 @@ class Pump:
             self._end(key, partition.state.out_of_range(offset))
             return False
         if partition.state.lies_beyond(offset, self._record_epochs.get(key)):
-            self._look_whether_given_out(key, partition, offset)
+            self._confirm_end(key, partition, offset)
             return False
         bytes_max = self._bytes_max
         if key in self._filters:
@@ -239,10 +239,10 @@ class Pump:
         self._send(key, partition, [entry.data for entry in hot], records, hot[-1].end_offset)
         return True
 
-    def _look_whether_given_out(self, key: PartitionKey, partition: Partition, offset: int) -> None:
-        """End a partition that is followed from behind its end, once that is certain.
+    def _confirm_end(self, key: PartitionKey, partition: Partition, offset: int) -> None:
+        """End the subscription of a partition whose position is past its end, once that is confirmed.
 
-        A node takes whoever asks it while it owns nothing, or knows of no end; then it comes to own the partition.
+        A node accepts any position while it owns no epoch or knows no end, and may later become the owner.
         """
 
         async def look() -> None:
@@ -252,31 +252,31 @@ class Pump:
                 if not self.stopped and self._partitions.get(key) is partition:
                     self._end(key, error)
             finally:
-                self._doubted.discard(key)
+                self._unconfirmed.discard(key)
             self.pump()
 
-        if key not in self._doubted:
-            self._doubted.add(key)
-            self._broker.tasks.spawn(look(), f"look whether {partition.name} has an offset that is waited for")
+        if key not in self._unconfirmed:
+            self._unconfirmed.add(key)
+            self._broker.tasks.spawn(look(), f"confirm the end of {partition.name}")
 
     @property
     def _bytes_max(self) -> int:
-        """How much the next event may carry; where it `may_send` that is above zero."""
+        """Size limit of the next event; positive."""
         room_bytes = EVENT_BYTES if self._connection.backlog.is_node else self._connection.backlog.room_bytes
         return max(1, min(EVENT_BYTES, self.subscription.credit_bytes, room_bytes))
 
     def _fits(self, size_bytes: int) -> bool:
-        """Whether an event of this size has room; a single batch may be larger than was asked for."""
+        """Return whether an event of this size has room; a single batch may exceed the requested size."""
         if self._connection.backlog.fits(size_bytes):
             return True
         self._connection.backlog.want(size_bytes)
         return False
 
     async def _read(self, key: PartitionKey, partition: Partition) -> None:
-        """Read once and send it.
+        """Read once and send the result.
 
-        The connection's lock and the credit are asked first, so that a subscription to many partitions that lie
-        behind holds one read in memory, not one each.
+        The connection's lock and the credit are acquired first, so that a subscription with many lagging partitions
+        holds one read in memory, not one per partition.
         """
         try:
             async with self._connection.reading:
@@ -292,7 +292,7 @@ class Pump:
                         batches, next_offset = await partition.filtered.read(offset, self._bytes_max, filtered.wanted)
                         heads = batches
                         if next_offset == offset:
-                            return  # not readable yet after all: the next wake-up goes on
+                            return  # not readable yet; the next wake-up continues
                     if self.stopped or key not in self._partitions:
                         pass
                     elif batches and self._fits(sum(map(len, batches))):
@@ -300,7 +300,7 @@ class Pump:
                     elif filtered is not None and not batches:
                         self._skip(key, next_offset, filtered)
         except ProtocolError as error:
-            if not self.stopped and key in self._partitions:  # else its end has been told already
+            if not self.stopped and key in self._partitions:  # otherwise its end was reported already
                 self._end(key, error)
         finally:
             self._reading = False
@@ -323,17 +323,19 @@ class Pump:
         self._connection.send(envelope, batches)
 
     def _skip(self, key: PartitionKey, next_offset: int, filtered: _Filter) -> None:
-        """Go on behind what does not match, and tell the client of it, soon: it would be looked through again."""
+        """Advance past records that do not match, and report the new offset to the client soon."""
         self.subscription.spend(key, records=0, size_bytes=0, next_offset=next_offset)
         self._record_epochs.pop(key, None)
         if filtered.timer is None:
             loop = self._broker.loop
-            filtered.timer = loop.call_at(max(loop.time(), filtered.told_at_s + TELL_S), self._tell, key)
+            filtered.timer = loop.call_at(
+                max(loop.time(), filtered.reported_at_s + PROGRESS_S), self._report_progress, key
+            )
 
-    def _tell(self, key: PartitionKey) -> None:
-        """Tell the client how far a filter has come."""
+    def _report_progress(self, key: PartitionKey) -> None:
+        """Send the client the offset that a filter has reached."""
         filtered, partition = self._filters[key], self._partitions[key]
-        filtered.timer, filtered.told_at_s = None, self._broker.loop.time()
+        filtered.timer, filtered.reported_at_s = None, self._broker.loop.time()
         self._connection.send(pb.Envelope(message_event=self._event(key, partition, 0)), [])
 
     def _event(self, key: PartitionKey, partition: Partition, records: int) -> pb.MessageEvent:
@@ -347,7 +349,7 @@ class Pump:
         )
 
     def _end(self, key: PartitionKey, error: ProtocolError) -> None:
-        """Tell the client that a partition has ended, and why."""
+        """End the subscription of a partition and send the reason to the client."""
         partition = self._partitions.pop(key, None)
         self._record_epochs.pop(key, None)
         if partition is not None:
@@ -369,16 +371,21 @@ async def subscribe(broker: Broker, request: Request) -> None:
     """Handle SUBSCRIBE: answer per partition, then push.
 
     Raises:
-        ProtocolError: INVALID_REQUEST for a used id, too many subscriptions or no partition.
+        ProtocolError: INVALID_REQUEST for an id in use, too many subscriptions, or no partition.
     """
     asked = request.envelope.subscribe
     connection = request.connection
     check_entries(len(asked.entries))
     if asked.subscription_id in connection.pumps:
-        raise ProtocolError(pb.INVALID_REQUEST, f"subscription {asked.subscription_id} exists on this connection")
+        raise ProtocolError(
+            pb.INVALID_REQUEST,
+            f"subscription id {asked.subscription_id} is in use on this connection; choose another one",
+        )
     if len(connection.pumps) >= broker.settings.subscriptions_max:
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"a connection has at most {broker.settings.subscriptions_max} subscriptions"
+            pb.INVALID_REQUEST,
+            f"the connection has reached its limit of {broker.settings.subscriptions_max} subscriptions; "
+            "unsubscribe one, or open another connection",
         )
     subscription = Subscription(
         asked.subscription_id, credit_records=asked.credit_records, credit_bytes=asked.credit_bytes
@@ -398,7 +405,7 @@ async def subscribe(broker: Broker, request: Request) -> None:
             record_epoch = entry.record_epoch if entry.HasField("record_epoch") else None
             await partition.access.ensure_given_out(entry.offset, record_epoch)
             wanted = parse_record_filter(entry.filter) if entry.HasField("filter") else None
-            # It may have changed meanwhile; from here on the session's changes find the pump.
+            # Check again, because rules may have changed; from here on changes are applied to the pump.
             check_entry(broker, "subscribe", request, pb.OP_CONSUME, entry.topic_id)
             pump.follow((entry.topic_id, entry.partition), partition, entry.offset, wanted, record_epoch)
             result.log_start_offset = partition.state.log_start
@@ -407,7 +414,7 @@ async def subscribe(broker: Broker, request: Request) -> None:
         except ProtocolError as error:
             result.error.CopyFrom(denial(error, current=current).to_message())
     if pump.stopped or not connection.is_open:
-        pump.stop()  # unsubscribed or gone meanwhile: what was followed since is let go of, too
+        pump.stop()  # unsubscribed or disconnected meanwhile: also stop what was followed since
     elif not subscription.positions:
         pump.stop()
         del connection.pumps[asked.subscription_id]
@@ -416,7 +423,7 @@ async def subscribe(broker: Broker, request: Request) -> None:
 
 
 def credit(_broker: Broker, request: Request) -> None:
-    """Handle CREDIT, which has no reply; credit for a subscription that has ended is no fault."""
+    """Handle CREDIT, which has no reply; credit for an ended subscription is ignored."""
     granted = request.envelope.credit
     request.drop()
     pump = request.connection.pumps.get(granted.subscription_id)
@@ -433,13 +440,15 @@ def unsubscribe(_broker: Broker, request: Request) -> None:
     subscription_id = request.envelope.unsubscribe.subscription_id
     pump = request.connection.pumps.pop(subscription_id, None)
     if pump is None:
-        raise ProtocolError(pb.UNKNOWN_SUBSCRIPTION, f"there is no subscription {subscription_id} on this connection")
+        raise ProtocolError(
+            pb.UNKNOWN_SUBSCRIPTION, f"subscription {subscription_id} does not exist on this connection"
+        )
     pump.stop()
     request.reply(pb.Envelope(unsubscribe_reply=pb.UnsubscribeReply()))
 
 
 def count_records(buffers: list[memoryview]) -> int:
-    """Return how many records buffers of whole batches, or of one header, hold, walking the headers."""
+    """Return the number of records in buffers of whole batches, or of one header, by walking the headers."""
     records = 0
     for buffer in buffers:
         at = 0

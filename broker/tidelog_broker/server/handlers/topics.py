@@ -1,8 +1,7 @@
-"""TOPIC create, describe, list, alter, delete.
+"""TOPIC create, describe, list, alter and delete.
 
-What a node knows it tells, a page at a time: it answers list and describe by itself. Who decides something by the
-answer has it ask the owner of `__meta` first whether that is all there is. Changes are the `controller`'s, on the node
-that owns `__meta`.
+List and describe are answered, in pages, with what this node knows; a client that needs a confirmed answer makes the
+node first read all of `__meta`. Changes are made by the `controller` of the node that owns `__meta`.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.metadata.meta_freshness import REFRESH_TIMEOUT_S
 from tidelog_broker.server.feature_check import changed_topic, check_features, new_topic
 from tidelog_broker.server.forwarding import at_owner
-from tidelog_broker.server.handlers import described
+from tidelog_broker.server.handlers import partition_descriptions
 from tidelog_broker.server.handlers.metadata import cannot_be_asked, is_current
-from tidelog_broker.server.hearing import heard
 from tidelog_broker.server.pages import ROUTED_ENTRIES, Bounds, Page, all_items, cursor_of, fill
+from tidelog_broker.server.propagation import wait_until_applied
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -41,7 +40,7 @@ async def create(broker: Broker, request: Request) -> None:
 
     reply = await at_owner(broker, META_KEY, request, local)
     made = [topic.topic_id for topic in reply.topic_reply.topics]
-    await heard(lambda: all(broker.topics.get(topic_id) is not None for topic_id in made))
+    await wait_until_applied(lambda: all(broker.topics.get(topic_id) is not None for topic_id in made))
     request.reply(reply)
 
 
@@ -59,12 +58,12 @@ async def alter(broker: Broker, request: Request) -> None:
 
     reply = await at_owner(broker, META_KEY, request, local)
     wanted = {topic.topic_id: topic.config for topic in reply.topic_reply.topics}
-    await heard(lambda: all(broker.topics.config_of(topic_id) == wanted[topic_id] for topic_id in wanted))
+    await wait_until_applied(lambda: all(broker.topics.config_of(topic_id) == wanted[topic_id] for topic_id in wanted))
     request.reply(reply)
 
 
 async def delete(broker: Broker, request: Request) -> None:
-    """Handle TOPIC delete: final for this id, whatever happens next.
+    """Handle TOPIC delete, which is final for a topic id.
 
     Raises:
         ProtocolError: UNKNOWN_TOPIC, FORBIDDEN.
@@ -79,16 +78,16 @@ async def delete(broker: Broker, request: Request) -> None:
     if not standing and broker.topics.exists(name):
         standing = broker.topics.named(name).topic_id
     reply = await at_owner(broker, META_KEY, request, local)
-    await heard(lambda: not standing or broker.topics.config_of(standing) is None)
+    await wait_until_applied(lambda: not standing or broker.topics.config_of(standing) is None)
     request.reply(reply)
 
 
 async def describe_one(broker: Broker, request: Request) -> None:
-    """Handle TOPIC describe. Offsets and sizes are the owners'; another node is told what this one stores.
+    """Handle TOPIC describe. Offsets and sizes come from the owners; another node gets this node's own copies.
 
     Raises:
-        ProtocolError: UNKNOWN_TOPIC, EPOCH_CHANGING when nobody can be asked whether there is one, or, if that is asked
-            for, whether it is still the one that is known here.
+        ProtocolError: UNKNOWN_TOPIC; EPOCH_CHANGING if `__meta` cannot be read to find an unknown topic or, if
+            requested, to confirm a known one.
     """
     asked = request.envelope.topic_describe
     name = asked.name
@@ -97,12 +96,12 @@ async def describe_one(broker: Broker, request: Request) -> None:
         raise cannot_be_asked(name)
     cursor = cursor_of(asked)
     async with broker.bounds.turns.turn(request.connection, request.payer):
-        page = described.page_of(broker, [(name, broker.topics.named(name))], cursor)
-    if await described.opened(broker, page):
+        page = partition_descriptions.page_of(broker, [(name, broker.topics.named(name))], cursor)
+    if await partition_descriptions.opened(broker, page):
         async with broker.bounds.turns.turn(request.connection, request.payer):
-            page = described.page_of(broker, [(name, broker.topics.named(name))], cursor)
+            page = partition_descriptions.page_of(broker, [(name, broker.topics.named(name))], cursor)
     async with broker.bounds.turns.turn(request.connection, request.payer):
-        await described.add_ages(broker, page.infos)
+        await partition_descriptions.add_ages(broker, page.infos)
     if is_client:
         stored_by = {
             holder
@@ -111,19 +110,21 @@ async def describe_one(broker: Broker, request: Request) -> None:
             for holder in (partition.owner, *partition.placement)
         }
         linked = stored_by & broker.cluster.linked
-        told = await described.told_by(broker, page.pieces, linked, timeout_s=REFRESH_TIMEOUT_S, ages=True)
-        described.merge(broker, page, told)
+        told = await partition_descriptions.reports_of(
+            broker, page.pieces, linked, timeout_s=REFRESH_TIMEOUT_S, ages=True
+        )
+        partition_descriptions.merge(broker, page, told)
     request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next)))
 
 
 async def list_some(broker: Broker, request: Request) -> None:
-    """Handle TOPIC list: a page of what there is by now, or is known here if nobody can be asked.
+    """Handle TOPIC list: a page of the topics, read from the current `__meta` if that is reachable.
 
-    Nothing is opened for it (ADR 0075): TOPIC describe tells the offsets of one topic's partitions, opening them.
+    No partition is opened for it (ADR 0075); TOPIC describe opens one topic's partitions for their offsets.
     """
     asked = request.envelope.topic_list
     cursor = cursor_of(asked)
-    begins = cursor is None or not cursor.topic_id  # a page's end has an id: who lists from a name on begins there
+    begins = cursor is None or not cursor.topic_id  # the cursor of a page end has an id; one by name starts a list
     if begins and request.connection.peer_id is None:
         await is_current(broker)
     async with broker.bounds.turns.turn(request.connection, request.payer):
@@ -135,7 +136,7 @@ def _page(broker: Broker, asked: pb.TopicList, cursor: pb.TopicCursor | None, se
     items = all_items(broker.topics, cursor, internal=asked.internal, session=session)
     if asked.brief:
         return fill(items, cursor, Bounds(ROUTED_ENTRIES, asked.limit), _briefly, brief=True)
-    return described.page_of(broker, items, cursor, topics=asked.limit)
+    return partition_descriptions.page_of(broker, items, cursor, topics=asked.limit)
 
 
 def _briefly(record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:
@@ -144,11 +145,11 @@ def _briefly(record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:
 
 
 def _reply(broker: Broker, record: pb.TopicRecord) -> pb.Envelope:
-    """Return the answer to a change: the topic, or the first page of it."""
-    page = described.page_of(broker, [(record.name, record)], None)
+    """Return the answer to a change: the topic, or its first page."""
+    page = partition_descriptions.page_of(broker, [(record.name, record)], None)
     return pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next))
 
 
 def _refuse_internal(name: str) -> None:
     if name.startswith(INTERNAL_PREFIX):
-        raise ProtocolError(pb.FORBIDDEN, f"{name} is the broker's own")
+        raise ProtocolError(pb.FORBIDDEN, f"{name} is an internal topic")

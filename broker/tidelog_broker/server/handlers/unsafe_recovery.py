@@ -1,7 +1,7 @@
-"""The unsafe recovery of CLUSTER_CHANGE: a partition whose quorum is gone for good goes on with what is left.
+"""The unsafe recovery of CLUSTER_CHANGE: a partition that has permanently lost its quorum continues with one copy.
 
-An operator says so, and names the node whose copy counts; see `partition.unsafe_recovery`. Whatever is decided so is
-answered as unsafe, and every node that learns it logs DATA_LOSS.
+An operator requests it and names the node whose copy is used; see `partition.unsafe_recovery`. The result is marked as
+unsafe, and every node that learns of it logs DATA_LOSS.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ _ON_THE_WAY_S: Final = 2.0
 
 
 async def recover(broker: Broker, request: Request) -> None:
-    """Handle a CLUSTER_CHANGE of this kind; a node that is not the named one hands it on.
+    """Handle an unsafe recovery; a node other than the named one forwards it.
 
     Raises:
-        ProtocolError: INVALID_REQUEST when the node cannot do it or be reached, UNKNOWN_TOPIC, UNKNOWN_PARTITION,
-            TIMED_OUT when nothing came of it in time. None of them is worth another try by itself.
+        ProtocolError: INVALID_REQUEST if the node cannot recover or be reached, UNKNOWN_TOPIC, UNKNOWN_PARTITION,
+            TIMED_OUT if it did not end in time. A retry alone does not help.
     """
     asked = request.envelope.cluster_change.unsafe_recovery
     if asked.node_id == broker.node_id:
         request.reply(pb.Envelope(cluster_change_reply=await _recover(broker, asked)))
         return
     if request.connection.peer_id is not None or asked.node_id not in {info.node_id for info in broker.cluster.nodes()}:
-        raise ProtocolError(pb.INVALID_REQUEST, f"there is no node {asked.node_id!r}")
+        raise ProtocolError(pb.INVALID_REQUEST, f"node {asked.node_id!r} does not exist")
     if asked.node_id not in broker.cluster.linked:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"{broker.node_id} cannot reach {asked.node_id}: it has to run; or ask it directly",
+            f"node {broker.node_id!r} cannot reach node {asked.node_id!r}; start it, or send the request to it "
+            "directly",
         )
     handed_on = pb.Envelope(cluster_change=request.envelope.cluster_change)
     answer = await broker.cluster.request(asked.node_id, handed_on, timeout_s=TIMEOUT_S + _ON_THE_WAY_S)
@@ -48,6 +49,9 @@ async def _recover(broker: Broker, asked: pb.UnsafeRecovery) -> pb.ClusterChange
         return await UnsafeRecovery(partition, broker.cluster.alive).run()
     if asked.partition >= record.config.partitions:
         raise ProtocolError(
-            pb.UNKNOWN_PARTITION, f"{asked.topic} has no partition {asked.partition}; it has {record.config.partitions}"
+            pb.UNKNOWN_PARTITION,
+            f"topic {asked.topic!r} has partitions 0 to {record.config.partitions - 1}, got {asked.partition}",
         )
-    raise ProtocolError(pb.INVALID_REQUEST, f"{broker.node_id} stores nothing of {asked.topic}/{asked.partition}")
+    raise ProtocolError(
+        pb.INVALID_REQUEST, f"node {broker.node_id!r} stores no copy of {asked.topic}/{asked.partition}"
+    )

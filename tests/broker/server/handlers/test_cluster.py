@@ -26,19 +26,19 @@ async def calm_status_by(peer: Peer) -> pb.ClusterStatusReply:
                 return status
 
 
-async def test_a_node_that_stands_alone_tells_of_itself_and_changes_nothing(node: Node, peer: Peer) -> None:
+async def test_single_node_reports_its_status_and_refuses_changes(node: Node, peer: Peer) -> None:
     status = await status_by(peer)
     assert [one.node.node_id for one in status.nodes] == [node.node_id]
     refused = await peer.refused(cluster_change=pb.ClusterChange(rebalance=True))
     assert refused.code == pb.FORBIDDEN
 
 
-async def test_clients_may_not_speak_as_nodes(stand: Stand, peer: Peer) -> None:
+async def test_node_requests_of_clients_are_refused(stand: Stand, peer: Peer) -> None:
     del stand
     assert (await peer.refused(node_announce=pb.NodeAnnounce(ask=True))).code == pb.FORBIDDEN
 
 
-async def test_the_status_is_put_together_from_all_nodes(founded: Founded) -> None:
+async def test_status_merges_the_reports_of_all_nodes(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")
@@ -56,7 +56,7 @@ async def test_the_status_is_put_together_from_all_nodes(founded: Founded) -> No
             assert [replica.node_id for replica in one.replicas] == [one.owner, *(set(one.placement) - {one.owner})]
 
 
-async def test_a_node_that_is_away_stands_in_the_status_all_the_same(founded: Founded) -> None:
+async def test_status_contains_unreachable_nodes(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     await founded.stop("b")
@@ -66,7 +66,7 @@ async def test_a_node_that_is_away_stands_in_the_status_all_the_same(founded: Fo
     assert (away.node.node_id, away.state, away.node.alive) == ("b", "no answer", False)
 
 
-async def test_a_node_is_drained_and_then_removed(founded: Founded) -> None:
+async def test_node_is_drained_and_removed(founded: Founded) -> None:
     await founded.found()
     await founded.join()
     await founded.settled()
@@ -92,7 +92,7 @@ async def test_a_node_is_drained_and_then_removed(founded: Founded) -> None:
     await founded.until(lambda: not founded.nodes["c"].broker.description.stored_by("b"), "b is still counted on")
 
 
-async def test_a_change_of_a_node_that_is_not_there_is_refused(founded: Founded) -> None:
+async def test_change_of_an_unknown_node_is_refused(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")
@@ -100,7 +100,7 @@ async def test_a_change_of_a_node_that_is_not_there_is_refused(founded: Founded)
     assert (await peer.refused(cluster_change=pb.ClusterChange())).code == pb.INVALID_REQUEST
 
 
-async def test_ownership_comes_back_by_rebalancing(founded: Founded) -> None:
+async def test_rebalance_restores_preferred_owners(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")
@@ -117,15 +117,13 @@ async def test_ownership_comes_back_by_rebalancing(founded: Founded) -> None:
     await founded.until(lambda: [founded.owner(key, "a") for key in keys] == before, "not all came back")
 
 
-async def test_a_node_on_its_own_tells_its_roles_and_that_it_is_alive(node: Node, peer: Peer) -> None:
+async def test_single_node_reports_its_roles_and_liveness(node: Node, peer: Peer) -> None:
     (status,) = (await status_by(peer)).nodes
     assert (status.node.node_id, status.membership, status.state) == (node.node_id, "alive", "running")
     assert list(status.roles) == [pb.INGESTION, pb.PERSISTENCE]
 
 
-async def test_nodes_are_told_in_pages_however_many_were_removed(
-    founded: Founded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_announce_answer_paginates_removed_nodes(founded: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "PAGE_BYTES", 100)
     await founded.found()
     await founded.settled()

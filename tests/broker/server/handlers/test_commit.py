@@ -43,7 +43,7 @@ async def position(peer: Peer, topic_id: bytes, group: str = "g") -> int | None:
 
 
 @pytest.mark.parametrize("end", ["stop", "crash"])
-async def test_a_commit_survives(stand: Stand, end: str) -> None:
+async def test_commit_survives_a_restart(stand: Stand, end: str) -> None:
     await stand.start()
     peer = await stand.peer()
     topic_id = await topic_with(peer)
@@ -59,7 +59,7 @@ async def test_a_commit_survives(stand: Stand, end: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["stop", "crash"])
-async def test_a_commit_is_taken_right_after_a_start(stand: Stand, end: str) -> None:
+async def test_commit_is_accepted_right_after_a_start(stand: Stand, end: str) -> None:
     """Nobody has asked for the partition yet: that its end is not known is no reason to refuse."""
     await stand.start()
     topic_id = await topic_with(await stand.peer())
@@ -72,7 +72,7 @@ async def test_a_commit_is_taken_right_after_a_start(stand: Stand, end: str) -> 
 
 @pytest.mark.parametrize("end", ["stop", "crash"])
 @pytest.mark.parametrize("founders", [("a",), ("a", "b", "c")], ids=["one founder", "three founders"])
-async def test_commit_on_an_only_copy_in_a_cluster_is_taken_right_after_a_start(
+async def test_commit_on_a_single_copy_is_accepted_right_after_a_start(
     tmp_path: Path, founders: tuple[str, ...], end: str
 ) -> None:
     cluster = Founded(tmp_path, founders)
@@ -95,7 +95,7 @@ async def test_commit_on_an_only_copy_in_a_cluster_is_taken_right_after_a_start(
 
 
 @pytest.mark.parametrize("end", ["stop", "crash"])
-async def test_commit_on_a_partition_whose_end_is_not_known_in_time_is_taken(
+async def test_commit_is_accepted_while_the_log_end_is_unknown(
     stand: Stand, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     await stand.start()
@@ -106,7 +106,7 @@ async def test_commit_on_a_partition_whose_end_is_not_known_in_time_is_taken(
     assert (await commit(await stand.peer(), topic_id, 10)).next_offset == 10
 
 
-async def test_a_commit_is_durable_before_its_reply(stand: Stand) -> None:
+async def test_commit_is_durable_before_its_reply(stand: Stand) -> None:
     node = await stand.start()
     peer = await stand.peer()
     topic_id = await topic_with(peer)
@@ -122,7 +122,7 @@ async def test_a_commit_is_durable_before_its_reply(stand: Stand) -> None:
     assert len(node.broker.groups.of("g").positions) == 1
 
 
-async def test_positions_only_go_back_by_a_reset(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_position_goes_back_only_by_a_reset(stand: Stand, node: Node, peer: Peer) -> None:
     topic_id = await topic_with(peer)
     assert (await commit(peer, topic_id, 7)).next_offset == 7
     assert (await commit(peer, topic_id, 3)).next_offset == 7
@@ -134,7 +134,7 @@ async def test_positions_only_go_back_by_a_reset(stand: Stand, node: Node, peer:
     assert await position(peer, topic_id, "other") == 4
 
 
-async def test_commits_of_one_key_that_cross_leave_the_highest(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_concurrent_commits_keep_the_highest_position(stand: Stand, node: Node, peer: Peer) -> None:
     topic_id = await topic_with(peer, 100)
     others = [peer, await stand.peer(), await stand.peer()]
     stand.disk.hold("sync")
@@ -155,7 +155,7 @@ async def test_commits_of_one_key_that_cross_leave_the_highest(stand: Stand, nod
     assert await position(await stand.peer(), topic_id) == 90
 
 
-async def test_the_epoch_of_the_last_record_is_kept_with_a_position(stand: Stand) -> None:
+async def test_position_stores_the_epoch_of_its_record(stand: Stand) -> None:
     await stand.start()
     peer = await stand.peer()
     topic_id = await topic_with(peer)
@@ -176,7 +176,7 @@ async def test_the_epoch_of_the_last_record_is_kept_with_a_position(stand: Stand
     assert (result.next_offset, result.record_epoch) == (5, 2)
 
 
-async def test_bad_entries_are_refused_beside_good_ones(peer: Peer) -> None:
+async def test_invalid_entries_are_refused_individually(peer: Peer) -> None:
     topic_id = await topic_with(peer)
     entries = [
         pb.CommitEntry(topic_id=topic_id, next_offset=11),
@@ -193,25 +193,23 @@ async def test_bad_entries_are_refused_beside_good_ones(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("group", ["", "x" * 256, "a\nb"])
-async def test_bad_group_names(peer: Peer, group: str) -> None:
+async def test_invalid_group_names_are_refused(peer: Peer, group: str) -> None:
     topic_id = await topic_with(peer)
     assert (await peer.refused(commit=commit_of(topic_id, 1, group=group))).code == pb.INVALID_REQUEST
     assert (await peer.refused(committed=pb.Committed(group=group))).code == pb.INVALID_REQUEST
 
 
-async def test_a_commit_names_something(peer: Peer) -> None:
+async def test_commit_without_entries_is_refused(peer: Peer) -> None:
     assert (await peer.refused(commit=pb.Commit(group="g"))).code == pb.INVALID_REQUEST
 
 
-async def test_positions_never_committed_are_not_found(peer: Peer) -> None:
+async def test_uncommitted_position_is_not_found(peer: Peer) -> None:
     topic_id = await topic_with(peer)
     assert await committed(peer, "nobody") == []
     assert await position(peer, topic_id, "nobody") is None
 
 
-async def test_a_commit_whose_topic_is_deleted_while_it_is_pending_is_refused(
-    stand: Stand, node: Node, peer: Peer
-) -> None:
+async def test_commit_is_refused_when_its_topic_is_deleted_meanwhile(stand: Stand, node: Node, peer: Peer) -> None:
     """The record is durable and not applied; the answer must not be the position before it."""
     topic_id = await topic_with(peer)
     await commit(peer, topic_id, 3)
@@ -228,7 +226,7 @@ async def test_a_commit_whose_topic_is_deleted_while_it_is_pending_is_refused(
     assert (result.error.code, result.found) == (pb.UNKNOWN_TOPIC, False)
 
 
-async def test_a_deleted_topic_takes_its_positions_along(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_topic_deletion_deletes_positions(stand: Stand, node: Node, peer: Peer) -> None:
     gone, stays = await topic_with(peer), await topic_with(peer, name="u")
     await commit(peer, gone, 5)
     await commit(peer, stays, 6)
@@ -238,7 +236,7 @@ async def test_a_deleted_topic_takes_its_positions_along(stand: Stand, node: Nod
     assert [result.topic_id for result in await committed(await stand.peer())] == [stays]
 
 
-async def test_a_commit_overtaken_by_the_deletion_leaves_nothing(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_commit_after_the_topic_deletion_is_dropped(stand: Stand, node: Node, peer: Peer) -> None:
     """The commit is on its way to the disk when its topic goes: it must not bring a position back."""
     gone, stays = await topic_with(peer), await topic_with(peer, name="u")
     await commit(peer, stays, 1)
@@ -258,7 +256,7 @@ async def test_a_commit_overtaken_by_the_deletion_leaves_nothing(stand: Stand, n
     assert not node.broker.groups.of("g").positions.is_committing("g")
 
 
-async def test_a_full_disk_refuses_the_commit_and_the_old_position_stands(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_full_disk_refuses_a_commit_and_keeps_the_position(stand: Stand, node: Node, peer: Peer) -> None:
     topic_id = await topic_with(peer)
     await commit(peer, topic_id, 1)
     stand.disk.fill_up()
@@ -277,7 +275,7 @@ async def test_a_full_disk_refuses_the_commit_and_the_old_position_stands(stand:
     assert (await commit(peer, topic_id, offset)).next_offset == offset
 
 
-async def test_positions_of_one_topic_are_all_of_its_partitions(peer: Peer) -> None:
+async def test_committed_by_topic_returns_all_its_partitions(peer: Peer) -> None:
     topic, other = await peer.create(partitions=3), await peer.create("other")
     for topic_id, partition in ((topic.topic_id, 0), (topic.topic_id, 2), (other.topic_id, 0)):
         entry = pb.CommitEntry(topic_id=topic_id, partition=partition, next_offset=0, note="here")
@@ -290,7 +288,7 @@ async def test_positions_of_one_topic_are_all_of_its_partitions(peer: Peer) -> N
     }
 
 
-async def test_positions_of_a_topic_that_is_gone_are_refused(peer: Peer) -> None:
+async def test_committed_of_a_deleted_topic_is_refused(peer: Peer) -> None:
     topic_id = await topic_with(peer)
     await commit(peer, topic_id, 7)
     await peer.delete("t")
@@ -310,7 +308,7 @@ async def paged(peer: Peer, **asked: object) -> list[list[pb.CommittedResult]]:
         question.after.CopyFrom(reply.last)
 
 
-async def test_positions_come_in_pages(peer: Peer) -> None:
+async def test_committed_is_paginated(peer: Peer) -> None:
     """Of 300 positions with the longest notes there are, which no envelope could hold."""
     topic = await peer.create("t", partitions=300)
     for first in range(0, 300, 100):
@@ -332,7 +330,7 @@ async def test_positions_come_in_pages(peer: Peer) -> None:
     ]
 
 
-async def test_a_commit_that_no_answer_could_hold_is_refused_before_it_is_written(peer: Peer) -> None:
+async def test_commit_with_an_oversized_answer_is_refused_before_the_write(peer: Peer) -> None:
     topic = await peer.create("t", partitions=300)
     for first in range(0, 300, 100):
         entries = [
@@ -346,7 +344,7 @@ async def test_a_commit_that_no_answer_could_hold_is_refused_before_it_is_writte
     assert page[0].note
 
 
-async def test_too_many_groups_are_refused_and_those_that_stand_go_on(stand: Stand) -> None:
+async def test_group_limit_refuses_new_groups_only(stand: Stand) -> None:
     await stand.start(groups_max=2, group_positions_max=2)
     peer = await stand.peer()
     topic = await peer.create("t", partitions=3)
@@ -365,7 +363,7 @@ async def test_too_many_groups_are_refused_and_those_that_stand_go_on(stand: Sta
     assert await position(peer, topic.topic_id, "b") == 1, "what is durable stays, whatever the bound is now"
 
 
-async def test_a_client_gets_all_pages_and_the_names(node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_reads_all_pages_with_topic_names(node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_module, "PAGE_POSITIONS", 3)
     topics = [await peer.create(name, partitions=4) for name in ("a", "b", "c")]
     entries = [pb.CommitEntry(topic_id=topic.topic_id, partition=index) for topic in topics for index in range(4)]

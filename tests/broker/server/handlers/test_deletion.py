@@ -1,4 +1,4 @@
-"""DELETE_RECORDS as a node answers it: what it does, and what it says to what cannot be done."""
+"""DELETE_RECORDS at a node: effects and refusals."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ async def topic_id(peer: Peer) -> bytes:
     return topic.topic_id
 
 
-async def test_an_offset_in_the_middle_of_a_batch_and_its_neighbours_in_the_request(
-    peer: Peer, topic_id: bytes
-) -> None:
+async def test_deletion_by_offset_inside_a_batch(peer: Peer, topic_id: bytes) -> None:
     told = await delete(
         peer,
         entry(topic_id, offset=4),
@@ -72,7 +70,7 @@ async def test_an_offset_in_the_middle_of_a_batch_and_its_neighbours_in_the_requ
         (2**63 - 1, 10),
     ],
 )
-async def test_a_time_takes_what_lies_in_front_of_the_first_record_that_is_not_older(
+async def test_deletion_by_time_stops_at_the_first_newer_record(
     peer: Peer, topic_id: bytes, timestamp_us: int, start: int
 ) -> None:
     (told,) = await delete(peer, entry(topic_id, timestamp_us=timestamp_us))
@@ -84,7 +82,7 @@ async def test_a_time_takes_what_lies_in_front_of_the_first_record_that_is_not_o
 
 
 @pytest.mark.parametrize("offset", [11, 2**63, 2**64 - 1])
-async def test_an_offset_behind_the_end_is_refused_with_the_bounds(peer: Peer, topic_id: bytes, offset: int) -> None:
+async def test_deletion_beyond_the_end_is_refused_with_the_bounds(peer: Peer, topic_id: bytes, offset: int) -> None:
     await delete(peer, entry(topic_id, offset=2))
     (told,) = await delete(peer, entry(topic_id, offset=offset))
     error = told.error
@@ -94,7 +92,7 @@ async def test_an_offset_behind_the_end_is_refused_with_the_bounds(peer: Peer, t
     assert all_of_it.log_start_offset == 10
 
 
-async def test_what_is_not_there_or_not_a_users_is_refused(peer: Peer, topic_id: bytes) -> None:
+async def test_deletion_in_unknown_or_internal_partitions_is_refused(peer: Peer, topic_id: bytes) -> None:
     told = await delete(
         peer,
         entry(b"?" * 16, offset=0),
@@ -114,12 +112,12 @@ async def test_what_is_not_there_or_not_a_users_is_refused(peer: Peer, topic_id:
         pb.FORBIDDEN,
         pb.INVALID_REQUEST,
     ]
-    assert "partitions 0 to 1, not 2" in told[2].error.message
+    assert "partitions 0 to 1, got 2" in told[2].error.message
     assert all(one.error.definite and not one.error.retriable for one in told)
 
 
 @pytest.mark.parametrize("count", [0, ENTRIES_PER_REQUEST_MAX + 1])
-async def test_a_request_names_a_bounded_number_of_partitions(peer: Peer, topic_id: bytes, count: int) -> None:
+async def test_number_of_partitions_in_a_deletion_is_limited(peer: Peer, topic_id: bytes, count: int) -> None:
     many = pb.DeleteRecords(entries=[entry(topic_id, offset=1)] * count)
     refused = await peer.refused(delete_records=many)
     assert (refused.code, str(count) in refused.message) == (pb.INVALID_REQUEST, True)
@@ -132,7 +130,7 @@ async def alter(peer: Peer, **config: Any) -> None:
 
 
 @pytest.mark.parametrize("before", [{"offset": 3}, {"timestamp_us": 103 * US}])
-async def test_of_a_topic_on_hold_nothing_is_deleted(peer: Peer, topic_id: bytes, before: dict[str, int]) -> None:
+async def test_deletion_in_a_topic_on_hold_is_refused(peer: Peer, topic_id: bytes, before: dict[str, int]) -> None:
     await alter(peer, hold=True)
     (told,) = await delete(peer, entry(topic_id, **before))
     assert (told.error.code, "on hold" in told.error.message) == (pb.FORBIDDEN, True)
@@ -142,7 +140,7 @@ async def test_of_a_topic_on_hold_nothing_is_deleted(peer: Peer, topic_id: bytes
     assert told.log_start_offset == 3
 
 
-async def test_a_topic_that_is_deleted_and_one_that_is_made_again(peer: Peer, topic_id: bytes) -> None:
+async def test_deletion_in_a_deleted_and_a_recreated_topic(peer: Peer, topic_id: bytes) -> None:
     await peer.delete("t")
     again = await peer.create()
     await peer.publish(again.topic_id, batch(b"a", b"b"))
@@ -150,7 +148,7 @@ async def test_a_topic_that_is_deleted_and_one_that_is_made_again(peer: Peer, to
     assert (old.error.code, new.log_start_offset) == (pb.UNKNOWN_TOPIC, 1)
 
 
-async def test_a_partition_that_a_topic_has_grown_by(peer: Peer, topic_id: bytes) -> None:
+async def test_deletion_in_an_added_partition(peer: Peer, topic_id: bytes) -> None:
     (early,) = await delete(peer, entry(topic_id, 2, offset=0))
     assert early.error.code == pb.UNKNOWN_PARTITION
     await alter(peer, partitions=3)
@@ -159,7 +157,7 @@ async def test_a_partition_that_a_topic_has_grown_by(peer: Peer, topic_id: bytes
     assert (told.log_start_offset, told.error.code) == (1, 0)
 
 
-async def test_a_log_that_grows_meanwhile_loses_only_what_was_there(node: Node, peer: Peer, topic_id: bytes) -> None:
+async def test_deletion_by_time_spares_concurrent_appends(node: Node, peer: Peer, topic_id: bytes) -> None:
     """By a time that is later than all, up to the end that there was: never what came behind it."""
 
     async def publish() -> None:
@@ -177,7 +175,7 @@ async def test_a_log_that_grows_meanwhile_loses_only_what_was_there(node: Node, 
     assert (state.log_start, state.high_watermark) == (10, 60)
 
 
-async def test_any_node_hands_it_on_to_the_owner_and_says_what_that_says(founded: Founded) -> None:
+async def test_any_node_forwards_a_deletion_to_the_owner(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     first = await founded.peer("a")

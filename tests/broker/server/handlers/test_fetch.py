@@ -24,7 +24,7 @@ def waits(node: Node, topic_id: bytes, count: int = 1, partition: int = 0) -> Ca
     return lambda: len(node.broker.partitions.get(topic_id, partition).changes.listeners) == count
 
 
-async def test_a_long_poll_is_woken_by_the_append(node: Node, peer: Peer) -> None:
+async def test_append_wakes_a_long_poll(node: Node, peer: Peer) -> None:
     topic = await peer.create()
     number = peer.post_fetch(topic.topic_id, min_bytes=1, wait_ms=60_000)
     await settled(waits(node, topic.topic_id), "the fetch does not wait")
@@ -33,20 +33,20 @@ async def test_a_long_poll_is_woken_by_the_append(node: Node, peer: Peer) -> Non
     assert not node.broker.partitions.get(topic.topic_id, 0).changes.listeners
 
 
-async def test_a_wait_that_is_over_is_answered_empty(peer: Peer) -> None:
+async def test_expired_long_poll_is_answered_empty(peer: Peer) -> None:
     topic = await peer.create()
     frame = await peer.reply(peer.post_fetch(topic.topic_id, min_bytes=1, wait_ms=20))
     (result,) = frame.envelope.fetch_reply.results
     assert (result.length, result.next_offset, result.high_watermark) == (0, 0, 0)
 
 
-async def test_without_a_wait_the_answer_comes_at_once(peer: Peer) -> None:
+async def test_fetch_without_a_wait_is_answered_at_once(peer: Peer) -> None:
     topic = await peer.create()
     assert await peer.fetch(topic.topic_id) == []
     assert await peer.fetch(topic.topic_id, min_bytes=1) == []
 
 
-async def test_a_fetch_waits_for_its_min_bytes(node: Node, peer: Peer) -> None:
+async def test_fetch_waits_for_min_bytes(node: Node, peer: Peer) -> None:
     topic = await peer.create()
     number = peer.post_fetch(topic.topic_id, min_bytes=1000, wait_ms=60_000)
     await settled(waits(node, topic.topic_id), "the fetch does not wait")
@@ -57,13 +57,13 @@ async def test_a_fetch_waits_for_its_min_bytes(node: Node, peer: Peer) -> None:
     assert [one.values() for one in found] == [[b"little"], [b"x" * 1000]]
 
 
-async def test_min_bytes_beyond_max_bytes_can_be_reached(peer: Peer) -> None:
+async def test_min_bytes_is_capped_at_max_bytes(peer: Peer) -> None:
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(b"x" * 500), batch(b"x" * 500))
     assert len(await peer.fetch(topic.topic_id, min_bytes=10_000_000, max_bytes=100, wait_ms=60_000)) == 1
 
 
-async def test_many_partitions_one_of_them_wakes(node: Node, peer: Peer) -> None:
+async def test_append_to_one_of_many_partitions_wakes_the_fetch(node: Node, peer: Peer) -> None:
     topic = await peer.create(partitions=5)
     entries = [pb.FetchEntry(topic_id=topic.topic_id, partition=index) for index in range(5)]
     number = peer.post(fetch=pb.Fetch(entries=entries, min_bytes=1, wait_ms=60_000))
@@ -76,7 +76,7 @@ async def test_many_partitions_one_of_them_wakes(node: Node, peer: Peer) -> None
     assert all(not partition.changes.listeners for partition in node.broker.partitions.of_topic(topic.topic_id))
 
 
-async def test_each_entry_has_its_own_error_and_the_others_their_data(peer: Peer) -> None:
+async def test_fetch_entries_fail_individually(peer: Peer) -> None:
     topic = await peer.create(partitions=2)
     await peer.publish(topic.topic_id, batch(b"a", b"b"))
     entries = [
@@ -96,13 +96,13 @@ async def test_each_entry_has_its_own_error_and_the_others_their_data(peer: Peer
 
 
 @pytest.mark.parametrize("count", [0, 4097])
-async def test_a_fetch_names_some_partitions_but_not_too_many(peer: Peer, count: int) -> None:
+async def test_number_of_partitions_in_a_fetch_is_limited(peer: Peer, count: int) -> None:
     entries = [pb.FetchEntry()] * count
     assert (await peer.refused(fetch=pb.Fetch(entries=entries))).code == pb.INVALID_REQUEST
 
 
 @pytest.mark.parametrize("ring_bytes", [0, 2 * KIB, 16 * 1024 * KIB])
-async def test_any_offset_is_read_from_ring_or_log_alike(stand: Stand, ring_bytes: int) -> None:
+async def test_ring_and_log_return_equal_batches(stand: Stand, ring_bytes: int) -> None:
     await stand.start(ring_bytes=ring_bytes)
     peer = await stand.peer()
     topic = await peer.create(segment_bytes=64 * KIB)
@@ -120,7 +120,7 @@ async def test_any_offset_is_read_from_ring_or_log_alike(stand: Stand, ring_byte
 
 
 @pytest.mark.parametrize("ring_bytes", [0, 16 * 1024 * KIB])
-async def test_max_bytes_bounds_the_answer_but_for_one_batch(stand: Stand, ring_bytes: int) -> None:
+async def test_max_bytes_limits_the_answer_beyond_the_first_batch(stand: Stand, ring_bytes: int) -> None:
     await stand.start(ring_bytes=ring_bytes)
     peer = await stand.peer()
     topic = await peer.create(partitions=2)
@@ -139,7 +139,7 @@ async def test_max_bytes_bounds_the_answer_but_for_one_batch(stand: Stand, ring_
     assert 2 <= second <= 5 - first
 
 
-async def test_a_deleted_topic_ends_the_wait(node: Node, stand: Stand, peer: Peer) -> None:
+async def test_topic_deletion_ends_a_long_poll(node: Node, stand: Stand, peer: Peer) -> None:
     topic = await peer.create()
     waiting = await stand.peer()
     number = waiting.post_fetch(topic.topic_id, min_bytes=1, wait_ms=60_000)
@@ -149,7 +149,7 @@ async def test_a_deleted_topic_ends_the_wait(node: Node, stand: Stand, peer: Pee
     assert frame.envelope.fetch_reply.results[0].error.code == pb.UNKNOWN_TOPIC
 
 
-async def test_by_time_finds_what_brute_force_finds(peer: Peer) -> None:
+async def test_offset_by_time_equals_a_linear_scan(peer: Peer) -> None:
     """Timestamps go up, down and repeat, within batches and between them; a batch may be compressed."""
     rng = random.Random(20)
     topic = await peer.create(segment_bytes=64 * KIB)
@@ -184,7 +184,7 @@ async def test_earliest_and_latest_follow_retention_and_appends(stand: Stand) ->
     assert (error.code, error.log_start_offset) == (pb.OFFSET_OUT_OF_RANGE, earliest.offset)
 
 
-async def test_offsets_of_what_is_not_there(peer: Peer) -> None:
+async def test_list_offsets_of_unknown_partitions_is_refused(peer: Peer) -> None:
     topic = await peer.create()
     assert (await located(peer, topic.topic_id, partition=1, latest=True)).error.code == pb.UNKNOWN_PARTITION
     assert (await located(peer, b"?" * 16, latest=True)).error.code == pb.UNKNOWN_TOPIC
@@ -194,7 +194,7 @@ async def test_offsets_of_what_is_not_there(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("reading", ["mapped", "file"])
-async def test_a_segment_that_somebody_has_cut_is_the_error_of_its_topic_alone(stand: Stand, reading: str) -> None:
+async def test_truncated_segment_fails_only_its_topic(stand: Stand, reading: str) -> None:
     await stand.start(ring_bytes=0, segment_read=reading, segment_write="mapped")
     peer = await stand.peer()
     cut, whole = [await peer.create(name, segment_bytes=SEGMENT_BYTES_MIN) for name in ("cut", "whole")]

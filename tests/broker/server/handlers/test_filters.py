@@ -1,4 +1,4 @@
-"""FETCH, SUBSCRIBE and LIST_OFFSETS by key and tag, with an index and without, from memory and from the log."""
+"""FETCH, SUBSCRIBE and LIST_OFFSETS by key and tag, with and without an index, from ring and log."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def cut(frame: Frame) -> list[memoryview]:
     return list(iter_batches(frame.attachment))
 
 
-async def test_only_what_matches_is_sent(peer: Peer, topic_id: bytes) -> None:
+async def test_filter_sends_only_matching_records(peer: Peer, topic_id: bytes) -> None:
     await peer.publish(topic_id, *[bytes(keyed([b"a", b"b", None], ["red", None, "red"])) for _ in range(5)])
     await peer.publish(topic_id, bytes(keyed([b"b"] * 3)), bytes(keyed([b"a", b"a"], ["blue", "red"])))
     assert [one.offset for one in await fetched(peer, topic_id, KEY_A)] == [0, 3, 6, 9, 12, 18, 19]
@@ -85,7 +85,7 @@ async def test_only_what_matches_is_sent(peer: Peer, topic_id: bytes) -> None:
     assert len(await fetched(peer, topic_id, pb.RecordFilter())) == 20
 
 
-async def test_a_fetch_waits_until_something_matches(node: Node, peer: Peer, topic_id: bytes) -> None:
+async def test_filtered_fetch_waits_for_a_match(node: Node, peer: Peer, topic_id: bytes) -> None:
     await peer.publish(topic_id, bytes(keyed([b"b"] * 7)))
     number = peer.post(fetch=ask(topic_id, KEY_A, min_bytes=1, wait_ms=60_000))
     await settled(waits(node, topic_id), "the fetch does not wait")
@@ -99,7 +99,7 @@ async def test_a_fetch_waits_until_something_matches(node: Node, peer: Peer, top
     assert (result_of(frame).length, result_of(frame).next_offset) == (0, 10)
 
 
-async def test_a_fetch_that_finds_nothing_says_how_far_it_got(
+async def test_filtered_fetch_without_a_match_reports_its_progress(
     monkeypatch: pytest.MonkeyPatch, peer: Peer, topic_id: bytes
 ) -> None:
     monkeypatch.setattr(filtered_reader, "HOT_BYTES", 1)
@@ -117,7 +117,7 @@ async def test_a_fetch_that_finds_nothing_says_how_far_it_got(
     assert records_of(cut(frame)) == [Found(12, b"a", None)]
 
 
-async def test_a_tag_that_is_too_long_is_refused(peer: Peer, topic_id: bytes) -> None:
+async def test_oversized_tag_is_refused(peer: Peer, topic_id: bytes) -> None:
     wanted = pb.RecordFilter(tag="t" * 4097)
     assert result_of(await peer.ask(fetch=ask(topic_id, wanted))).error.code == pb.INVALID_REQUEST
     asked = pb.Subscribe(subscription_id=1, entries=[pb.SubscribeEntry(topic_id=topic_id, filter=wanted)])
@@ -125,7 +125,7 @@ async def test_a_tag_that_is_too_long_is_refused(peer: Peer, topic_id: bytes) ->
     assert result.error.code == pb.INVALID_REQUEST
 
 
-async def test_tags_of_any_length(peer: Peer, topic_id: bytes) -> None:
+async def test_tags_of_all_valid_lengths_match(peer: Peer, topic_id: bytes) -> None:
     long = ["ä" * 2048, "ä" * 2047 + "bc", "ä" * 2047 + "bd"]
     await peer.publish(topic_id, bytes(keyed(None, long)))
     for offset, tag in enumerate(long):
@@ -150,7 +150,7 @@ async def matched(peer: Peer, count: int) -> tuple[list[Found], pb.MessageEvent]
             return found, event
 
 
-async def test_a_subscription_gets_only_what_matches(peer: Peer, topic_id: bytes) -> None:
+async def test_filtered_subscription_gets_only_matches(peer: Peer, topic_id: bytes) -> None:
     await peer.publish(topic_id, bytes(keyed([b"a", b"b"])), bytes(keyed([b"b"])))
     await peer.ask(subscribe=subscription(topic_id, KEY_A))
     assert (await matched(peer, 1))[0] == [Found(0, b"a", None)]
@@ -161,7 +161,7 @@ async def test_a_subscription_gets_only_what_matches(peer: Peer, topic_id: bytes
     assert event.next_offset == 7
 
 
-async def test_credit_counts_what_is_sent(peer: Peer, topic_id: bytes) -> None:
+async def test_credit_is_spent_by_sent_records_only(peer: Peer, topic_id: bytes) -> None:
     await peer.publish(topic_id, *[bytes(keyed([b"b"] * 50 + [b"a"])) for _ in range(4)])
     await peer.ask(subscribe=subscription(topic_id, KEY_A, credit_records=4, credit_bytes=1))
     assert len((await matched(peer, 1))[0]) == 1
@@ -174,14 +174,14 @@ async def test_credit_counts_what_is_sent(peer: Peer, topic_id: bytes) -> None:
     assert (await matched(peer, 1))[0] == [Found(204, b"a", None)]
 
 
-async def test_a_subscriber_hears_how_far_it_is_now_and_then(
+async def test_filtered_subscription_reports_progress(
     monkeypatch: pytest.MonkeyPatch, peer: Peer, topic_id: bytes
 ) -> None:
     await peer.publish(topic_id, bytes(keyed([b"b"] * 3)))
     await peer.ask(subscribe=subscription(topic_id, KEY_A))
     event = (await peer.event()).envelope.message_event
     assert (event.record_count, event.next_offset) == (0, 3)
-    monkeypatch.setattr(subscribe_module, "TELL_S", 0.3)
+    monkeypatch.setattr(subscribe_module, "PROGRESS_S", 0.3)
     for _ in range(3):
         await peer.publish(topic_id, bytes(keyed([b"b"])))
     await nothing_more(peer)
@@ -189,7 +189,7 @@ async def test_a_subscriber_hears_how_far_it_is_now_and_then(
     assert (event.record_count, event.next_offset, event.high_watermark) == (0, 6, 6)
 
 
-async def test_the_newest_record_of_a_key_is_found(peer: Peer, topic_id: bytes) -> None:
+async def test_newest_record_of_a_key_is_found(peer: Peer, topic_id: bytes) -> None:
     assert not (await located(peer, topic_id, latest_of_key=b"a")).found
     columns = columns_of([b"1", b"2", b"3"], keys=[b"a", b"b", b"a"], timestamps_us=[10, 20, 30])
     await peer.publish(topic_id, encode_batch(columns, now_us=0).to_bytes(), bytes(keyed([b"b"] * 4)))
@@ -200,14 +200,14 @@ async def test_the_newest_record_of_a_key_is_found(peer: Peer, topic_id: bytes) 
     assert not (await located(peer, topic_id, latest_of_key=b"")).found
 
 
-async def test_a_tombstone_is_the_newest_record_of_its_key(peer: Peer, topic_id: bytes) -> None:
+async def test_tombstone_is_the_newest_record_of_its_key(peer: Peer, topic_id: bytes) -> None:
     await peer.publish(topic_id, bytes(keyed([b"a"])))
     await peer.publish(topic_id, encode_batch(columns_of([None], keys=[b"a"]), now_us=9).to_bytes())
     result = await located(peer, topic_id, latest_of_key=b"a")
     assert (result.found, result.offset, result.timestamp_us) == (True, 1, 9)
 
 
-async def test_an_index_switched_on_later_has_what_was_there(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_late_index_covers_existing_records(stand: Stand, node: Node, peer: Peer) -> None:
     topic = await peer.create(segment_bytes=1 << 16)
     for number in range(300):
         await peer.publish(topic.topic_id, bytes(keyed([b"key-%d" % (number % 7)] * 20)))

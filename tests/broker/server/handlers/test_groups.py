@@ -1,4 +1,4 @@
-"""What members and people ask of groups, of one node over a real connection."""
+"""Requests of group members and administrators at one node, over a real connection."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def commit_code(peer: Peer, topic_id: bytes, *, group: str = "g", offset: 
     return envelope.error.code or envelope.commit_reply.results[0].error.code
 
 
-async def test_one_joins_and_a_second_shares(peer: Peer) -> None:
+async def test_second_member_shares_partitions(peer: Peer) -> None:
     topic_id = await make(peer)
     ada, bob = GroupMember(peer, "t"), GroupMember(peer, "t")
     reply = await ada.ask()
@@ -59,7 +59,7 @@ async def test_one_joins_and_a_second_shares(peer: Peer) -> None:
     assert {topic.name for topic in described.topics} == {"t"}
 
 
-async def test_members_of_a_group_that_shares_by_load_are_asked_how_much_they_read(peer: Peer) -> None:
+async def test_load_based_group_asks_members_for_loads(peer: Peer) -> None:
     await make(peer)
     ada, bob = GroupMember(peer, "t"), GroupMember(peer, "t", assignor=pb.BY_LOAD)
     assert not (await ada.ask()).wants_loads
@@ -73,7 +73,7 @@ async def test_members_of_a_group_that_shares_by_load_are_asked_how_much_they_re
     assert not (await eve.ask()).wants_loads
 
 
-async def test_no_member_is_answered_while_a_record_with_an_unknown_outcome_may_come_about(
+async def test_members_wait_while_a_record_has_an_unknown_outcome(
     stand: Stand, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await make(peer)
@@ -100,7 +100,7 @@ async def test_no_member_is_answered_while_a_record_with_an_unknown_outcome_may_
     assert (await describe(peer)).summary.members == 1
 
 
-async def test_an_answer_is_held_back_until_there_is_news(stand: Stand, peer: Peer) -> None:
+async def test_heartbeat_is_held_until_a_change(stand: Stand, peer: Peer) -> None:
     await make(peer)
     ada, bob = GroupMember(peer, "t"), GroupMember(await stand.peer(), "t")
     await ada.ask()
@@ -116,7 +116,7 @@ async def test_an_answer_is_held_back_until_there_is_news(stand: Stand, peer: Pe
     assert len(bob.held) == 2
 
 
-async def test_an_answer_comes_after_a_third_of_the_session_at_the_latest(peer: Peer) -> None:
+async def test_heartbeat_is_held_for_at_most_a_third_of_the_session(peer: Peer) -> None:
     await make(peer)
     ada = GroupMember(peer, "t", session_ms=900)
     await ada.ask()
@@ -125,7 +125,7 @@ async def test_an_answer_comes_after_a_third_of_the_session_at_the_latest(peer: 
     assert 0.25 < time.monotonic() - began_s < 5
 
 
-async def test_one_who_leaves_is_followed_at_once(stand: Stand, peer: Peer) -> None:
+async def test_leaving_member_is_replaced_at_once(stand: Stand, peer: Peer) -> None:
     await make(peer)
     ada, bob = GroupMember(peer, "t"), GroupMember(await stand.peer(), "t")
     await share(ada, bob, partitions=4)
@@ -137,7 +137,7 @@ async def test_one_who_leaves_is_followed_at_once(stand: Stand, peer: Peer) -> N
     await ada.leave()  # twice is once
 
 
-async def test_a_join_that_was_overtaken_makes_no_member(stand: Stand, peer: Peer) -> None:
+async def test_late_join_of_a_departed_member_is_fenced(stand: Stand, peer: Peer) -> None:
     """It is answered late, where the coordinator had to be found first, and whoever sent it has gone meanwhile."""
     await make(peer)
     late, bob = GroupMember(await stand.peer(), "t"), GroupMember(peer, "t")
@@ -147,7 +147,7 @@ async def test_a_join_that_was_overtaken_makes_no_member(stand: Stand, peer: Pee
     assert bob.held == {0, 1, 2, 3}
 
 
-async def test_one_who_is_silent_expires_and_commits_no_more(node: Node, stand: Stand, peer: Peer) -> None:
+async def test_expired_member_cannot_commit(node: Node, stand: Stand, peer: Peer) -> None:
     topic_id = await make(peer)
     ada, bob = GroupMember(peer, "t", session_ms=600), GroupMember(await stand.peer(), "t")
     await share(ada, bob, partitions=4)
@@ -165,7 +165,7 @@ async def test_one_who_is_silent_expires_and_commits_no_more(node: Node, stand: 
     assert value_of(node, "tidelog_group_generations_total") == 3
 
 
-async def test_one_whose_connection_ends_is_a_member_for_its_session(stand: Stand, peer: Peer) -> None:
+async def test_disconnected_member_stays_for_its_session(stand: Stand, peer: Peer) -> None:
     """It counts by its own clock and may read on: nobody else may have what it reads before that."""
     await make(peer)
     gone, bob = GroupMember(await stand.peer(), "t", session_ms=8_000), GroupMember(peer, "t")
@@ -179,7 +179,7 @@ async def test_one_whose_connection_ends_is_a_member_for_its_session(stand: Stan
         assert len(bob.held) == 2 or gone.membership.is_over(time.monotonic())
 
 
-async def test_commits_without_membership_are_for_groups_without_members(peer: Peer) -> None:
+async def test_commit_without_membership_needs_an_empty_group(peer: Peer) -> None:
     topic_id = await make(peer)
     assert await commit_code(peer, topic_id) == 0
     ada = GroupMember(peer, "t")
@@ -189,7 +189,7 @@ async def test_commits_without_membership_are_for_groups_without_members(peer: P
     assert await commit_code(peer, topic_id, offset=3) == 0
 
 
-async def test_groups_that_nobody_knows(peer: Peer) -> None:
+async def test_unknown_group_is_refused(peer: Peer) -> None:
     assert (await peer.refused(group_describe=pb.GroupDescribe(group="no"))).code == pb.UNKNOWN_GROUP
     assert (await peer.refused(group_delete=pb.GroupDelete(group="no"))).code == pb.UNKNOWN_GROUP
     assert not (await listed(peer)).groups
@@ -199,7 +199,7 @@ async def test_groups_that_nobody_knows(peer: Peer) -> None:
     assert not (await listed(peer)).groups
 
 
-async def test_a_group_is_deleted_with_its_positions_and_may_be_made_again(stand: Stand, peer: Peer) -> None:
+async def test_deleted_group_loses_positions_and_can_be_recreated(stand: Stand, peer: Peer) -> None:
     topic_id = await make(peer)
     ada = GroupMember(peer, "t")
     await ada.ask()
@@ -220,9 +220,7 @@ async def test_a_group_is_deleted_with_its_positions_and_may_be_made_again(stand
     assert result.next_offset == 2
 
 
-async def test_what_comes_while_a_group_is_being_deleted_waits_or_is_refused(
-    stand: Stand, node: Node, peer: Peer
-) -> None:
+async def test_requests_during_a_group_deletion_wait_or_are_refused(stand: Stand, node: Node, peer: Peer) -> None:
     """A commit behind the deletion would be gone for who is told that it is stored."""
     topic_id = await make(peer)
     assert await commit_code(peer, topic_id, offset=5) == 0
@@ -242,7 +240,7 @@ async def test_what_comes_while_a_group_is_being_deleted_waits_or_is_refused(
     assert result.next_offset == 2
 
 
-async def test_groups_are_listed_in_pages_by_name(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_group_list_is_paginated_by_name(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     topic_id = await make(peer, partitions=1)
     names = [f"group-{number}" for number in range(7)]
     for name in names:
@@ -264,7 +262,7 @@ async def test_groups_are_listed_in_pages_by_name(peer: Peer, monkeypatch: pytes
     assert (last.members, last.state, last.last_commit_us) == (1, "stable", 0)
 
 
-async def test_topics_that_grow_and_go_and_come(peer: Peer) -> None:
+async def test_assignment_follows_topic_changes(peer: Peer) -> None:
     await make(peer, partitions=2)
     ada = GroupMember(peer, "t", "later", pattern="made-.*")
     await ada.ask()
@@ -308,7 +306,7 @@ async def test_members_and_generations_survive_a_restart(stand: Stand, end: str)
     assert ada.membership.generation == generation
 
 
-async def test_a_stopping_node_holds_no_answer_back(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_stopping_node_answers_held_heartbeats(stand: Stand, node: Node, peer: Peer) -> None:
     await make(peer)
     ada = GroupMember(peer, "t")
     await ada.ask()
@@ -322,7 +320,7 @@ async def test_a_stopping_node_holds_no_answer_back(stand: Stand, node: Node, pe
     await stand.start()
 
 
-async def test_too_many_groups(stand: Stand) -> None:
+async def test_number_of_groups_is_limited(stand: Stand) -> None:
     await stand.start(groups_max=2, offsets_partitions=1)
     peer = await stand.peer()
     topic_id = await make(peer)
@@ -340,7 +338,7 @@ async def test_too_many_groups(stand: Stand) -> None:
     assert await first[0].commit(topic_id, 0, 1) == 0
 
 
-async def test_groups_that_take_all_memory_take_no_member(stand: Stand) -> None:
+async def test_exhausted_group_memory_refuses_members(stand: Stand) -> None:
     await stand.start(positions_bytes=20_000)
     peer = await stand.peer()
     await make(peer)
@@ -352,7 +350,7 @@ async def test_groups_that_take_all_memory_take_no_member(stand: Stand) -> None:
     assert 0 < refused < 20
 
 
-async def test_too_many_members_and_partitions(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_members_and_partitions_is_limited(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     await make(peer, partitions=3)
     monkeypatch.setattr(membership, "MEMBERS_MAX", 1)
     monkeypatch.setattr(membership, "PARTITIONS_MAX", 2)
@@ -395,12 +393,12 @@ WISH = pb.GroupWish(topics=["t"])
         ),
     ],
 )
-async def test_what_no_member_may_say(peer: Peer, asked: pb.GroupHeartbeat) -> None:
+async def test_invalid_heartbeats_are_refused(peer: Peer, asked: pb.GroupHeartbeat) -> None:
     assert (await peer.refused(group_heartbeat=asked)).code in {pb.INVALID_REQUEST, pb.INVALID_TOPIC}
     assert not (await listed(peer)).groups
 
 
-async def test_what_is_odd_and_does_no_harm(peer: Peer) -> None:
+async def test_unusual_heartbeats_are_accepted(peer: Peer) -> None:
     await make(peer)
     ada = GroupMember(peer, "t", assignor=77, born_us=-5)  # a way that may come to be
     await ada.ask()
@@ -416,7 +414,7 @@ async def test_what_is_odd_and_does_no_harm(peer: Peer) -> None:
         await listed(peer, bad)
 
 
-async def test_a_full_disk_takes_nobody_in_and_forgets_nobody(stand: Stand) -> None:
+async def test_full_disk_refuses_joins_and_keeps_members(stand: Stand) -> None:
     await stand.start(offsets_partitions=1)
     peer = await stand.peer()
     topic_id = await make(peer)
@@ -448,9 +446,7 @@ async def test_a_full_disk_takes_nobody_in_and_forgets_nobody(stand: Stand) -> N
     assert await ada.refused() == pb.MEMBER_FENCED
 
 
-async def test_a_group_without_room_in_an_answer_is_described_shortened(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_oversized_group_description_is_shortened(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("t", "u"):
         await make(peer, name, 2)
     ada, bob = GroupMember(peer, "t", "u"), GroupMember(peer, "t")

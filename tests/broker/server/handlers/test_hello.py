@@ -1,4 +1,4 @@
-"""Greetings where a node asks who its clients are."""
+"""HELLO at nodes that require authentication."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidelog_broker.metadata import authenticator
 from tidelog_proto import broker_pb2 as pb
 
 
-async def test_nobody_and_wrong_keys_are_turned_away(stand: Stand, key_file: Path) -> None:
+async def test_missing_and_wrong_keys_are_refused(stand: Stand, key_file: Path) -> None:
     node = await stand.start(auth="required", admin_key_file=key_file)
     wrong = ADMIN[:-1] + "t"
     for key in ("", "secret", wrong, "tlk_" + "a" * 16 + "_" + "b" * 43):
@@ -50,7 +50,7 @@ async def test_nobody_and_wrong_keys_are_turned_away(stand: Stand, key_file: Pat
             await ann.connect()
 
 
-async def test_a_wrong_secret_is_hashed_once(stand: Stand, key_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wrong_secret_is_hashed_once(stand: Stand, key_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[str] = []
 
     def noted(secret: str, salt: bytes) -> bytes:
@@ -67,7 +67,7 @@ async def test_a_wrong_secret_is_hashed_once(stand: Stand, key_file: Path, monke
     assert len(hashed) == 1
 
 
-async def test_a_certificate_makes_a_principal_and_ends_its_session(
+async def test_certificate_maps_to_a_principal_and_limits_the_session(
     stand: Stand, key_file: Path, tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path / "ca")
@@ -95,21 +95,21 @@ async def test_a_certificate_makes_a_principal_and_ends_its_session(
     await settled(lambda: not node.server.connections, "a connection stays")
 
 
-async def test_no_certificate_makes_the_administrator(stand: Stand, key_file: Path, tmp_path: Path) -> None:
+async def test_certificate_cannot_map_to_the_administrator(stand: Stand, key_file: Path, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ca")
     files, admin = authority.files("node", "a"), authority.files("client", "admin")
     encrypted = {"tls_cert_file": files.cert, "tls_key_file": files.key, "tls_ca_file": files.ca}
     node = await stand.start(auth="required", admin_key_file=key_file, **encrypted)
     tls = Tls(str(admin.ca), str(admin.cert), str(admin.key))
     async with Client(f"127.0.0.1:{node.port}", tls=tls) as pretender:
-        with pytest.raises(UnauthenticatedError, match="a certificate does not make the administrator"):
+        with pytest.raises(UnauthenticatedError, match="a certificate cannot name the administrator"):
             await pretender.create_topic("t")
     assert counted(node, "tidelog_unauthenticated_total") == 1
     async with Client(f"127.0.0.1:{node.port}", tls=tls, api_key=ADMIN) as keyed:
         await keyed.create_topic("t")
 
 
-async def test_the_session_of_a_certificate_that_ends_is_over(
+async def test_session_ends_with_its_certificate(
     stand: Stand, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = Authority(tmp_path / "ca")
@@ -123,7 +123,7 @@ async def test_the_session_of_a_certificate_that_ends_is_over(
         await settled(lambda: not node.server.connections, "the session did not end")
 
 
-async def test_a_key_that_is_news_to_a_node_is_asked_about(founded: Founded, key_file: Path) -> None:
+async def test_unknown_key_makes_the_node_read_meta(founded: Founded, key_file: Path) -> None:
     """A node that was away while a key was made takes it at once; a starting one turns nobody away for good."""
     founded.settings |= {"auth": "required", "admin_key_file": key_file}
     await founded.found()

@@ -1,4 +1,4 @@
-"""Passwords of a gateway's callers at a node; keys and tokens are in `test_on_behalf.py`."""
+"""IDENTIFY with passwords of a gateway's callers; keys and tokens are in `test_gateway_tickets.py`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.scram import ClientSide, salted_password
 
 
-async def test_a_login_goes_on_with_what_the_node_has_sealed_and_with_nothing_else(
-    stand: Stand, key_file: Path
-) -> None:
+async def test_login_continues_only_with_the_sealed_state(stand: Stand, key_file: Path) -> None:
     password = "correct horse battery"
     node = await stand.start(auth="required", admin_key_file=key_file)
     async with client(node.port, ADMIN) as admin:

@@ -1,4 +1,4 @@
-"""Whoever looks at a cluster opens nothing: partitions whose logs are not open are told of as they are known."""
+"""Status requests and scrapes do not open partitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.broker.wire.test_management_port import get
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition import background_opener as background_opener_module
 from tidelog_broker.partition import partitions as partitions_module
-from tidelog_broker.server.handlers import described as described_module
+from tidelog_broker.server.handlers import partition_descriptions as described_module
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -51,7 +51,7 @@ async def listed(peer: Peer) -> list[pb.PartitionInfo]:
 
 
 @pytest.mark.parametrize("how", ["status", "list"])
-async def test_a_node_that_is_looked_at_opens_none_of_what_it_stores(stand: Stand, how: str) -> None:
+async def test_status_and_lists_open_no_partition(stand: Stand, how: str) -> None:
     await stand.start()
     peer = await stand.peer()
     topic = await peer.create(partitions=20)
@@ -72,7 +72,7 @@ async def test_a_node_that_is_looked_at_opens_none_of_what_it_stores(stand: Stan
     assert [part.size_bytes > 0 for part in described.topics[0].partitions[:6]] == [True, False] * 3, "it opens them"
 
 
-async def test_a_scrape_opens_nothing(stand: Stand) -> None:
+async def test_scrape_opens_no_partition(stand: Stand) -> None:
     await stand.start()
     peer = await stand.peer()
     topic = await peer.create(partitions=3)
@@ -83,7 +83,7 @@ async def test_a_scrape_opens_nothing(stand: Stand) -> None:
     assert open_of(node, topic.topic_id) == []
 
 
-async def test_the_status_of_a_cluster_opens_nothing_on_any_node(founded: Founded) -> None:
+async def test_cluster_status_opens_no_partition_on_any_node(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")

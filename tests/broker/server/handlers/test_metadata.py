@@ -1,4 +1,4 @@
-"""METADATA in pages; what it holds back, and for whom, is in `test_topics.py`."""
+"""METADATA pages; held requests are in `test_topics.py`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def all_pages(peer: Peer, *names: str) -> list[pb.MetadataReply]:
 
 
 @pytest.mark.usefixtures("small_pages")
-async def test_all_topics_come_in_pages_and_the_nodes_once(node: Node, peer: Peer) -> None:
+async def test_metadata_of_all_topics_is_paginated(node: Node, peer: Peer) -> None:
     for name, partitions in (("a", 3), ("b", 3), ("c", 20), ("d", 1)):
         await peer.create(name, partitions=partitions)
     found = await all_pages(peer)
@@ -46,7 +46,7 @@ async def test_all_topics_come_in_pages_and_the_nodes_once(node: Node, peer: Pee
 
 
 @pytest.mark.usefixtures("small_pages")
-async def test_names_come_in_pages_too(peer: Peer) -> None:
+async def test_metadata_of_named_topics_is_paginated(peer: Peer) -> None:
     await peer.create("a", partitions=20)
     names = ["x1", "a", *(f"y{number}" for number in range(20))]
     found = await all_pages(peer, *names)
@@ -56,7 +56,7 @@ async def test_names_come_in_pages_too(peer: Peer) -> None:
     assert [part.partition for one in infos for part in one.partitions] == list(range(20))
 
 
-async def test_thousands_of_names_that_nothing_has_are_denied_a_page_at_a_time(peer: Peer) -> None:
+async def test_unknown_names_are_denied_page_by_page(peer: Peer) -> None:
     names = [f"{'n' * 190}{number}" for number in range(ENTRIES_PER_REQUEST_MAX)]
     reply = (await peer.ask(metadata=pb.Metadata(topics=names))).envelope.metadata_reply
     assert 0 < len(reply.topics) <= pages.ROUTED_ENTRIES
@@ -64,7 +64,7 @@ async def test_thousands_of_names_that_nothing_has_are_denied_a_page_at_a_time(p
     assert reply.next.topic == reply.topics[-1].name
 
 
-async def test_a_client_that_reads_no_answers_is_made_no_more_of_them(
+async def test_metadata_is_not_made_for_a_client_that_does_not_read(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thousands of questions on one connection: what is made ahead of the client is bounded."""

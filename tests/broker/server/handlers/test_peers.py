@@ -21,7 +21,7 @@ from tidelog_proto.limits import FRAME_BYTES_MAX_BEFORE_HELLO
 from tidelog_proto.wire.frames import encode_frame
 
 
-async def test_a_node_of_the_cluster_is_welcome(node: Node) -> None:
+async def test_node_of_the_cluster_is_accepted(node: Node) -> None:
     ear = Ear()
     peers = join(node, ear, identity("b", incarnation=9))
     link = await linked(node.port)
@@ -42,7 +42,9 @@ async def test_a_node_of_the_cluster_is_welcome(node: Node) -> None:
         ({"bootstrap_hash": b"1" * 32}, pb.FORBIDDEN, "bootstrap files"),
     ],
 )
-async def test_who_does_not_belong_is_told_why(node: Node, change: dict[str, Any], code: int, words: str) -> None:
+async def test_foreign_node_is_refused_with_the_reason(
+    node: Node, change: dict[str, Any], code: int, words: str
+) -> None:
     peers = join(node, Ear(), identity("b", incarnation=9, bootstrap_hash=b"2" * 32))
     with pytest.raises(ProtocolError, match=words) as caught:
         await linked(node.port, identity(**({"node_id": "a"} | change)))
@@ -50,7 +52,7 @@ async def test_who_does_not_belong_is_told_why(node: Node, change: dict[str, Any
     assert not peers.connected
 
 
-async def test_a_wrong_proof_ends_the_connection(stand: Stand, node: Node) -> None:
+async def test_wrong_proof_ends_the_connection(stand: Stand, node: Node) -> None:
     """Each challenge can be tried once; a caller that does not look at the answerer's proof gets no further."""
     peers = join(node, Ear(), identity("b"))
     peer = await stand.peer(greet=False)
@@ -61,7 +63,7 @@ async def test_a_wrong_proof_ends_the_connection(stand: Stand, node: Node) -> No
     assert not peers.connected
 
 
-async def test_a_proof_without_a_hello_proves_nothing(stand: Stand, node: Node) -> None:
+async def test_proof_without_a_hello_is_refused(stand: Stand, node: Node) -> None:
     join(node, Ear(), identity("b"))
     peer = await stand.peer(greet=False)
     assert (await peer.refused(peer_proof=pb.PeerProof(proof=b"x" * 32))).code == pb.INVALID_REQUEST
@@ -69,20 +71,20 @@ async def test_a_proof_without_a_hello_proves_nothing(stand: Stand, node: Node) 
     assert (await peer.refused(peer_hello=hello_of(IDENTITY, b"n" * 32))).code == pb.INVALID_REQUEST
 
 
-async def test_a_node_that_stands_alone_has_no_peers(stand: Stand, peer: Peer) -> None:
+async def test_single_node_refuses_peers(stand: Stand, peer: Peer) -> None:
     error = await peer.refused(peer_hello=hello_of(IDENTITY, b"n" * 32))
     assert error.code == pb.FORBIDDEN
-    assert "stands alone" in error.message
+    assert "does not belong to a cluster" in error.message
 
 
-async def test_a_clients_connection_does_not_become_a_nodes(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_client_connection_cannot_become_a_nodes(stand: Stand, node: Node, peer: Peer) -> None:
     join(node, Ear(), identity("b"))
     assert (await peer.refused(peer_hello=hello_of(IDENTITY, b"n" * 32))).code == pb.INVALID_REQUEST
     assert (await peer.create()).name == "t"
 
 
 @pytest.mark.parametrize("greeted", [True, False])
-async def test_what_nodes_say_to_each_other_is_refused_from_clients(stand: Stand, node: Node, greeted: bool) -> None:
+async def test_node_messages_of_clients_are_refused(stand: Stand, node: Node, greeted: bool) -> None:
     ear = Ear()
     join(node, ear, identity("b"))
     peer = await stand.peer(greet=greeted)
@@ -99,7 +101,7 @@ async def test_what_nodes_say_to_each_other_is_refused_from_clients(stand: Stand
     assert not ear.got
 
 
-async def test_before_the_proof_frames_are_small(stand: Stand, node: Node) -> None:
+async def test_frames_before_the_proof_are_limited(stand: Stand, node: Node) -> None:
     join(node, Ear(), identity("b"))
     peer = await stand.peer(greet=False)
     await peer.ask(peer_hello=hello_of(IDENTITY, b"n" * 32))
@@ -108,7 +110,7 @@ async def test_before_the_proof_frames_are_small(stand: Stand, node: Node) -> No
     await peer.closed()
 
 
-async def test_who_never_proves_itself_is_cut_off(stand: Stand) -> None:
+async def test_peer_without_a_proof_is_closed(stand: Stand) -> None:
     node = await stand.start(hello_timeout_ms=300)
     join(node, Ear(), identity("b"))
     peer = await stand.peer(greet=False)
@@ -118,7 +120,7 @@ async def test_who_never_proves_itself_is_cut_off(stand: Stand) -> None:
         await peer.closed()
 
 
-async def test_caller_that_is_gone_before_its_life_was_noted_is_not_connected(stand: Stand, node: Node) -> None:
+async def test_peer_closed_before_its_life_is_stored_is_not_connected(stand: Stand, node: Node) -> None:
     """Nothing would remove it: its connection has told its listeners already that it is gone."""
     peers = join(node, Ear(), identity("b"))
     await node.broker.lives.begun()

@@ -1,4 +1,4 @@
-"""PRODUCER_BEGIN as a node answers it: the newest instance is fenced in, older ones out, and what cannot be is said."""
+"""PRODUCER_BEGIN at a node: fencing of older instances, and refusals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def topic_id(peer: Peer) -> bytes:
     return (await peer.create(partitions=2)).topic_id
 
 
-async def test_each_instance_is_above_those_before_it_and_fences_them(peer: Peer, topic_id: bytes) -> None:
+async def test_newer_instance_fences_older_ones(peer: Peer, topic_id: bytes) -> None:
     (first,) = await begin(peer, entry(topic_id))
     assert first.producer_epoch == EPOCHS_PER_INSTANCE
     await peer.publish(topic_id, numbered(b"a", epoch=first.producer_epoch, sequence=1))
@@ -57,9 +57,7 @@ async def test_each_instance_is_above_those_before_it_and_fences_them(peer: Peer
     assert [value for one in found if not one.control for value in one.values()] == [b"a", b"b", b"c"]
 
 
-async def test_the_epoch_of_an_instance_is_written_once_and_an_older_one_is_told_of_the_newest(
-    peer: Peer, topic_id: bytes
-) -> None:
+async def test_instance_epoch_is_written_once_and_older_ones_get_the_newest(peer: Peer, topic_id: bytes) -> None:
     (first,) = await begin(peer, entry(topic_id, 1, epoch=3 * EPOCHS_PER_INSTANCE))
     (again,) = await begin(peer, entry(topic_id, 1, epoch=3 * EPOCHS_PER_INSTANCE))
     assert first.producer_epoch == again.producer_epoch == 3 * EPOCHS_PER_INSTANCE
@@ -73,7 +71,7 @@ async def test_the_epoch_of_an_instance_is_written_once_and_an_older_one_is_told
     assert sum(one.control for one in await peer.fetch(topic_id, 0, partition=1)) == 1
 
 
-async def test_an_instance_that_had_to_begin_anew_is_no_newer_one(peer: Peer, topic_id: bytes) -> None:
+async def test_restarted_instance_keeps_its_generation(peer: Peer, topic_id: bytes) -> None:
     (first,) = await begin(peer, entry(topic_id))
     await peer.publish(topic_id, numbered(b"anew", epoch=first.producer_epoch + 1, sequence=0))
     (again,) = await begin(peer, entry(topic_id, epoch=first.producer_epoch))
@@ -81,7 +79,7 @@ async def test_an_instance_that_had_to_begin_anew_is_no_newer_one(peer: Peer, to
     assert (again.producer_epoch, again.repeated) == (first.producer_epoch, True)
 
 
-async def test_of_instances_that_begin_at_the_same_moment_one_has_the_epoch(node: Node, peer: Peer) -> None:
+async def test_concurrent_instances_get_distinct_epochs(node: Node, peer: Peer) -> None:
     topic_id = (await peer.create()).topic_id
     async with connected(node.port) as other:
         asked = [begin(each, entry(topic_id), entry(topic_id)) for each in (peer, other)]
@@ -89,7 +87,7 @@ async def test_of_instances_that_begin_at_the_same_moment_one_has_the_epoch(node
     assert sorted(told) == [False, True, True, True]
 
 
-async def test_what_was_begun_is_known_after_a_restart(stand: Stand) -> None:
+async def test_instance_survives_a_restart(stand: Stand) -> None:
     await stand.start()
     peer = await stand.peer()
     topic_id = (await peer.create()).topic_id
@@ -102,7 +100,7 @@ async def test_what_was_begun_is_known_after_a_restart(stand: Stand) -> None:
     assert again.repeated
 
 
-async def test_what_cannot_begin_is_told_of(peer: Peer, topic_id: bytes) -> None:
+async def test_invalid_instance_is_refused(peer: Peer, topic_id: bytes) -> None:
     told = await begin(
         peer,
         entry(topic_id, 2),
@@ -130,13 +128,13 @@ async def test_what_cannot_begin_is_told_of(peer: Peer, topic_id: bytes) -> None
         assert frame.envelope.error.code == pb.INVALID_REQUEST
 
 
-async def test_a_compacted_topic_takes_an_instance_that_has_no_key(peer: Peer) -> None:
+async def test_compacted_topic_accepts_an_instance_without_keys(peer: Peer) -> None:
     topic = await peer.create(cleanup=pb.COMPACT)
     (told,) = await begin(peer, entry(topic.topic_id))
     assert not told.HasField("error")
 
 
-async def test_an_instance_outlives_the_owner_at_which_it_began(tmp_path: Path) -> None:
+async def test_instance_survives_a_change_of_owner(tmp_path: Path) -> None:
     async with standing(tmp_path) as cluster:
         await cluster.start()
         owner = await cluster.owner()
@@ -152,7 +150,7 @@ async def test_an_instance_outlives_the_owner_at_which_it_began(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("batches", [0, 20])
-async def test_an_owner_that_may_be_none_any_more_does_not_say_who_is_the_newest(tmp_path: Path, batches: int) -> None:
+async def test_unconfirmed_owner_does_not_report_the_newest_instance(tmp_path: Path, batches: int) -> None:
     async with standing(tmp_path) as cluster:
         await cluster.start()
         owner = await cluster.owner()
@@ -174,9 +172,7 @@ def keyed_entry(topic_id: bytes, *, split: int = 9, digest: int = 5) -> pb.Produ
     )
 
 
-async def test_a_request_with_a_key_begins_once_and_later_tries_are_told_how_it_was_split(
-    peer: Peer, topic_id: bytes
-) -> None:
+async def test_keyed_request_begins_once_and_retries_get_its_split(peer: Peer, topic_id: bytes) -> None:
     (first,) = await begin(peer, keyed_entry(topic_id))
     assert (first.producer_epoch, first.repeated) == (9, False)
     (again,) = await begin(peer, keyed_entry(topic_id))
@@ -189,7 +185,7 @@ async def test_a_request_with_a_key_begins_once_and_later_tries_are_told_how_it_
     assert sum(one.control for one in await peer.fetch(topic_id, 0)) == 1
 
 
-async def test_numbers_that_no_request_and_no_instance_has_are_refused(peer: Peer, topic_id: bytes) -> None:
+async def test_invalid_epochs_and_sequences_are_refused(peer: Peer, topic_id: bytes) -> None:
     of_instance = entry(topic_id)
     of_instance.base_sequence = 1
     for wrong in (keyed_entry(topic_id, split=8), keyed_entry(topic_id, split=0), of_instance):

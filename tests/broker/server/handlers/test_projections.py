@@ -1,4 +1,4 @@
-"""FETCH by who can do without some columns or times, from memory and from the log."""
+"""FETCH with projections, from ring and log."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def fetched(
     return result, batches_of(frame), len(frame.attachment)
 
 
-async def test_columns_that_nobody_wants_are_not_sent(node: Node, peer: Peer, topic_id: bytes) -> None:
+async def test_unwanted_columns_are_not_sent(node: Node, peer: Peer, topic_id: bytes) -> None:
     before = value_of(node, "tidelog_bytes_out_total")
     result, batches, _ = await fetched(peer, topic_id, pb.Projection(columns=Flags.KEY | Flags.TAG))
     assert [batch.keys() for batch in batches] == [[b"a", b"b"]] * 5
@@ -59,13 +59,13 @@ async def test_columns_that_nobody_wants_are_not_sent(node: Node, peer: Peer, to
     assert [batch.slice_from(3).offset_list() for batch in batches] == [range(3, 4), *map(range, (4, 6, 8), (6, 8, 10))]
 
 
-async def test_an_unset_column_is_no_reason_to_send_less(peer: Peer, topic_id: bytes) -> None:
+async def test_projection_of_an_unset_column_sends_the_batch_unchanged(peer: Peer, topic_id: bytes) -> None:
     _, batches, _ = await fetched(peer, topic_id, pb.Projection(columns=2**32 - 1))
     assert [batch.values() for batch in batches] == [[VALUE, VALUE]] * 5
     assert not batches[0].header.flags & Flags.PROJECTED
 
 
-async def test_times_that_nobody_wants_are_not_sent(peer: Peer, topic_id: bytes) -> None:
+async def test_unwanted_times_are_not_sent(peer: Peer, topic_id: bytes) -> None:
     wanted = pb.Projection(columns=Flags.KEY, from_us=1_000_000, until_us=2_000_001)
     result, batches, _ = await fetched(peer, topic_id, wanted)
     assert [batch.base_offset for batch in batches] == [2, 4]
@@ -79,14 +79,14 @@ async def test_times_that_nobody_wants_are_not_sent(peer: Peer, topic_id: bytes)
     assert result.next_offset == 10
 
 
-async def test_with_a_key(peer: Peer, topic_id: bytes) -> None:
+async def test_projection_with_a_key_filter(peer: Peer, topic_id: bytes) -> None:
     result, batches, size_bytes = await fetched(peer, topic_id, pb.Projection(), key=b"b")
     assert [batch.offset_list() for batch in batches] == [[1], [3], [5], [7], [9]]
     assert result.next_offset == 10
     assert size_bytes < len(VALUE)
 
 
-async def test_nothing_behind_the_end_of_a_range_is_sent(peer: Peer, topic_id: bytes) -> None:
+async def test_projection_ends_at_the_range_end(peer: Peer, topic_id: bytes) -> None:
     for columns in (0, 31):
         result, batches, _ = await fetched(peer, topic_id, pb.Projection(columns=columns, end_offset=5), offset=1)
         assert [batch.base_offset for batch in batches] == [0, 2, 4]

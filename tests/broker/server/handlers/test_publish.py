@@ -71,9 +71,7 @@ BAD_BATCHES: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("make", BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
-async def test_a_bad_batch_is_refused_and_its_neighbours_are_stored(
-    node: Node, peer: Peer, make: Callable[[], bytes]
-) -> None:
+async def test_invalid_batch_is_refused_alone(node: Node, peer: Peer, make: Callable[[], bytes]) -> None:
     topic = await peer.create()
     first, bad, last = await peer.publish(topic.topic_id, batch(b"first"), make(), batch(b"last"))
     assert bad.error.code in {pb.CORRUPT_BATCH, pb.UNSUPPORTED_BATCH, pb.BATCH_TOO_LARGE}
@@ -84,7 +82,7 @@ async def test_a_bad_batch_is_refused_and_its_neighbours_are_stored(
     assert counted(node.broker.metrics.batches_refused) == 1
 
 
-async def test_a_bad_large_batch_is_refused_by_the_worker_alike(peer: Peer) -> None:
+async def test_invalid_large_batch_is_refused_by_the_worker(peer: Peer) -> None:
     topic = await peer.create()
     large = batch(os.urandom(3 * MIB), codec=Codec.ZSTD)
     bad, good = await peer.publish(topic.topic_id, flipped(large, 2 * MIB), large)
@@ -92,7 +90,7 @@ async def test_a_bad_large_batch_is_refused_by_the_worker_alike(peer: Peer) -> N
     assert (good.base_offset, good.HasField("error")) == (0, False)
 
 
-async def test_entries_that_name_no_partition_are_refused_one_by_one(peer: Peer) -> None:
+async def test_entries_without_a_partition_are_refused_individually(peer: Peer) -> None:
     topic = await peer.create(partitions=2)
     targets = [
         (topic.topic_id, 2, pb.UNKNOWN_PARTITION),
@@ -111,7 +109,7 @@ async def test_entries_that_name_no_partition_are_refused_one_by_one(peer: Peer)
 
 
 @pytest.mark.parametrize("lengths", [[], [1], [10, 10], [2**32 - 1]])
-async def test_lengths_that_do_not_add_up_refuse_the_request(peer: Peer, lengths: list[int]) -> None:
+async def test_inconsistent_lengths_refuse_the_request(peer: Peer, lengths: list[int]) -> None:
     topic = await peer.create()
     entries = [pb.PublishEntry(topic_id=topic.topic_id, length=length) for length in lengths]
     error = await peer.refused(batch(b"x"), publish=pb.Publish(entries=entries))
@@ -123,7 +121,7 @@ async def test_too_many_batches_refuse_the_request(peer: Peer) -> None:
     assert (await peer.refused(publish=pb.Publish(entries=[pb.PublishEntry()] * 1025))).code == pb.INVALID_REQUEST
 
 
-async def test_a_retry_gets_the_first_offset_and_is_stored_once(node: Node, peer: Peer) -> None:
+async def test_retry_gets_the_first_offset_and_is_stored_once(node: Node, peer: Peer) -> None:
     topic = await peer.create()
     data = [batch(b"a", b"b", producer_id=5, sequence=0), batch(b"c", producer_id=5, sequence=2)]
     first = await peer.publish(topic.topic_id, *data)
@@ -135,7 +133,7 @@ async def test_a_retry_gets_the_first_offset_and_is_stored_once(node: Node, peer
     assert counted(node.broker.metrics.duplicates) == 2
 
 
-async def test_a_retry_in_one_request_with_its_first_attempt_is_stored_once(peer: Peer) -> None:
+async def test_retry_in_the_same_request_is_stored_once(peer: Peer) -> None:
     topic = await peer.create()
     data = batch(b"a", producer_id=5)
     first, again = await peer.publish(topic.topic_id, data, data)
@@ -143,7 +141,7 @@ async def test_a_retry_in_one_request_with_its_first_attempt_is_stored_once(peer
     assert await peer.read_all(topic.topic_id) == [b"a"]
 
 
-async def test_a_gap_is_refused_until_it_is_filled(peer: Peer) -> None:
+async def test_sequence_gap_is_refused_until_filled(peer: Peer) -> None:
     topic = await peer.create()
     late = batch(b"late", producer_id=5, sequence=1)
     unknown = (await peer.publish(topic.topic_id, late))[0].error
@@ -154,9 +152,7 @@ async def test_a_gap_is_refused_until_it_is_filled(peer: Peer) -> None:
     assert (await peer.publish(topic.topic_id, late))[0].base_offset == 1
 
 
-async def test_a_large_batch_keeps_its_place_before_a_small_one(
-    node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_large_batch_keeps_its_order(node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The large one is verified on a worker, which is held until the small one has arrived."""
     topic = await peer.create()
     arrived = threading.Event()
@@ -179,7 +175,7 @@ async def test_a_large_batch_keeps_its_place_before_a_small_one(
     assert await peer.read_all(topic.topic_id) == [large, b"small"]
 
 
-async def test_a_full_queue_refuses_and_recovers(stand: Stand) -> None:
+async def test_full_queue_refuses_and_recovers(stand: Stand) -> None:
     await stand.start(partition_in_flight_bytes=500_000)
     peer = await stand.peer()
     topic = await peer.create()
@@ -197,7 +193,7 @@ async def test_a_full_queue_refuses_and_recovers(stand: Stand) -> None:
     assert len(await peer.read_all(topic.topic_id)) == 1 + len(stored)
 
 
-async def test_time_over_leaves_the_outcome_open_and_a_retry_finds_it(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_timeout_leaves_the_outcome_unknown_and_a_retry_finds_it(stand: Stand, node: Node, peer: Peer) -> None:
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(b"0", producer_id=5))
     stand.disk.hold("sync")
@@ -210,9 +206,7 @@ async def test_time_over_leaves_the_outcome_open_and_a_retry_finds_it(stand: Sta
     assert (again.duplicate, again.base_offset) == (True, 1)
 
 
-async def test_a_client_that_leaves_has_its_batches_stored_and_its_share_given_back(
-    stand: Stand, node: Node, peer: Peer
-) -> None:
+async def test_batches_of_a_disconnected_client_are_stored_and_released(stand: Stand, node: Node, peer: Peer) -> None:
     topic = await peer.create()
     other = await stand.peer()
     stand.disk.hold("sync")
@@ -224,7 +218,7 @@ async def test_a_client_that_leaves_has_its_batches_stored_and_its_share_given_b
     assert await peer.read_all(topic.topic_id) == [b"bye" * 1000]
 
 
-async def test_every_codec_and_column_comes_back_as_it_went_in(peer: Peer) -> None:
+async def test_every_codec_and_column_round_trips(peer: Peer) -> None:
     topic = await peer.create()
     for codec in Codec:
         await peer.publish(topic.topic_id, batch(b"x" * 100, None, b"", codec=codec, timestamps_us=[3, 1, 2]))

@@ -1,4 +1,4 @@
-"""ACCESS_TEST of a caller that is about to do something."""
+"""ACCESS_TEST with `enforce`, for a caller that is about to act."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.security import AccessRule
 from tidelog_proto import broker_pb2 as pb
 
 
-async def test_what_a_caller_may_not_do_is_refused_and_written_down(
+async def test_enforced_access_test_is_refused_and_audited(
     stand: Stand, key_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -30,14 +30,14 @@ async def test_what_a_caller_may_not_do_is_refused_and_written_down(
     assert any("access_test" in line and '"ann"' in line for line in caplog.messages)
 
 
-async def test_it_is_about_the_caller_alone(stand: Stand) -> None:
+async def test_enforced_access_test_accepts_no_other_principal(stand: Stand) -> None:
     await stand.start()
     peer = await stand.peer()
     asked = pb.AccessTest(principal="ann", operation=pb.OP_PRODUCE, resource=pb.RES_TOPIC, name="t", enforce=True)
     assert (await peer.refused(access_test=asked)).code == pb.INVALID_REQUEST
 
 
-async def test_the_node_itself_answers_with_the_refusal(stand: Stand, key_file: Path) -> None:
+async def test_enforced_access_test_returns_the_refusal(stand: Stand, key_file: Path) -> None:
     node = await stand.start(auth="required", admin_key_file=key_file)
     async with Client(f"127.0.0.1:{node.port}", api_key=ADMIN) as admin:
         made = await admin.security.create_key("ann")

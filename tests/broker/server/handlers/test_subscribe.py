@@ -53,7 +53,7 @@ async def nothing_more(peer: Peer) -> None:
     assert peer.events.empty()
 
 
-async def test_appends_are_pushed_after_what_was_there(stand: Stand, peer: Peer) -> None:
+async def test_existing_records_are_pushed_before_appends(stand: Stand, peer: Peer) -> None:
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(b"a", b"b"))
     reader = await stand.peer()
@@ -63,7 +63,7 @@ async def test_appends_are_pushed_after_what_was_there(stand: Stand, peer: Peer)
     assert await received(reader, 3) == [b"a", b"b", b"c"]
 
 
-async def test_a_subscription_in_the_middle_begins_with_the_batch_around_it(peer: Peer) -> None:
+async def test_subscription_starts_with_the_batch_that_contains_its_offset(peer: Peer) -> None:
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(b"a"), batch(b"b", b"c", b"d"))
     await subscribe(peer, topic.topic_id, offset=2)
@@ -73,7 +73,7 @@ async def test_a_subscription_in_the_middle_begins_with_the_batch_around_it(peer
 
 
 @pytest.mark.parametrize("credit", [{"records": 0}, {"size": 0}])
-async def test_without_credit_of_both_kinds_nothing_is_sent(peer: Peer, credit: dict[str, int]) -> None:
+async def test_both_kinds_of_credit_are_required(peer: Peer, credit: dict[str, int]) -> None:
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(b"a"))
     await subscribe(peer, topic.topic_id, **credit)
@@ -84,7 +84,7 @@ async def test_without_credit_of_both_kinds_nothing_is_sent(peer: Peer, credit: 
     assert await received(peer, 1) == [b"a"]
 
 
-async def test_credit_is_spent_by_whole_batches_from_ring_and_log(stand: Stand) -> None:
+async def test_credit_is_spent_by_whole_batches(stand: Stand) -> None:
     node = await stand.start()
     peer = await stand.peer()
     topic = await peer.create()
@@ -101,13 +101,13 @@ async def test_credit_is_spent_by_whole_batches_from_ring_and_log(stand: Stand) 
     assert node.server.budget.in_flight_bytes == 0
 
 
-async def test_credit_for_nobody_is_no_fault(peer: Peer) -> None:
+async def test_credit_for_an_ended_subscription_is_ignored(peer: Peer) -> None:
     peer.send_credit(99, records=1, size_bytes=1)
     assert (await peer.create()).name == "t"
 
 
 @pytest.mark.parametrize("ring_bytes", [0, 300, 4 * KIB, 1024 * KIB])
-async def test_the_seam_between_log_and_ring(stand: Stand, ring_bytes: int) -> None:
+async def test_log_to_ring_transition_neither_skips_nor_repeats(stand: Stand, ring_bytes: int) -> None:
     """Appends go on, faster and slower than the subscriber's credit; nothing is skipped, nothing repeated."""
     node = await stand.start(ring_bytes=ring_bytes)
     peer, reader = await stand.peer(), await stand.peer()
@@ -142,7 +142,7 @@ async def test_the_seam_between_log_and_ring(stand: Stand, ring_bytes: int) -> N
     assert node.broker.partitions.get(topic.topic_id, 0).state.high_watermark == len(sent)
 
 
-async def test_partitions_take_turns(peer: Peer) -> None:
+async def test_partitions_of_a_subscription_take_turns(peer: Peer) -> None:
     topic = await peer.create(partitions=3)
     for partition in range(3):
         await peer.publish(topic.topic_id, *[batch(b"x")] * 3, partition=partition)
@@ -154,9 +154,7 @@ async def test_partitions_take_turns(peer: Peer) -> None:
     assert sorted(seen) == [0, 1, 2]
 
 
-async def test_many_partitions_behind_the_ring_spend_credit_one_read_at_a_time(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lagging_partitions_are_read_one_at_a_time(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     """With credit for one batch, one batch is read, whatever the number of partitions that lie behind."""
     await stand.start(ring_bytes=0)
     peer = await stand.peer()
@@ -195,7 +193,7 @@ async def test_several_subscriptions_on_one_connection(peer: Peer) -> None:
     assert sorted(events) == [1, 2]
 
 
-async def test_unsubscribed_is_silent_and_the_id_is_free_again(node: Node, peer: Peer) -> None:
+async def test_unsubscribe_ends_events_and_frees_the_id(node: Node, peer: Peer) -> None:
     topic = await peer.create()
     await subscribe(peer, topic.topic_id)
     await peer.ask(unsubscribe=pb.Unsubscribe(subscription_id=1))
@@ -233,7 +231,7 @@ async def test_unsubscribing_before_the_reply_leaves_no_listener(stand: Stand, m
     await nothing_more(peer)
 
 
-async def test_bad_subscriptions_say_what_is_wrong(stand: Stand) -> None:
+async def test_invalid_subscriptions_are_refused(stand: Stand) -> None:
     node = await stand.start(subscriptions_max=2)
     peer = await stand.peer()
     topic = await peer.create()
@@ -257,7 +255,7 @@ async def test_bad_subscriptions_say_what_is_wrong(stand: Stand) -> None:
 
 
 @pytest.mark.parametrize("ring_bytes", [0, 1024 * KIB])
-async def test_a_deleted_topic_ends_the_subscription(stand: Stand, ring_bytes: int) -> None:
+async def test_topic_deletion_ends_the_subscription(stand: Stand, ring_bytes: int) -> None:
     await stand.start(ring_bytes=ring_bytes)
     peer, reader = await stand.peer(), await stand.peer()
     topic = await peer.create()
@@ -271,7 +269,7 @@ async def test_a_deleted_topic_ends_the_subscription(stand: Stand, ring_bytes: i
     await nothing_more(reader)
 
 
-async def test_a_topic_deleted_under_a_reader_is_told_once(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_topic_deletion_is_reported_once(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files are closed while reads are on their way: what the readers hear is the topic's end."""
     node = await stand.start(ring_bytes=0)
     peer, reader = await stand.peer(), await stand.peer()
@@ -297,7 +295,7 @@ async def test_a_topic_deleted_under_a_reader_is_told_once(stand: Stand, monkeyp
     await nothing_more(reader)
 
 
-async def test_a_client_that_leaves_is_forgotten(node: Node, stand: Stand, peer: Peer) -> None:
+async def test_disconnected_subscriber_is_forgotten(node: Node, stand: Stand, peer: Peer) -> None:
     topic = await peer.create(partitions=3)
     reader = await stand.peer()
     await subscribe(reader, topic.topic_id, number=1, partitions=3)
@@ -318,7 +316,7 @@ async def test_records_are_counted_from_headers_alone(peer: Peer) -> None:
     assert subscribe_module.count_records([memoryview(first + second), memoryview(second)]) == 4
 
 
-async def test_what_subscriptions_follow_is_bounded_for_one_connection_and_for_all(stand: Stand) -> None:
+async def test_followed_partitions_are_limited_per_connection_and_in_total(stand: Stand) -> None:
     node = await stand.start(followed_max=8)
     peer = await stand.peer()
     topic = await peer.create(partitions=3)
@@ -337,7 +335,7 @@ async def test_what_subscriptions_follow_is_bounded_for_one_connection_and_for_a
     await settled(lambda: node.broker.bounds.followed == 0, "a deleted topic is still followed")
 
 
-async def test_a_batch_that_finds_no_room_is_sent_when_there_is_some(stand: Stand) -> None:
+async def test_batch_without_room_is_sent_later(stand: Stand) -> None:
     for ring_bytes in (0, 64 * 1024 * KIB):
         node = await stand.start(ring_bytes=ring_bytes, node_outgoing_bytes=1024 * KIB)
         peer = await stand.peer()

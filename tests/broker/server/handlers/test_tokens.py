@@ -1,4 +1,4 @@
-"""Tokens on a running node: who comes in with them, and what becomes of sessions when tokens and keys end."""
+"""JWT authentication on a running node, and the end of sessions with tokens and keys."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ def bearer(node: Node, token: Any) -> Client:
     return Client(f"127.0.0.1:{node.port}", credentials=token, request_timeout_s=10)
 
 
-async def test_a_token_lets_its_bearer_in_with_the_rights_of_its_roles(
-    stand: Stand, key_file: Path, tmp_path: Path
-) -> None:
+async def test_token_grants_the_rights_of_its_roles(stand: Stand, key_file: Path, tmp_path: Path) -> None:
     issuer = Issuer()
     node = await started(stand, key_file, issuer, issuer.save(tmp_path / "jwks"))
     path = tmp_path / "token"
@@ -61,7 +59,7 @@ async def test_a_token_lets_its_bearer_in_with_the_rights_of_its_roles(
     assert (await large.event()).envelope.error.code == pb.FRAME_TOO_LARGE
 
 
-async def test_who_has_fresh_tokens_reads_and_writes_on_while_they_expire(stand: Stand, key_file: Path) -> None:
+async def test_client_with_fresh_tokens_continues_while_they_expire(stand: Stand, key_file: Path) -> None:
     """Each token lasts a second or two; producer and consumer outlive several, and nobody hears of it."""
     issuer, given = Issuer(), list[int]()
     async with Publisher(as_answer(issuer.document)) as there:
@@ -84,7 +82,7 @@ async def test_who_has_fresh_tokens_reads_and_writes_on_while_they_expire(stand:
             assert partition.high_watermark == sent, "each is stored, and once"
 
 
-async def test_sessions_end_with_the_key_that_their_tokens_are_signed_with(stand: Stand, key_file: Path) -> None:
+async def test_sessions_end_with_the_signing_key_of_their_tokens(stand: Stand, key_file: Path) -> None:
     issuer = Issuer("one", "two")
     async with Publisher(as_answer(issuer.document)) as there:
         node = await started(stand, key_file, issuer, there.url)
@@ -101,7 +99,7 @@ async def test_sessions_end_with_the_key_that_their_tokens_are_signed_with(stand
                 await turned_over.producer("t").send(b"x")
             await settled(partial(_is_gone, node, 1), "the session of a withdrawn key went on")
             await new.producer("t").send(b"x")
-            with pytest.raises(UnauthenticatedError, match="does not publish"):
+            with pytest.raises(UnauthenticatedError, match="not published"):
                 await old.producer("t").send(b"x")
 
 
@@ -110,8 +108,8 @@ def _is_gone(node: Node, left: int) -> bool:
     return sum(connection.session is not None for connection in node.server.connections) == left
 
 
-async def test_a_node_without_an_issuer_says_so(stand: Stand, key_file: Path) -> None:
+async def test_node_without_an_issuer_refuses_tokens(stand: Stand, key_file: Path) -> None:
     node = await stand.start(auth="required", admin_key_file=key_file)
-    with pytest.raises(UnauthenticatedError, match="takes no tokens"):
+    with pytest.raises(UnauthenticatedError, match="accepts no tokens"):
         async with bearer(node, Token(Issuer().token())) as ann:
             await ann.connect()

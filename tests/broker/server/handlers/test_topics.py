@@ -34,7 +34,7 @@ def data_dirs(stand: Stand, name: str) -> list[str]:
     return sorted(path.name for path in (stand.path / "partitions").iterdir() if name in path.name)
 
 
-async def test_a_created_topic_is_described_with_all_its_settings(node: Node, peer: Peer) -> None:
+async def test_created_topic_is_described_with_all_settings(node: Node, peer: Peer) -> None:
     made = await peer.create(partitions=3)
     assert made == await described(peer)
     assert len(made.topic_id) == 16
@@ -53,7 +53,7 @@ async def test_a_created_topic_is_described_with_all_its_settings(node: Node, pe
     assert {partition.owner for partition in made.partitions} == {node.node_id}
 
 
-async def test_describing_follows_what_is_stored(peer: Peer) -> None:
+async def test_description_follows_stored_data(peer: Peer) -> None:
     topic = await peer.create(partitions=2)
     await peer.publish(topic.topic_id, batch(b"a", b"b"), partition=1)
     idle, used = (await described(peer)).partitions
@@ -62,7 +62,7 @@ async def test_describing_follows_what_is_stored(peer: Peer) -> None:
     assert used.size_bytes > 0
 
 
-async def test_the_list_is_sorted_and_hides_what_is_internal(peer: Peer) -> None:
+async def test_topic_list_is_sorted_without_internal_topics(peer: Peer) -> None:
     for name in ("b", "a", "c"):
         await peer.create(name)
     assert await names(peer) == ["a", "b", "c"]
@@ -70,7 +70,7 @@ async def test_the_list_is_sorted_and_hides_what_is_internal(peer: Peer) -> None
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "__mine", "x" * 201, "\u00e9", "a\x00b", "-" * 300])
-async def test_bad_names_are_refused(peer: Peer, name: str) -> None:
+async def test_invalid_topic_names_are_refused(peer: Peer, name: str) -> None:
     assert (await peer.refused(topic_create=pb.TopicCreate(name=name))).code == pb.INVALID_TOPIC
     assert await names(peer) == []
 
@@ -86,13 +86,13 @@ async def test_bad_names_are_refused(peer: Peer, name: str) -> None:
         pb.TopicConfig(engine="rocksdb"),
     ],
 )
-async def test_bad_settings_are_refused(peer: Peer, config: pb.TopicConfig) -> None:
+async def test_invalid_topic_settings_are_refused(peer: Peer, config: pb.TopicConfig) -> None:
     error = await peer.refused(topic_create=pb.TopicCreate(name="t", config=config))
     assert error.code == pb.INVALID_REQUEST
     assert await names(peer) == []
 
 
-async def test_a_name_is_given_once_whoever_asks_at_the_same_time(stand: Stand, node: Node) -> None:
+async def test_concurrent_creates_of_a_name_create_one_topic(stand: Stand, node: Node) -> None:
     peers = [await stand.peer() for _ in range(4)]
     replies = await asyncio.gather(*[peer.ask(topic_create=pb.TopicCreate(name="t")) for peer in peers])
     kinds = sorted(reply.envelope.WhichOneof("kind") or "" for reply in replies)
@@ -100,7 +100,7 @@ async def test_a_name_is_given_once_whoever_asks_at_the_same_time(stand: Stand, 
     assert {reply.envelope.error.code for reply in replies} == {0, pb.TOPIC_EXISTS}
 
 
-async def test_unknown_topics(peer: Peer) -> None:
+async def test_unknown_topic_is_refused(peer: Peer) -> None:
     assert (await peer.refused(topic_describe=pb.TopicDescribe(name="no"))).code == pb.UNKNOWN_TOPIC
     assert (await peer.refused(topic_alter=pb.TopicAlter(name="no"))).code == pb.UNKNOWN_TOPIC
     assert (await peer.refused(topic_delete=pb.TopicDelete(name="no"))).code == pb.UNKNOWN_TOPIC
@@ -108,12 +108,12 @@ async def test_unknown_topics(peer: Peer) -> None:
     assert (reply.topics[0].name, reply.topics[0].error.code) == ("no", pb.UNKNOWN_TOPIC)
 
 
-async def test_the_brokers_own_topics_are_not_for_clients(peer: Peer) -> None:
+async def test_internal_topics_are_refused_for_clients(peer: Peer) -> None:
     assert (await peer.refused(topic_delete=pb.TopicDelete(name="__meta"))).code == pb.FORBIDDEN
     assert (await peer.refused(topic_alter=pb.TopicAlter(name="__offsets", partitions=3))).code == pb.FORBIDDEN
 
 
-async def test_altering_changes_what_is_named_and_lasts(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_alter_changes_only_named_settings_durably(stand: Stand, node: Node, peer: Peer) -> None:
     topic = await peer.create(retention_bytes=1 << 30)
     alter = pb.TopicAlter(name="t", partitions=4, flush=pb.NEVER)
     changed = (await peer.ask(topic_alter=alter)).envelope.topic_reply.topics[0]
@@ -126,7 +126,7 @@ async def test_altering_changes_what_is_named_and_lasts(stand: Stand, node: Node
     assert await peer.read_all(topic.topic_id, partition=3) == [b"new"]
 
 
-async def test_a_topic_made_again_is_another_one(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_recreated_topic_has_another_id(stand: Stand, node: Node, peer: Peer) -> None:
     old = await peer.create()
     await peer.publish(old.topic_id, batch(b"old"))
     labels = {"topic": "t", "partition": "0"}
@@ -146,7 +146,7 @@ async def test_a_topic_made_again_is_another_one(stand: Stand, node: Node, peer:
     assert await (await stand.peer()).read_all(new.topic_id) == [b"new"]
 
 
-async def test_a_deletion_that_names_an_older_topic_spares_the_new_one(node: Node, peer: Peer) -> None:
+async def test_deletion_by_an_old_id_spares_the_recreated_topic(node: Node, peer: Peer) -> None:
     old = await peer.create()
     await peer.ask(topic_delete=pb.TopicDelete(name="t", topic_id=old.topic_id))
     new = await peer.create()
@@ -167,7 +167,7 @@ async def test_deleted_data_leaves_the_disk(stand: Stand, node: Node, peer: Peer
 
 
 @pytest.mark.parametrize("operation", ["rename", "unlink", "remove_dir"])
-async def test_a_crash_while_deleting_is_finished_by_the_next_start(stand: Stand, operation: str) -> None:
+async def test_next_start_finishes_an_interrupted_deletion(stand: Stand, operation: str) -> None:
     await stand.start()
     peer = await stand.peer()
     topic = await peer.create(partitions=2)
@@ -185,7 +185,7 @@ async def test_a_crash_while_deleting_is_finished_by_the_next_start(stand: Stand
 
 
 @pytest.mark.parametrize("flush", [pb.ALWAYS, pb.INTERVAL, pb.NEVER])
-async def test_deleting_under_load_stops_nothing_but_the_topic(
+async def test_deletion_under_load_affects_only_the_topic(
     stand: Stand, node: Node, peer: Peer, flush: pb.Flush
 ) -> None:
     """Writes, growth of files and timed syncs are on their way when the files go."""
@@ -206,7 +206,7 @@ async def test_deleting_under_load_stops_nothing_but_the_topic(
     assert node.life.health.state == "running"
 
 
-async def test_deleting_a_topic_while_it_is_taken_over_stops_nothing_else(stand: Stand) -> None:
+async def test_deletion_during_a_takeover_affects_only_the_topic(stand: Stand) -> None:
     await stand.start()
     peer = await stand.peer()
     topic = await peer.create()
@@ -227,7 +227,7 @@ async def test_deleting_a_topic_while_it_is_taken_over_stops_nothing_else(stand:
 
 
 @pytest.mark.parametrize("end", ["stop", "crash"])
-async def test_topics_are_there_after_a_restart(stand: Stand, end: str) -> None:
+async def test_topics_survive_a_restart(stand: Stand, end: str) -> None:
     await stand.start()
     peer = await stand.peer()
     made = [await peer.create(name, partitions=2) for name in ("a", "b")]
@@ -242,7 +242,7 @@ async def test_topics_are_there_after_a_restart(stand: Stand, end: str) -> None:
     assert [topic.config for topic in found] == [topic.config for topic in made]
 
 
-async def test_metadata_names_the_node_and_all_public_topics(node: Node, peer: Peer) -> None:
+async def test_metadata_contains_the_node_and_all_public_topics(node: Node, peer: Peer) -> None:
     topic = await peer.create(partitions=2)
     reply = (await peer.ask(metadata=pb.Metadata())).envelope.metadata_reply
     assert reply.cluster_id == node.broker.cluster_id
@@ -261,7 +261,7 @@ def up_to_date(topic: pb.TopicInfo) -> list[int]:
     return [partition.epoch + 1 for partition in topic.partitions]
 
 
-async def test_metadata_that_brings_no_news_is_held_back_until_there_is_some(node: Node, peer: Peer) -> None:
+async def test_metadata_without_changes_is_held(node: Node, peer: Peer) -> None:
     topic = await peer.create(partitions=1)
     for stale in ([0], []):  # what is news already is told at once, or this would take as long as it may
         async with asyncio.timeout(5):
@@ -277,7 +277,7 @@ async def test_metadata_that_brings_no_news_is_held_back_until_there_is_some(nod
     assert not entries_of(node.broker.route_news)
 
 
-async def test_metadata_is_not_held_back_for_longer_than_was_asked_for(peer: Peer) -> None:
+async def test_metadata_hold_ends_at_the_requested_time(peer: Peer) -> None:
     topic = await peer.create(partitions=1)
     async with asyncio.timeout(5):
         reply = await peer.ask(metadata=asks_for_news(topic.topic_id, *up_to_date(topic), wait_ms=1))
@@ -285,7 +285,7 @@ async def test_metadata_is_not_held_back_for_longer_than_was_asked_for(peer: Pee
 
 
 @pytest.mark.parametrize("end", ["the node stops", "the client goes"])
-async def test_metadata_that_is_held_back_holds_nobody_up(
+async def test_held_metadata_does_not_block_other_requests(
     stand: Stand,
     node: Node,
     peer: Peer,
@@ -310,7 +310,7 @@ async def test_metadata_that_is_held_back_holds_nobody_up(
             assert not made
 
 
-async def test_who_says_what_he_knows_is_told_only_what_is_news(node: Node, peer: Peer) -> None:
+async def test_held_metadata_returns_only_changes(node: Node, peer: Peer) -> None:
     topic = await peer.create(partitions=4)
     known = up_to_date(topic)
 
@@ -330,9 +330,7 @@ async def test_who_says_what_he_knows_is_told_only_what_is_news(node: Node, peer
     assert len(info.partitions) == 4, "he has not said of which topics"
 
 
-async def test_what_has_no_room_in_an_answer_is_news_at_the_next_question(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_changes_beyond_a_page_are_sent_next_time(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "ROUTED_ENTRIES", 3)
     topic = await peer.create(partitions=5)
     news_from = [0] * 5
@@ -344,12 +342,12 @@ async def test_what_has_no_room_in_an_answer_is_news_at_the_next_question(
             news_from[partition.partition] = partition.epoch + 1
 
 
-async def test_too_much_that_is_known_is_refused(peer: Peer) -> None:
+async def test_too_many_known_epochs_are_refused(peer: Peer) -> None:
     for known in ([pb.KnownEpochs()] * 4097, [pb.KnownEpochs(news_from=[0] * 70_000)]):
         assert (await peer.refused(metadata=pb.Metadata(wait_ms=1, known=known))).code == pb.INVALID_REQUEST
 
 
-async def test_metadata_that_makes_no_sense_is_answered_all_the_same(peer: Peer) -> None:
+async def test_inconsistent_metadata_requests_are_answered(peer: Peer) -> None:
     topic = await peer.create(partitions=1)
     absurd = pb.KnownEpochs(topic_id=topic.topic_id, news_from=[2**64 - 1] * 4096)
     repeated = pb.Metadata(topics=["t"] * 3, wait_ms=20, known=[absurd] * 8)
@@ -362,7 +360,7 @@ async def test_metadata_that_makes_no_sense_is_answered_all_the_same(peer: Peer)
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_that_a_topic_goes_is_told_to_who_waits_for_its_owners(node: Node, peer: Peer, *, again: bool) -> None:
+async def test_topic_deletion_ends_held_metadata(node: Node, peer: Peer, *, again: bool) -> None:
     topic = await peer.create(partitions=1)
     held = asyncio.ensure_future(peer.ask(metadata=asks_for_news(topic.topic_id, *up_to_date(topic))))
     await peer.ask(metadata=pb.Metadata())
@@ -378,7 +376,7 @@ async def test_that_a_topic_goes_is_told_to_who_waits_for_its_owners(node: Node,
     assert not entries_of(node.broker.route_news)
 
 
-async def test_past_what_may_be_held_metadata_is_answered_at_once(
+async def test_metadata_beyond_the_hold_limit_is_answered_at_once(
     node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = await peer.create(partitions=1)
@@ -391,7 +389,7 @@ async def test_past_what_may_be_held_metadata_is_answered_at_once(
     held.cancel()
 
 
-async def test_a_new_owner_is_told_at_once_to_who_waits_for_one(founded: Founded) -> None:
+async def test_new_owner_ends_held_metadata(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     topic_id, owner, other = await founded.used()
@@ -406,7 +404,7 @@ async def test_a_new_owner_is_told_at_once_to_who_waits_for_one(founded: Founded
     assert told.partitions[0].owner not in ("", owner)
 
 
-async def test_the_status_counts_what_there_is(node: Node, peer: Peer) -> None:
+async def test_status_counts_partitions_and_bytes(node: Node, peer: Peer) -> None:
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(b"x"))
     reply = (await peer.ask(cluster_status=pb.ClusterStatus())).envelope.cluster_status_reply
@@ -417,7 +415,7 @@ async def test_the_status_counts_what_there_is(node: Node, peer: Peer) -> None:
     assert [one.name for one in reply.topics] == ["__meta", "__offsets", "t"]
 
 
-async def test_a_topic_is_described_by_the_owners_of_its_partitions_whoever_is_asked(founded: Founded) -> None:
+async def test_any_node_describes_a_topic_with_its_owners_data(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")
@@ -433,7 +431,7 @@ async def test_a_topic_is_described_by_the_owners_of_its_partitions_whoever_is_a
         ] * 6
 
 
-async def test_a_fault_of_a_copy_is_told_whoever_is_asked(founded: Founded) -> None:
+async def test_any_node_reports_a_failed_copy(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     topic_id, owner, other = await founded.used()

@@ -1,0 +1,134 @@
+"""A group at its coordinator: decisions are written, one record at a time, and then reported to waiting members."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+from tidelog_broker.base.tasks import Tasks
+from tidelog_broker.core.groups.membership import ConsumerGroup
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import NATURE, ProtocolError
+
+
+class CoordinatedGroup:
+    """A group with its waiting members and pending writes.
+
+    Args:
+        group: the group's state.
+        tasks: the node's tasks.
+        write: makes a record durable; raises ProtocolError.
+        standing: returns the newest durable record.
+        restarted: called with the reason after undurable decisions were discarded and the group was reset to its newest
+            durable record.
+        settled: called when all decisions are durable.
+        pace: waits until the event loop has time for another record; see `tidelog_proto.process.fair_scheduler`.
+    """
+
+    def __init__(
+        self,
+        group: ConsumerGroup,
+        *,
+        tasks: Tasks,
+        write: Callable[[pb.GroupRecord], Awaitable[None]],
+        standing: Callable[[], pb.GroupRecord | None],
+        restarted: Callable[[ConsumerGroup, ProtocolError], None],
+        settled: Callable[[ConsumerGroup], None],
+        pace: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.group = group
+        self._tasks = tasks
+        self._write = write
+        self._standing = standing
+        self._restarted = restarted
+        self._settled = settled
+        self._pace = pace
+        self._writing: asyncio.Future[None] | None = None
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+
+    def settle(self) -> asyncio.Future[None]:
+        """Write all decisions so far; return the future of their durability.
+
+        Decisions that are made during a write are written together next. If the future fails, with a ProtocolError, the
+        decisions were discarded.
+        """
+        if self._writing is None:
+            self._writing = self._tasks.loop.create_future()
+            self._tasks.spawn(self._write_on(self._writing), f"group {self.group.name}")
+        return self._writing
+
+    async def news(self, member_id: str, *, seen_revision: int, wait_s: float) -> None:
+        """Wait until a member has news that it has not seen, is no longer a member, or `wait_s` is over.
+
+        Raises:
+            ProtocolError: this node no longer coordinates the group.
+        """
+        told = self.group.assignment_of(member_id)
+        if wait_s <= 0 or told is None or told.revision > seen_revision:
+            return
+        self._wake([member_id])  # end an earlier heartbeat of the same member
+        waiter = self._waiting[member_id] = self._tasks.loop.create_future()
+        try:
+            async with asyncio.timeout(wait_s):
+                await waiter
+        except TimeoutError:
+            pass
+        finally:
+            if self._waiting.get(member_id) is waiter:
+                del self._waiting[member_id]
+
+    def removed(self, member_ids: Iterable[str]) -> None:
+        """Wake waiting members that were removed."""
+        self._wake(member_ids)
+
+    def fail(self, error: ProtocolError) -> None:
+        """Fail all waiting members: this node no longer coordinates the group."""
+        waiting, self._waiting = self._waiting, {}
+        for waiter in waiting.values():
+            if not waiter.done():
+                waiter.set_exception(error)
+        if self._writing is not None and not self._writing.done():
+            self._writing.set_exception(error)
+            self._writing.exception()  # retrieved here in case there is no waiting caller
+
+    def _wake(self, member_ids: Iterable[str]) -> None:
+        for member_id in member_ids:
+            waiter = self._waiting.pop(member_id, None)
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+
+    async def _write_on(self, writing: asyncio.Future[None]) -> None:
+        try:
+            await asyncio.sleep(0)  # requests of the same moment share a record
+            while True:
+                await self._pace()  # as do requests that arrive during the wait
+                self.group.decide()
+                await asyncio.sleep(0)
+                if writing.done() or (record := self.group.next_record()) is None:
+                    break
+                await self._make_durable(record)
+                self._wake(self.group.written(record))
+        except ProtocolError as error:
+            self.group.restart(self._standing(), in_doubt=not NATURE[error.code].definite)
+            self._restarted(self.group, error)
+            self._writing = None
+            if not writing.done():
+                writing.set_exception(error)
+                writing.exception()
+            return
+        self._writing = None
+        if not writing.done():
+            writing.set_result(None)
+            self._settled(self.group)
+
+    async def _make_durable(self, record: pb.GroupRecord) -> None:
+        """Write a record and check that it is the newest: members get only what every later coordinator finds too.
+
+        A pending record from an earlier epoch of this node may have the same revision and be committed first.
+        """
+        await self._write(record)
+        if self._standing() != record:
+            raise ProtocolError(
+                pb.EPOCH_CHANGING,
+                f"another record of group {self.group.name!r} was committed before this one; retry",
+            )

@@ -1,0 +1,49 @@
+"""Clearing of a directory's restart mark, once each log on the disk has recorded the machine's restart.
+
+A log that is not open has not recorded it, unless it was synced with every group and has nothing to record: its topic
+may be unknown yet, or its partition may be adopted later. The mark then stays for the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Protocol
+
+from tidelog_broker.base.offload import Offload
+from tidelog_broker.storage.epoch.existence_markers import HELD_SUFFIX
+from tidelog_broker.storage.io.filesystem import FileSystem
+
+_WORKER = 0
+
+
+class RebootedDir(Protocol):
+    """The interface of the node's directory; see `storage.node.node_dir`."""
+
+    @property
+    def machine_rebooted(self) -> bool:
+        """Whether the machine restarted and not every log has recorded it."""
+        ...
+
+    @property
+    def partitions(self) -> Path:
+        """The directory of the logs."""
+        ...
+
+    def mark_reboot_noted(self) -> None:
+        """Clear the mark."""
+
+
+async def clear_reboot_mark(
+    directory: RebootedDir, fs: FileSystem, io: Offload, noted: Callable[[], Collection[str]]
+) -> None:
+    """Clear the restart mark if the directory of every existing log is among those of `noted`.
+
+    Raises:
+        OSError: the directory cannot be listed or written.
+    """
+    if directory.machine_rebooted:
+        names = await io.call(_WORKER, fs.list_dir, directory.partitions)
+        stored = {name for name in names if not name.endswith(HELD_SUFFIX)}
+        if stored <= set(noted()):
+            directory.mark_reboot_noted()

@@ -1,0 +1,87 @@
+"""Processing of a request's entries in pieces, between which the event loop serves other work.
+
+A request with few entries is one piece and does not wait. A larger one waits for its caller's turn before each piece,
+and ends when its result is no longer needed: its connection is closed, or the node is stopping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import TypeVar
+
+from tidelog_broker.broker import Broker
+from tidelog_broker.core.request_costs import COSTS, PIECE_US
+from tidelog_broker.wire.connection import Request
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+T = TypeVar("T")
+
+
+class Pieces:
+    """The pieces of one request's work.
+
+    Args:
+        broker: this node's broker.
+        request: the request.
+        count: its number of entries, by weight.
+    """
+
+    def __init__(self, broker: Broker, request: Request, count: int) -> None:
+        self._broker = broker
+        self._request = request
+        self._left = 0
+        self._ended: ProtocolError | None = None
+        """Why the request has ended early, if it has."""
+        kind = request.envelope.WhichOneof("kind") or ""
+        self._entries = max(count, 1) if kind not in COSTS else COSTS[kind].piece_entries
+        self._is_one = count <= self._entries
+
+    async def step(self, weight: int = 1) -> None:
+        """Wait for a turn if the next entry, of the given weight, begins a piece.
+
+        Raises:
+            ProtocolError: see `check_wanted`.
+        """
+        if self._is_one:
+            return
+        if self._ended is not None:
+            raise self._ended
+        if self._left <= 0:
+            self._check()
+            await self._broker.bounds.turns.piece(self._request.connection, self._request.payer, PIECE_US / 1e6)
+            self._check()
+            self._left = self._entries
+        self._left -= weight
+
+    def _check(self) -> None:
+        try:
+            check_wanted(self._broker, self._request)
+        except ProtocolError as error:
+            self._ended = error
+            raise
+
+
+async def in_pieces(broker: Broker, request: Request, entries: Sequence[T]) -> AsyncIterator[T]:
+    """Yield the entries of a request, in pieces.
+
+    Raises:
+        ProtocolError: see `check_wanted`; the entries yielded so far have been processed.
+    """
+    pieces = Pieces(broker, request, len(entries))
+    for entry in entries:
+        await pieces.step()
+        yield entry
+
+
+def check_wanted(broker: Broker, request: Request) -> None:
+    """Refuse to continue a request whose answer cannot be delivered.
+
+    Raises:
+        ProtocolError: SHUTTING_DOWN: the node stops, or its connection is closed, and the error is not delivered.
+    """
+    if broker.life.stopping:
+        raise ProtocolError(pb.SHUTTING_DOWN, "the node is stopping and has not completed this; retry at another node")
+    request.connection.end_if_gone()
+    if not request.connection.is_open:
+        raise ProtocolError(pb.SHUTTING_DOWN, "the connection was closed before this was done")

@@ -1,0 +1,105 @@
+"""Fair limits for the callers on a gateway's connection: each caller is charged alone, and none can use all of it.
+
+Pausing reads on such a connection would delay all of its callers. So a request of a caller that exceeds its limits is
+refused with OVERLOADED and a time to retry; nothing was done, and Tidelog's gateway retries then. A caller may have as
+much in flight on the connection as is free on it: a single caller gets half of it, two get a third each, and the next
+one finds as much again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from tidelog_broker.wire.account import Account
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+BUSY_RETRY_MS: Final = 50
+
+
+class Charged(Protocol):
+    """The interface of a request."""
+
+    account: Account | None
+    """The caller's account while the request is charged."""
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class _Share:
+    requests: int = 0
+    size_bytes: int = 0
+
+
+class CallerShares:
+    """In-flight requests of the callers on one connection.
+
+    Args:
+        requests_max, bytes_max: in-flight limits of the connection.
+    """
+
+    def __init__(self, *, requests_max: int, bytes_max: int) -> None:
+        self._requests_max = requests_max
+        self._bytes_max = bytes_max
+        self._shares: dict[Account, _Share] = {}
+
+    def __len__(self) -> int:
+        """Return the number of callers with requests in flight."""
+        return len(self._shares)
+
+    def take(self, request: Charged, account: Account, *, requests: int, size_bytes: int) -> None:
+        """Charge a request to its caller, until `give_back`.
+
+        Args:
+            request: the request.
+            account: the caller's account.
+            requests: in-flight requests of the connection, including this one.
+            size_bytes: their bytes.
+
+        Raises:
+            ProtocolError: OVERLOADED: the caller's quota is used up, or it has too much in flight. Nothing was charged.
+        """
+        share = self._shares.get(account)
+        if share is not None:
+            is_full = share.requests >= max(1, self._requests_max - requests)
+            more_bytes = request.size_bytes and share.size_bytes and share.size_bytes + request.size_bytes
+            if is_full or more_bytes > self._bytes_max - size_bytes:
+                raise busy(account)
+        if account.is_filled_by(request.size_bytes):
+            raise busy(account)
+        early_s = account.came_through(request.size_bytes)
+        if early_s > 0:
+            raise ProtocolError(
+                pb.OVERLOADED,
+                f"the quota of {account.name!r} is used up for {early_s:.1f} s; retry after that time",
+                retry_after_ms=math.ceil(early_s * 1000),
+            )
+        if share is None:
+            share = self._shares[account] = _Share()
+        share.requests += 1
+        share.size_bytes += request.size_bytes
+        account.begin(request.size_bytes)
+        request.account = account
+
+    def give_back(self, request: Charged) -> None:
+        """Release an answered request; a request that was not charged is ignored."""
+        account, request.account = request.account, None
+        if account is None:
+            return
+        share = self._shares[account]
+        share.requests -= 1
+        share.size_bytes -= request.size_bytes
+        if not share.requests:
+            del self._shares[account]
+        account.end(request.size_bytes)
+
+
+def busy(account: Account) -> ProtocolError:
+    """Return the error for a caller that has reached its in-flight limit."""
+    return ProtocolError(
+        pb.OVERLOADED,
+        f"{account.name!r} has reached its limit of requests in flight; retry",
+        retry_after_ms=BUSY_RETRY_MS,
+    )

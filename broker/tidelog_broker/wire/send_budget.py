@@ -1,0 +1,301 @@
+"""The budget of bytes that are waiting to be sent to clients, and detection of clients that do not read.
+
+Unread batches and answers occupy the node's memory. So data for a client is checked against two limits, before it is
+read from the log and again before it is sent: the connection's own (`connection_bytes_max`), and a fraction
+(1/`SHARE`) of what remains of three quarters of the node's budget. So a few slow clients may have much, and many get
+less each. The last quarter is a reserve for later clients: each may have 1/`LEAST` of the budget, so that a client that
+reads is served in spite of hundreds that do not. A larger batch waits until it fits the budget as a whole. Small
+answers without batches are always sent; the requests of a client that does not read are limited by its connection.
+
+asyncio reports a full buffer, but not in each of its releases and not below the high-water mark. So the size of the
+transport's buffer is read after each write (a partly sent write stays in memory as a whole, and counts as a whole), and
+while anything waits all connections are checked every `TICK_S`. A client that reads nothing for `stall_ms` while
+something waits for it is closed, whatever it sends meanwhile. If a client with nothing unsent finds no room, clients
+that have read nothing for `PRESSED_STALL_S` are closed at once, largest first, until half of the budget is free.
+
+Other nodes have their own limits and are not counted; the stall limit applies to them too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+SHARE: Final = 8
+LEAST: Final = 4096
+TICK_S: Final = 0.02
+PROMPT_S: Final = 1.0
+"""A client whose unsent data is older is sent copies, because it would otherwise keep mapped log files open."""
+PRESSED_STALL_S: Final = 2.0
+_ONE_GO_S: Final = 0.002
+
+
+class Sink(Protocol):
+    """The interface of a connection."""
+
+    def unsent(self) -> int:
+        """Return the size of the transport's buffer in bytes; 0 when the connection is lost."""
+        ...
+
+    def changed(self) -> None:
+        """Handle a change of the unsent bytes."""
+
+    def has_room_again(self) -> None:
+        """Resume sending: there is room."""
+
+    def close_stalled(self, stalled_s: float) -> None:
+        """Close the connection: nothing was read for this long."""
+
+
+@dataclass(slots=True)
+class _Piece:
+    """One write: its range in all bytes ever written to the connection, and its time."""
+
+    begin_bytes: int
+    end_bytes: int
+    written_s: float
+
+
+class SendBacklog:
+    """The unsent bytes of one connection."""
+
+    __slots__ = (
+        "_outgoing",
+        "_pieces",
+        "_since_s",
+        "_sink",
+        "_taken_bytes",
+        "held_bytes",
+        "is_node",
+        "reserved_bytes",
+        "unsent_bytes",
+        "wanted_bytes",
+        "written_bytes",
+    )
+
+    def __init__(self, outgoing: SendBudget, sink: Sink) -> None:
+        self._outgoing = outgoing
+        self._sink = sink
+        self.is_node = False
+        """Whether it is a connection of another node, which is not counted."""
+        self.unsent_bytes = 0
+        """Size of the transport's buffer when last read."""
+        self.held_bytes = 0
+        """Memory that the unsent bytes occupy: a write is released as a whole."""
+        self._pieces: deque[_Piece] = deque()
+        self.reserved_bytes = 0
+        """Bytes reserved for data that is being read."""
+        self.wanted_bytes = 0
+        """Size of data that found no room; nothing else is read before it fits."""
+        self.written_bytes = 0
+        self._taken_bytes = 0
+        self._since_s = 0.0
+        """Since when nothing was sent although something is unsent."""
+
+    # --- before sending --------------------------------------------------------------------------------
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes that may be read for it now; zero or less: none."""
+        return self._outgoing.share_bytes - self.held_bytes - self.reserved_bytes
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether its oldest unsent write is recent."""
+        return not self._pieces or self._outgoing.now_s() - self._pieces[0].written_s < PROMPT_S
+
+    def fits(self, size_bytes: int) -> bool:
+        """Return whether this much may be sent: it fits the share, or nothing else waits and it fits the budget."""
+        outgoing = self._outgoing
+        if self.is_node or size_bytes <= self.room_bytes:
+            return True
+        if self.held_bytes or self.reserved_bytes:
+            return False
+        return not outgoing.total_bytes or outgoing.total_bytes + size_bytes <= outgoing.bytes_max
+
+    def has_room(self) -> bool:
+        """Return whether anything may be read for it; if not, the connection is resumed when it may."""
+        if self.unsent_bytes < self._outgoing.connection_bytes_max:
+            if self.is_node:
+                return True
+            if self.fits(self.wanted_bytes) if self.wanted_bytes else self.room_bytes > 0:
+                self.wanted_bytes = 0
+                return True
+        self._outgoing.wait(self)
+        return False
+
+    def want(self, size_bytes: int) -> None:
+        """Record the size of data that did not fit."""
+        self.wanted_bytes = size_bytes
+        self._outgoing.wait(self)
+
+    @contextlib.contextmanager
+    def reserving(self, size_bytes: int) -> Iterator[None]:
+        """Count data that is about to be read, until it is sent or discarded."""
+        if self.is_node:
+            yield
+            return
+        self.reserved_bytes += size_bytes
+        self._outgoing.total_bytes += size_bytes
+        try:
+            yield
+        finally:
+            self.reserved_bytes -= size_bytes
+            self._outgoing.total_bytes -= size_bytes
+
+    # --- after sending ----------------------------------------------------------------------------------
+
+    def wrote(self, size_bytes: int) -> None:
+        """Record that bytes were handed to the transport.
+
+        TLS adds bytes: an increase of the buffer beyond `size_bytes` must not count as bytes that were sent.
+        """
+        unsent_bytes = self._sink.unsent()
+        self.written_bytes += max(size_bytes, unsent_bytes - self.unsent_bytes)
+        if unsent_bytes:
+            self._keep(size_bytes)
+        if unsent_bytes or self.unsent_bytes:
+            self.note(unsent_bytes)
+
+    def _keep(self, size_bytes: int) -> None:
+        """Record a write that is not sent completely; writes of one event loop turn are merged."""
+        now_s = self._outgoing.now_s()
+        last = self._pieces[-1] if self._pieces else None
+        if last is not None and now_s - last.written_s < _ONE_GO_S:
+            last.end_bytes = self.written_bytes
+        else:
+            self._pieces.append(_Piece(self.written_bytes - size_bytes, self.written_bytes, now_s))
+
+    def look(self) -> None:
+        """Read the size of the transport's buffer."""
+        self.note(self._sink.unsent())
+
+    def note(self, unsent_bytes: int) -> None:
+        """Record the size of the transport's buffer."""
+        taken_bytes = self.written_bytes - unsent_bytes
+        while self._pieces and (self._pieces[0].end_bytes <= taken_bytes or not unsent_bytes):
+            self._pieces.popleft()
+        held_bytes = self.written_bytes - self._pieces[0].begin_bytes if self._pieces else unsent_bytes
+        if not self.is_node:
+            self._outgoing.total_bytes += held_bytes - self.held_bytes
+        self.held_bytes = held_bytes
+        if unsent_bytes == self.unsent_bytes:
+            return
+        if not self.unsent_bytes:
+            self._outgoing.hold(self)
+            self._taken_bytes, self._since_s = self.written_bytes - unsent_bytes, self._outgoing.now_s()
+        self.unsent_bytes = unsent_bytes
+        self._sink.changed()
+
+    def become_node(self) -> None:
+        """Stop counting: another node has authenticated on this connection."""
+        if not self.is_node:
+            self.is_node = True
+            self._outgoing.total_bytes -= self.held_bytes + self.reserved_bytes
+
+    def end(self) -> None:
+        """Release everything: the connection is lost."""
+        self.note(0)
+        self._outgoing.let_go(self)
+
+    # --- called by the budget ---------------------------------------------------------------------------
+
+    def stalled_s(self, now_s: float) -> float:
+        """Return for how long nothing was sent although something is unsent."""
+        taken_bytes = self.written_bytes - self.unsent_bytes
+        if taken_bytes != self._taken_bytes or not self.unsent_bytes:
+            self._taken_bytes, self._since_s = taken_bytes, now_s
+        return now_s - self._since_s
+
+    def cut_off(self, stalled_s: float) -> None:
+        """Close the connection."""
+        self._sink.close_stalled(stalled_s)
+
+    def room_again(self) -> None:
+        """Resume sending on the connection."""
+        self._sink.has_room_again()
+
+
+class SendBudget:
+    """The budget of one node.
+
+    Args:
+        bytes_max: limit of the unsent bytes of all clients together.
+        connection_bytes_max: nothing more is read for a client with this many unsent bytes.
+        stall_ms: a client that reads nothing for this long is closed.
+    """
+
+    def __init__(self, *, bytes_max: int, connection_bytes_max: int, stall_ms: int) -> None:
+        self.bytes_max = bytes_max
+        self.connection_bytes_max = connection_bytes_max
+        self.total_bytes = 0
+        """Unsent bytes of all clients, plus reservations for data that is being read."""
+        self._stall_s = stall_ms / 1000
+        self._held: dict[SendBacklog, None] = {}
+        self._waiting: dict[SendBacklog, None] = {}
+        """Connections that found no room, in order of arrival."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def share_bytes(self) -> int:
+        """The bytes that one more connection may have."""
+        left_bytes = self.bytes_max - self.total_bytes
+        share_bytes = (left_bytes - self.bytes_max // 4) // SHARE
+        least_bytes = self.bytes_max // LEAST
+        return share_bytes if share_bytes > least_bytes else min(least_bytes, left_bytes)
+
+    def now_s(self) -> float:
+        """Return the event loop's time."""
+        return asyncio.get_running_loop().time()
+
+    def hold(self, backlog: SendBacklog) -> None:
+        """Watch a connection that has unsent bytes."""
+        self._held[backlog] = None
+        self._watch()
+
+    def wait(self, backlog: SendBacklog) -> None:
+        """Resume a connection when it has room."""
+        self._waiting[backlog] = None
+        self._watch()
+
+    def let_go(self, backlog: SendBacklog) -> None:
+        """Forget a closed connection."""
+        self._held.pop(backlog, None)
+        self._waiting.pop(backlog, None)
+
+    def _watch(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now_s = self.now_s()
+        for backlog in list(self._held):
+            backlog.look()
+            stalled_s = backlog.stalled_s(now_s)
+            if not backlog.unsent_bytes:
+                self._held.pop(backlog, None)
+            elif stalled_s >= self._stall_s:
+                backlog.cut_off(stalled_s)
+        self._relieve(now_s)
+        waiting, self._waiting = self._waiting, {}
+        for backlog in waiting:
+            if backlog.has_room():
+                backlog.room_again()
+        if self._held or self._waiting:
+            self._watch()
+
+    def _relieve(self, now_s: float) -> None:
+        """Close stalled connections if a client with nothing unsent finds no room."""
+        if not any(not one.unsent_bytes and not one.has_room() for one in list(self._waiting)):
+            return
+        stalled = [one for one in self._held if not one.is_node and one.stalled_s(now_s) >= PRESSED_STALL_S]
+        for one in sorted(stalled, key=lambda each: each.unsent_bytes, reverse=True):
+            if self.total_bytes <= self.bytes_max // 2:
+                return
+            one.cut_off(one.stalled_s(now_s))
+            one.look()

@@ -1,0 +1,109 @@
+"""A queue of one caller's connections that wait until its debt is paid: they continue one by one, in order.
+
+A connection that continues may create the next debt, so the next connection follows a moment later, and only if there
+is no debt. Connections that wait are not read, so a closed connection is detected through the kernel's TCP state. (The
+kernel reports the end of the stream only after the data before it: while that does not fit the socket's buffer, a
+closed connection cannot be distinguished from a waiting one.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Final, Generic, Protocol, TypeVar
+
+NEXT_S: Final = 0.002
+STILL_THERE_S: Final = 1.0
+"""How often waiting connections are checked for having been closed."""
+NEVER: Final = math.inf
+"""Result of `wait_s` that means: until `look` is called."""
+
+
+class Waiter(Protocol):
+    """The interface of a connection."""
+
+    def end_if_gone(self) -> None:
+        """Close if the client has closed its side; reading would not detect that, because reading is paused."""
+
+
+C = TypeVar("C", bound=Waiter)
+
+
+class ThrottleQueue(Generic[C]):
+    """A queue of throttled connections. Belongs to one event loop; has a timer while any connection waits.
+
+    Args:
+        wait_s: returns the remaining wait in seconds; 0: none; infinity: until `look`.
+        passes: called with the connection that may continue, and the seconds that it has waited.
+    """
+
+    def __init__(self, wait_s: Callable[[], float], passes: Callable[[C, float], None]) -> None:
+        self._wait_s = wait_s
+        self._passes = passes
+        self._since_s: dict[C, float] = {}
+        """Start of the wait of each connection, in order of arrival."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._look_at_s = 0.0
+        self._room_for = 0
+        """Number of connections that may continue in one go."""
+
+    def __len__(self) -> int:
+        """Return the number of waiting connections."""
+        return len(self._since_s)
+
+    def wait(self, one: C) -> None:
+        """Queue a connection; a connection that is queued already keeps its place."""
+        self._since_s.setdefault(one, asyncio.get_running_loop().time())
+        if self._timer is None:
+            self._look_later(0.0)
+
+    def leave(self, one: C) -> None:
+        """Remove a closed connection."""
+        self._since_s.pop(one, None)
+
+    def look(self) -> None:
+        """Check again soon, because a request ended, which makes room for one connection.
+
+        The check is scheduled, not called: a connection that continues may end a request, and so on, with a recursion
+        as deep as the number of connections.
+        """
+        if self._since_s:
+            self._room_for += 1
+            if self._room_for == 1:
+                self._look_later(0.0, at_once=True)
+
+    def open(self) -> None:
+        """Let all connections continue: there is no limit any more."""
+        while self._since_s:
+            self._pass_first()
+
+    def _look_later(self, least_s: float, *, at_once: bool = False) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = 0.0 if at_once else max(least_s, min(self._wait_s(), STILL_THERE_S))
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._pass_on)
+
+    def _pass_on(self) -> None:
+        self._timer = None
+        room_for, self._room_for = max(1, self._room_for), 0
+        try:
+            while self._since_s and room_for and self._wait_s() <= 0:
+                room_for -= 1
+                self._pass_first()
+            self._look_who_is_gone()
+        finally:  # a failing connection must not block the others
+            if self._since_s and not self._room_for:
+                self._look_later(NEXT_S)
+
+    def _look_who_is_gone(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._look_at_s:
+            self._look_at_s = now_s + STILL_THERE_S
+            for one in list(self._since_s):
+                one.end_if_gone()
+
+    def _pass_first(self) -> None:
+        one = next(iter(self._since_s))
+        waited_s = asyncio.get_running_loop().time() - self._since_s.pop(one)
+        self._passes(one, max(0.0, waited_s))
