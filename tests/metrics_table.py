@@ -23,7 +23,7 @@ be: `topic` and `partition` of what the node stores, `group` a group that it coo
 `kind` a request of the native protocol.
 
 A node that others reach shows its metrics to who sends a token of its `management_token_file`
-([The management port](security.md#the-management-port)). Prometheus sends it so:
+([The management port](tls.md#the-management-port)). Prometheus sends it so:
 
 ```yaml
 scrape_configs:
