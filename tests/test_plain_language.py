@@ -141,7 +141,7 @@ AREAS = {
     "protocol": Area(("proto",), 200),
     "Spark": Area(("spark",), 138),
     "load test": Area(("loadtest", "demo"), 139),
-    "pages": Area(("docs", "README.md", "SECURITY.md", "CHANGELOG.md"), 1211),
+    "pages": Area(("docs", "README.md", "SECURITY.md", "CHANGELOG.md"), 1142),
     "tests": Area(("tests",), 3385),
 }
 
