@@ -254,14 +254,15 @@ def test_metrics_are_for_who_has_the_token(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_a_gateway_that_asks_who_calls(tmp_path: Path) -> None:
     starting, keys_over_http = blocks("The gateway")
-    own_key, own_right, gateway, asking = starting.strip().splitlines()
+    own_key, *own_rights, gateway, asking = starting.strip().splitlines()
     native, management, http = free_ports(3)
     variables = environment(TIDELOG_BOOTSTRAP=f"127.0.0.1:{native}")
     node, _ = blocks("Require authentication on one node")
     with serving(ports_of(node, native, management), tmp_path, variables):
         admin = variables | {"TIDELOG_API_KEY_FILE": str(tmp_path / "admin.key")}
         billing = "tidelog key create billing --out billing.key\ntidelog acl grant billing consume topic:orders"
-        made = run(f"set -e\n{own_key}\n{own_right}\ntidelog topic create orders\n{billing}", tmp_path, admin)
+        rights = "\n".join(own_rights)
+        made = run(f"set -e\n{own_key}\n{rights}\ntidelog topic create orders\n{billing}", tmp_path, admin)
         assert made.returncode == 0, made.stderr
         before_nodes = variables | {"TIDELOG_GATEWAY_BOOTSTRAP": f"127.0.0.1:{native}"}
         with serving(f"{gateway} --http-port {http}", tmp_path, before_nodes):
