@@ -143,7 +143,7 @@ AREAS = {
     "protocol": Area(("proto",), 200),
     "Spark": Area(("spark",), 138),
     "load test": Area(("loadtest", "demo"), 139),
-    "pages": Area(("docs", "README.md", "SECURITY.md", "CHANGELOG.md"), 1142),
+    "pages": Area(("docs", "README.md", "SECURITY.md", "CHANGELOG.md"), 715),
     "tests": Area(("tests",), 3385),
 }
 
