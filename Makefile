@@ -6,6 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TOOLS  := $(VENV)/.release-tools
+SITE_TOOLS := $(VENV)/.docs-tools
 EXTRAS := broker,gateway,spark,loadtest,demo,dev
 
 # What pip is doing, in one line that changes; errors go past it.
@@ -17,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo up test testall check faults soak abuse bench loadtest clean simulate mutants pipeline kills image lock audit sbom sparkbench sparktest sparkcluster check-ruff check-mypy check-basedpyright
+.PHONY: help demo up docs test testall check faults soak abuse bench loadtest clean simulate mutants pipeline kills image lock audit sbom sparkbench sparktest sparkcluster check-ruff check-mypy check-basedpyright
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +44,12 @@ demo: $(STAMP) ## three nodes and real data: publish 336,776 flights, subscribe,
 
 up: $(STAMP) ## a node and a gateway on this machine, until Ctrl-C (data in .up/)
 	@$(BIN)/tidelog up --data .up
+
+$(SITE_TOOLS): $(STAMP)
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet -e '.[docs]' && touch $@
+
+docs: $(SITE_TOOLS) ## the pages as a site that can be searched, links and anchors checked
+	@$(BIN)/python -m tests.docs_site
 
 # Tests that take all of a machine keep to one of the processes, see tests/conftest.py. A third of the time of the others is
 # waiting, so there is one process more than there are processors, up to four.

@@ -1,4 +1,4 @@
-"""Write the tables of `docs/security.md` that say what requests and Spark need: `python -m tests.access_table`."""
+"""Write the tables of `docs/permissions.md` that say what requests and Spark need: `python -m tests.access_table`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog_broker.server.access import RULES
 from tidelog_broker.server.audited_requests import AUDITED
 from tidelog_proto import broker_pb2 as pb
 
-PAGE = Path(__file__).parents[1] / "docs" / "security.md"
+PAGE = Path(__file__).parents[1] / "docs" / "permissions.md"
 HEADS = ("| request | needs | written down |", "| what Spark does | by which requests | needs |")
 
 SPARK: dict[str, tuple[str, ...]] = {

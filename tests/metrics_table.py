@@ -23,7 +23,7 @@ be: `topic` and `partition` of what the node stores, `group` a group that it coo
 `kind` a request of the native protocol.
 
 A node that others reach shows its metrics to who sends a token of its `management_token_file`
-([The management port](security.md#the-management-port)). Prometheus sends it so:
+([The management port](tls.md#the-management-port)). Prometheus sends it so:
 
 ```yaml
 scrape_configs:
@@ -35,7 +35,7 @@ scrape_configs:
 ```
 
 A program that uses the Python client has the metrics of the last table where it gives its clients a
-`PrometheusMetrics` ([The client in a cluster](client.md#metrics-and-traces)), in its own registry and on its own port.
+`PrometheusMetrics` ([Python client](client.md#metrics-and-traces)), in its own registry and on its own port.
 Their labels: `topic`, `partition`, `code` of an error, `node` as HOST:PORT.
 
 [Dashboards and alerts](dashboards.md) has rules for alerts, a dashboard, and the bounds on labels. Series whose names

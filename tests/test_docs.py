@@ -30,6 +30,8 @@ WEBSOCKET_PAGE = ROOT / "docs" / "websocket.md"
 STREAMS_PAGE = ROOT / "docs" / "streams.md"
 PUBLISHING_PAGE = ROOT / "docs" / "publishing-over-http.md"
 HTTP_PAGE = ROOT / "docs" / "http.md"
+WORDS_MAX = 2500
+REFERENCES = {"configuration.md", "errors.md", "formats.md", "http.md", "metrics.md", "mutants.md", "performance.md"}
 RUN_PAGES = {
     ROOT / "README.md",
     SPARK_PAGE,
@@ -161,3 +163,8 @@ def test_every_module_of_the_node_has_a_room() -> None:
     node = ROOT / "broker" / "tidelog_broker"
     there = {path.stem for path in node.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
     assert sorted(named) == sorted(there - {"__init__"}), "each once"
+
+
+@pytest.mark.parametrize("page", [path for path in PAGES if path.parent == ROOT / "docs"], ids=page_id)
+def test_only_references_are_long(page: Path) -> None:
+    assert page.name in REFERENCES or len(page.read_text().split()) <= WORDS_MAX

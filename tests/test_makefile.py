@@ -18,6 +18,7 @@ TARGETS = {
     "help",
     "demo",
     "up",
+    "docs",
     "test",
     "testall",
     "check",

@@ -31,7 +31,7 @@ class GatewaySettings(BaseModel):
         ge=1,
         le=64,
         description="Processes that serve the port. Limits of the whole gateway are divided among them, see "
-        "operations.md; with 1 there is no parent process.",
+        "gateway-workers.md; with 1 there is no parent process.",
     )
     insecure: bool = Field(
         default=False,

@@ -1,6 +1,6 @@
 """The options of Spark's Kafka source and sink, and what stands for each here: a job that moves over is told.
 
-One table: errors of unknown options speak from it, and docs/spark.md shows it.
+One table: errors of unknown options speak from it, and docs/spark-options.md shows it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Moved(NamedTuple):
         names: theirs; `*` stands for any part.
         here: what stands for them, in Markdown: an option, or "none: " and why.
         side: where Spark has them; None: in both.
-        before: what docs/spark.md says before the names.
+        before: what docs/spark-options.md says before the names.
     """
 
     names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The blocks of docs/security.md, and what runs them: a shell, nodes and gateways, and machines to copy to."""
+"""The blocks of the pages on security, and what runs them: a shell, nodes and gateways, and machines to copy to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = tuple(DOCS / name for name in ("security.md", "permissions.md", "tls.md"))
 WAIT_S = 200.0
 """For a handful of commands, on a machine that is busy with other things."""
 
@@ -33,8 +34,8 @@ _TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(s
 
 
 def sections() -> dict[str, str]:
-    """Return the page's text by its headings."""
-    parts = PAGE.read_text().split("\n## ")[1:]
+    """Return the text of the pages by their headings."""
+    parts = [part for page in PAGES for part in page.read_text().split("\n## ")[1:]]
     return {part.partition("\n")[0]: part for part in parts}
 
 

@@ -2,7 +2,7 @@
 
 A `text` block shows the output of the block before it: each of its lines has to come, in order, `…` standing for
 anything. Addresses are those of a stack on free ports. `make demo` is not run here, it has its own test; the blocks
-that start something are started by this module with its own ports, each after what ran before has ended.
+that start something are started by this module with its own ports, each after the previous one has ended.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ DEMO = "make demo\n"
 UP = "make up\n"
 THREE = "127.0.0.1:7400,127.0.0.1:7410,127.0.0.1:7420"
 CLUSTER = ". .venv/bin/activate\ntidelog up --nodes 3\n"
+
+STATUS = ". .venv/bin/activate\ntidelog cluster status\n"
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -98,16 +100,20 @@ def test_the_readme_from_top_to_bottom(tmp_path: Path) -> None:
     todo = snippets()
     assert [snippet.code for snippet in todo[:2]] == [DEMO, UP]
     codes = [snippet.code for snippet in todo]
+    assert codes[-1] == CLUSTER
     assert {snippet.language for snippet in todo} == {"bash", "python"}
     with stack(tmp_path, "--data", ".up") as single:
-        for snippet in todo[2 : codes.index(CLUSTER)]:
+        for snippet in todo[2:-1]:
             check(snippet, single)
     with stack(tmp_path, "--nodes", "3") as cluster:
-        for snippet in todo[codes.index(CLUSTER) + 1 :]:
-            check(snippet, cluster)
+        check(Snippet("bash", STATUS, " node1 …running…\n node2 …running…\n node3 …running…\n"), cluster)
 
 
 def test_the_demo_has_a_test_of_its_own() -> None:
     demo_tests = "".join(path.read_text() for path in (ROOT / "tests" / "demo").glob("test_*.py"))
     assert "tidelog_demo" in demo_tests
     assert any(snippet.code == DEMO for snippet in snippets())
+
+
+def test_the_readme_fits_three_screens() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 130

@@ -1,4 +1,4 @@
-"""docs/security.md, line by line, on real processes."""
+"""docs/security.md, docs/permissions.md and docs/tls.md, line by line, on real processes."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def ports_of(line: str, *ports: int) -> str:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_from_nothing_to_a_node_that_asks_who_you_are(tmp_path: Path) -> None:
-    first, second = blocks("From nothing to a node that requires authentication")
+    first, second = blocks("Require authentication on one node")
     (quotas,) = blocks("Quotas")
     (passwords,) = blocks("Passwords")
-    (following,) = blocks("What is written down")
+    (following,) = blocks("The audit log")
     natives = free_ports(2)
     variables = environment(TIDELOG_BOOTSTRAP=f"127.0.0.1:{natives[0]}")
     with serving(ports_of(first, *natives), tmp_path, variables):
@@ -95,7 +95,7 @@ def first_line_with(word: str, lines: str, cwd: Path, variables: dict[str, str])
 @pytest.mark.timeout(600)
 def test_from_nothing_to_a_secured_cluster(tmp_path: Path) -> None:
     """Each machine is a directory, and has a port of this one; that is all that is not as the page has it."""
-    founding, starting, looking = blocks("From nothing to a secured cluster")
+    founding, starting, looking = blocks("Set up a secured cluster")
     lines = [line for line in (founding + starting + looking).splitlines() if line]
     assert len(lines) == 9
     natives = free_ports(3)
@@ -174,7 +174,7 @@ def test_a_program_shows_its_token(tmp_path: Path) -> None:
 
 
 def test_the_files_by_which_a_secret_is_replaced(tmp_path: Path) -> None:
-    (lines,) = blocks("The cluster's secret is replaced")
+    (lines,) = blocks("Replace the cluster's secret")
     made = run(f"set -e\ntidelog cluster init orders --node log1=127.0.0.1:1\n{lines}", tmp_path, environment())
     assert made.returncode == 0, made.stderr
     (old,) = read_secrets(tmp_path / "orders" / "secret")
@@ -189,8 +189,8 @@ def test_the_files_by_which_a_secret_is_replaced(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_a_certificate_is_an_identity_until_it_is_revoked(tmp_path: Path) -> None:
     founding, _ = blocks("TLS")
-    (revoking,) = blocks("Certificates that are revoked")
-    (issuing,) = blocks("Certificates as identities")
+    (revoking,) = blocks("Revoke certificates")
+    (issuing,) = blocks("Client certificates")
     empty, revoked = revoking.splitlines()
     natives = free_ports(2)
     asking = (
@@ -254,14 +254,15 @@ def test_metrics_are_for_who_has_the_token(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_a_gateway_that_asks_who_calls(tmp_path: Path) -> None:
     starting, keys_over_http = blocks("The gateway")
-    own_key, own_right, gateway, asking = starting.strip().splitlines()
+    own_key, *own_rights, gateway, asking = starting.strip().splitlines()
     native, management, http = free_ports(3)
     variables = environment(TIDELOG_BOOTSTRAP=f"127.0.0.1:{native}")
-    node, _ = blocks("From nothing to a node that requires authentication")
+    node, _ = blocks("Require authentication on one node")
     with serving(ports_of(node, native, management), tmp_path, variables):
         admin = variables | {"TIDELOG_API_KEY_FILE": str(tmp_path / "admin.key")}
         billing = "tidelog key create billing --out billing.key\ntidelog acl grant billing consume topic:orders"
-        made = run(f"set -e\n{own_key}\n{own_right}\ntidelog topic create orders\n{billing}", tmp_path, admin)
+        rights = "\n".join(own_rights)
+        made = run(f"set -e\n{own_key}\n{rights}\ntidelog topic create orders\n{billing}", tmp_path, admin)
         assert made.returncode == 0, made.stderr
         before_nodes = variables | {"TIDELOG_GATEWAY_BOOTSTRAP": f"127.0.0.1:{native}"}
         with serving(f"{gateway} --http-port {http}", tmp_path, before_nodes):

@@ -1,4 +1,4 @@
-"""Counts how the mutants die: `make mutants` prints the table that docs/verification.md has.
+"""Counts how the mutants die: `make mutants` prints the table that docs/mutants.md has.
 
 Each mutant runs over as many seeds of the simulated world, in the mixture of faults or the script that brings it out,
 and, if it is one of the core, over the same random walks of the small cluster. Seeds count from 0, or shortly in front

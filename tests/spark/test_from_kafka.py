@@ -12,7 +12,7 @@ from pyspark_tidelog.from_kafka import MOVED, THE_SAME, hint_of
 from pyspark_tidelog.options import OPTION_NAMES, parse_options
 from pyspark_tidelog.write_options import WRITE_OPTION_NAMES, parse_write_options
 
-PAGE = ROOT / "docs" / "spark.md"
+PAGE = ROOT / "docs" / "spark-options.md"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from pyspark_tidelog.write_options import WRITE_OPTION_NAMES
 pytestmark = pytest.mark.spark
 
 PAGE = ROOT / "docs" / "spark.md"
+OPTIONS_PAGE = ROOT / "docs" / "spark-options.md"
 NEEDS_JAR = "spark.jars.packages"
 """A block with this makes a Spark of its own, and its jar comes from elsewhere: `test_from_avro_of_the_jar`."""
 START_S_MAX = 110
@@ -65,9 +66,8 @@ def test_from_avro_of_the_jar(node: Node, tmp_path: Path) -> None:
 
 
 def test_every_option_is_on_the_page() -> None:
-    _, _, page = PAGE.read_text().partition("## Writing")
-    writing, _, reading = page.partition("## Options for reading")
-    reading = reading.partition("\n## ")[0]
+    reading, _, rest = OPTIONS_PAGE.read_text().partition("## Options for writing")
+    writing = rest.partition("\n## ")[0]
     for part, names in ((writing, WRITE_OPTION_NAMES), (reading, OPTION_NAMES)):
         rows = [line.split("|")[1] for line in part.splitlines() if line.startswith("| `")]
         assert sorted(name for row in rows for name in row.replace("`", "").replace(" ", "").split(",")) == sorted(

@@ -27,7 +27,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 HERE = "127.0.0.1"
-PAGE = Path(__file__).parents[3] / "docs" / "security.md"
+PAGE = Path(__file__).parents[3] / "docs" / "permissions.md"
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_audit_page_lists_each_event_and_field() -> None:
         audit.answered(act, "topic_delete", session, everything, error)
     audit.refused("topic_delete", session, ProtocolError(pb.FORBIDDEN, "no"), everything)
     audit.unknown("no key", "client", everything)
-    (section,) = re.findall(r"## What is written down\n(.*)", PAGE.read_text(), re.DOTALL)
+    (section,) = re.findall(r"## The audit log\n(.*)", PAGE.read_text(), re.DOTALL)
     named = set(re.findall(r"`([\w ]+)`", section))
     assert {line["event"] for line in lines} <= named
     assert {field for line in lines for field in line} <= named
