@@ -20,12 +20,12 @@ from tidelog.backoff import Backoff
 from tidelog.connection import Address, Connection, connect
 from tidelog.credentials import NOTHING_SHOWN
 from tidelog.errors import ClosedError, ConnectionLostError, InvalidRequestError, NodeUnreachableError, TidelogError
-from tidelog.home import software
 from tidelog.liveness import Liveness
 from tidelog.showing import Showing
 from tidelog.tls import Tls, Trust, tls_of
 from tidelog_proto.idle_poll import POLL_US_MAX
 from tidelog_proto.limits import CLIENT_ID_BYTES_MAX
+from tidelog_proto.version import CLIENT_SOFTWARE
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ def identity_of(
     if not 0 <= idle_poll_us <= POLL_US_MAX:
         raise InvalidRequestError(f"idle_poll_us is 0 to {POLL_US_MAX}, not {idle_poll_us}")
     timeout_s = min(request_timeout_s, CONNECT_TIMEOUT_S_MAX)
-    return Identity(client_id, software(), timeout_s, idle_poll_us, showing, Trust(tls_of(tls)))
+    return Identity(client_id, CLIENT_SOFTWARE, timeout_s, idle_poll_us, showing, Trust(tls_of(tls)))
 
 
 class ConnectionTeller(Protocol):

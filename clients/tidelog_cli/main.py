@@ -10,7 +10,7 @@ import itertools
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import EntryPoint, version
+from importlib.metadata import EntryPoint
 from typing import Annotated, Final
 
 import typer
@@ -42,6 +42,7 @@ from tidelog_cli.sql import command as sql
 from tidelog_cli.standard_output import output_lost
 from tidelog_cli.top import command as top
 from tidelog_proto.standard_streams import OutputLostError
+from tidelog_proto.version import VERSION
 from tidelog_proto.without_pandas import leave_pandas_out
 
 OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with interrupts_end_quietly():
             leave_pandas_out()
             if "--version" in itertools.takewhile(lambda word: word != "--", arguments):
-                sys.stdout.write(f"tidelog {version('tidelog')}\n")  # whatever command it is asked of
+                sys.stdout.write(f"tidelog {VERSION}\n")  # whatever command it is asked of
                 return 0
             app = build_app(parts_meant(arguments))
         try:

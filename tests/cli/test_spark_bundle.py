@@ -21,7 +21,7 @@ for name in ("source", "local", "java"):
     importlib.import_module(f"pyspark_tidelog.{name}")
 import tidelog.home, tidelog.sync, tidelog.contexts
 ours = {name: module.__file__ for name, module in sys.modules.items() if name.split(".")[0] in sys.argv[1:]}
-print(json.dumps({"files": list(ours.values()), "software": tidelog.home.software()}))
+print(json.dumps({"files": list(ours.values()), "software": tidelog_proto.version.CLIENT_SOFTWARE}))
 """
 
 

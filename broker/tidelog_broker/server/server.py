@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from tidelog_broker.broker import SOFTWARE, Broker
+from tidelog_broker.broker import Broker
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
 from tidelog_broker.core.request_costs import COSTS
 from tidelog_broker.server.access import AccessChecks, why_over
@@ -53,6 +53,7 @@ from tidelog_proto.seldom import SeldomLog
 from tidelog_proto.strangers import Strangers
 from tidelog_proto.tls_entrance import TlsEntrance
 from tidelog_proto.tls_stream import TlsError
+from tidelog_proto.version import NODE_SOFTWARE
 
 if TYPE_CHECKING:
     from tidelog_broker.base.request_spans import RequestSpans
@@ -342,6 +343,6 @@ def _unknown_kind(kind: str, request: Request) -> str:
     named = f"{field.number} ({kind})" if field is not None else ", ".join(numbers[:_NUMBERS_MAX]) or "that is not set"
     client = request.connection.software or "one that has not greeted"
     return (
-        f"this node takes no request of kind {named}: the node is {SOFTWARE}, protocol {PROTOCOL_VERSION}, the client "
-        f"{client}; use a client of the node's version, or a newer node"
+        f"this node takes no request of kind {named}: the node is {NODE_SOFTWARE}, protocol {PROTOCOL_VERSION}, the "
+        f"client {client}; use a client of the node's version, or a newer node"
     )

@@ -29,7 +29,7 @@ async def test_a_node_on_its_own_gives_new_partitions_one_copy(node: Node, peer:
 
 async def test_the_brokers_own_topic_is_founded_once(node: Node) -> None:
     standing = node.broker.topics.get(OFFSETS_TOPIC_ID)
-    await node.broker.controller.found_offsets(internal_config())
+    await node.broker.controller.found_offsets(internal_config(), is_new=True)
     assert node.broker.topics.get(OFFSETS_TOPIC_ID) is standing
 
 

@@ -11,6 +11,7 @@ from tidelog_broker.core.security.registry import SecurityRegistry
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.metadata import features
 from tidelog_broker.metadata.features import FEATURES, FeatureGate, needed_by
+from tidelog_broker.metadata.levels import LEVELS
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -24,6 +25,7 @@ class World:
     def __init__(self, own: frozenset[str] = FEATURES) -> None:
         self.topics, self.nodes, self.security = TopicRegistry(), NodeRegistry(), SecurityRegistry()
         self.gate = FeatureGate(own, topics=self.topics, nodes=self.nodes, security=self.security)
+        self.gate.level.apply(pb.ClusterLevel(level=LEVELS[-1].number, revision=1))
 
     def node(self, node_id: str, *names: str, **changes: object) -> pb.NodeRecord:
         record = pb.NodeRecord(node_id=node_id, incarnation=1, revision=1, features=sorted(names))

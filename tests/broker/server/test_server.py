@@ -10,7 +10,6 @@ from tests.broker.metric import counted
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
-from tidelog_broker.broker import SOFTWARE
 from tidelog_broker.node.node import Node
 from tidelog_broker.server import server as server_module
 from tidelog_broker.server.handlers import commit as commit_module
@@ -25,6 +24,7 @@ from tidelog_proto.limits import (
     NOTE_BYTES_MAX,
     PROTOCOL_VERSION,
 )
+from tidelog_proto.version import NODE_SOFTWARE
 
 BROKEN_FRAMES = {
     "zero length": (struct.pack("<II", 0, 0), pb.MALFORMED_FRAME),
@@ -88,7 +88,7 @@ async def test_a_kind_of_a_newer_client_is_answered_and_the_connection_goes_on(p
     error = (await peer.reply(number)).envelope.error
     assert error.code == pb.UNKNOWN_KIND
     assert "no request of kind 1002:" in error.message
-    assert f"the node is {SOFTWARE}, protocol {PROTOCOL_VERSION}, the client " in error.message
+    assert f"the node is {NODE_SOFTWARE}, protocol {PROTOCOL_VERSION}, the client " in error.message
     assert "test-peer/9.8" in error.message
     assert (await peer.create()).name == "t"
 
