@@ -35,6 +35,8 @@ TARGETS = {
     "lock",
     "audit",
     "sbom",
+    "release",
+    "upgrade",
     "sparkbench",
     "sparktest",
     "sparkcluster",

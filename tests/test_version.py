@@ -29,7 +29,7 @@ def test_no_other_source_has_the_version_or_reads_it_from_metadata() -> None:
         str(path.relative_to(ROOT))
         for folder in SOURCES
         for path in sorted((ROOT / folder).rglob("*.py"))
-        if path.name != "version.py"
+        if path.name not in {"version.py", "levels.py"}  # levels name the releases that brought them
         if f'"{VERSION}"' in path.read_text() or FROM_METADATA.search(path.read_text())
     ]
     assert found == []
