@@ -81,4 +81,4 @@ async def read(consumer: Any, tell: Any) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:5], Path(sys.argv[5])))
+    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], Path(sys.argv[5])))

@@ -4,7 +4,8 @@
 
 Two runs, each with three nodes and a gateway of the old build under load of old clients. `upgrade`: the nodes are
 upgraded one by one, then the clients, then the gateway, and the feature level is finalised; the old build is refused
-after that. `downgrade`: the nodes are upgraded and, before anything is finalised, go back one by one. In both the new
+after that. `downgrade`: the nodes are upgraded and, before anything is finalised, go back one by one; where the format
+version of data directories has changed, the old build has to be refused instead. In both the new
 `tidelog log verify` reads the data directory of each stopped old node. Each acknowledged record is looked for at last.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -107,10 +109,12 @@ class Run:
         out = self.base / f"{name}.out"
         out.touch()
         self._outs.append(out)
-        tying = [sys.executable, "-S", tied.__file__, str(os.getpid())]
+        tying = (sys.executable, "-S", tied.__file__, str(os.getpid()))
+        command = (build.python, str(LOAD), self.bootstrap, TOPIC, role, name, str(out))
         with (self.base / f"{name}.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *(*tying, build.python, LOAD, self.bootstrap, TOPIC, role, name, out),
+                *tying,
+                *command,
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -169,8 +173,8 @@ class Run:
             await client.create_topic("deduplicated", deduplicate_s=60)
         await self._go_on(f"feature level {level} is final")
 
-    async def refuse_old(self) -> None:
-        """Start the old build after finalising: it has to end with a reason."""
+    async def refuse_old(self, *reasons: str) -> None:
+        """Start the old build where there is no way back: it has to end with one of the reasons in its last lines."""
         node = self.nodes[-1]
         await node.stop()
         node.process.python = self.old.python
@@ -180,9 +184,9 @@ class Run:
             await until(lambda: not node.running)  # a build without features serves until its announcement is refused
         node.process.expect_end()
         words = node.process.log.read_text(errors="replace").splitlines()[-3:]
-        if not any("feature" in line or "newer build" in line for line in words):
+        if not any(reason in line for line in words for reason in reasons):
             self.faults.append(f"the old build ended without saying why: {words}")
-        self.notes.append(f"the old build ends after finalising: {words[-1]}")
+        self.notes.append(f"the old build is refused: {words[-1]}")
         self._expected = ("the node stops: ",)
         node.process.python = self.new.python
         await node.start()
@@ -257,6 +261,10 @@ class Run:
             for partition in partitions
         )
 
+    def formats(self) -> list[int]:
+        """Return the format version of each node's data directory."""
+        return [json.loads((node.data / "node.json").read_text())["format_version"] for node in self.nodes]
+
     def _verify(self, node: Node) -> None:
         """Read an old data directory with the new build, without a node."""
         done = subprocess.run(
@@ -315,17 +323,22 @@ async def upgrade(run: Run) -> None:
     await run.change_clients(run.new)
     await run.change_gateway(run.new)
     await run.finalize()
-    await run.refuse_old()
+    await run.refuse_old("feature", "newer build")
     await run.end()
 
 
 async def downgrade(run: Run) -> None:
     """Upgrade the nodes and go back before anything is final; at last a client of the new build meets old nodes."""
     await run.begin()
+    formats = run.formats()
     for node in run.nodes:
         await run.change(node, run.new)
-    for node in run.nodes:
-        await run.change(node, run.old)
+    if run.formats() == formats:
+        for node in run.nodes:
+            await run.change(node, run.old)
+    else:
+        run.notes.append(f"format version {formats[0]} became {run.formats()[0]}: there is no way back")
+        await run.refuse_old("format version")
     await run.change_clients(run.new)
     await run.end()
 

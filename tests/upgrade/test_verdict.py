@@ -62,5 +62,7 @@ def test_a_flood_and_lines_of_damage_are_found_in_a_log() -> None:
         "tidelog_broker.wire.links: no link to node #: # refuses connections": SAME_LINES_MAX
     }
     assert "61 lines of one kind" in faults_of_log("n1", few + "\n" + line % (1, 1))[0]
+    suspect = f"{HEAD} WARNING tidelog_broker.cluster.gossip: node 'n2' (127.0.0.1 port 7400) is suspect\n"
+    assert faults_of_log("n1", suspect * 100) == []
     assert faults_of_log("n1", f"{HEAD} INFO x: CORRUPT_BATCH") == [f"n1: {HEAD} INFO x: CORRUPT_BATCH"]
     assert faults_of_log("n1", f"{HEAD} CRITICAL x: the node stops: y", ["the node stops: "]) == []

@@ -9,7 +9,7 @@ import pytest
 from tidelog_broker.core.placement.registry import NodeRegistry
 from tidelog_broker.core.security.registry import SecurityRegistry
 from tidelog_broker.core.topics import TopicRegistry
-from tidelog_broker.metadata import features
+from tidelog_broker.metadata import features, levels
 from tidelog_broker.metadata.features import FEATURES, FeatureGate, needed_by
 from tidelog_broker.metadata.levels import LEVELS
 from tidelog_proto import broker_pb2 as pb
@@ -63,11 +63,11 @@ def test_records_of_users_groups_quotas_and_impersonation_need_features() -> Non
     rule = pb.AccessRule(operations=[pb.OP_CONSUME])
     assert needed_by(pb.SecurityRecord(rule=rule)) == frozenset()
     rule.operations.append(pb.OP_IMPERSONATE)
-    assert needed_by(pb.SecurityRecord(rule=rule)) == {features.IMPERSONATE}
-    assert needed_by(pb.SecurityRecord(user=pb.ScramUser(name="ada"))) == {features.USERS}
-    assert needed_by(pb.SecurityRecord(scram_secret=b"s")) == {features.USERS}
+    assert needed_by(pb.SecurityRecord(rule=rule)) == {levels.IMPERSONATE}
+    assert needed_by(pb.SecurityRecord(user=pb.ScramUser(name="ada"))) == {levels.USERS}
+    assert needed_by(pb.SecurityRecord(scram_secret=b"s")) == {levels.USERS}
     assert needed_by(pb.SecurityRecord(quota=pb.Quota(topics=1))) == frozenset()
-    assert needed_by(pb.SecurityRecord(quota=pb.Quota(groups=0))) == {features.GROUP_QUOTAS}
+    assert needed_by(pb.SecurityRecord(quota=pb.Quota(groups=0))) == {levels.GROUP_QUOTAS}
     assert needed_by(pb.SecurityRecord(api_key=pb.ApiKey(key_id="k"))) == frozenset()
 
 
@@ -96,7 +96,7 @@ def test_a_setting_that_a_registered_node_ignores_is_refused_by_the_name_of_the_
     world.node("b", *FEATURES, revision=2)
     record = topic(deduplicate_s=5)
     world.gate.admit(record)
-    assert [*record.features] == [features.DEDUPLICATE]
+    assert [*record.features] == [levels.DEDUPLICATE]
 
 
 def test_a_node_without_a_version_is_called_an_older_build_and_a_removed_one_does_not_count() -> None:

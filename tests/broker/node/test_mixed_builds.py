@@ -9,8 +9,8 @@ from tests.broker.stand import Stand
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.topics import META_KEY
-from tidelog_broker.metadata.features import DEDUPLICATE, FEATURES, FeatureGate
-from tidelog_broker.metadata.levels import LEVELS
+from tidelog_broker.metadata.features import FEATURES, FeatureGate
+from tidelog_broker.metadata.levels import DEDUPLICATE, LEVELS
 from tidelog_broker.node.admitting import IdentityError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.content_hash import CONTENT_KEY_BYTES
