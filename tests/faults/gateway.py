@@ -74,6 +74,6 @@ class Gateway:
             RuntimeError: it ended, or took too long.
         """
         bootstrap = ",".join(node.address for node in self._nodes)
-        open_to_all = () if self._protection else ("--insecure",)
+        open_to_all = () if self._protection or self._host == "127.0.0.1" else ("--insecure",)
         place = ("--host", self._host, "--http-port", str(self._port), *open_to_all)
         await self.process.start("gateway", "--bootstrap", bootstrap, *place, environment=self._environment)

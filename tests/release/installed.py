@@ -7,14 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
 from pathlib import Path
 from typing import Final
 
 EXTRAS: Final = "[broker,gateway]"
-READY_S: Final = 60
+READY_S: Final = 120
 STOP_S: Final = 40
-COMMAND_S: Final = 60
+COMMAND_S: Final = 120
+INSTALL_S: Final = 900
 LINES: Final = "one\ntwo\nthree\n"
 
 
@@ -49,7 +51,7 @@ class BareEnvironment:
             check=False,
             cwd=self._home,
             env=self._environ,
-            timeout=COMMAND_S * 10 if command[0] == "pip" else COMMAND_S,
+            timeout=INSTALL_S if command[0] == "pip" else COMMAND_S,
         )
         if done.returncode != 0:
             raise ReleaseError(
@@ -112,17 +114,17 @@ def check_wheel(wheel: Path, version: str, directory: Path) -> None:
 
 
 def _document(up: subprocess.Popen[str]) -> str:
-    """Return the JSON object that `tidelog up` prints when it is ready."""
+    """Return the JSON object that `tidelog up` prints in one line when it is ready."""
     assert up.stdout is not None
-    lines: list[str] = []
-    for line in up.stdout:
-        lines.append(line)
-        try:
-            json.loads("".join(lines))
-        except ValueError:
-            continue
-        return "".join(lines)
-    raise ReleaseError(f"tidelog up ended with {up.wait()} before it was ready")
+    late = threading.Timer(READY_S, up.kill)
+    late.start()
+    try:
+        line = up.stdout.readline()
+    finally:
+        late.cancel()
+    if not line:
+        raise ReleaseError(f"tidelog up ended with {up.wait()}, or was not ready after {READY_S} s")
+    return line
 
 
 def _equal(what: str, found: object, wanted: object) -> None:

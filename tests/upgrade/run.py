@@ -52,6 +52,11 @@ class Loader:
         self.name = name
         self._process = process
 
+    def kill(self) -> None:
+        """End it at once, if it still runs."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
     async def end(self) -> str:
         """Have it finish; return what went wrong with it."""
         assert self._process.stdin is not None
@@ -224,8 +229,7 @@ class Run:
         if self._publishing is not None:
             self._publishing.cancel()
         for loader in self._loaders:
-            with contextlib.suppress(ProcessLookupError):
-                loader._process.kill()
+            loader.kill()
         for process in (*(node.process for node in self.nodes), self.gateway.process):
             await process.kill()
 
