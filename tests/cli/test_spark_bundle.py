@@ -19,7 +19,7 @@ IN_A_TASK = """
 import importlib, json, sys
 for name in ("source", "local", "java"):
     importlib.import_module(f"pyspark_tidelog.{name}")
-import tidelog.home, tidelog.sync, tidelog.contexts
+import tidelog.sync, tidelog.contexts, tidelog_proto.version
 ours = {name: module.__file__ for name, module in sys.modules.items() if name.split(".")[0] in sys.argv[1:]}
 print(json.dumps({"files": list(ours.values()), "software": tidelog_proto.version.CLIENT_SOFTWARE}))
 """
