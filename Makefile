@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo up docs test testall check faults soak abuse bench loadtest clean simulate mutants pipeline kills image lock audit sbom sparkbench sparktest sparkcluster check-ruff check-mypy check-basedpyright
+.PHONY: help demo up docs test testall check faults soak abuse bench loadtest clean simulate mutants pipeline kills image lock audit sbom release upgrade sparkbench sparktest sparkcluster check-ruff check-mypy check-basedpyright
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -152,8 +152,16 @@ audit: $(TOOLS) ## ask for known weaknesses of what the image is made of, and of
 sbom: $(TOOLS) ## the image's bill of materials, CycloneDX (sbom.json)
 	@$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application --output-reproducible \
 	  --output-file sbom.json locks/image.txt
-	@echo "sbom.json lists $$($(BIN)/python -c 'import json; print(len(json.load(open("sbom.json"))["components"]))') packages."
+	@$(BIN)/python -m tests.release.sbom
+
+release: sbom ## build wheel and sdist in dist/, try the wheel without the sources, SHA256SUMS, SBOM; say which tag to push (DIRTY=1)
+	@$(BIN)/python -m tests.release.run $(DIRTY:%=--dirty)
+
+# The commit before the first release that can be upgraded by levels.
+FROM ?= f5283dbba500b536f738c4e25ad8792beed26d57
+upgrade: $(STAMP) ## upgrade a cluster of an older build under load, and go back (FROM=<commit or wheel> SECONDS=4)
+	@$(BIN)/python -m tests.upgrade.run --from $(FROM) --seconds $(or $(SECONDS),4)
 
 clean: ## remove what the other targets made, .venv included
-	rm -rf $(VENV) .spark-* .demo .up tidelog-data build dist sbom.json .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .spark-* .demo .up .upgrade tidelog-data build dist sbom.json .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

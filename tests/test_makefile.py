@@ -36,6 +36,8 @@ TARGETS = {
     "lock",
     "audit",
     "sbom",
+    "release",
+    "upgrade",
     "sparkbench",
     "sparktest",
     "sparkcluster",

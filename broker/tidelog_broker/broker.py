@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Final
 
 from tidelog_broker.base.bootstrap import roles_named
 from tidelog_broker.base.config import NodeSettings
@@ -84,10 +83,10 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.names import META_TOPIC, OFFSETS_TOPIC
 from tidelog_proto.process.busy_poll import IdlePoll
+from tidelog_proto.version import NODE_SOFTWARE
 
 log = logging.getLogger(__name__)
 
-SOFTWARE: Final = "tidelog-node/0.1.0"
 
 ClusterMaker = Callable[..., Cluster]
 """Makes the node's view of the cluster; takes the arguments of `Cluster`."""
@@ -432,8 +431,9 @@ class Broker:
             await self._internal(OFFSETS_TOPIC, OFFSETS_TOPIC_ID)
             return
         config = internal_config(1 if self.cluster.is_alone else settings.replication_factor_default)
-        config.partitions = 1 if self.partitions.had(OFFSETS_KEY) else settings.offsets_partitions
-        await self.controller.found_offsets(config)
+        is_new = not self.partitions.had(OFFSETS_KEY)
+        config.partitions = settings.offsets_partitions if is_new else 1
+        await self.controller.found_offsets(config, is_new=is_new)
 
     async def _internal(self, name: str, topic_id: bytes) -> None:
         """Open an internal partition, which exists before any record of `__meta` describes it."""
@@ -552,7 +552,8 @@ class Broker:
         disk, health = os.statvfs(self.dir.path), self.life.health
         return pb.NodeStatus(
             node=self.info(),
-            software=SOFTWARE,
+            software=NODE_SOFTWARE,
+            level=self.features.supported_level,
             uptime_ms=int((time.monotonic() - self._started_s) * 1000),
             connections=self.bounds.open_connections,
             in_flight_bytes=self.bounds.budget.in_flight_bytes,

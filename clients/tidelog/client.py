@@ -1,8 +1,7 @@
 """The client: where a program begins. Connections, topics, reading, and the making of producers and consumers.
 
-A client belongs to one process and one event loop. It connects when it is first asked for something, so making one
-is free and never fails; using one in another loop or behind a fork is refused with an error that says so, because
-sockets and tasks shared that way fail later and stranger.
+A client belongs to one process and one event loop, since sockets and tasks that are shared fail in ways that are hard
+to trace: use in another loop or after a fork raises an error. A client connects when it is first asked for something.
 """
 
 from __future__ import annotations
@@ -322,14 +321,10 @@ class Client:
             InvalidRequestError: there is no such node, or the node that was asked stands alone.
         """
         change = pb.ClusterChange(drain=node_id) if draining else pb.ClusterChange(undrain=node_id)
-        return await self._change_cluster(change)
+        return (await self._change_cluster(change)).moves
 
     async def remove_node(self, node_id: str, *, accept_data_loss: bool = False) -> None:
-        """Remove a node for good; it has been drained before, and its id never comes back.
-
-        Args:
-            node_id: the node.
-            accept_data_loss: also when it may have the only copy of something: its disk is lost, say.
+        """Remove a drained node for good, with `accept_data_loss` also one that may have the only copy of records.
 
         Raises:
             InvalidRequestError: no such node; it stores something that others lack; it is the last that stores copies.
@@ -338,14 +333,17 @@ class Client:
 
     async def rebalance(self) -> int:
         """Begin to move copies and ownership to where they belong; return how many partitions are to move."""
-        return await self._change_cluster(pb.ClusterChange(rebalance=True))
+        return (await self._change_cluster(pb.ClusterChange(rebalance=True))).moves
+
+    async def finalize_level(self) -> int:
+        """Raise the feature level to the newest, for good, if all nodes support it (InvalidRequestError); return it."""
+        return (await self._change_cluster(pb.ClusterChange(finalize=True))).level
 
     async def recover_unsafely(self, topic: str, partition: int, node_id: str) -> Recovery:
         """Let a partition whose quorum is lost for good go on with what the named node and other living replicas hold.
 
-        The node owns the partition alone afterwards. Records that were acknowledged may be lost, unless a quorum
-        answers after all; the result tells. A replica that knows another end of the epoch and comes back later takes
-        no part any more and is to be replaced.
+        The node owns the partition alone afterwards. Acknowledged records may be lost, unless a quorum answers; the
+        result tells. A replica that comes back and knows another end of the epoch has to be replaced.
 
         Raises:
             InvalidRequestError: the node does not exist, or holds no copy that could be the one.
@@ -368,9 +366,9 @@ class Client:
         self._check_usable()
         return await compaction.compact(self._router, topic, partitions)
 
-    async def _change_cluster(self, change: pb.ClusterChange) -> int:
+    async def _change_cluster(self, change: pb.ClusterChange) -> pb.ClusterChangeReply:
         self._check_usable()
-        return (await cluster_operations.ask(self._router, change, repeatable=True)).moves
+        return await cluster_operations.ask(self._router, change, repeatable=True)
 
     # --------------------------------------------------------------------------------------------- reading
 

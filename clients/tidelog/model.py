@@ -318,7 +318,8 @@ class Node:
     `membership` is what the other nodes have found out: alive, suspect, dead, left or unknown; empty for a node that
     stands alone. A node that is `draining` gets no new copies and gives away what it has. Of the partitions that it has
     a copy of, `no_quorum` have too few replicas to be written. `certificate_ends_us` and `ca_ends_us` are when its
-    certificate ends, and the CA that it believes, in microseconds since 1970; None without TLS.
+    certificate ends, and the CA that it believes, in microseconds since 1970; None without TLS. `level` is the highest
+    feature level that its build supports; None where the node that was asked does not know levels.
     """
 
     node_id: str
@@ -340,15 +341,17 @@ class Node:
     no_quorum: int = 0
     certificate_ends_us: int | None = None
     ca_ends_us: int | None = None
+    level: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The cluster as one node sees it."""
+    """The cluster as one node sees it. `level` is its feature level; None where that node does not know levels."""
 
     cluster_id: bytes
     nodes: tuple[Node, ...] = ()
     topics: tuple[Topic, ...] = ()
+    level: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import itertools
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import EntryPoint, version
+from importlib.metadata import EntryPoint
 from typing import Annotated, Final
 
 import typer
@@ -34,6 +34,7 @@ from tidelog_cli.topics import command as topics
 from tidelog_cli.up import command as up
 from tidelog_proto.process.arrow_without_pandas import leave_pandas_out
 from tidelog_proto.process.standard_streams import OutputLostError
+from tidelog_proto.version import VERSION
 
 OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "up": up.register,
@@ -68,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with interrupts_end_quietly():
             leave_pandas_out()
             if "--version" in itertools.takewhile(lambda word: word != "--", arguments):
-                sys.stdout.write(f"tidelog {version('tidelog')}\n")  # whatever command it is asked of
+                sys.stdout.write(f"tidelog {VERSION}\n")  # whatever command it is asked of
                 return 0
             app = build_app(parts_meant(arguments))
         try:

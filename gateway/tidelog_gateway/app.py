@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from importlib.metadata import version
 from typing import Any, Final
 
 from fastapi import Depends, FastAPI
@@ -54,6 +53,7 @@ from tidelog_gateway.websocket import route as websocket_route
 from tidelog_gateway.workers.peers import Peers
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.process.fair_scheduler import Turns
+from tidelog_proto.version import VERSION
 
 ROUTERS: Final = (
     topics.router,
@@ -214,7 +214,7 @@ def _routed(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) ->
     """Return the framework's application with all routes and the answers to errors."""
     app = FastAPI(
         title="Tidelog gateway",
-        version=version("tidelog"),
+        version=VERSION,
         summary="HTTP and WebSocket in front of a Tidelog cluster.",
         lifespan=lifespan,
         openapi_url=None,  # `docs_page` has the route

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
-from importlib.metadata import version
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -18,6 +17,7 @@ from prometheus_client.registry import Collector
 from tidelog_gateway.budget.request_budget import Budget
 from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_proto.process.standard_streams import dropped_writes
+from tidelog_proto.version import VERSION
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -122,7 +122,7 @@ class Metrics:
             ("version", "python"),
             registry=self.registry,
         )
-        build.labels(version("tidelog"), platform.python_version()).set(1)
+        build.labels(VERSION, platform.python_version()).set(1)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count and time a request; `route` is the template of its path, or `none`."""

@@ -1365,19 +1365,21 @@ class PartitionName(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ...) -> None: ...
 
 class ClusterStatusReply(_message.Message):
-    __slots__ = ("cluster_id", "nodes", "topics", "next")
+    __slots__ = ("cluster_id", "nodes", "topics", "next", "level")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
     cluster_id: bytes
     nodes: _containers.RepeatedCompositeFieldContainer[NodeStatus]
     topics: _containers.RepeatedCompositeFieldContainer[TopicInfo]
     next: TopicCursor
-    def __init__(self, cluster_id: _Optional[bytes] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., next: _Optional[_Union[TopicCursor, _Mapping]] = ...) -> None: ...
+    level: int
+    def __init__(self, cluster_id: _Optional[bytes] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., next: _Optional[_Union[TopicCursor, _Mapping]] = ..., level: _Optional[int] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("node", "software", "uptime_ms", "connections", "in_flight_bytes", "data_bytes", "disk_free_bytes", "state", "roles", "membership", "draining", "no_quorum", "certificate_ends_us", "ca_ends_us")
+    __slots__ = ("node", "software", "uptime_ms", "connections", "in_flight_bytes", "data_bytes", "disk_free_bytes", "state", "roles", "membership", "draining", "no_quorum", "level", "certificate_ends_us", "ca_ends_us")
     NODE_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     UPTIME_MS_FIELD_NUMBER: _ClassVar[int]
@@ -1390,6 +1392,7 @@ class NodeStatus(_message.Message):
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     NO_QUORUM_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_ENDS_US_FIELD_NUMBER: _ClassVar[int]
     CA_ENDS_US_FIELD_NUMBER: _ClassVar[int]
     node: NodeInfo
@@ -1404,25 +1407,28 @@ class NodeStatus(_message.Message):
     membership: str
     draining: bool
     no_quorum: int
+    level: int
     certificate_ends_us: int
     ca_ends_us: int
-    def __init__(self, node: _Optional[_Union[NodeInfo, _Mapping]] = ..., software: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., connections: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ..., data_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., state: _Optional[str] = ..., roles: _Optional[_Iterable[_Union[NodeRole, str]]] = ..., membership: _Optional[str] = ..., draining: _Optional[bool] = ..., no_quorum: _Optional[int] = ..., certificate_ends_us: _Optional[int] = ..., ca_ends_us: _Optional[int] = ...) -> None: ...
+    def __init__(self, node: _Optional[_Union[NodeInfo, _Mapping]] = ..., software: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., connections: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ..., data_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., state: _Optional[str] = ..., roles: _Optional[_Iterable[_Union[NodeRole, str]]] = ..., membership: _Optional[str] = ..., draining: _Optional[bool] = ..., no_quorum: _Optional[int] = ..., level: _Optional[int] = ..., certificate_ends_us: _Optional[int] = ..., ca_ends_us: _Optional[int] = ...) -> None: ...
 
 class ClusterChange(_message.Message):
-    __slots__ = ("drain", "undrain", "remove", "rebalance", "unsafe_recovery", "accept_data_loss")
+    __slots__ = ("drain", "undrain", "remove", "rebalance", "unsafe_recovery", "finalize", "accept_data_loss")
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     UNDRAIN_FIELD_NUMBER: _ClassVar[int]
     REMOVE_FIELD_NUMBER: _ClassVar[int]
     REBALANCE_FIELD_NUMBER: _ClassVar[int]
     UNSAFE_RECOVERY_FIELD_NUMBER: _ClassVar[int]
+    FINALIZE_FIELD_NUMBER: _ClassVar[int]
     ACCEPT_DATA_LOSS_FIELD_NUMBER: _ClassVar[int]
     drain: str
     undrain: str
     remove: str
     rebalance: bool
     unsafe_recovery: UnsafeRecovery
+    finalize: bool
     accept_data_loss: bool
-    def __init__(self, drain: _Optional[str] = ..., undrain: _Optional[str] = ..., remove: _Optional[str] = ..., rebalance: _Optional[bool] = ..., unsafe_recovery: _Optional[_Union[UnsafeRecovery, _Mapping]] = ..., accept_data_loss: _Optional[bool] = ...) -> None: ...
+    def __init__(self, drain: _Optional[str] = ..., undrain: _Optional[str] = ..., remove: _Optional[str] = ..., rebalance: _Optional[bool] = ..., unsafe_recovery: _Optional[_Union[UnsafeRecovery, _Mapping]] = ..., finalize: _Optional[bool] = ..., accept_data_loss: _Optional[bool] = ...) -> None: ...
 
 class UnsafeRecovery(_message.Message):
     __slots__ = ("topic", "partition", "node_id")
@@ -1435,16 +1441,18 @@ class UnsafeRecovery(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., node_id: _Optional[str] = ...) -> None: ...
 
 class ClusterChangeReply(_message.Message):
-    __slots__ = ("moves", "end_offset", "epoch", "unsafe")
+    __slots__ = ("moves", "end_offset", "epoch", "unsafe", "level")
     MOVES_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     UNSAFE_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
     moves: int
     end_offset: int
     epoch: int
     unsafe: bool
-    def __init__(self, moves: _Optional[int] = ..., end_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., unsafe: _Optional[bool] = ...) -> None: ...
+    level: int
+    def __init__(self, moves: _Optional[int] = ..., end_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., unsafe: _Optional[bool] = ..., level: _Optional[int] = ...) -> None: ...
 
 class PeerHello(_message.Message):
     __slots__ = ("version", "cluster_id", "node_id", "incarnation", "bootstrap_hash", "nonce", "software")
@@ -2219,12 +2227,24 @@ class NodeRecord(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., gossip_host: _Optional[str] = ..., gossip_port: _Optional[int] = ..., zone: _Optional[str] = ..., weight: _Optional[int] = ..., roles: _Optional[_Iterable[_Union[NodeRole, str]]] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., removed: _Optional[bool] = ..., draining: _Optional[bool] = ..., directory_id: _Optional[bytes] = ..., features: _Optional[_Iterable[str]] = ..., software: _Optional[str] = ...) -> None: ...
 
 class MetaRecord(_message.Message):
-    __slots__ = ("node", "security")
+    __slots__ = ("node", "security", "level")
     NODE_FIELD_NUMBER: _ClassVar[int]
     SECURITY_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
     node: NodeRecord
     security: SecurityRecord
-    def __init__(self, node: _Optional[_Union[NodeRecord, _Mapping]] = ..., security: _Optional[_Union[SecurityRecord, _Mapping]] = ...) -> None: ...
+    level: ClusterLevel
+    def __init__(self, node: _Optional[_Union[NodeRecord, _Mapping]] = ..., security: _Optional[_Union[SecurityRecord, _Mapping]] = ..., level: _Optional[_Union[ClusterLevel, _Mapping]] = ...) -> None: ...
+
+class ClusterLevel(_message.Message):
+    __slots__ = ("level", "revision", "features")
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    level: int
+    revision: int
+    features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, level: _Optional[int] = ..., revision: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MetaSnapshot(_message.Message):
     __slots__ = ("applied", "meta", "records")

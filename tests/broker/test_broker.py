@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from importlib.metadata import version
 from pathlib import Path
 
 from tests.broker.cluster_stand import ClusterStand, standing
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
-from tidelog_broker.broker import SOFTWARE
 from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID
 from tidelog_broker.node.node import Node
 from tidelog_proto import broker_pb2 as pb
@@ -23,10 +21,6 @@ async def test_internal_topics_exist_before_others(node: Node) -> None:
         META_TOPIC: META_TOPIC_ID,
         OFFSETS_TOPIC: OFFSETS_TOPIC_ID,
     }
-
-
-def test_software_name_contains_the_version() -> None:
-    assert version("tidelog") in SOFTWARE
 
 
 async def test_status_sums_partitions(node: Node, peer: Peer) -> None:

@@ -47,6 +47,11 @@ class Gateway:
         prefix = () if network is None or place is None else network.command(place)
         self.process = Process(self.name, prefix, base / "gateway.log")
 
+    @property
+    def url(self) -> str:
+        """Where it is asked over HTTP."""
+        return f"{'http' if self._protection is None else 'https'}://{self._host}:{self._port}"
+
     def websocket(self) -> connect:
         """Return what opens a WebSocket, as one of its callers where they show who they are."""
         at, protection = f"{self._host}:{self._port}/v1/ws", self._protection
@@ -69,6 +74,6 @@ class Gateway:
             RuntimeError: it ended, or took too long.
         """
         bootstrap = ",".join(node.address for node in self._nodes)
-        open_to_all = () if self._protection else ("--insecure",)
+        open_to_all = () if self._protection or self._host == "127.0.0.1" else ("--insecure",)
         place = ("--host", self._host, "--http-port", str(self._port), *open_to_all)
         await self.process.start("gateway", "--bootstrap", bootstrap, *place, environment=self._environment)

@@ -176,8 +176,9 @@ def make_nodes(
             "management_host": "127.0.0.1",
             "management_port": 0,
             "retention_interval_ms": 1000,
-            "insecure": network is not None,  # a network of its own, which nobody else reaches
         }
+        if network is not None:
+            settings["insecure"] = True  # a network of its own, which nobody else reaches
         if count > 1:
             settings |= {
                 "node_id": node.name,

@@ -40,6 +40,8 @@ class Process:
         self.log = log
         self.bad_ends: list[str] = []
         self.paused = False
+        self.python = sys.executable
+        """The interpreter that runs the next command; that of another environment has another build."""
         self._prefix = prefix
         self._process: asyncio.subprocess.Process | None = None
         self._expected = False
@@ -62,7 +64,7 @@ class Process:
         assert not self.running
         self._note_end()
         tying = [sys.executable, "-S", tied.__file__, str(os.getpid())]
-        whole = [*tying, *self._prefix, sys.executable, "-m", "tidelog_cli", *command]
+        whole = [*tying, *self._prefix, self.python, "-m", "tidelog_cli", *command]
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *whole, stdout=PIPE, stderr=log, env={**os.environ, **(environment or {})}
@@ -130,6 +132,10 @@ class Process:
             return
         self._process.terminate()
         await self.ends(0, f"it had not stopped {STOP_S} s after SIGTERM", "it stopped")
+
+    def expect_end(self) -> None:
+        """Take the end of the process for one that was wanted."""
+        self._expected = True
 
     def pause(self) -> None:
         """Stop it where it is; it does not know."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -12,6 +11,7 @@ from prometheus_client.registry import Collector
 from tidelog_broker.base.hot_path_metrics import LABEL_VALUES_MAX, OTHER, Durations, PartitionGauges, TallyCounter
 from tidelog_broker.base.node_gauges import GroupGauges, NodeGauges
 from tidelog_proto.process.standard_streams import dropped_writes
+from tidelog_proto.version import VERSION
 
 _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -121,7 +121,7 @@ class NodeMetrics:
         self.owner_changes = self._counter(
             "tidelog_owner_changes", "Epochs that began with this node as their owner and another one before it"
         )
-        self.node = NodeGauges(self.registry, version("tidelog"))
+        self.node = NodeGauges(self.registry, VERSION)
         # Registered before `_Omitted`, which reads the counts that their collection sets.
         self.partitions, self.group_positions = PartitionGauges(self.registry), GroupGauges(self.registry)
         self.registry.register(

@@ -166,8 +166,12 @@ class Controller:
         storing = sum(1 for record in self._nodes.live() if pb.PERSISTENCE in record.roles)
         return min(self._copies_default, max(storing, 1))
 
-    async def found_offsets(self, config: pb.TopicConfig) -> None:
+    async def found_offsets(self, config: pb.TopicConfig, *, is_new: bool) -> None:
         """Create `__offsets` if it does not exist; that of a node that has joined others gets their number of copies.
+
+        Args:
+            config: of the topic.
+            is_new: the cluster is new: with `__offsets` it gets the feature level of this build.
 
         Raises:
             ProtocolError: the error of the write.
@@ -178,7 +182,8 @@ class Controller:
             epoch = await self._meta_log.ready_to_change()
             standing = self._topics.get(OFFSETS_TOPIC_ID)
             if standing is None:
-                await self._write_new(OFFSETS_TOPIC, OFFSETS_TOPIC_ID, config, epoch=epoch)
+                level = self._features.founding_level() if is_new else None
+                await self._write_new(OFFSETS_TOPIC, OFFSETS_TOPIC_ID, config, epoch=epoch, level=level)
                 log.info("created %s with %d partitions", OFFSETS_TOPIC, config.partitions)
             elif not self._has_offsets(config):
                 record = pb.TopicRecord()
@@ -205,7 +210,14 @@ class Controller:
         return epoch
 
     async def _write_new(
-        self, name: str, topic_id: bytes, config: pb.TopicConfig, creator: str = "", *, epoch: int
+        self,
+        name: str,
+        topic_id: bytes,
+        config: pb.TopicConfig,
+        creator: str = "",
+        *,
+        epoch: int,
+        level: pb.ClusterLevel | None = None,
     ) -> pb.TopicRecord:
         first_epochs = await self._first_epochs(topic_id, config, 0)
         record = pb.TopicRecord(
@@ -220,7 +232,7 @@ class Controller:
         )
         _with_content_key(record)
         _refuse_too_large(record)
-        await self._meta_log.write_topic(record, epoch=epoch)
+        await self._meta_log.write_topic(record, epoch=epoch, level=level)
         return record
 
     def _refuse_too_many(self, added: int) -> None:
@@ -306,6 +318,20 @@ class Controller:
                 case _:
                     raise ProtocolError(pb.INVALID_REQUEST, "a node to drain, undrain or remove is required")
             await self._meta_log.write_node(record, epoch=epoch)
+
+    async def finalize(self) -> int:
+        """Raise the feature level of the cluster to the highest of this build; return the level.
+
+        Raises:
+            ProtocolError: INVALID_REQUEST naming a registered node that does not support it, or what stopped the write.
+        """
+        async with self._changing:
+            epoch = await self._meta_log.ready_to_change()
+            record = self._features.finalized()
+            if record is not None:
+                await self._meta_log.write_level(record, epoch=epoch)
+                log.info("the cluster is at feature level %d", record.level)
+            return self._features.level.number
 
     def is_removed(self, node_id: str) -> bool:
         """Return whether a node was removed."""

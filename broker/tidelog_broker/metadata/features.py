@@ -7,6 +7,7 @@ the base set, whose features have no names. A record of `__meta` lists the featu
 - The owner of `__meta` refuses a record that needs a feature which a registered node lacks.
 - It refuses to register a node that lacks a feature which existing records need.
 - A node that reads a record which needs a feature that it lacks stops, and does not serve the topic.
+- The owner of `__meta` refuses a record that needs a feature of a higher level than the cluster's (`metadata.levels`).
 
 Rejected: comparing versions, since builds between releases have the same one. Rejected: placing partitions only on
 nodes with the features of their topic, since every node routes requests and enforces rules and quotas.
@@ -21,15 +22,20 @@ from tidelog_broker.core.placement.registry import NodeRegistry
 from tidelog_broker.core.security.registry import SecurityRegistry
 from tidelog_broker.core.topics import TopicRegistry, deduplicates
 from tidelog_broker.core.unknown_fields import unknown_fields
+from tidelog_broker.metadata.levels import (
+    DEDUPLICATE,
+    GROUP_QUOTAS,
+    IMPERSONATE,
+    LEVELS,
+    USERS,
+    LevelState,
+    features_up_to,
+    supported_by,
+)
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
-DEDUPLICATE: Final = "topic.deduplicate"
-USERS: Final = "security.users"
-GROUP_QUOTAS: Final = "quota.groups"
-IMPERSONATE: Final = "rule.impersonate"
-
-FEATURES: Final = frozenset({DEDUPLICATE, USERS, GROUP_QUOTAS, IMPERSONATE})
+FEATURES: Final = features_up_to(LEVELS[-1].number)
 """The features that this build supports in addition to the base set."""
 
 TOPIC_BASE: Final = frozenset({
@@ -99,19 +105,30 @@ class FeatureGate:
     Args:
         own: the features of this node.
         topics, nodes, security: the records.
+
+    Attributes:
+        own: as given.
+        supported_level: the highest feature level that this node supports.
+        level: that of the cluster.
     """
 
     def __init__(
         self, own: Collection[str], *, topics: TopicRegistry, nodes: NodeRegistry, security: SecurityRegistry
     ) -> None:
         self.own = frozenset(own)
+        self.supported_level = supported_by(self.own)
+        self.level = LevelState()
         self._topics = topics
         self._nodes = nodes
         self._security = security
 
     def in_use(self) -> dict[str, str]:
         """Return the features that existing records need, each with one of the records, for messages."""
-        return {name: called(record) for record in self._standing() for name in sorted(needed_by(record))}
+        used = dict.fromkeys(self.level.record.features, f"feature level {self.level.number}")
+        for record in self._standing():
+            for name in sorted(needed_by(record)):
+                used.setdefault(name, called(record))
+        return used
 
     def admit(self, record: Record) -> None:
         """Set the features of a new revision, and check that every registered node supports them.
@@ -130,13 +147,48 @@ class FeatureGate:
         not. Features of the current revision are not checked again, so that the record can still be changed.
 
         Raises:
-            ProtocolError: INVALID_REQUEST with the node; EPOCH_CHANGING for a founder that is not registered yet.
+            ProtocolError: INVALID_REQUEST with the node or the level; EPOCH_CHANGING for a founder that is not
+                registered yet.
         """
         needed = needed_by(record)
         standing = self._revision_before(record)
         added = needed if standing is None else needed - needed_by(standing)
         if not added:
             return
+        self._refuse_unsupported(added, called(record))
+        self._refuse_above_level(added, called(record))
+
+    def finalized(self) -> pb.ClusterLevel | None:
+        """Return the record that raises the level to the highest of this build; None where it is that already.
+
+        Raises:
+            ProtocolError: as `check`, about a node that does not support that level.
+        """
+        number = self.supported_level
+        if number <= self.level.number:
+            return None
+        self._refuse_unsupported(features_up_to(number), f"feature level {number}")
+        return self.level.raised_to(number)
+
+    def founding_level(self) -> pb.ClusterLevel | None:
+        """Return the record of a new cluster's level, that of this build; None where it needs no record."""
+        number = self.supported_level
+        return self.level.raised_to(number) if number > self.level.number else None
+
+    def _refuse_above_level(self, added: frozenset[str], what: str) -> None:
+        """Refuse features of a higher level than the cluster's, unless a standing record needs them already."""
+        above = {name: each.number for each in LEVELS if each.number > self.level.number for name in each.features}
+        held = (added & above.keys()) - self.in_use().keys()
+        if held:
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"{what} needs {_listed(held)} of feature level {max(above[name] for name in held)}, and the cluster "
+                f"is at level {self.level.number}: run `tidelog cluster finalize`; nodes cannot go back to an earlier "
+                "build after that",
+            )
+
+    def _refuse_unsupported(self, added: frozenset[str], what: str) -> None:
+        """Refuse features that a registered node lacks."""
         for node in self._nodes.live():
             lacked = added - frozenset(node.features)
             if not lacked:
@@ -144,12 +196,12 @@ class FeatureGate:
             if node.incarnation == 0:
                 raise ProtocolError(
                     pb.EPOCH_CHANGING,
-                    f"{called(record)} needs {_listed(lacked)}, and founder {node.node_id!r} has not announced its "
+                    f"{what} needs {_listed(lacked)}, and founder {node.node_id!r} has not announced its "
                     "features yet; start it, or remove it from the cluster",
                 )
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"{called(record)} needs {_listed(lacked)}, which node {node.node_id!r} ({_software(node)}) does "
+                f"{what} needs {_listed(lacked)}, which node {node.node_id!r} ({_software(node)}) does "
                 "not support and would ignore; upgrade that node, or drain and remove it from the cluster",
             )
 
@@ -181,6 +233,17 @@ class FeatureGate:
         return (
             f"{called(record)} needs {_listed(lacked)}, which this build does not support; start the node with a newer "
             "build"
+        )
+
+    def fault_of_level(self, record: pb.ClusterLevel) -> str:
+        """Return why this node must stop in a cluster of a level; empty if it supports the level's features."""
+        lacked = frozenset(record.features) | frozenset(unknown_fields(record))
+        lacked -= self.own
+        if not lacked:
+            return ""
+        return (
+            f"the cluster is at feature level {record.level}, which needs {_listed(lacked)}, and this build does not "
+            "support that; start the node with a newer build"
         )
 
     def _standing(self) -> Iterator[Record]:

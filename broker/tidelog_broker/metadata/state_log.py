@@ -29,7 +29,8 @@ from tidelog_broker.core.replication.producers import StoredBatch
 from tidelog_broker.core.security.registry import SecurityRegistry, to_meta_record
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.core.unknown_fields import unknown_fields
-from tidelog_broker.metadata.features import FeatureGate, Record
+from tidelog_broker.metadata.features import FeatureGate
+from tidelog_broker.metadata.levels import wrapped_level
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_proto import broker_pb2 as pb
@@ -326,6 +327,8 @@ class MetaLog(StateLog):
             if record.revision:
                 yield wrapped(record)
         yield from map(to_meta_record, self._security.records())
+        if self._features.level.record.revision:
+            yield wrapped_level(self._features.level.record)
 
     def apply_value(self, value: bytes) -> None:
         """Apply a committed record; the caller awaits `follow_changes` after it."""
@@ -337,8 +340,12 @@ class MetaLog(StateLog):
                 return
             case "security":
                 if self._security.apply(meta.security):
-                    self._refuse_unsupported(meta.security)
+                    self._refuse_unsupported(self._features.fault_of_record(meta.security))
                     self._security_changed()
+                return
+            case "level":
+                if self._features.level.apply(meta.level):
+                    self._refuse_unsupported(self._features.fault_of_level(meta.level))
                 return
         record = pb.TopicRecord.FromString(value)
         if not record.topic_id:
@@ -346,11 +353,10 @@ class MetaLog(StateLog):
             self._unsupported(f"a record of __meta has {unknown}, which this build does not support; use a newer build")
             return
         if self._topics.apply(record):
-            self._refuse_unsupported(record)
+            self._refuse_unsupported(self._features.fault_of_record(record))
             self._changed[record.topic_id] = None
 
-    def _refuse_unsupported(self, record: Record) -> None:
-        fault = self._features.fault_of_record(record)
+    def _refuse_unsupported(self, fault: str) -> None:
         if fault:
             self._unsupported(fault)
 
@@ -399,15 +405,29 @@ class MetaLog(StateLog):
             self._features.admit(record)
         await self.write(list(map(to_meta_record, records)), epoch=epoch)
 
-    async def write_topic(self, record: pb.TopicRecord, *, epoch: int) -> None:
+    async def write_level(self, record: pb.ClusterLevel, *, epoch: int) -> None:
+        """Make the level of the cluster durable and apply it.
+
+        Raises:
+            ProtocolError: as `write_topic`.
+        """
+        self._one_at_a_time()
+        await self.write([wrapped_level(record)], epoch=epoch)
+
+    async def write_topic(self, record: pb.TopicRecord, *, epoch: int, level: pb.ClusterLevel | None = None) -> None:
         """Make a topic's new revision durable, apply it, and let the partitions follow.
+
+        Args:
+            record: the topic.
+            epoch: of the state that the record was computed from.
+            level: is written in one batch with it.
 
         Raises:
             ProtocolError: see `StateLog.write`; EPOCH_CHANGING while an earlier change has no outcome.
         """
         self._one_at_a_time()
         self._features.admit(record)
-        await self.write([record], epoch=epoch)
+        await self.write([record] if level is None else [record, wrapped_level(level)], epoch=epoch)
         await self.follow_changes()
 
     def _one_at_a_time(self) -> None:

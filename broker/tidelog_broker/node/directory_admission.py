@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog_broker.base.bootstrap import Bootstrap, roles_named
-from tidelog_broker.broker import SOFTWARE, Broker
+from tidelog_broker.broker import Broker
 from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.core.membership.admission import Binders
 from tidelog_broker.core.placement.registry import identity_fault, roles_to
@@ -28,6 +28,7 @@ from tidelog_broker.storage.node.meta_snapshot import load_meta_snapshot
 from tidelog_broker.wire.links import Links
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.version import NODE_SOFTWARE
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ def own_record(broker: Broker, *, gossip_port: int) -> pb.NodeRecord:
         incarnation=broker.incarnation,
         directory_id=broker.dir.directory_id,
         features=sorted(broker.features.own),
-        software=SOFTWARE,
+        software=NODE_SOFTWARE,
     )
 
 

@@ -21,7 +21,7 @@ from typing import Final
 from tidelog_broker.base.bootstrap import roles_named
 from tidelog_broker.base.secret_file import SecretFile
 from tidelog_broker.base.tls import FILES_LOOK_S
-from tidelog_broker.broker import SOFTWARE, Broker
+from tidelog_broker.broker import Broker
 from tidelog_broker.cluster.gossip import Gossip
 from tidelog_broker.core.membership import members
 from tidelog_broker.core.membership.connectivity import ConnectivityMonitor
@@ -38,6 +38,7 @@ from tidelog_broker.wire.peers import Peers
 from tidelog_broker.wire.sockets import check_udp_port
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.version import NODE_SOFTWARE
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class Membership:
             incarnation=broker.incarnation,
             secrets=founding.secrets,
             bootstrap_hash=founding.bootstrap.hash if founding.bootstrap is not None else b"",
-            software=SOFTWARE,
+            software=NODE_SOFTWARE,
             needs_certificate=broker.settings.peer_auth == "certificate",
         )
         broker.security.use_secrets(founding.secrets, broker.cluster_id)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from tidelog_broker.broker import SOFTWARE, Broker
+from tidelog_broker.broker import Broker
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
 from tidelog_broker.core.request_costs import COSTS
 from tidelog_broker.server.access import AccessChecks, end_reason
@@ -52,6 +52,7 @@ from tidelog_proto.limits import PROTOCOL_VERSION
 from tidelog_proto.process.log_rate_limit import SeldomLog
 from tidelog_proto.tls.handshakes import TlsEntrance
 from tidelog_proto.tls.stream import TlsError
+from tidelog_proto.version import NODE_SOFTWARE
 from tidelog_proto.wire.frames import encode_frame
 
 if TYPE_CHECKING:
@@ -342,6 +343,6 @@ def _unknown_kind(kind: str, request: Request) -> str:
     named = f"{field.number} ({kind})" if field is not None else ", ".join(numbers[:_NUMBERS_MAX]) or "that is not set"
     client = request.connection.software or "unknown, before HELLO"
     return (
-        f"requests of kind {named} are not supported: the node is {SOFTWARE}, protocol {PROTOCOL_VERSION}, the client "
-        f"{client}; use a client of the node's version, or a newer node"
+        f"requests of kind {named} are not supported: the node is {NODE_SOFTWARE}, protocol {PROTOCOL_VERSION}, the "
+        f"client {client}; use a client of the node's version, or a newer node"
     )

@@ -1,10 +1,9 @@
-"""Where a client belongs: one process, one event loop; and what it calls itself."""
+"""Where a client belongs: one process, one event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from importlib.metadata import PackageNotFoundError, version
 
 from tidelog.errors import ForkedError, WrongEventLoopError
 
@@ -37,11 +36,3 @@ class Home:
             self._loop = loop
         elif self._loop is not loop:
             raise WrongEventLoopError("this client belongs to another event loop: make one for each loop")
-
-
-def software() -> str:
-    """Return what this client calls itself in greetings; nodes log it."""
-    try:
-        return f"tidelog-python/{version('tidelog')}"
-    except PackageNotFoundError:
-        return "tidelog-python"

@@ -18,13 +18,13 @@ from typing import Final, Protocol, TypeVar
 
 from tidelog.auth.authentication_exchange import NOTHING_SHOWN, Showing
 from tidelog.base.backoff import Backoff
-from tidelog.base.loop_affinity import software
 from tidelog.cluster.connection import Address, Connection, connect
 from tidelog.cluster.liveness import Liveness
 from tidelog.errors import ClosedError, ConnectionLostError, InvalidRequestError, NodeUnreachableError, TidelogError
 from tidelog.tls import Tls, Trust, tls_of
 from tidelog_proto.limits import CLIENT_ID_BYTES_MAX
 from tidelog_proto.process.busy_poll import POLL_US_MAX
+from tidelog_proto.version import CLIENT_SOFTWARE
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ def identity_of(
     if not 0 <= idle_poll_us <= POLL_US_MAX:
         raise InvalidRequestError(f"idle_poll_us is 0 to {POLL_US_MAX}, not {idle_poll_us}")
     timeout_s = min(request_timeout_s, CONNECT_TIMEOUT_S_MAX)
-    return Identity(client_id, software(), timeout_s, idle_poll_us, showing, Trust(tls_of(tls)))
+    return Identity(client_id, CLIENT_SOFTWARE, timeout_s, idle_poll_us, showing, Trust(tls_of(tls)))
 
 
 class ConnectionTeller(Protocol):

@@ -97,7 +97,8 @@ def status_of(reply: pb.ClusterStatusReply) -> ClusterStatus:
             no_quorum=status.no_quorum,
             certificate_ends_us=status.certificate_ends_us or None,
             ca_ends_us=status.ca_ends_us or None,
+            level=status.level or None,
         )
         for status in reply.nodes
     )
-    return ClusterStatus(reply.cluster_id, nodes, tuple(topic_of(info) for info in reply.topics))
+    return ClusterStatus(reply.cluster_id, nodes, tuple(topic_of(info) for info in reply.topics), reply.level or None)

@@ -187,6 +187,10 @@ class Client:
         """See `tidelog.Client.rebalance`."""
         return self._thread.run(self._client.rebalance)
 
+    def finalize_level(self) -> int:
+        """See `tidelog.Client.finalize_level`."""
+        return self._thread.run(self._client.finalize_level)
+
     def recover_unsafely(self, topic: str, partition: int, node_id: str) -> Recovery:
         """See `tidelog.Client.recover_unsafely`."""
         return self._thread.run(lambda: self._client.recover_unsafely(topic, partition, node_id))

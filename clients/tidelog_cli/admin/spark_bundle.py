@@ -18,7 +18,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import requires, version
+from importlib.metadata import requires
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
@@ -27,6 +27,7 @@ import typer
 
 from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.base.output import JsonOption, bytes_text, print_json
+from tidelog_proto.version import VERSION
 
 PACKAGES: Final = ("pyspark_tidelog", "tidelog", "tidelog_proto")
 """What a task of Spark imports of the project."""
@@ -108,13 +109,13 @@ def write_bundle(path: Path, *, replace: bool) -> Bundle:
                 for name, source in sources:
                     _add(archive, name, source.read_bytes())
                     _add(archive, f"{name}c", _compiled(source, name, Path(scratch)))
-                _add(archive, f"{_DISTRIBUTION}-{version(_DISTRIBUTION)}.dist-info/METADATA", _metadata())
+                _add(archive, f"{_DISTRIBUTION}-{VERSION}.dist-info/METADATA", _metadata())
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-    return Bundle(path, version(_DISTRIBUTION), len(sources), path.stat().st_size)
+    return Bundle(path, VERSION, len(sources), path.stat().st_size)
 
 
 def needed_libraries() -> list[str]:
@@ -147,7 +148,7 @@ def _compiled(source: Path, name: str, scratch: Path) -> bytes:
 
 def _metadata() -> bytes:
     """Return what makes the version known where the zip is all there is."""
-    return f"Metadata-Version: 2.1\nName: {_DISTRIBUTION}\nVersion: {version(_DISTRIBUTION)}\n".encode()
+    return f"Metadata-Version: 2.1\nName: {_DISTRIBUTION}\nVersion: {VERSION}\n".encode()
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:

@@ -1,7 +1,7 @@
 """`tidelog cluster`: the nodes, what they hold, and what should go elsewhere.
 
-`init` (see `cluster_init`), `status`, `drain`, `undrain`, `remove`, `rebalance`; and `unsafe-recover`, when a quorum is
-lost for good.
+`init` (see `cluster_init`), `status`, `drain`, `undrain`, `remove`, `rebalance`, `finalize`; and `unsafe-recover`, when
+a quorum is lost for good.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ _LOAD: Final = ("uptime_ms", "connections", "in_flight_bytes", "data_bytes", "di
 
 NODE_COLUMNS = (
     "node",
+    "version",
     "address",
     "zone",
     "roles",
@@ -74,6 +75,7 @@ def register(app: typer.Typer) -> None:
     cluster_app.command("undrain")(undrain)
     cluster_app.command("remove")(remove)
     cluster_app.command("rebalance")(rebalance)
+    cluster_app.command("finalize")(finalize)
     cluster_app.command("unsafe-recover")(unsafe_recover)
     app.add_typer(cluster_app, name="cluster")
 
@@ -115,6 +117,8 @@ def print_status(cluster: ClusterStatus, *, internal: bool) -> None:
     )
     if missing := missing_text(cluster):
         note(missing)
+    if unfinished := level_text(cluster):
+        note(unfinished)
     for text in ending_texts(cluster, time.time()):
         note(text)
 
@@ -132,6 +136,17 @@ def ending_texts(cluster: ClusterStatus, now_s: float) -> list[str]:
                 "place (tidelog certs issue … --replace); who connects after that takes this node no more"
             )
     return texts
+
+
+def level_text(cluster: ClusterStatus) -> str:
+    """Return how an upgrade is finalised that all nodes have; empty when there is nothing to finalise."""
+    levels = [node.level or 1 for node in cluster.nodes]
+    if cluster.level is None or not levels or min(levels) <= cluster.level:
+        return ""
+    return (
+        f"the cluster is at feature level {cluster.level}, and every node supports level {min(levels)}: "
+        "`tidelog cluster finalize` allows its features; nodes cannot go back to an earlier build after that"
+    )
 
 
 def date_text(at_us: int | None) -> str:
@@ -206,6 +221,12 @@ def rebalance(*, wait: WaitOption = False, bootstrap: BootstrapOption = DEFAULT_
     with_client(bootstrap, work)
 
 
+def finalize(*, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
+    """Finish an upgrade: allow the features that all nodes support. Earlier builds are refused after that."""
+    level = with_client(bootstrap, lambda client: client.finalize_level())
+    sys.stdout.write(f"the cluster is at feature level {level}; nodes of builds that do not support it are refused\n")
+
+
 def unsafe_recover(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
     partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, show_default=False)],
@@ -266,6 +287,7 @@ def _node_row(node: Node) -> tuple[object, ...]:
     )
     return (
         node.node_id,
+        version_of(node),
         f"{node.host}:{node.port}",
         node.zone,
         ", ".join(node.roles),
@@ -273,6 +295,11 @@ def _node_row(node: Node) -> tuple[object, ...]:
         *(ABSENT if node.state == NO_ANSWER else each for each in load),
         date_text(node.certificate_ends_us),
     )
+
+
+def version_of(node: Node) -> str:
+    """Return the version of a node's build, or of the build that registered it."""
+    return node.software.rpartition("/")[2] or ABSENT
 
 
 def is_untold(partition: Partition) -> bool:
@@ -284,6 +311,7 @@ def status_document(cluster: ClusterStatus) -> dict[str, Any]:
     """Return the status as the JSON object that `--json` prints."""
     return {
         "cluster_id": cluster.cluster_id.hex(),
+        "level": cluster.level,
         "nodes": [
             {
                 "node_id": node.node_id,
@@ -297,6 +325,7 @@ def status_document(cluster: ClusterStatus) -> dict[str, Any]:
                 "draining": node.draining,
                 "state": node.state,
                 "software": node.software,
+                "level": node.level,
                 "certificate_ends_ms": _ms(node.certificate_ends_us),
                 "ca_ends_ms": _ms(node.ca_ends_us),
             }

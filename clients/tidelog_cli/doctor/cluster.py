@@ -7,14 +7,14 @@ import contextlib
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 from typing import Final
 
 from tidelog import ClusterStatus, Node
 from tidelog_cli.base.output import bytes_text
-from tidelog_cli.cluster.command import NO_ANSWER, ending_texts, missing_text
+from tidelog_cli.cluster.command import NO_ANSWER, ending_texts, level_text, missing_text
 from tidelog_cli.doctor.disk import FREE_BYTES_MIN
 from tidelog_cli.doctor.findings import Finding
+from tidelog_proto.version import VERSION
 from tidelog_proto.wire.loopback import is_loopback
 from tidelog_proto.wire.name_resolution import connected_socket
 
@@ -66,6 +66,8 @@ def check_status(status: ClusterStatus) -> Iterator[Finding]:
     """Yield what a cluster's status says."""
     yield from _nodes(status.nodes)
     yield from _partitions(status)
+    if unfinished := level_text(status):
+        yield Finding("feature level", "warning", unfinished)
     for text in ending_texts(status, time.time()):
         yield Finding("certificates", "warning", text)
 
@@ -82,8 +84,8 @@ def _nodes(nodes: Sequence[Node]) -> Iterator[Finding]:
     software = sorted({node.software for node in nodes if node.software})
     if len(software) > 1:
         yield Finding("versions of nodes", "warning", ", ".join(software), "finish the upgrade")
-    elif software and software[0].rpartition("/")[2] != version("tidelog"):
-        found = f"nodes run {software[0]}, this command is {version('tidelog')}"
+    elif software and software[0].rpartition("/")[2] != VERSION:
+        found = f"nodes run {software[0]}, this command is {VERSION}"
         yield Finding("versions of nodes", "warning", found, "install the same version")
     elif software:
         yield Finding("versions of nodes", "ok", software[0])

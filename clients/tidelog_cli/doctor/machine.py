@@ -8,12 +8,12 @@ import platform
 import resource
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 from tidelog_cli.base.output import bytes_text
 from tidelog_cli.doctor.findings import Finding
+from tidelog_proto.version import VERSION
 
 FILES_MIN: Final = 65_536
 MEMORY_BYTES_MIN: Final = 2 << 30
@@ -26,9 +26,7 @@ STA_UNSYNC: Final = 0x40
 
 def check_machine() -> Iterator[Finding]:
     """Yield what is found about this machine."""
-    yield Finding(
-        "versions", "ok", f"tidelog {version('tidelog')}, Python {platform.python_version()}, {platform.release()}"
-    )
+    yield Finding("versions", "ok", f"tidelog {VERSION}, Python {platform.python_version()}, {platform.release()}")
     if sys.version_info >= (3, 14):
         yield Finding("python", "warning", f"Python {platform.python_version()} is not tested", "use 3.11 to 3.13")
     yield files_finding(*resource.getrlimit(resource.RLIMIT_NOFILE))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path, Query
@@ -15,6 +14,7 @@ from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.ui.history import History
 from tidelog_proto.limits import NODE_ID_BYTES_MAX
 from tidelog_proto.names import check_topic_name
+from tidelog_proto.version import VERSION
 
 router = APIRouter(prefix="/v1", tags=["cluster"], route_class=JsonRoute)
 
@@ -113,9 +113,7 @@ async def me(gateway: GatewayDep) -> Response:
     """Return the caller's name, and the settings of this gateway that concern pages."""
     settings = gateway.settings
     principal = None if gateway.caller is None else gateway.caller.principal
-    return json_response(
-        {"auth": settings.auth, "principal": principal, "ui": settings.ui, "version": version("tidelog")}
-    )
+    return json_response({"auth": settings.auth, "principal": principal, "ui": settings.ui, "version": VERSION})
 
 
 @router.get("/history", response_model=HistoryView, summary="Figures of the last hour")

@@ -14,12 +14,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import version
 from itertools import pairwise
 from typing import Any, Final
 
 from tidelog_proto.limits import TRACE_CONTEXTS_MAX
 from tidelog_proto.process.settings import SettingsError
+from tidelog_proto.version import VERSION
 
 try:
     from opentelemetry import trace
@@ -64,14 +64,14 @@ class Telemetry:
 
     def __init__(self, service: str, *, instance: str, collect: Families) -> None:
         _check_variables()
-        named = {"service.instance.id": instance, "service.version": version("tidelog")}
+        named = {"service.instance.id": instance, "service.version": VERSION}
         if not os.environ.get("OTEL_SERVICE_NAME"):
             named["service.name"] = service
         self._resource = Resource.create(named)
         self._provider = TracerProvider(resource=self._resource, shutdown_on_exit=False)
         if _is_exported("OTEL_TRACES_EXPORTER"):
             self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-        self._tracer = self._provider.get_tracer(SCOPE, version("tidelog"))
+        self._tracer = self._provider.get_tracer(SCOPE, VERSION)
         self._collect = collect
         self._since_ns = time.time_ns()
         self._ended = threading.Event()
@@ -119,7 +119,7 @@ class Telemetry:
         metrics = [
             metric for family in self._collect() if (metric := _metric_of(family, self._since_ns, now_ns)) is not None
         ]
-        scope = export.ScopeMetrics(InstrumentationScope(SCOPE, version("tidelog")), metrics, "")
+        scope = export.ScopeMetrics(InstrumentationScope(SCOPE, VERSION), metrics, "")
         return export.MetricsData([export.ResourceMetrics(self._resource, [scope], "")])
 
 

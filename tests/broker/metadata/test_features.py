@@ -9,8 +9,9 @@ import pytest
 from tidelog_broker.core.placement.registry import NodeRegistry
 from tidelog_broker.core.security.registry import SecurityRegistry
 from tidelog_broker.core.topics import TopicRegistry
-from tidelog_broker.metadata import features
+from tidelog_broker.metadata import features, levels
 from tidelog_broker.metadata.features import FEATURES, FeatureGate, needed_by
+from tidelog_broker.metadata.levels import LEVELS
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -24,6 +25,7 @@ class World:
     def __init__(self, own: frozenset[str] = FEATURES) -> None:
         self.topics, self.nodes, self.security = TopicRegistry(), NodeRegistry(), SecurityRegistry()
         self.gate = FeatureGate(own, topics=self.topics, nodes=self.nodes, security=self.security)
+        self.gate.level.apply(pb.ClusterLevel(level=LEVELS[-1].number, revision=1))
 
     def node(self, node_id: str, *names: str, **changes: object) -> pb.NodeRecord:
         record = pb.NodeRecord(node_id=node_id, incarnation=1, revision=1, features=sorted(names))
@@ -61,11 +63,11 @@ def test_records_of_users_groups_quotas_and_impersonation_need_features() -> Non
     rule = pb.AccessRule(operations=[pb.OP_CONSUME])
     assert needed_by(pb.SecurityRecord(rule=rule)) == frozenset()
     rule.operations.append(pb.OP_IMPERSONATE)
-    assert needed_by(pb.SecurityRecord(rule=rule)) == {features.IMPERSONATE}
-    assert needed_by(pb.SecurityRecord(user=pb.ScramUser(name="ada"))) == {features.USERS}
-    assert needed_by(pb.SecurityRecord(scram_secret=b"s")) == {features.USERS}
+    assert needed_by(pb.SecurityRecord(rule=rule)) == {levels.IMPERSONATE}
+    assert needed_by(pb.SecurityRecord(user=pb.ScramUser(name="ada"))) == {levels.USERS}
+    assert needed_by(pb.SecurityRecord(scram_secret=b"s")) == {levels.USERS}
     assert needed_by(pb.SecurityRecord(quota=pb.Quota(topics=1))) == frozenset()
-    assert needed_by(pb.SecurityRecord(quota=pb.Quota(groups=0))) == {features.GROUP_QUOTAS}
+    assert needed_by(pb.SecurityRecord(quota=pb.Quota(groups=0))) == {levels.GROUP_QUOTAS}
     assert needed_by(pb.SecurityRecord(api_key=pb.ApiKey(key_id="k"))) == frozenset()
 
 
@@ -94,7 +96,7 @@ def test_unsupported_setting_is_refused_with_the_nodes_name() -> None:
     world.node("b", *FEATURES, revision=2)
     record = topic(deduplicate_s=5)
     world.gate.admit(record)
-    assert [*record.features] == [features.DEDUPLICATE]
+    assert [*record.features] == [levels.DEDUPLICATE]
 
 
 def test_node_without_a_version_is_an_older_build_and_removed_nodes_do_not_count() -> None:

@@ -9,7 +9,8 @@ from tests.broker.stand import Stand
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.topics import META_KEY
-from tidelog_broker.metadata.features import DEDUPLICATE, FEATURES, FeatureGate
+from tidelog_broker.metadata.features import FEATURES, FeatureGate
+from tidelog_broker.metadata.levels import DEDUPLICATE, LEVELS
 from tidelog_broker.node.directory_admission import IdentityError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.scram import ITERATIONS
@@ -25,6 +26,13 @@ async def found_mixed(founded: Founded, **features: frozenset[str]) -> Peer:
     await founded.found()
     await founded.settled()
     return await founded.peer("a")
+
+
+@pytest.fixture(autouse=True)
+def level_without_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found clusters at a level that allows each feature and needs none: records alone decide which nodes take part."""
+    level = pb.ClusterLevel(level=LEVELS[-1].number, revision=1)
+    monkeypatch.setattr(FeatureGate, "founding_level", lambda _: level)
 
 
 def forget_features(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
@@ -171,8 +179,8 @@ async def test_single_node_does_not_start_with_an_unsupported_feature(stand: Sta
 
 async def test_record_of_an_unknown_kind_stops_the_node(stand: Stand) -> None:
     node = await stand.start()
-    node.broker.meta_log.apply_value(b"\x92\x04\x00")  # an empty message as field 66
-    assert "field 66 of MetaRecord" in node.life.stop_reason
+    node.broker.meta_log.apply_value(b"\x9a\x04\x00")  # an empty message as field 67
+    assert "field 67 of MetaRecord" in node.life.stop_reason
     assert not node.broker.topics.exists("")
 
 

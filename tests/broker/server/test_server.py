@@ -10,7 +10,6 @@ from tests.broker.metric import counted
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
-from tidelog_broker.broker import SOFTWARE
 from tidelog_broker.node.node import Node
 from tidelog_broker.server import server as server_module
 from tidelog_broker.server.handlers import commit as commit_module
@@ -24,6 +23,7 @@ from tidelog_proto.limits import (
     NOTE_BYTES_MAX,
     PROTOCOL_VERSION,
 )
+from tidelog_proto.version import NODE_SOFTWARE
 from tidelog_proto.wire.frames import encode_frame
 
 BROKEN_FRAMES = {
@@ -88,7 +88,7 @@ async def test_unknown_request_kind_keeps_the_connection(peer: Peer) -> None:
     error = (await peer.reply(number)).envelope.error
     assert error.code == pb.UNKNOWN_KIND
     assert "requests of kind 1002 are not supported:" in error.message
-    assert f"the node is {SOFTWARE}, protocol {PROTOCOL_VERSION}, the client " in error.message
+    assert f"the node is {NODE_SOFTWARE}, protocol {PROTOCOL_VERSION}, the client " in error.message
     assert "test-peer/9.8" in error.message
     assert (await peer.create()).name == "t"
 

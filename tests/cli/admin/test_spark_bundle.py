@@ -19,9 +19,9 @@ IN_A_TASK = """
 import importlib, json, sys
 for name in ("source", "local", "java"):
     importlib.import_module(f"pyspark_tidelog.{name}")
-import tidelog.base.loop_affinity, tidelog.sync, tidelog.cluster.contexts
+import tidelog.sync, tidelog.cluster.contexts, tidelog_proto.version
 ours = {name: module.__file__ for name, module in sys.modules.items() if name.split(".")[0] in sys.argv[1:]}
-print(json.dumps({"files": list(ours.values()), "software": tidelog.base.loop_affinity.software()}))
+print(json.dumps({"files": list(ours.values()), "software": tidelog_proto.version.CLIENT_SOFTWARE}))
 """
 
 

@@ -6,9 +6,17 @@ import pytest
 from tests.cli.conftest import Cli
 
 from tidelog import ClusterStatus, Node, Partition, Topic
+from tidelog_broker.metadata.levels import LEVELS
 from tidelog_cli.base import failures
 from tidelog_cli.base.output import ABSENT
-from tidelog_cli.cluster.command import ending_texts, missing_text, print_status, state_text, status_document
+from tidelog_cli.cluster.command import (
+    ending_texts,
+    level_text,
+    missing_text,
+    print_status,
+    state_text,
+    status_document,
+)
 
 
 def test_the_status_shows_node_and_topics(cli: Cli, topic: str, node: str) -> None:
@@ -56,6 +64,30 @@ def test_nothing_is_made_up_of_what_a_dead_node_cannot_tell(capsys: pytest.Captu
     assert next(row for row in rows if row[:1] == ["a"])[-5:] == [ABSENT] * 5
     told = [row[-3:] for row in rows if row[:1] == ["t"]]
     assert told == [[ABSENT, ABSENT, "away"], [ABSENT, ABSENT, "idle"]], "no records would be a claim"
+
+
+def test_the_status_shows_versions_and_asks_for_an_upgrade_to_be_finalised(capsys: pytest.CaptureFixture[str]) -> None:
+    new, old = (
+        Node(n, "h", 1, software=f"tidelog-node/{v}", level=number)
+        for n, v, number in (("a", "0.3", 3), ("b", "0.2", 2))
+    )
+    status = ClusterStatus(b"", (new, old), level=1)
+    print_status(status, internal=False)
+    told = capsys.readouterr()
+    assert [line.split()[:2] for line in told.out.splitlines() if " h:1 " in line] == [["a", "0.3"], ["b", "0.2"]]
+    assert "feature level 1, and every node supports level 2: `tidelog cluster finalize`" in told.err
+    assert (status_document(status)["level"], status_document(status)["nodes"][0]["level"]) == (1, 3)
+    assert level_text(ClusterStatus(b"", (new, old), level=2)) == ""
+    assert level_text(ClusterStatus(b"", (new, Node("c", "h", 1)), level=1)) == "", "an older build"
+    assert level_text(ClusterStatus(b"", (new,))) == "", "asked of an older build"
+
+
+def test_an_upgrade_is_finalised_by_a_command(cli: Cli) -> None:
+    told = cli("cluster", "finalize")
+    assert (told.code, told.out) == (
+        0,
+        f"the cluster is at feature level {LEVELS[-1].number}; nodes of builds that do not support it are refused\n",
+    )
 
 
 def test_a_recovery_that_may_lose_records_warns_first(cli: Cli) -> None:

@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from importlib.metadata import version
 
 from tidelog import ClusterStatus, Node, Partition, Topic
 from tidelog.model import Replica
 from tidelog_cli.doctor.cluster import check_network, check_status
 from tidelog_cli.doctor.findings import Finding
+from tidelog_proto.version import NODE_SOFTWARE
 
 GIB = 1 << 30
-SOFTWARE = f"tidelog-node/{version('tidelog')}"
+SOFTWARE = NODE_SOFTWARE
 
 
 def node(node_id: str, **changes: object) -> Node:

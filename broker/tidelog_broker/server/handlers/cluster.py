@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable
+from functools import partial
 from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.membership.admission import directory_to_bind
 from tidelog_broker.core.placement.registry import DIRECTORY_ID_BYTES
 from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID
+from tidelog_broker.core.unknown_fields import refuse_unknown_fields
+from tidelog_broker.metadata.levels import supported_by
 from tidelog_broker.rebalance.status_merge import removal_fault
 from tidelog_broker.server.forwarding import ask_owner, at_owner
 from tidelog_broker.server.handlers import partition_descriptions, unsafe_recovery
@@ -52,7 +55,7 @@ async def cluster_status(broker: Broker, request: Request) -> None:
             request.reply(pb.Envelope(cluster_status_reply=named))
         return
     async with broker.bounds.turns.turn(request.connection, request.payer):
-        reply = pb.ClusterStatusReply(cluster_id=broker.cluster_id)
+        reply = pb.ClusterStatusReply(cluster_id=broker.cluster_id, level=broker.features.level.number)
         if asked.nodes_only:
             pass
         elif cursor is None and len(broker.nodes.live()) > _NODES_WITH_TOPICS:
@@ -103,6 +106,8 @@ def _merged(broker: Broker, told: Iterable[pb.NodeStatus]) -> list[pb.NodeStatus
             status.draining = record.draining
             status.ClearField("roles")
             status.roles.extend(record.roles)
+            status.software = status.software or record.software
+            status.level = status.level or supported_by(record.features)
     return [statuses[node_id] for node_id in sorted(statuses)]
 
 
@@ -110,8 +115,14 @@ async def cluster_change(broker: Broker, request: Request) -> None:
     """Handle CLUSTER_CHANGE: record the change in `__meta`; partition owners carry it out.
 
     Raises:
-        ProtocolError: INVALID_REQUEST for an unknown node, FORBIDDEN on a single node without a cluster.
+        ProtocolError: INVALID_REQUEST for an unknown node, or one that does not support a feature level; FORBIDDEN on a
+            single node without a cluster.
     """
+    asked = request.envelope.cluster_change
+    if asked.WhichOneof("change") == "finalize":
+        refuse_unknown_fields(asked)
+        request.reply(await at_owner(broker, META_KEY, request, partial(_finalize, broker)))
+        return
     if broker.cluster.is_alone:
         raise ProtocolError(pb.FORBIDDEN, "this node does not belong to a cluster, so it has no other nodes")
 
@@ -125,13 +136,18 @@ async def cluster_change(broker: Broker, request: Request) -> None:
         moves = len(broker.description.stored_by(change.drain)) if change.HasField("drain") else 0
         return pb.Envelope(cluster_change_reply=pb.ClusterChangeReply(moves=moves))
 
-    match request.envelope.cluster_change.WhichOneof("change"):
+    match asked.WhichOneof("change"):
         case "rebalance":
             await _rebalance(broker, request)
         case "unsafe_recovery":
             await unsafe_recovery.recover(broker, request)
         case _:
             request.reply(await at_owner(broker, META_KEY, request, local))
+
+
+async def _finalize(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
+    del envelope
+    return pb.Envelope(cluster_change_reply=pb.ClusterChangeReply(level=await broker.controller.finalize()))
 
 
 async def _refuse_while_history_moves(broker: Broker, node_id: str) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from tidelog_broker.broker import SOFTWARE, Broker
+from tidelog_broker.broker import Broker
 from tidelog_broker.core.security.login import Login
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.metadata.authenticator import Authenticator
@@ -17,6 +17,7 @@ from tidelog_proto.auth.client_address import counted_address
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.features import KEYED_REQUESTS, ON_BEHALF
 from tidelog_proto.limits import BATCH_BYTES_MAX, CLIENT_ID_BYTES_MAX, FRAME_BYTES_MAX, PROTOCOL_VERSION
+from tidelog_proto.version import NODE_SOFTWARE
 
 
 def hello(broker: Broker, request: Request) -> Coroutine[Any, Any, None] | None:
@@ -162,7 +163,7 @@ def _greet(broker: Broker, request: Request, connection: Connection, proof: str 
                 node_id=broker.node_id,
                 cluster_id=broker.cluster_id,
                 incarnation=broker.incarnation,
-                software=SOFTWARE,
+                software=NODE_SOFTWARE,
                 features=[ON_BEHALF, KEYED_REQUESTS],
                 frame_bytes_max=FRAME_BYTES_MAX,
                 batch_bytes_max=BATCH_BYTES_MAX,

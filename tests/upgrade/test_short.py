@@ -1,0 +1,38 @@
+"""Short upgrades from the last commit before feature levels; `make upgrade` does longer ones from any build."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+from tests.upgrade.builds import ROOT, other_build
+
+pytestmark = [pytest.mark.e2e, pytest.mark.machine, pytest.mark.timeout(600)]
+
+FROM: Final = "f5283dbba500b536f738c4e25ad8792beed26d57"
+
+
+def test_a_commit_and_a_wheel_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(SystemExit, match="FROM=nothing is not a commit of this repository: give a commit, or the path"):
+        other_build("nothing")
+    with pytest.raises(SystemExit, match=r"FROM=no\.whl does not exist: give the path of a wheel, or a commit"):
+        other_build("no.whl")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["upgrade", "downgrade"])
+def test_a_cluster_under_load_loses_nothing(way: str, tmp_path: Path) -> None:
+    if subprocess.run(["git", "-C", ROOT, "cat-file", "-e", FROM], capture_output=True, check=False).returncode:
+        pytest.skip(f"needs the commit {FROM[:8]}: this folder is not a clone, or a shallow one")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.upgrade.run", "--from", FROM, "--seconds", "1", "--way", way, "--keep", tmp_path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert f"{way}: 0 faults found" in done.stdout
