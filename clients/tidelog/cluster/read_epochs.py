@@ -28,10 +28,12 @@ class Arrived(Protocol):
     @property
     def where(self) -> TopicPartition:
         """Return the batch's partition."""
+        ...
 
     @property
     def batch(self) -> RecordBatch:
         """Return the batch."""
+        ...
 
 
 class Stretch(NamedTuple):
