@@ -1,1 +1,1 @@
-"""What every room of the client uses and what knows none of them."""
+"""Helpers of every room of the client; they import none of the rooms."""

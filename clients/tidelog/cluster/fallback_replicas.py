@@ -116,7 +116,7 @@ class StandIns:
         return self._well(address) is not None
 
     def _well(self, address: Address) -> Connection | None:
-        """Return the connection to a node that speaks, None where there is none."""
+        """Return a connection to a reachable node; None if no node is reachable."""
         connection = self._pool.now(address)
         if connection is None or not connection.ready:
             return None

@@ -28,10 +28,12 @@ class Arrived(Protocol):
     @property
     def where(self) -> TopicPartition:
         """Return the batch's partition."""
+        ...
 
     @property
     def batch(self) -> RecordBatch:
         """Return the batch."""
+        ...
 
 
 class Stretch(NamedTuple):
@@ -67,7 +69,7 @@ class ReadEpochs:
             self._add(key, *stretch)
 
     def read_in(self, topic_id: bytes, partition: int, epoch: int, first_offset: int, end_offset: int) -> None:
-        """What lies between two offsets was read, all of it in one epoch."""
+        """Note that the offsets between two offsets, all of one epoch, were read."""
         self._add((topic_id, partition), epoch, first_offset, end_offset)
 
     def _add(self, key: _Key, epoch: int, first_offset: int, end_offset: int) -> None:

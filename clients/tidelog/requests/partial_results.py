@@ -17,7 +17,7 @@ NAMED_MAX: Final = 8
 
 
 class Commits(NamedTuple):
-    """What became of positions: those that hold, and why others do not."""
+    """The outcome for each position: the stored ones, and the errors of the others."""
 
     held: dict[TopicPartition, Committed]
     failed: dict[TopicPartition, TidelogError]

@@ -17,7 +17,7 @@ def topic_of(info: pb.TopicInfo, partitions: Iterable[Partition] | None = None) 
     """Return a described topic; `partitions` where not all are in `info`.
 
     Raises:
-        TidelogError: the error that stands in its place.
+        TidelogError: the error that the node returned for the topic.
     """
     if info.HasField("error"):
         raise error_of(info.error)

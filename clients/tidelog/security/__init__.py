@@ -1,4 +1,4 @@
-"""API keys, users, access rules and quotas: who may do what, and how much."""
+"""API keys, users, access rules and quotas."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What every command uses: a connected client, output, exit codes, values of options."""
+"""Helpers of every command: a connected client, output, exit codes, values of options."""

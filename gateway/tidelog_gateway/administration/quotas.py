@@ -84,7 +84,7 @@ class QuotasView(BaseModel):
 
 
 class UsageView(BaseModel):
-    """What a caller with a quota uses of one node."""
+    """The usage of one node by a caller that has a quota."""
 
     node: str
     caller: Annotated[str, Field(description="A principal, or address:CIDR.")]
@@ -97,7 +97,7 @@ class UsageView(BaseModel):
 
 
 class UsagesView(BaseModel):
-    """What callers with quotas use of each node that answers."""
+    """The usage of each node that answers, by callers that have quotas."""
 
     usages: list[UsageView]
 

@@ -23,7 +23,7 @@ _PRINCIPAL_MAX: Final = PRINCIPAL_CHARS_MAX
 
 
 class RuleTest(BaseModel):
-    """What is asked."""
+    """An operation of a principal on a resource, to be tested against the rules."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

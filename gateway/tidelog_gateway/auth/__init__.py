@@ -1,1 +1,1 @@
-"""Who calls: credentials, their verification in fair order, and checks of hosts and origins."""
+"""Authentication of callers: credentials, their verification in fair order, checks of hosts and origins."""

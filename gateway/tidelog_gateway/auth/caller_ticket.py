@@ -63,7 +63,7 @@ class KnownCaller:
         self._take(identified)
 
     def ticket(self) -> bytes:
-        """Return what shows nodes who he is; see `tidelog.cluster.callers.Caller`.
+        """Return the credentials that identify the caller to nodes; see `tidelog.cluster.callers.Caller`.
 
         Raises:
             TidelogError: he is nobody any more.

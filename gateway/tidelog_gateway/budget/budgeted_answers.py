@@ -20,7 +20,7 @@ ROOM_WAIT_S: Final = 5.0
 
 
 class Answer:
-    """What one request's answer holds of the budget, and whether somebody waits for it.
+    """The part of the budget that the answer of one request holds, and whether a task waits for it.
 
     Args:
         outlet: of the connection.
