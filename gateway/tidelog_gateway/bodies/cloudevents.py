@@ -11,12 +11,14 @@ import base64
 import binascii
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 
 from tidelog_gateway.bodies.json_body import list_pieces
+from tidelog_gateway.bodies.repeated_members import Opaque, Path, refuse_repeats
 from tidelog_gateway.problems import Problem, invalid, pointer
 from tidelog_gateway.records_in import Records
 from tidelog_proto.json_text import json_text
@@ -35,6 +37,7 @@ _ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _INTEGER_MAX: Final = 2**31 - 1
 _END_OF_LIST: Final = re.compile(rb"\s*\Z")
 _BEGIN_OF_LIST: Final = re.compile(rb"\s*\[")
+_DATA: Final[Opaque] = (None, "data")
 _EVENTS: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
@@ -129,23 +132,36 @@ async def _events(
 ) -> Records:
     """Read the events of the list that begins at `start`; `prefix` is the pointer of all of them, None: numbers."""
     events: list[_Event] = []
-    async for first, piece in list_pieces(
+
+    def place_of(number: int) -> tuple[str, ...]:
+        return prefix if prefix is not None else (str(number),)
+
+    async for first, piece, member_count in list_pieces(
         body, start=start, end=_END_OF_LIST, records_max=records_max, pace=pace, path=()
     ):
         try:
             found = _EVENTS.decode(b"[%b]" % piece)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            where = prefix if prefix is not None else (str(first),)
-            raise invalid([{"pointer": pointer(where), "detail": f"is not JSON, or no event: {error}"}]) from error
+            raise invalid(
+                [{"pointer": pointer(place_of(first)), "detail": f"is not JSON, or no event: {error}"}]
+            ) from error
+        if member_count > sum(map(len, found)):
+            refuse_repeats(b"[%b]" % piece, opaque=_DATA, place=partial(_moved, first, place_of))
         for number, members in enumerate(found, first):
-            where = prefix if prefix is not None else (str(number),)
-            events.append(_structured(members, where))
+            events.append(_structured(members, place_of(number)))
     keys = [event.key for event in events]
     return Records(
         [event.value for event in events],
         keys=keys if any(key is not None for key in keys) else None,
         headers=[event.headers for event in events],
     )
+
+
+def _moved(first: int, place_of: Callable[[int], tuple[str, ...]], path: Path) -> str:
+    """Return the pointer of a path in a piece, whose first event has the number `first`."""
+    number, *inside = path
+    assert isinstance(number, int)
+    return pointer((*place_of(first + number), *inside))
 
 
 def _structured(members: Mapping[str, msgspec.Raw], where: tuple[str, ...]) -> _Event:
