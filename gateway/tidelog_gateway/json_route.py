@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -11,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES, MEMBERS_MAX, check_values
+from tidelog_gateway.bodies.repeated_members import NOTHING, Members, check_repeats, has_repeat, parse_pairs
 from tidelog_gateway.context import gateway_of, require_json
 from tidelog_gateway.pace import pace_of
 from tidelog_gateway.problems import invalid
@@ -47,17 +47,25 @@ class JsonRoute(APIRoute):
 
 
 def _check_members(body: bytes) -> None:
-    """Refuse objects with more members than any body has; what is not JSON at all the framework refuses.
+    """Refuse objects with more members than any body has, and repeated members.
+
+    The framework refuses what is not JSON.
 
     Raises:
         Problem: 422.
     """
+    is_repeated = False
 
-    def count(members: list[tuple[str, Any]]) -> None:
+    def counted(members: list[tuple[str, Any]]) -> Members:
+        nonlocal is_repeated
         if len(members) > MEMBERS_MAX:
             raise invalid([{"pointer": "", "detail": f"an object has {len(members)} members, at most {MEMBERS_MAX}"}])
+        is_repeated = is_repeated or has_repeat(members)
+        return tuple(members)
 
     try:
-        json.loads(body, object_pairs_hook=count)
+        document = parse_pairs(body, counted)
     except (ValueError, RecursionError):
         return
+    if is_repeated:
+        check_repeats(document, opaque=NOTHING)

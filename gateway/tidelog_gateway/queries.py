@@ -1,9 +1,10 @@
-"""How requests name keys and tags: as text, or, for keys that are no text, in base64."""
+"""How requests name keys and tags, as text or, for keys that are no text, in base64, and how they write integers."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import re
 from typing import Annotated, Final, Literal
 
 from fastapi import Query
@@ -23,6 +24,15 @@ KeyQuery = Annotated[str | None, Query(max_length=KEY_CHARS_MAX, description="On
 TagQuery = Annotated[
     str | None, Query(max_length=TAG_BYTES_MAX, description="Only records with this tag; with a key, both must match.")
 ]
+
+
+_INTEGER: Final = re.compile(r"[0-9]+|-0*[1-9][0-9]*")
+INTEGER_DETAIL: Final = "is not an integer in decimal digits, without a plus sign, spaces, underscores or a fraction"
+
+
+def is_integer(text: str) -> bool:
+    """Whether a text is an integer in decimal digits; Python and pydantic take `+0`, `0.0` and `1_000`, too."""
+    return _INTEGER.fullmatch(text) is not None
 
 
 def parse_key(text: str, encoding: KeyEncoding) -> bytes:

@@ -31,6 +31,7 @@ from typing_extensions import TypedDict
 from tidelog.cluster.trace_contexts import current
 from tidelog.produce.open_batch import LooseRows
 from tidelog_gateway.bodies.first_faults import list_faults
+from tidelog_gateway.bodies.repeated_members import VALUES_OF_RECORDS, refuse_repeats, refuse_repeats_in
 from tidelog_gateway.problems import ERRORS_LISTED_MAX, body_faults, invalid, pointer, validation_errors
 from tidelog_proto.batch.record_batch import columns_of
 from tidelog_proto.limits import (
@@ -131,18 +132,29 @@ def body_adapter() -> TypeAdapter[JsonBody]:
     return TypeAdapter(JsonBody)
 
 
-def parse_body(body: bytes, *, records_max: int, now_us: int) -> Records:
+def parse_body(body: bytes, *, records_max: int, now_us: int, members: int | None = None) -> Records:
     """Read a JSON body of at most `records_max` records into lists.
+
+    Args:
+        body: of the request.
+        records_max: how many records there may be.
+        now_us: see `records_of`.
+        members: how many all its records have, repeated ones included; None if they were not counted.
 
     Raises:
         Problem: 422 with a pointer for everything that is wrong (the first few of it).
     """
     try:
-        records = body_adapter().validate_json(body)["records"]
+        validated = body_adapter().validate_json(body)
     except ValidationError as error:
         raise invalid(_body_faults(body, error)) from error
+    records = validated["records"]
     if len(records) > records_max:
         raise invalid([{"pointer": "/records", "detail": f"at most {records_max} records, here are {len(records)}"}])
+    if members is None:
+        refuse_repeats_in(body, validated, opaque=VALUES_OF_RECORDS)
+    elif members > sum(map(len, records)):
+        refuse_repeats(body, opaque=VALUES_OF_RECORDS)
     return records_of(records, lambda: _RAW_BODIES.decode(body).records, now_us=now_us)
 
 

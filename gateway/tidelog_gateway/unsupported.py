@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Final, get_args, get_origin
 
 from fastapi import Request
+from fastapi._compat import ModelField
 from fastapi.routing import APIRoute
 from starlette.datastructures import QueryParams
 
-from tidelog_gateway.problems import Problem, invalid
+from tidelog_gateway.problems import Problem, invalid, shown
+from tidelog_gateway.queries import INTEGER_DETAIL, is_integer
 from tidelog_gateway.reading.media_types import JSON, preferred
 from tidelog_proto.printable import printable
 
@@ -46,7 +48,7 @@ async def refuse_unsupported(request: Request) -> None:
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
-    """Refuse query parameters that this route does not have; a dependency of every route.
+    """Refuse query parameters that this route does not have, and unusual integers; a dependency of every route.
 
     Raises:
         Problem: 422.
@@ -56,6 +58,8 @@ async def refuse_unknown_parameters(request: Request) -> None:
         fields = route.dependant.query_params
         lists = {field.alias for field in fields if _is_list(field.field_info.annotation)}
         refuse_unknown(request.query_params, {field.alias for field in fields}, lists)
+        integers = {field.alias for field in (*fields, *route.dependant.path_params) if _is_integer(field)}
+        _refuse_unusual_integers(integers, request.path_params | dict(request.query_params))
 
 
 def require_accepted(request: Request, offered: tuple[str, ...]) -> None:
@@ -86,6 +90,26 @@ def offered_by(route: Any) -> tuple[str, ...]:
 
 def _is_list(annotation: Any) -> bool:
     return get_origin(annotation) is list or any(map(_is_list, get_args(annotation)))
+
+
+def _is_integer(field: ModelField) -> bool:
+    annotation = field.field_info.annotation
+    return annotation is int or int in get_args(annotation)
+
+
+def _refuse_unusual_integers(names: Collection[str], given: Mapping[str, str]) -> None:
+    """Refuse parameters that are integers in another form than the usual one.
+
+    Raises:
+        Problem: 422; names them.
+    """
+    errors = [
+        {"parameter": name, "detail": f"{INTEGER_DETAIL}, got {shown(text)}"}
+        for name, text in given.items()
+        if name in names and not is_integer(text)
+    ]
+    if errors:
+        raise invalid(errors)
 
 
 def refuse_unknown(given: QueryParams, known: set[str], lists: Collection[str] = ()) -> None:

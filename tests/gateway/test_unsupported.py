@@ -103,3 +103,39 @@ async def test_head_is_get_without_the_body(api: httpx.AsyncClient, topic: str, 
 async def test_head_of_what_is_only_posted_is_refused(api: httpx.AsyncClient) -> None:
     refused = await api.head("/v1/groups/g/offsets:reset")
     assert (refused.status_code, refused.headers["allow"], refused.content) == (405, "POST", b"")
+
+
+@pytest.mark.parametrize("text", ["1_000", "+0", "0.0", "-0", " 1", "1 ", "1e3", "\u0661", "", "x"])
+async def test_an_integer_in_another_form_than_decimal_digits_is_refused(
+    api: httpx.AsyncClient, topic: str, text: str
+) -> None:
+    refused = await api.get(f"{topic}/partitions/0/records", params={"offset": text})
+    assert (refused.status_code, refused.json()["errors"][0]["parameter"]) == (422, "offset"), refused.text
+    assert "decimal digits" in refused.json()["errors"][0]["detail"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "name"),
+    [
+        ("GET", "/v1/topics?limit=%2B1", "limit"),
+        ("GET", "/v1/groups?limit=1.0", "limit"),
+        ("GET", "/v1/topics/t/records?wait_ms=1_0", "wait_ms"),
+        ("GET", "/v1/topics/t/keys/k?partition=0.0", "partition"),
+        ("GET", "/v1/topics/t/partitions/0.0/records", "partition"),
+        ("GET", "/v1/topics/t/partitions/+0/offsets", "partition"),
+        ("DELETE", "/v1/topics/t/partitions/0/records?before_offset=1_0", "before_offset"),
+    ],
+)
+async def test_every_route_takes_integers_in_decimal_digits_alone(
+    api: httpx.AsyncClient, topic: str, method: str, path: str, name: str
+) -> None:
+    del topic
+    refused = await api.request(method, path)
+    assert (refused.status_code, [each["parameter"] for each in refused.json()["errors"]]) == (422, [name]), (
+        refused.text
+    )
+
+
+async def test_a_negative_integer_is_refused_for_its_value(api: httpx.AsyncClient, topic: str) -> None:
+    refused = await api.get(f"{topic}/partitions/0/records", params={"offset": -1})
+    assert "greater than or equal to 0" in refused.json()["errors"][0]["detail"]

@@ -75,7 +75,8 @@ def check_status(status: ClusterStatus) -> Iterator[Finding]:
 def _nodes(nodes: Sequence[Node]) -> Iterator[Finding]:
     away = [node.node_id for node in nodes if not node.alive or node.state == NO_ANSWER]
     if away:
-        yield Finding("nodes", "failure", f"{_named(away)} of {len(nodes)} do not answer", "start them, or remove them")
+        found = f"{len(away)} of {len(nodes)} nodes {'does' if len(away) == 1 else 'do'} not answer: {_named(away)}"
+        yield Finding("nodes", "failure", found, "start them, or remove them")
     else:
         yield Finding("nodes", "ok", f"all {len(nodes)} answer" if len(nodes) > 1 else "the only node answers")
     if len(nodes) == 2:

@@ -11,15 +11,18 @@ import base64
 import binascii
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import date
+from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 
 from tidelog_gateway.bodies.json_body import list_pieces
+from tidelog_gateway.bodies.repeated_members import Opaque, Path, refuse_repeats
 from tidelog_gateway.problems import Problem, invalid, pointer
 from tidelog_gateway.records_in import Records
-from tidelog_proto.text.json_text import json_text
+from tidelog_proto.text.json_text import check_limits, json_text
 
 KEY_ATTRIBUTE: Final = "partitionkey"
 CONTENT_TYPE: Final = "content-type"
@@ -28,13 +31,18 @@ _HTTP_PREFIX: Final = "ce-"
 _REQUIRED: Final = ("specversion", "id", "source", "type")
 _VERSION: Final = "1.0"
 _NAME: Final = re.compile(r"[a-z0-9]+")
-_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
+_HOUR_AND_MINUTE: Final = r"(?:[01]\d|2[0-3]):[0-5]\d"
+_TIME: Final = re.compile(
+    rf"(\d{{4}})-(\d\d)-(\d\d)[Tt]{_HOUR_AND_MINUTE}:(?:[0-5]\d|60)(?:\.\d+)?(?:[Zz]|[+-]{_HOUR_AND_MINUTE})", re.ASCII
+)
+_NOT_EMPTY: Final = frozenset({*_REQUIRED, KEY_ATTRIBUTE, "datacontenttype", "dataschema", "subject"})
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 _JSON_TYPE: Final = re.compile(r"[^;]*[/+]json\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
 _ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _INTEGER_MAX: Final = 2**31 - 1
 _END_OF_LIST: Final = re.compile(rb"\s*\Z")
 _BEGIN_OF_LIST: Final = re.compile(rb"\s*\[")
+_DATA: Final[Opaque] = (None, "data")
 _EVENTS: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
@@ -103,6 +111,9 @@ def binary_event(headers: Iterable[tuple[str, str]], body: bytes) -> Records:
     if missing:
         raise _wrong_header(missing[0], "is missing")
     if content_type is not None:
+        fault = _attribute_fault("datacontenttype", content_type)
+        if fault is not None:
+            raise _wrong_header(CONTENT_TYPE, fault)
         attributes[CONTENT_TYPE] = content_type
     event = _event(attributes, body)
     return Records([event.value], keys=None if event.key is None else [event.key], headers=[event.headers])
@@ -129,23 +140,45 @@ async def _events(
 ) -> Records:
     """Read the events of the list that begins at `start`; `prefix` is the pointer of all of them, None: numbers."""
     events: list[_Event] = []
-    async for first, piece in list_pieces(
+
+    def place_of(number: int) -> tuple[str, ...]:
+        return prefix if prefix is not None else (str(number),)
+
+    async for first, piece, member_count in list_pieces(
         body, start=start, end=_END_OF_LIST, records_max=records_max, pace=pace, path=()
     ):
         try:
             found = _EVENTS.decode(b"[%b]" % piece)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            where = prefix if prefix is not None else (str(first),)
-            raise invalid([{"pointer": pointer(where), "detail": f"is not JSON, or no event: {error}"}]) from error
+            raise invalid([{"pointer": pointer(place_of(first)), "detail": _why(piece, error)}]) from error
+        if member_count > sum(map(len, found)):
+            refuse_repeats(b"[%b]" % piece, opaque=_DATA, place=partial(_moved, first, place_of))
         for number, members in enumerate(found, first):
-            where = prefix if prefix is not None else (str(number),)
-            events.append(_structured(members, where))
+            events.append(_structured(members, place_of(number)))
     keys = [event.key for event in events]
     return Records(
         [event.value for event in events],
         keys=keys if any(key is not None for key in keys) else None,
         headers=[event.headers for event in events],
     )
+
+
+def _why(text: bytes, error: Exception) -> str:
+    """Return why events were not decoded."""
+    try:
+        check_limits(text.decode())
+    except UnicodeDecodeError:
+        pass
+    except ValueError as limit:
+        return f"is not JSON: {limit}"
+    return f"is not JSON, or no event: {error}"
+
+
+def _moved(first: int, place_of: Callable[[int], tuple[str, ...]], path: Path) -> str:
+    """Return the pointer of a path in a piece, whose first event has the number `first`."""
+    number, *inside = path
+    assert isinstance(number, int)
+    return pointer((*place_of(first + number), *inside))
 
 
 def _structured(members: Mapping[str, msgspec.Raw], where: tuple[str, ...]) -> _Event:
@@ -230,13 +263,26 @@ def _attribute_fault(name: str, text: str) -> str | None:
         return "the name of an attribute has lower-case letters and digits only"
     if _CONTROL.search(text):
         return "has control characters"
-    if name in {*_REQUIRED, KEY_ATTRIBUTE} and not text:
-        return "is empty"
+    if name in _NOT_EMPTY and not text:
+        return "is empty: send a value" if name in _REQUIRED else "is empty: send a value, or leave it out"
     if name == "specversion" and text != _VERSION:
         return f"CloudEvents {text!r} are not understood here; send specversion {_VERSION}"
-    if name == "time" and not _TIME.fullmatch(text):
-        return "is not a time as RFC 3339 writes it"
+    if name == "time" and not _is_time(text):
+        return "is not a time as RFC 3339 writes it, such as 2026-01-31T12:00:00Z"
     return None
+
+
+def _is_time(text: str) -> bool:
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return False
+    year, month, day = map(int, found.groups())
+    try:
+        # RFC 3339 has a year 0, Python does not; the calendar repeats itself after 400 years.
+        date(2000 + year % 400, month, day)
+    except ValueError:
+        return False
+    return True
 
 
 def _event(attributes: Mapping[str, str], data: bytes) -> _Event:

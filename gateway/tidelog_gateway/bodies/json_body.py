@@ -34,10 +34,25 @@ _BEGIN: Final = re.compile(rb'\s*\{\s*"records"\s*:\s*\[')
 _END: Final = re.compile(rb"\s*\}\s*\Z")
 
 
+class ListPiece(NamedTuple):
+    """Elements of a JSON list that follow each other.
+
+    Attributes:
+        first: the number of the first element.
+        text: of the elements, with the commas between them.
+        members: of the elements as the text has them, repeated ones included; an empty object counts as one.
+    """
+
+    first: int
+    text: bytes
+    members: int
+
+
 class _Piece(NamedTuple):
     first: int
     start: int
     stop: int
+    members: int
 
 
 async def records_in(body: bytes, *, records_max: int, now_us: int, pace: Pace) -> Records:
@@ -54,11 +69,12 @@ async def records_in(body: bytes, *, records_max: int, now_us: int, pace: Pace) 
     parts: list[Records] = []
     faults: list[Mapping[str, str]] = []
     pieces = list_pieces(body, start=begin.end(), end=_END, records_max=records_max, pace=pace)
-    async for first, piece in pieces:
+    async for piece in pieces:
+        text = b'{"records":[%b]}' % piece.text
         try:
-            parts.append(parse_body(b'{"records":[%b]}' % piece, records_max=records_max, now_us=now_us))
+            parts.append(parse_body(text, records_max=records_max, now_us=now_us, members=piece.members))
         except Problem as problem:
-            faults += _shifted(problem, first)
+            faults += _shifted(problem, piece.first)
             if len(faults) >= ERRORS_SHOWN_MAX:
                 break
     if faults:
@@ -74,8 +90,8 @@ async def list_pieces(
     records_max: int,
     pace: Pace,
     path: Sequence[str] = ("records",),
-) -> AsyncIterator[tuple[int, bytes]]:
-    """Yield the elements of a JSON list in pieces, each with the number of its first element.
+) -> AsyncIterator[ListPiece]:
+    """Yield the elements of a JSON list in pieces.
 
     Args:
         body: a JSON text.
@@ -91,7 +107,7 @@ async def list_pieces(
     elements = await _elements(body, start, end, records_max, pace, path)
     for piece in _pieces(elements, start):
         await pace()
-        yield piece.first, body[piece.start : piece.stop]
+        yield ListPiece(piece.first, body[piece.start : piece.stop], piece.members)
 
 
 async def check_values(text: bytes, pace: Pace) -> None:
@@ -109,10 +125,17 @@ async def check_values(text: bytes, pace: Pace) -> None:
 
 
 class _Elements(NamedTuple):
-    """Where each element of the list of records ends, at its comma or bracket, and how many marks came before."""
+    """Where each element of the list of records ends, at its comma or bracket, and running sums up to there.
+
+    Attributes:
+        ends: of each element.
+        values: marks before the end.
+        commas: between members of the elements.
+    """
 
     ends: Any
     values: Any
+    commas: Any
 
 
 def _check_each(counts: Any, most: int, detail: str, path: Sequence[str]) -> None:
@@ -156,18 +179,18 @@ async def _elements(  # noqa: PLR0917 - see `list_pieces`
             break
     else:
         raise invalid([{"pointer": "", "detail": "the body is not JSON: its list of records does not end"}])
-    elements = _Elements(np.concatenate(ends), np.concatenate(values))
+    elements = _Elements(np.concatenate(ends), np.concatenate(values), np.concatenate(members))
     many = f"at most {VALUES_MAX} JSON values in one record; send a larger document as a string"
     _check_each(elements.values, VALUES_MAX, many, path)
     # Members are counted by the commas between them, one less than the members.
-    _check_each(np.concatenate(members), MEMBERS_MAX - 1, f"a record has at most {MEMBERS_MAX} members", path)
+    _check_each(elements.commas, MEMBERS_MAX - 1, f"a record has at most {MEMBERS_MAX} members", path)
     return elements
 
 
 def _pieces(elements: _Elements, start: int) -> Iterator[_Piece]:
     """Divide the elements into pieces: at least one element each."""
     at, count = 0, len(elements.ends)
-    values_before = 0
+    values_before = commas_before = 0
     while at < count:
         last = min(
             at + PIECE_RECORDS,
@@ -175,7 +198,9 @@ def _pieces(elements: _Elements, start: int) -> Iterator[_Piece]:
             int(np.searchsorted(elements.values, values_before + PIECE_VALUES, side="right")),
         )
         last = max(at, last - 1)
-        yield _Piece(at, start, int(elements.ends[last]))
+        commas = int(elements.commas[last])
+        yield _Piece(at, start, int(elements.ends[last]), commas - commas_before + last + 1 - at)
+        commas_before = commas
         start, values_before = int(elements.ends[last]) + 1, int(elements.values[last])
         at = last + 1
 

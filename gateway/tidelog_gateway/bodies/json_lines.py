@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES, joined, records_in
 from tidelog_gateway.bodies.plain_records import plain_lines
+from tidelog_gateway.bodies.repeated_members import VALUE_OF_RECORD, refuse_repeats_in
 from tidelog_gateway.problems import Problem, body_faults, invalid
 from tidelog_gateway.records_in import JsonRecord, RawRecord, Records, records_of
 from tidelog_proto.limits import KIB
@@ -131,6 +132,7 @@ def _parse_line(text: bytes, now_us: int) -> Records:
         record = _adapter().validate_json(text)
     except ValidationError as error:
         raise invalid(body_faults(error)) from error
+    refuse_repeats_in(text, record, opaque=VALUE_OF_RECORD)
     try:
         return records_of([record], lambda: [_RAW_LINE.decode(text)], now_us=now_us, path=())
     except Problem as problem:

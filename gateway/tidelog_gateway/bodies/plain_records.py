@@ -1,7 +1,7 @@
 """Records of a JSON body whose values are text, decoded and validated by msgspec without pydantic's objects.
 
-Whatever it does not take (a fault, values of other JSON types, headers that name encodings) is for `records_in`, which
-finds out what is wrong and takes the rest: so there is one wording of each fault, and one reading of each value.
+Whatever it does not take (a fault, values of other JSON types, headers, perhaps a repeated member) is for `records_in`,
+which finds out what is wrong and takes the rest: so there is one wording of each fault, and one reading of each value.
 """
 
 from __future__ import annotations
@@ -9,33 +9,46 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from tidelog_gateway.bodies.repeated_members import has_strings_alone, may_repeat
 from tidelog_gateway.records_in import Records
 from tidelog_proto.limits import PARTITIONS_MAX, TAG_BYTES_MAX, TIMESTAMP_MS_MAX
 
+_Item = TypeVar("_Item")
 _PartitionNumber = Annotated[int, msgspec.Meta(ge=0, lt=PARTITIONS_MAX)]
 _TimestampMs = Annotated[int, msgspec.Meta(ge=0, le=TIMESTAMP_MS_MAX)]
 
 
 class _PlainRecord(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     value: str | None
-    key: str | None = None
-    value_encoding: Literal["utf8", "base64"] = "utf8"
-    key_encoding: Literal["utf8", "base64"] = "utf8"
-    tag: str | None = None
-    partition: _PartitionNumber | None = None
-    timestamp_ms: _TimestampMs | None = None
+    # What was given is told apart from what was not, so that encoding a record again gives the same members.
+    key: str | UnsetType | None = UNSET
+    value_encoding: Literal["utf8", "base64"] | UnsetType = UNSET
+    key_encoding: Literal["utf8", "base64"] | UnsetType = UNSET
+    tag: str | UnsetType | None = UNSET
+    partition: _PartitionNumber | UnsetType | None = UNSET
+    timestamp_ms: _TimestampMs | UnsetType | None = UNSET
 
 
 class _ValueRecord(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     value: str
 
 
+class _KeyedRecord(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    value: str
+    key: str
+
+
 class _ValueBody(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     records: Annotated[list[_ValueRecord], msgspec.Meta(min_length=1)]
+
+
+class _KeyedBody(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    records: Annotated[list[_KeyedRecord], msgspec.Meta(min_length=1)]
 
 
 class _PlainBody(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -43,6 +56,7 @@ class _PlainBody(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 _VALUE_BODIES: Final = msgspec.json.Decoder(_ValueBody)
+_KEYED_BODIES: Final = msgspec.json.Decoder(_KeyedBody)
 _BODIES: Final = msgspec.json.Decoder(_PlainBody)
 _LINES: Final = msgspec.json.Decoder(_PlainRecord)
 
@@ -55,26 +69,49 @@ def plain_records(body: bytes, *, records_max: int, now_us: Callable[[], int]) -
         records_max: how many there may be.
         now_us: tells the timestamp of records without one when others have one.
     """
+    for read in (_value_records, _keyed_records):
+        try:
+            found = read(body)
+        except ValueError:  # the first record that is of another form ends this
+            continue
+        return found if found is not None and len(found) <= records_max else None
     try:
-        values_alone = _VALUE_BODIES.decode(body).records
-    except ValueError:  # the first record that has more ends this
-        pass
-    else:
-        return Records([record.value.encode() for record in values_alone]) if len(values_alone) <= records_max else None
-    try:
-        records = _BODIES.decode(body).records
-        if len(records) > records_max:
+        decoded = _BODIES.decode(body)
+        if len(decoded.records) > records_max or may_repeat(body, decoded):
             return None
-        return _lists_of(records, now_us)
+        return _lists_of(decoded.records, now_us)
     except (ValueError, binascii.Error):  # also those of msgspec
         return None
+
+
+def _value_records(body: bytes) -> Records | None:
+    """Return records that have a value alone; None where a member may be repeated.
+
+    Raises:
+        ValueError: the body is of another form.
+    """
+    decoded = _VALUE_BODIES.decode(body)
+    # The strings are a name around the records, and a name and a value in each.
+    if not has_strings_alone(body, 1 + 2 * len(decoded.records)) and may_repeat(body, decoded):
+        return None
+    return Records([record.value.encode() for record in decoded.records])
+
+
+def _keyed_records(body: bytes) -> Records | None:
+    """Return records that have a value and a key, as `_value_records` does."""
+    decoded = _KEYED_BODIES.decode(body)
+    records = decoded.records
+    if not has_strings_alone(body, 1 + 4 * len(records)) and may_repeat(body, decoded):
+        return None
+    return Records([record.value.encode() for record in records], keys=[record.key.encode() for record in records])
 
 
 def plain_lines(lines: Sequence[bytes], *, now_us: Callable[[], int]) -> Records | None:
     """Return the records of lines with one each, as `plain_records` does of a body."""
     decode = _LINES.decode
     try:
-        return _lists_of([decode(line) for line in lines], now_us)
+        records = [decode(line) for line in lines]
+        return None if may_repeat(b"".join(lines), records) else _lists_of(records, now_us)
     except (ValueError, binascii.Error):  # also those of msgspec
         return None
 
@@ -88,39 +125,41 @@ def _lists_of(records: Sequence[_PlainRecord], now_us: Callable[[], int]) -> Rec
     values = [
         None
         if record.value is None
-        else record.value.encode()
-        if record.value_encoding == "utf8"
         else base64.b64decode(record.value, validate=True)
+        if record.value_encoding == "base64"
+        else record.value.encode()
         for record in records
     ]
     keys = _keys(records)
-    tags = [record.tag for record in records]
-    if _any_given(tags) and any(tag is not None and len(tag.encode()) > TAG_BYTES_MAX for tag in tags):
+    tags = _given([record.tag for record in records])
+    if tags is not None and any(tag is not None and len(tag.encode()) > TAG_BYTES_MAX for tag in tags):
         raise ValueError("a tag is too long")
-    stamps = [record.timestamp_ms for record in records]
+    stamps = _given([record.timestamp_ms for record in records])
     timestamps_us: list[int] | None = None
-    if _any_given(stamps):
+    if stamps is not None:
         now = now_us()
         timestamps_us = [now if stamp is None else stamp * 1000 for stamp in stamps]
-    partitions = [record.partition for record in records]
-    return Records(
-        values,
-        keys=keys,
-        tags=tags if _any_given(tags) else None,
-        timestamps_us=timestamps_us,
-        partitions=partitions if _any_given(partitions) else None,
-    )
+    partitions = _given([record.partition for record in records])
+    return Records(values, keys=keys, tags=tags, timestamps_us=timestamps_us, partitions=partitions)
 
 
 def _keys(records: Sequence[_PlainRecord]) -> list[bytes | None] | None:
-    keys = [record.key for record in records]
-    if not _any_given(keys):
+    keys = _given([record.key for record in records])
+    if keys is None:
         return None
     return [
-        None if key is None else key.encode() if record.key_encoding == "utf8" else base64.b64decode(key, validate=True)
+        None
+        if key is None
+        else base64.b64decode(key, validate=True)
+        if record.key_encoding == "base64"
+        else key.encode()
         for key, record in zip(keys, records, strict=True)
     ]
 
 
-def _any_given(column: Sequence[Any]) -> bool:
-    return column.count(None) < len(column)
+def _given(column: list[_Item | UnsetType | None]) -> list[_Item | None] | None:
+    """Return a column with None where nothing was given; None if it has nothing at all."""
+    first = column[0]
+    if (first is UNSET or first is None) and column.count(first) == len(column):
+        return None
+    return [None if item is UNSET else item for item in column]

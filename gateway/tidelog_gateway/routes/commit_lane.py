@@ -11,6 +11,7 @@ import orjson
 from starlette.types import Scope
 
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
+from tidelog_gateway.bodies.repeated_members import may_repeat
 from tidelog_gateway.budget.request_budget import Body
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.offsets import commit_positions, committed_view
@@ -22,7 +23,7 @@ ROUTE: Final = "/v1/groups/{group}/offsets"
 _PATH: Final = re.compile(r"/v1/groups/([^/]+)/offsets")
 
 
-class _PlainPosition(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+class _PlainPosition(msgspec.Struct, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     topic: str
     partition: Annotated[int, msgspec.Meta(ge=0, lt=PARTITIONS_MAX)]
     next_offset: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -49,9 +50,11 @@ def commit_lane(scope: Scope, body: Body) -> Handling | None:
 async def _committed(gateway: Gateway, *, group: str, body: bytes) -> JsonAnswer | None:
     """Commit; see `offsets.commit_offsets`."""
     try:
-        positions = _BODIES.decode(body).offsets
+        decoded = _BODIES.decode(body)
     except ValueError:  # also those of msgspec
         return None
+    if may_repeat(body, decoded):
+        return None
     check_group_name(group)
-    held = await commit_positions(gateway, group, positions)
+    held = await commit_positions(gateway, group, decoded.offsets)
     return JsonAnswer(200, orjson.dumps({"group": group, "offsets": [committed_view(item) for item in held]}))

@@ -12,7 +12,8 @@ import orjson
 from pydantic import ValidationError
 from starlette.websockets import WebSocket
 
-from tidelog_gateway.problems import body_faults, invalid
+from tidelog_gateway.bodies.repeated_members import NOTHING, Opaque, refuse_repeats_in
+from tidelog_gateway.problems import Problem, body_faults, invalid
 from tidelog_gateway.records_in import RawRecord, Records, records_of
 from tidelog_gateway.records_out import BatchReader
 from tidelog_gateway.websocket.codecs import Codec, MessageError, Parsed, Taken
@@ -27,6 +28,7 @@ class _RawMessage(msgspec.Struct, gc=False):
     pub: _RawPub
 
 
+_VALUES: Final[Opaque] = ("pub", "records", None, "value")
 _RAW_MESSAGES: Final = msgspec.json.Decoder(_RawMessage)
 
 
@@ -48,7 +50,12 @@ class JsonCodec:
             message = ClientMessage.model_validate_json(payload)
         except ValidationError as error:
             raise MessageError(_id_in(payload), invalid(body_faults(error))) from error
-        return Parsed(message, partial(_records, message.pub, payload, now_us))
+        text = payload.encode() if isinstance(payload, str) else payload
+        try:
+            _refuse_repeats(text, message)
+        except Problem as problem:
+            raise MessageError(message.id, problem) from problem
+        return Parsed(message, partial(_records, message.pub, text, now_us))
 
     def encode(self, message: Mapping[str, Any]) -> bytes:
         """Return a message of the gateway as JSON."""
@@ -74,7 +81,21 @@ class JsonCodec:
 JSON: Final[Codec] = JsonCodec()
 
 
-def _records(pub: Pub | None, payload: str | bytes, now_us: int) -> Records:
+def _refuse_repeats(text: bytes, message: ClientMessage) -> None:
+    """Refuse a message with a repeated member.
+
+    Raises:
+        Problem: 422.
+    """
+    if message.pub is None:
+        refuse_repeats_in(text, message.model_dump(exclude_unset=True, by_alias=True), opaque=NOTHING)
+        return
+    pub = {"topic": message.pub.topic, "records": message.pub.records}
+    decoded = dict.fromkeys(message.model_fields_set) | {"id": message.id, "pub": pub}
+    refuse_repeats_in(text, decoded, opaque=_VALUES)
+
+
+def _records(pub: Pub | None, payload: bytes, now_us: int) -> Records:
     assert pub is not None
     return records_of(
         pub.records, lambda: _RAW_MESSAGES.decode(payload).pub.records, now_us=now_us, path=("pub", "records")

@@ -15,9 +15,10 @@ Every request but `credit` has an id of the client's choice, which the answer re
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from tidelog_gateway.queries import KEY_CHARS_MAX, KeyEncoding
 from tidelog_gateway.records_in import JsonRecord, PartitionNumber
@@ -43,7 +44,23 @@ Count = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
 OffsetNumber = Annotated[int, Field(ge=0, lt=2**63)]
 TopicName = Annotated[str, Field(min_length=1, max_length=TOPIC_NAME_CHARS_MAX)]
 GroupName = Annotated[str, Field(min_length=1, max_length=GROUP_NAME_BYTES_MAX)]
-Offsets = Annotated[dict[PartitionNumber, OffsetNumber], Field(max_length=PARTITIONS_MAX)]
+
+
+_PARTITION: Final = re.compile(r"0|[1-9][0-9]*")
+
+
+def _partition_of(name: object) -> object:
+    """Return the partition that the name of a member stands for; `00` would be a second name of it."""
+    if not isinstance(name, str):
+        return name
+    if _PARTITION.fullmatch(name) is None:
+        raise ValueError("is not the number of a partition in decimal digits, without leading zeros")
+    return int(name)
+
+
+Offsets = Annotated[
+    dict[Annotated[PartitionNumber, BeforeValidator(_partition_of)], OffsetNumber], Field(max_length=PARTITIONS_MAX)
+]
 
 
 class _Message(BaseModel):

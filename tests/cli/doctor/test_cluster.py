@@ -35,6 +35,10 @@ def test_faults_of_a_cluster_are_reported() -> None:
     away = (node("a"), node("b"), node("c", alive=False, state="no answer"))
     told = found(away, Topic("t", bytes(16), (WHOLE,), replication_factor=3))
     assert told["nodes"].verdict == "failure"
+    assert told["nodes"].found == "1 of 3 nodes does not answer: c"
+    assert found((node("a", alive=False), node("b", alive=False), node("c")))["nodes"].found == (
+        "2 of 3 nodes do not answer: a, b"
+    )
     assert told["copies"].verdict == "warning"
     lost = Partition(0, "a", 0, ("a", "b", "c"), state="no quorum")
     assert found(away, Topic("t", bytes(16), (lost,), replication_factor=3))["quorums"].verdict == "failure"

@@ -91,6 +91,18 @@ async def test_attributes_of_each_type_and_the_key() -> None:
         (event(x=2**31), "/x", "an integer of 32 bits"),
         (event(x="a\nb"), "/x", "control characters"),
         (event(time="yesterday"), "/time", "RFC 3339"),
+        (event(time="2020-13-45T00:00:00Z"), "/time", "RFC 3339"),
+        (event(time="2023-02-29T00:00:00Z"), "/time", "RFC 3339"),
+        (event(time="2020-01-01T24:00:00Z"), "/time", "RFC 3339"),
+        (event(time="2020-01-01T00:60:00Z"), "/time", "RFC 3339"),
+        (event(time="2020-01-01T00:00:61Z"), "/time", "RFC 3339"),
+        (event(time="2020-01-01T00:00:00+24:00"), "/time", "RFC 3339"),
+        (event(datacontenttype=""), "/datacontenttype", "is empty: send a value, or leave it out"),
+        (event(subject=""), "/subject", "is empty"),
+        (event(dataschema=""), "/dataschema", "is empty"),
+        (event(subject="\ud800"), "", "is not JSON: surrogates not allowed"),
+        (event(data_base64="\ud800"), "", "surrogates not allowed"),
+        (event(**{"\ud800": "a"}), "", "surrogates not allowed"),
         (event(data=1, data_base64=""), "/data_base64", "data or data_base64, not both"),
         (event(data_base64="%"), "/data_base64", "is not base64"),
         (event(data_base64=1), "/data_base64", "is a string of base64"),
@@ -167,3 +179,25 @@ def test_a_wrong_header_is_named(headers: list[tuple[str, str]], where: str, tol
     (found,) = caught.value.extra["errors"]
     assert found["parameter"] == where
     assert told in found["detail"]
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        "2024-02-29T23:59:60Z",
+        "0000-02-29t00:00:00.123456789z",
+        "9999-12-31T23:59:59-23:59",
+    ],
+)
+async def test_a_time_of_rfc_3339_is_taken(time: str) -> None:
+    records = await structured(event(time=time))
+    assert records.headers is not None
+    assert ("ce_time", time.encode()) in records.headers[0]
+
+
+def test_a_binary_event_without_the_type_of_its_data_in_its_header_is_refused() -> None:
+    headers = [("ce-" + name, value) for name, value in ATTRIBUTES.items()]
+    with pytest.raises(Problem) as caught:
+        binary_event([*headers, ("content-type", "")], b"a")
+    detail = "is empty: send a value, or leave it out"
+    assert caught.value.extra["errors"] == [{"parameter": "content-type", "detail": detail}]

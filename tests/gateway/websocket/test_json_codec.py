@@ -34,3 +34,15 @@ def test_messages_are_json_and_records_stand_in_them_as_they_were_encoded() -> N
     assert json.loads(JSON.encode(message)) == {"batch": {"records": [{"offset": 1}]}}
     assert JSON.payload({"text": "{}"}) == "{}"
     assert JSON.payload({"bytes": b"{}"}) is None
+
+
+@pytest.mark.parametrize("name", ["00", "+0", "0.0", "1_0", " 0", "-0"])
+def test_a_partition_has_one_name_as_a_member(name: str) -> None:
+    with pytest.raises(MessageError, match="decimal digits"):
+        JSON.parse(f'{{"id":3,"commit":{{"sid":1,"offsets":{{"0":5,"{name}":6}}}}}}', now_us=0)
+
+
+def test_partitions_are_members_in_decimal_digits() -> None:
+    commit = JSON.parse('{"id":3,"commit":{"sid":1,"offsets":{"0":5,"10":6}}}', now_us=0).message.commit
+    assert commit is not None
+    assert commit.offsets == {0: 5, 10: 6}

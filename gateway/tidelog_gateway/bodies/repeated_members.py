@@ -1,0 +1,160 @@
+"""Refusal of objects with a repeated member, wherever the gateway interprets the object itself.
+
+Decoders keep the last of several members with one name and do not report the others, so a request with a repeated
+member would be carried out in part and answered as if all of it had been. A record's JSON value is not interpreted: it
+is stored as it was sent, repeats included.
+
+A text is compared with what was decoded from it, encoded again: each member that the decoder dropped has a name, so the
+text has more quotes (`may_repeat`). Only then is the text parsed again into lists of pairs, which keep every member.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from tidelog_gateway.problems import ERRORS_SHOWN_MAX, invalid, pointer
+
+Path = tuple[str | int, ...]
+"""Where a value is in a document."""
+Opaque = tuple[str | int | None, ...]
+"""The path of values that are not interpreted; None stands for every element of a list."""
+
+NOTHING: Final[Opaque] = ()
+VALUES_OF_RECORDS: Final[Opaque] = ("records", None, "value")
+VALUE_OF_RECORD: Final[Opaque] = ("value",)
+
+_ENCODE: Final = msgspec.json.Encoder().encode
+_ESCAPED_QUOTE: Final = b"\\u0022"
+
+
+Members = tuple[tuple[str, Any], ...]
+"""The members of an object in their order, repeats included."""
+
+
+def may_repeat(text: bytes, decoded: object) -> bool:
+    """Whether one of the objects that were decoded from a text may have a repeated member.
+
+    False is certain. True is not: a quote may be written as an escape, and a value that is not interpreted may have a
+    repeated member.
+
+    Args:
+        text: JSON.
+        decoded: what was decoded from it, with no more and no fewer members.
+    """
+    return _quotes(text) != _quotes(_ENCODE(decoded)) or (b"\\" in text and _ESCAPED_QUOTE in text)
+
+
+def has_strings_alone(text: bytes, count: int) -> bool:
+    """Whether a text has so many strings, names of members included, and no escape: as `may_repeat`, for less."""
+    return b"\\" not in text and _quotes(text) == 2 * count
+
+
+def _quotes(text: bytes) -> int:
+    if len(text) < _LARGE_BYTES:
+        return text.count(b'"')
+    return int(np.count_nonzero(np.frombuffer(text, np.uint8) == _QUOTE))
+
+
+_QUOTE: Final = ord('"')
+_LARGE_BYTES: Final = 4_096
+"""A text from this size on is compared with a quote faster as an array."""
+
+
+def refuse_repeats_in(text: bytes, decoded: object, *, opaque: Opaque) -> None:
+    """Refuse a text with a repeated member in an object that the gateway interprets.
+
+    Args:
+        text: JSON that was validated.
+        decoded: as of `may_repeat`.
+        opaque: which values are not interpreted.
+
+    Raises:
+        Problem: 422, with the first repeated members.
+    """
+    try:
+        repeated = may_repeat(text, decoded)
+    except (OverflowError, RecursionError, ValueError):  # a JSON value that msgspec does not encode
+        repeated = True
+    if repeated:
+        refuse_repeats(text, opaque=opaque)
+
+
+def refuse_repeats(text: bytes, *, opaque: Opaque, place: Callable[[Path], str] = pointer) -> None:
+    """Refuse a text with a repeated member, as `refuse_repeats_in` does, without a cheap condition first.
+
+    Args:
+        text: JSON that was validated.
+        opaque: which values are not interpreted.
+        place: makes the pointer of an error from a path in the text.
+
+    Raises:
+        Problem: 422.
+    """
+    try:
+        document = parse_pairs(text)
+    except (ValueError, RecursionError) as error:
+        raise invalid([{"pointer": "", "detail": f"the text is not JSON: {error}"}]) from error
+    check_repeats(document, opaque=opaque, place=place)
+
+
+def parse_pairs(text: bytes, members_of: Callable[[list[tuple[str, Any]]], Members] = Members) -> Any:
+    """Return a JSON text with each object as `Members`, which is a tuple, and each number as a string.
+
+    Args:
+        text: in UTF-8.
+        members_of: makes an object of its members.
+
+    Raises:
+        ValueError: it is not JSON.
+        RecursionError: it nests too deeply.
+    """
+    return json.loads(
+        text, object_pairs_hook=members_of, parse_int=str, parse_float=str, parse_constant=str, strict=False
+    )
+
+
+def has_repeat(members: Sequence[tuple[str, Any]]) -> bool:
+    """Whether an object has a repeated member."""
+    return len(members) > 1 and len({name for name, _ in members}) < len(members)
+
+
+def check_repeats(document: Any, *, opaque: Opaque, place: Callable[[Path], str] = pointer) -> None:
+    """Refuse a document of `parse_pairs` as `refuse_repeats` does.
+
+    Raises:
+        Problem: 422.
+    """
+    faults = [
+        {"pointer": place(path), "detail": f"is given {count} times in one object: send it once"}
+        for path, count in islice(_repeats(document, opaque), ERRORS_SHOWN_MAX)
+    ]
+    if faults:
+        raise invalid(faults)
+
+
+def _repeats(document: Any, opaque: Opaque) -> Iterator[tuple[Path, int]]:
+    """Yield the path of each repeated member and how often it is given, in the order of the text."""
+    waiting: list[tuple[Path, Any]] = [((), document)] if isinstance(document, tuple | list) else []
+    while waiting:
+        path, node = waiting.pop()
+        parts: Iterable[tuple[str | int, Any]] = enumerate(node)
+        if isinstance(node, tuple):
+            parts = node
+            if has_repeat(node):
+                counts = Counter(name for name, _ in node)
+                yield from (((*path, name), count) for name, count in counts.items() if count > 1)
+        inner = [((*path, part), item) for part, item in parts if item and isinstance(item, tuple | list)]
+        waiting += reversed([each for each in inner if not _is_opaque(each[0], opaque)])
+
+
+def _is_opaque(path: Path, opaque: Opaque) -> bool:
+    return len(path) == len(opaque) and all(
+        wanted is None or part == wanted for part, wanted in zip(path, opaque, strict=True)
+    )
