@@ -11,7 +11,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from tidelog_broker.base.config import NodeSettings
+from tidelog_cli.topics.setting_options import option_names
 from tidelog_gateway.settings import GatewaySettings
+from tidelog_proto.topic_settings import TOPIC_SETTINGS, TopicSetting
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 
@@ -38,16 +40,50 @@ bootstrap = ["log1.example.org:7400"]
 allowed_origins = ["https://app.example.org"]
 ```
 
-Topics have settings of their own (`flush`, `retention_bytes`, `segment_bytes`): see `tidelog topic create --help`. What
-a partition keeps is whole segments, and up to twice its bound while one of its copies is behind
-([ADR 0023](adr/0023-flow-control-between-an-owner-and-its-replicas.md)). The commands built on the client take
-`--bootstrap` or the variable `TIDELOG_BOOTSTRAP`, by default what a [context](contexts.md) says, or `127.0.0.1:7400`.
+Commands that connect to a node take `--bootstrap` or the variable `TIDELOG_BOOTSTRAP`; without them, they use the
+current [context](contexts.md), or `127.0.0.1:7400`.
 """
 
 
 def render() -> str:
     """Return the page."""
-    return "\n".join([INTRODUCTION, *_table("node", NodeSettings), *_table("gateway", GatewaySettings)])
+    return "\n".join([INTRODUCTION, *_table("node", NodeSettings), *_table("gateway", GatewaySettings), *_topics()])
+
+
+TOPICS = """\
+## Topics
+
+A topic has settings of its own. `Client.create_topic`, `Client.alter_topic` and the HTTP API take them by these names,
+`tidelog topic create` and `tidelog topic alter` as options. `retention_bytes` deletes whole segments, and a partition
+keeps up to twice as much while one of its replicas lags
+([ADR 0023](adr/0023-flow-control-between-an-owner-and-its-replicas.md)).
+"""
+
+
+def _topics() -> list[str]:
+    rows = [
+        f"| `{name}` | `{option_names(setting)[0]}` | {_topic_values(setting)} | {_topic_default(setting)} "
+        f"| {setting.since} | {setting.help} |"
+        for name, setting in TOPIC_SETTINGS.items()
+        if setting.alterable
+    ]
+    head = "| setting | option | values | default | since | meaning |"
+    return [TOPICS, head, "| --- | --- | --- | --- | --- | --- |", *rows, ""]
+
+
+def _topic_values(setting: TopicSetting) -> str:
+    if setting.kind is str:
+        return " \\| ".join(f"`{choice}`" for choice in setting.choices)
+    if setting.kind is bool:
+        return "true, false"
+    return f"{setting.minimum:,} to {setting.maximum:,} {setting.unit}".strip()
+
+
+def _topic_default(setting: TopicSetting) -> str:
+    if setting.default_text:
+        return setting.default_text
+    value = setting.decode(setting.default)
+    return f"`{str(value).lower() if setting.kind is bool else value}`"
 
 
 def _table(section: str, settings: type[BaseModel]) -> list[str]:

@@ -39,6 +39,7 @@ from tidelog.model import (
     Recovery,
     Topic,
     TopicFigures,
+    TopicSettings,
 )
 from tidelog.produce.idempotent_requests import KeyedRequests
 from tidelog.produce.partition_queue import BATCH_BYTES_TARGET
@@ -63,7 +64,7 @@ from tidelog.security.access_rules import Security
 from tidelog.subscriptions.consumer_options import ConsumerOptions, OnOutOfRange, Partitions, Start
 from tidelog.subscriptions.deserializers import Decoding, Deserializer, OnUndecodable
 from tidelog.tls import Tls
-from tidelog.topic_settings import TopicSettings, topic_alter, topic_create
+from tidelog.topic_settings import check_existing, topic_alter, topic_create
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.process.busy_poll import POLL_US_DEFAULT
 
@@ -205,26 +206,26 @@ class Client:
     # ---------------------------------------------------------------------------------------------- topics
 
     async def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int = 1,
-        **settings: Unpack[TopicSettings],
+        self, name: str, *, partitions: int | None = None, exist_ok: bool = False, **settings: Unpack[TopicSettings]
     ) -> Topic:
-        """Create a topic; what is not given is the node's default.
+        """Create a topic.
 
         Args:
             name: 1 to 200 of A-Z a-z 0-9 . _ -
-            partitions: how many; they can only grow.
-            settings: what else it is set to; see `TopicSettings`.
+            partitions: their number; None: 1. It can only be raised later.
+            exist_ok: return the topic if one with the given settings exists.
+            settings: see `TopicSettings`.
 
         Raises:
-            TopicExistsError, InvalidTopicError, InvalidRequestError: and `TidelogError`s of the way there.
+            TopicExistsError: the topic exists; with `exist_ok`, only if a given setting differs.
+            InvalidTopicError, InvalidRequestError: the name or a setting is invalid.
         """
         self._check_usable()
-        request = topic_create(conversions.checked_topic(name), {"partitions": partitions, **settings})
-        reply = await topic_changes.create(self._router, request)
+        wanted = {"partitions": partitions, **settings}
+        request = topic_create(conversions.checked_topic(name), wanted)
+        reply = await topic_changes.create(self._router, request, exist_ok=exist_ok)
         topic = await whole_topic.whole(self._router, reply)
+        check_existing(topic, wanted)
         self._router.metadata.made(reply.topics[0])
         return topic
 
@@ -246,7 +247,7 @@ class Client:
         """
         self._check_usable()
         if limit <= 0:
-            raise InvalidRequestError(f"limit is above zero, not {limit}")
+            raise InvalidRequestError(f"limit must be at least 1, got {limit}")
         infos, more = await paging.listed_briefly(self._router, after=after, limit=limit)
         return [topic_conversions.topic_of(info) for info in infos], more
 
@@ -260,10 +261,11 @@ class Client:
         return await whole_topic.whole(self._router, await topic_changes.describe(self._router, name))
 
     async def alter_topic(self, name: str, **changes: Any) -> Topic:
-        """Change settings of a topic, by the names of `create_topic`. Partitions only grow; copies come by and by.
+        """Change settings of a topic: those of `create_topic`. Replicas are added and removed in the background.
 
         Raises:
-            UnknownTopicError, InvalidRequestError: no such topic, no such setting, no such value.
+            UnknownTopicError: the topic does not exist.
+            InvalidRequestError: a setting or its value is invalid, or `partitions` is lower than before.
         """
         self._check_usable()
         altered = await topic_changes.alter(self._router, topic_alter(name, changes))

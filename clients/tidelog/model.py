@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
 
 import pyarrow as pa
 
@@ -150,6 +150,50 @@ class Topic:
     def partition_count(self) -> int:
         """How many partitions the topic has."""
         return len(self.partitions) or self.count
+
+
+class TopicSettings(TypedDict, total=False):
+    """Keyword arguments of `Client.create_topic` and `Client.alter_topic`, beside `partitions`.
+
+    A setting that is missing or None gets the node's default in a new topic, and stays in an existing one. The page
+    Configuration lists the ranges and defaults.
+
+    Attributes:
+        flush: "always": a record is on disk before it is acknowledged; "interval": every `flush_interval_ms`; "never":
+            when the operating system writes it.
+        flush_interval_ms: time between two flushes, for "interval".
+        retention_bytes: size that each partition keeps; the oldest segments beyond it are deleted. 0: no limit.
+        segment_bytes: size of a segment file.
+        replication_factor: copies of each partition.
+        retention_ms: how long records are kept; a segment is deleted when all of its records are older. 0: for ever.
+        cleanup: "delete" old segments by `retention_ms` and `retention_bytes`, "compact" to the newest record of each
+            key, or "compact,delete" for both.
+        compaction_lag_ms: compaction leaves records alone that are younger.
+        tombstone_retention_ms: how long a tombstone is kept after the first compaction that has read it.
+        dirty_percent: compaction begins when this part of the log has not been compacted, 1 to 100.
+        index_key: keep an index of keys.
+        index_tag: keep an index of tags.
+        hold: delete and compact nothing, whatever the other settings are.
+        deduplicate_s: drop a record if one of the same content was appended within so many seconds; 0: at any time.
+        deduplicate_records: drop a record if one of so many records before it has the same content; 0: as many as the
+            node keeps. With both settings, a record is dropped if both hold; with neither, none is dropped.
+    """
+
+    flush: Flush | None
+    flush_interval_ms: int | None
+    retention_bytes: int | None
+    segment_bytes: int | None
+    replication_factor: int | None
+    retention_ms: int | None
+    cleanup: Cleanup | None
+    compaction_lag_ms: int | None
+    tombstone_retention_ms: int | None
+    dirty_percent: int | None
+    index_key: bool | None
+    index_tag: bool | None
+    hold: bool | None
+    deduplicate_s: int | None
+    deduplicate_records: int | None
 
 
 @dataclass(frozen=True, slots=True)

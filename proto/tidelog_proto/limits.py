@@ -100,7 +100,10 @@ FORWARDED_IN_FLIGHT_MAX: Final = 4096
 TOPIC_NAME_CHARS_MAX: Final = 200
 TOPIC_ID_BYTES: Final = 16
 PARTITIONS_MAX: Final = 16_384
-"""Of one topic. A request names fewer (`ENTRIES_PER_REQUEST_MAX`): who means all of them sends several."""
+"""Of one topic. A request names fewer (`ENTRIES_PER_REQUEST_MAX`): a client sends several requests for all of them."""
+REPLICATION_FACTOR_MAX: Final = 9
+FLUSH_INTERVAL_MS_DEFAULT: Final = 100
+FLUSH_INTERVAL_MS_MAX: Final = 60_000
 SEGMENT_BYTES_MIN: Final = 64 * KIB
 SEGMENT_BYTES_MAX: Final = 4096 * MIB
 SEGMENT_BYTES_DEFAULT: Final = 256 * MIB

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
-import dataclasses
+import re
 
 import pytest
 
 from tidelog import Topic
-from tidelog.errors import InvalidRequestError
-from tidelog.topic_settings import ALTERABLE, settings_of, topic_alter, topic_create
+from tidelog.errors import InvalidRequestError, TopicExistsError
+from tidelog.model import TopicSettings
+from tidelog.topic_settings import check_existing, topic_alter, topic_create
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.topic_settings import ALTERABLE
 
 
-def test_what_is_not_given_is_left_to_the_node() -> None:
+def test_settings_that_are_missing_are_left_to_the_node() -> None:
     unset = dict.fromkeys(ALTERABLE) | {"partitions": 2}
     assert topic_create("t", unset) == pb.TopicCreate(name="t", config=pb.TopicConfig(partitions=2))
     asked = {"flush": "never", "retention_bytes": 7, "retention_ms": 9, "cleanup": "compact,delete", "hold": True}
@@ -23,6 +25,9 @@ def test_what_is_not_given_is_left_to_the_node() -> None:
     ("setting", "value"),
     [
         ("partitions", -1),
+        ("partitions", 0),
+        ("segment_bytes", 0),
+        ("engine", "segment"),
         ("partitions", "2"),
         ("partitions", True),
         ("partitions", 2**32),
@@ -44,21 +49,21 @@ def test_wrong_settings_are_refused(setting: str, value: object) -> None:
         topic_alter("t", {setting: value})
 
 
-def test_alterations_say_what_changes_and_nothing_else() -> None:
+def test_a_change_names_only_the_given_settings() -> None:
     request = topic_alter("t", {"partitions": 4, "flush": "always", "segment_bytes": None, "hold": False})
     assert request == pb.TopicAlter(name="t", partitions=4, flush=pb.ALWAYS, hold=False)
-    assert request.HasField("hold"), "to end a hold is a change"
+    assert request.HasField("hold"), "ending a hold is a change"
     assert topic_alter("t", {"replication_factor": 3}) == pb.TopicAlter(name="t", replication_factor=3)
 
 
-def test_every_setting_of_the_protocol_can_be_made_altered_and_seen() -> None:
-    configured = {field.name for field in pb.TopicConfig.DESCRIPTOR.fields}
-    assert set(settings_of(pb.TopicConfig())) == configured - {"partitions"}
-    assert set(settings_of(pb.TopicConfig())) <= {field.name for field in dataclasses.fields(Topic)}
-    assert {field.name for field in pb.TopicAlter.DESCRIPTOR.fields} == {"name", *ALTERABLE}
-    assert configured - set(ALTERABLE) == {"ack_quorum", "engine"}
+def test_types_for_users_have_each_setting_of_the_table() -> None:
+    assert {"partitions", *TopicSettings.__annotations__} == {*ALTERABLE}
+    documented = re.findall(r"^ {8}(\w+): ", str(TopicSettings.__doc__), flags=re.MULTILINE)
+    assert documented == [*TopicSettings.__annotations__]
 
 
-def test_a_node_of_an_older_release_deletes() -> None:
-    assert settings_of(pb.TopicConfig())["cleanup"] == "delete"
-    assert settings_of(pb.TopicConfig(cleanup=pb.COMPACT))["cleanup"] == "compact"
+def test_existing_topic_must_have_the_given_settings() -> None:
+    topic = Topic("t", bytes(16), count=3, retention_ms=5)
+    check_existing(topic, {"partitions": None, "retention_ms": 5, "flush": None})
+    with pytest.raises(TopicExistsError, match=r"partitions is 3, not 4; retention_ms is 5, not 0"):
+        check_existing(topic, {"partitions": 4, "retention_ms": 0})

@@ -17,10 +17,9 @@ from tidelog_broker.core.groups.positions import GROUP_POSITIONS_MAX, GROUPS_MAX
 from tidelog_broker.core.placement.placement import WEIGHT_MAX, WEIGHT_ORDINARY
 from tidelog_broker.core.placement.registry import NODE_ID_CHARS_MAX
 from tidelog_proto.auth.principal_names import principal_name_fault
-from tidelog_proto.limits import FRAME_BYTES_MAX, MIB, PRINCIPAL_CHARS_MAX, RETENTION_MS_MAX
+from tidelog_proto.limits import FRAME_BYTES_MAX, MIB, PRINCIPAL_CHARS_MAX, REPLICATION_FACTOR_MAX, RETENTION_MS_MAX
 from tidelog_proto.process.busy_poll import POLL_US_DEFAULT, POLL_US_MAX
 
-REPLICATION_FACTOR_MAX: Final = 9
 OFFSETS_PARTITIONS_MAX: Final = 1_024
 SEEDS_MAX: Final = 64
 

@@ -12,17 +12,7 @@ from typing import Final
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.limits import (
-    DEDUPLICATE_RECORDS_MAX,
-    DEDUPLICATE_S_MAX,
-    DIRTY_PERCENT_DEFAULT,
-    PARTITIONS_MAX,
-    RETENTION_MS_MAX,
-    SEGMENT_BYTES_DEFAULT,
-    SEGMENT_BYTES_MAX,
-    SEGMENT_BYTES_MIN,
-    TOMBSTONE_RETENTION_MS_DEFAULT,
-)
+from tidelog_proto.topic_settings import ALTERABLE, TOPIC_SETTINGS, fill_in_defaults
 
 PartitionKey = tuple[bytes, int]
 """Topic id and partition number."""
@@ -31,18 +21,10 @@ META_TOPIC_ID: Final = bytes(15) + b"\x01"
 OFFSETS_TOPIC_ID: Final = bytes(15) + b"\x02"
 META_KEY: Final = (META_TOPIC_ID, 0)
 OFFSETS_KEY: Final = (OFFSETS_TOPIC_ID, 0)
-ENGINES: Final = ("segment",)
-FLUSH_INTERVAL_MS_DEFAULT: Final = 100
-FLUSH_INTERVAL_MS_MAX: Final = 60_000
 DELETING: Final = frozenset({pb.CLEANUP_UNSPECIFIED, pb.DELETE, pb.COMPACT_AND_DELETE})
 """Cleanup policies that apply `retention_ms` and `retention_bytes`."""
 DENIED_MAX: Final = 8_192
 """Maximum number of ids kept as unknown to the owner of `__meta`: two maximal requests, and 1 MB."""
-
-_ALTERED: Final = tuple(
-    field.name for field in pb.TopicAlter.DESCRIPTOR.fields if field.name not in {"name", "partitions"}
-)
-"""Fields of a change that are copied; they have the same names in the configuration."""
 
 
 class TopicRegistry:
@@ -68,7 +50,7 @@ class TopicRegistry:
         if standing is not None and (standing.deleted or standing.revision >= record.revision):
             return False
         if not record.config.cleanup:
-            record = _with_cleanup(record)
+            record = _with_defaults(record)
         self._by_id[record.topic_id] = record
         self.changes += 1
         self.newest_serial = max(self.newest_serial, record.serial)
@@ -201,28 +183,17 @@ def complete_config(asked: pb.TopicConfig, *, copies_default: int = 1, copies_ma
     """
     config = pb.TopicConfig()
     config.CopyFrom(asked)
-    config.partitions = config.partitions or 1
-    config.flush = config.flush or pb.ALWAYS
-    config.flush_interval_ms = config.flush_interval_ms or FLUSH_INTERVAL_MS_DEFAULT
-    config.segment_bytes = config.segment_bytes or SEGMENT_BYTES_DEFAULT
     config.replication_factor = config.replication_factor or min(copies_default, copies_max)
-    config.engine = config.engine or "segment"
-    _complete_cleanup(config)
+    fill_in_defaults(config)
     check_config(config, copies_max=copies_max)
     return config
 
 
-def _complete_cleanup(config: pb.TopicConfig) -> None:
-    config.cleanup = config.cleanup or pb.DELETE
-    config.tombstone_retention_ms = config.tombstone_retention_ms or TOMBSTONE_RETENTION_MS_DEFAULT
-    config.dirty_percent = config.dirty_percent or DIRTY_PERCENT_DEFAULT
-
-
-def _with_cleanup(record: pb.TopicRecord) -> pb.TopicRecord:
-    """Return the record of a topic that was created before cleanup policies existed, with their defaults."""
+def _with_defaults(record: pb.TopicRecord) -> pb.TopicRecord:
+    """Return the record of a topic that is older than cleanup policies, with the defaults of its fields."""
     completed = pb.TopicRecord()
     completed.CopyFrom(record)
-    _complete_cleanup(completed.config)
+    fill_in_defaults(completed.config)
     return completed
 
 
@@ -239,37 +210,24 @@ def check_config(config: pb.TopicConfig, *, copies_max: int = 1) -> None:
     Raises:
         ProtocolError: INVALID_REQUEST.
     """
-    _within("partitions", config.partitions, 1, PARTITIONS_MAX)
-    _within("flush_interval_ms", config.flush_interval_ms, 1, FLUSH_INTERVAL_MS_MAX)
-    _within("segment_bytes", config.segment_bytes, SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
-    if config.flush not in {pb.ALWAYS, pb.INTERVAL, pb.NEVER}:
-        raise ProtocolError(pb.INVALID_REQUEST, f"flush must be always, interval or never, got {config.flush}")
     if copies_max == 1 and (config.replication_factor != 1 or config.ack_quorum > 1):
         raise ProtocolError(
             pb.INVALID_REQUEST,
             "this node is not part of a cluster: replication_factor must be 1 and ack_quorum 0 or 1, got "
             f"replication_factor {config.replication_factor} and ack_quorum {config.ack_quorum}",
         )
-    _within("replication_factor", config.replication_factor, 1, copies_max)
-    _within("ack_quorum", config.ack_quorum, 0, config.replication_factor)
-    _within("retention_ms", config.retention_ms, 0, RETENTION_MS_MAX)
-    if config.cleanup not in {pb.DELETE, pb.COMPACT, pb.COMPACT_AND_DELETE}:
-        raise ProtocolError(
-            pb.INVALID_REQUEST, f"cleanup must be delete, compact or compact,delete, got {config.cleanup}"
-        )
-    _within("compaction_lag_ms", config.compaction_lag_ms, 0, RETENTION_MS_MAX)
-    _within("tombstone_retention_ms", config.tombstone_retention_ms, 1, RETENTION_MS_MAX)
-    _within("dirty_percent", config.dirty_percent, 1, 100)
-    _within("deduplicate_s", config.deduplicate_s, 0, DEDUPLICATE_S_MAX)
-    _within("deduplicate_records", config.deduplicate_records, 0, DEDUPLICATE_RECORDS_MAX)
+    maxima = {"replication_factor": copies_max, "ack_quorum": config.replication_factor}
+    for name, setting in TOPIC_SETTINGS.items():
+        try:
+            setting.check_stored(getattr(config, name), maxima.get(name))
+        except ValueError as error:
+            raise ProtocolError(pb.INVALID_REQUEST, str(error)) from error
     if deduplicates(config) and config.cleanup != pb.DELETE:
         raise ProtocolError(
             pb.INVALID_REQUEST,
             "a compacted topic cannot drop duplicates: if a key returned to an earlier value, that record would be "
             "dropped; set deduplicate_s and deduplicate_records to 0, or cleanup to delete",
         )
-    if config.engine not in ENGINES:
-        raise ProtocolError(pb.INVALID_REQUEST, f"engine must be {' or '.join(ENGINES)}, got {config.engine!r}")
 
 
 def altered(record: pb.TopicRecord, change: pb.TopicAlter, *, copies_max: int = 1) -> pb.TopicRecord:
@@ -288,15 +246,10 @@ def altered(record: pb.TopicRecord, change: pb.TopicAlter, *, copies_max: int = 
                 f"{change.partitions}",
             )
         result.config.partitions = change.partitions
-    _complete_cleanup(result.config)
-    for field in _ALTERED:
-        if change.HasField(field):
-            setattr(result.config, field, getattr(change, field))
+    fill_in_defaults(result.config)
+    for name in ALTERABLE:
+        if name != "partitions" and change.HasField(name):
+            setattr(result.config, name, getattr(change, name))
     check_config(result.config, copies_max=copies_max)
     result.revision = record.revision + 1
     return result
-
-
-def _within(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise ProtocolError(pb.INVALID_REQUEST, f"{name} must be {low} to {high}, got {value}")

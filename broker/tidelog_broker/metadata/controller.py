@@ -14,7 +14,6 @@ import secrets
 import uuid
 from typing import Final
 
-from tidelog_broker.base.config import REPLICATION_FACTOR_MAX
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.cluster.routes import Routes
 from tidelog_broker.core.placement.placement import NoPersistenceError
@@ -34,7 +33,7 @@ from tidelog_broker.metadata.topic_quotas import TopicQuotas
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.content_hash import CONTENT_KEY_BYTES
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.limits import BATCH_BYTES_MAX
+from tidelog_proto.limits import BATCH_BYTES_MAX, REPLICATION_FACTOR_MAX
 from tidelog_proto.names import AUDIT_TOPIC, OFFSETS_TOPIC, check_topic_name
 
 log = logging.getLogger(__name__)

@@ -20,10 +20,9 @@ from typing import Final
 
 from tidelog_broker.core.placement.registry import NodeRegistry
 from tidelog_broker.core.security.registry import SecurityRegistry
-from tidelog_broker.core.topics import TopicRegistry, deduplicates
+from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.core.unknown_fields import unknown_fields
 from tidelog_broker.metadata.levels import (
-    DEDUPLICATE,
     GROUP_QUOTAS,
     IMPERSONATE,
     LEVELS,
@@ -34,30 +33,11 @@ from tidelog_broker.metadata.levels import (
 )
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.topic_settings import needed_features
 
 FEATURES: Final = features_up_to(LEVELS[-1].number)
 """The features that this build supports in addition to the base set."""
 
-TOPIC_BASE: Final = frozenset({
-    "partitions",
-    "flush",
-    "flush_interval_ms",
-    "retention_bytes",
-    "segment_bytes",
-    "replication_factor",
-    "ack_quorum",
-    "engine",
-    "retention_ms",
-    "cleanup",
-    "compaction_lag_ms",
-    "tombstone_retention_ms",
-    "dirty_percent",
-    "index_key",
-    "index_tag",
-    "hold",
-})  # fmt: skip
-"""Topic settings in the base set. A new setting needs a feature instead."""
-TOPIC_FEATURES: Final = {"deduplicate_s": DEDUPLICATE, "deduplicate_records": DEDUPLICATE}
 QUOTA_BASE: Final = frozenset({
     "quota_id",
     "subject",
@@ -87,8 +67,7 @@ def needed_by(record: Record) -> frozenset[str]:
     needed = set(record.features)
     if isinstance(record, pb.TopicRecord):
         needed.update(unknown_fields(record.config))
-        if deduplicates(record.config):
-            needed.add(DEDUPLICATE)
+        needed.update(needed_features(record.config))
         return frozenset(needed)
     needed.update(unknown_fields(record))
     what = record.WhichOneof("what")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog_broker.base.config import REPLICATION_FACTOR_MAX
 from tidelog_broker.core.topics import META_TOPIC_ID, complete_config
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.limits import MIB
+from tidelog_proto.limits import MIB, REPLICATION_FACTOR_MAX
 from tidelog_proto.names import META_TOPIC
 
 INTERNAL_SEGMENT_BYTES: Final = 4 * MIB

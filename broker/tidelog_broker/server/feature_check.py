@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.metadata.features import TOPIC_FEATURES, Record
+from tidelog_broker.metadata.features import Record
 from tidelog_broker.server.handlers.metadata import is_current
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.topic_settings import TOPIC_SETTINGS
 
 
 async def check_features(broker: Broker, asked: Record) -> None:
@@ -32,9 +33,9 @@ def changed_topic(broker: Broker, change: pb.TopicAlter) -> pb.TopicRecord:
     """Return a record with the changed settings that are not in the base set."""
     standing = broker.topics.find(change.name)
     record = pb.TopicRecord(name=change.name, topic_id=b"" if standing is None else standing.topic_id)
-    for field in TOPIC_FEATURES:
-        if change.HasField(field):
-            setattr(record.config, field, getattr(change, field))
+    for name, setting in TOPIC_SETTINGS.items():
+        if setting.feature and change.HasField(name):
+            setattr(record.config, name, getattr(change, name))
     return record
 
 

@@ -20,11 +20,16 @@ from tidelog_proto import broker_pb2 as pb
 T = TypeVar("T")
 
 
-async def create(router: Router, request: pb.TopicCreate) -> pb.TopicReply:
-    """Make a topic and return the answer that describes it, or begins to.
+async def create(router: Router, request: pb.TopicCreate, *, exist_ok: bool = False) -> pb.TopicReply:
+    """Create a topic and return the answer that describes it, or its first page.
+
+    Args:
+        router: finds the node.
+        request: the name and settings.
+        exist_ok: return the description of a topic that exists.
 
     Raises:
-        TopicExistsError: there is one, and it was not made by this very request.
+        TopicExistsError: the topic exists, this request did not create it, and `exist_ok` is False.
         TidelogError: as `Router.call_any`; `definite` says whether it is certain that nothing was made.
     """
 
@@ -32,8 +37,8 @@ async def create(router: Router, request: pb.TopicCreate) -> pb.TopicReply:
         try:
             return (await _ask(router, topic_create=request)).topic_reply
         except TopicExistsError:
-            found = await _described(router, request.name) if unsure else None
-            if found is None or not _is_as_asked(found.topics[0].config, request.config):
+            found = await _described(router, request.name) if unsure or exist_ok else None
+            if found is None or not (exist_ok or _is_as_asked(found.topics[0].config, request.config)):
                 raise
             return found
 

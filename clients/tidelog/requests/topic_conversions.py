@@ -7,8 +7,8 @@ from typing import Final
 
 from tidelog.errors import error_of
 from tidelog.model import ClusterStatus, NextDeletion, Node, Partition, Replica, Topic
-from tidelog.topic_settings import settings_of
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.topic_settings import values_of
 
 _ROLE_NAME: Final[Mapping[int, str]] = {pb.INGESTION: "ingestion", pb.PERSISTENCE: "persistence"}
 
@@ -27,7 +27,7 @@ def topic_of(info: pb.TopicInfo, partitions: Iterable[Partition] | None = None) 
         topic_id=info.topic_id,
         partitions=tuple(sorted(told, key=lambda each: each.partition)),
         count=info.config.partitions,
-        **settings_of(info.config),
+        **values_of(info.config),
     )
 
 

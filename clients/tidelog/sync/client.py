@@ -36,6 +36,7 @@ from tidelog.model import (
     Recovery,
     Topic,
     TopicFigures,
+    TopicSettings,
 )
 from tidelog.produce import producer as asynchronous_producer
 from tidelog.produce.open_batch import OnDelivery
@@ -53,7 +54,6 @@ from tidelog.sync.groups import Groups, told_in_threads
 from tidelog.sync.receipts import PendingReceipt, PendingReceipts
 from tidelog.sync.security import Security
 from tidelog.tls import Tls
-from tidelog.topic_settings import TopicSettings
 from tidelog_proto.batch.columns import Headers, import_for_columns
 from tidelog_proto.process.busy_poll import POLL_US_DEFAULT
 
@@ -133,9 +133,13 @@ class Client:
         """See `tidelog.Client.abort`."""
         self._end(self._client.abort)
 
-    def create_topic(self, name: str, *, partitions: int = 1, **settings: Unpack[TopicSettings]) -> Topic:
+    def create_topic(
+        self, name: str, *, partitions: int | None = None, exist_ok: bool = False, **settings: Unpack[TopicSettings]
+    ) -> Topic:
         """See `tidelog.Client.create_topic`."""
-        return self._thread.run(lambda: self._client.create_topic(name, partitions=partitions, **settings))
+        return self._thread.run(
+            lambda: self._client.create_topic(name, partitions=partitions, exist_ok=exist_ok, **settings)
+        )
 
     def topics(self, *, internal: bool = False) -> list[Topic]:
         """See `tidelog.Client.topics`."""

@@ -21,23 +21,8 @@ from tidelog_cli.topics.description import (
     settings_text,
     topic_document,
 )
-from tidelog_cli.topics.options import (
-    CleanupOption,
-    CompactionLagOption,
-    DeduplicateOption,
-    DeduplicateRecordsOption,
-    DirtyOption,
-    FlushIntervalOption,
-    FlushOption,
-    HoldOption,
-    IndexOption,
-    RetentionOption,
-    RetentionTimeOption,
-    SegmentOption,
-    TombstoneOption,
-    indexes,
-)
 from tidelog_cli.topics.replica_status import copies_text
+from tidelog_cli.topics.setting_options import with_setting_options
 
 NameArgument = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
 
@@ -55,49 +40,21 @@ def register(app: typer.Typer) -> None:
     app.add_typer(topic_app, name="topic")
 
 
+@with_setting_options
 def create(
     name: NameArgument,
     *,
-    partitions: Annotated[int, typer.Option(min=1)] = 1,
-    flush: FlushOption = None,
-    flush_interval_ms: FlushIntervalOption = None,
-    retention_ms: RetentionTimeOption = None,
-    retention_bytes: RetentionOption = None,
-    segment_bytes: SegmentOption = None,
-    cleanup: CleanupOption = None,
-    index: IndexOption = None,
-    hold: HoldOption = None,
-    deduplicate: DeduplicateOption = None,
-    deduplicate_records: DeduplicateRecordsOption = None,
-    tombstone_retention_ms: TombstoneOption = None,
-    compaction_lag_ms: CompactionLagOption = None,
-    dirty_percent: DirtyOption = None,
-    replication_factor: Annotated[int | None, typer.Option(min=1, help="Copies; as many as there are nodes.")] = None,
+    exist_ok: Annotated[
+        bool, typer.Option("--exist-ok", help="Succeed if the topic exists with these settings.")
+    ] = False,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    **settings: Any,
 ) -> None:
-    """Create a topic; what is not given takes the node's default."""
-    indexed = indexes(index)
+    """Create a topic; settings that are not given get the node's defaults."""
 
     async def work(client: Client) -> Topic:
-        return await client.create_topic(
-            name,
-            partitions=partitions,
-            flush=None if flush is None else flush.value,
-            flush_interval_ms=flush_interval_ms,
-            retention_ms=retention_ms,
-            retention_bytes=retention_bytes,
-            segment_bytes=segment_bytes,
-            cleanup=None if cleanup is None else cleanup.value,
-            hold=hold,
-            deduplicate_s=deduplicate,
-            deduplicate_records=deduplicate_records,
-            tombstone_retention_ms=tombstone_retention_ms,
-            compaction_lag_ms=compaction_lag_ms,
-            dirty_percent=dirty_percent,
-            replication_factor=replication_factor,
-            **indexed,
-        )
+        return await client.create_topic(name, exist_ok=exist_ok, **settings)
 
     topic = with_client(bootstrap, work)
     if as_json:
@@ -167,48 +124,11 @@ def describe(
             sys.stdout.write(f"partition {partition.partition} {text}\n")
 
 
+@with_setting_options
 def alter(
-    name: NameArgument,
-    *,
-    partitions: Annotated[int | None, typer.Option(min=1, help="Can only grow.")] = None,
-    flush: FlushOption = None,
-    flush_interval_ms: FlushIntervalOption = None,
-    retention_ms: RetentionTimeOption = None,
-    retention_bytes: RetentionOption = None,
-    segment_bytes: SegmentOption = None,
-    cleanup: CleanupOption = None,
-    index: IndexOption = None,
-    hold: HoldOption = None,
-    deduplicate: DeduplicateOption = None,
-    deduplicate_records: DeduplicateRecordsOption = None,
-    tombstone_retention_ms: TombstoneOption = None,
-    compaction_lag_ms: CompactionLagOption = None,
-    dirty_percent: DirtyOption = None,
-    replication_factor: Annotated[
-        int | None, typer.Option(min=1, help="Copies; they are made, or dropped, by and by.")
-    ] = None,
-    as_json: JsonOption = False,
-    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    name: NameArgument, *, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP, **changes: Any
 ) -> None:
-    """Change a topic; what is not given stays."""
-    asked: dict[str, Any] = {
-        "partitions": partitions,
-        "replication_factor": replication_factor,
-        "flush": None if flush is None else flush.value,
-        "flush_interval_ms": flush_interval_ms,
-        "retention_ms": retention_ms,
-        "retention_bytes": retention_bytes,
-        "segment_bytes": segment_bytes,
-        "cleanup": None if cleanup is None else cleanup.value,
-        "hold": hold,
-        "deduplicate_s": deduplicate,
-        "deduplicate_records": deduplicate_records,
-        "tombstone_retention_ms": tombstone_retention_ms,
-        "compaction_lag_ms": compaction_lag_ms,
-        "dirty_percent": dirty_percent,
-        **indexes(index),
-    }
-    changes = {key: value for key, value in asked.items() if value is not None}
+    """Change settings of a topic; those that are not given stay."""
     if not changes:
         raise CommandFailed("nothing to change: give at least one option, see `tidelog topic alter --help`", EXIT_USAGE)
     topic = with_client(bootstrap, lambda client: client.alter_topic(name, **changes))

@@ -9,6 +9,7 @@ from tidelog import NextDeletion, Partition, Topic
 from tidelog_cli.base.output import ABSENT, bytes_text, time_text
 from tidelog_cli.topics.replica_status import copy_documents
 from tidelog_proto.limits import MIB
+from tidelog_proto.topic_settings import DESCRIBED
 
 UNINDEXED_BYTES_SHOWN: Final = 4 * MIB
 """The newest records are always behind by less."""
@@ -20,22 +21,7 @@ def topic_document(topic: Topic, *, copies: bool = False) -> dict[str, Any]:
     return {
         "name": topic.name,
         "topic_id": topic.topic_id.hex(),
-        "flush": topic.flush,
-        "flush_interval_ms": topic.flush_interval_ms,
-        "retention_ms": topic.retention_ms,
-        "retention_bytes": topic.retention_bytes,
-        "segment_bytes": topic.segment_bytes,
-        "replication_factor": topic.replication_factor,
-        "engine": topic.engine,
-        "cleanup": topic.cleanup,
-        "compaction_lag_ms": topic.compaction_lag_ms,
-        "tombstone_retention_ms": topic.tombstone_retention_ms,
-        "dirty_percent": topic.dirty_percent,
-        "index_key": topic.index_key,
-        "index_tag": topic.index_tag,
-        "hold": topic.hold,
-        "deduplicate_s": topic.deduplicate_s,
-        "deduplicate_records": topic.deduplicate_records,
+        **{name: getattr(topic, name) for name in DESCRIBED},
         "partitions": [
             {
                 "partition": p.partition,

@@ -2,106 +2,64 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidelog.model import Cleanup, Flush, NextDeletion, Partition, Topic
+from tidelog.model import NextDeletion, Partition, Topic
 from tidelog_gateway.context import Gateway, GatewayDep, TopicName, TopicPath, json_response
 from tidelog_gateway.cursors import CursorQuery, cursor_of, name_in
 from tidelog_gateway.json_lists import list_response
 from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.problems import invalid
 from tidelog_gateway.ui.history import History
-from tidelog_proto.limits import (
-    DEDUPLICATE_RECORDS_MAX,
-    DEDUPLICATE_S_MAX,
-    PARTITIONS_MAX,
-    RETENTION_MS_MAX,
-    SEGMENT_BYTES_MAX,
-    SEGMENT_BYTES_MIN,
-)
 from tidelog_proto.names import check_topic_name
+from tidelog_proto.topic_settings import ALTERABLE, DESCRIBED, TOPIC_SETTINGS, TopicSetting
 
 PAGE_MAX: Final = 1000
 
 router = APIRouter(prefix="/v1/topics", tags=["topics"], route_class=JsonRoute)
 
-_FlushInterval = Annotated[int, Field(ge=1, lt=2**32)]
-_Retention = Annotated[int, Field(ge=0, lt=2**63, description="Bytes a partition keeps; 0 keeps everything.")]
-_Segment = Annotated[int, Field(ge=SEGMENT_BYTES_MIN, le=SEGMENT_BYTES_MAX)]
-_Partitions = Annotated[int, Field(ge=1, le=PARTITIONS_MAX)]
-_Copies = Annotated[int, Field(ge=1, le=15)]
+
+def _type_of(setting: TopicSetting) -> Any:
+    """Return the type of a setting in a body, with its range, choices and description."""
+    if setting.kind is int:
+        return Annotated[int, Field(ge=setting.minimum, le=setting.maximum, description=setting.help)]
+    return Annotated[_stored_type(setting), Field(description=setting.help)]
 
 
-_RetentionTime = Annotated[
-    int, Field(ge=0, le=RETENTION_MS_MAX, description="ms that records are kept; 0 keeps them for ever.")
-]
-_CompactionLag = Annotated[int, Field(ge=0, le=RETENTION_MS_MAX, description="Younger records are not compacted.")]
-_TombstoneRetention = Annotated[
-    int, Field(ge=1, le=RETENTION_MS_MAX, description="ms that a tombstone stays once compaction has seen it.")
-]
-_DirtyPercent = Annotated[
-    int, Field(ge=1, le=100, description="Compact when so much of the log has not been compacted.")
-]
+def _optional(names: Iterable[str]) -> dict[str, Any]:
+    return {name: (_type_of(TOPIC_SETTINGS[name]) | None, None) for name in names}
 
 
-_DeduplicateSeconds = Annotated[
-    int, Field(ge=0, le=DEDUPLICATE_S_MAX, description="Drop a record whose content one no older than this has.")
-]
-_DeduplicateRecords = Annotated[
-    int, Field(ge=0, le=DEDUPLICATE_RECORDS_MAX, description="Drop one whose content one of so many before it has.")
-]
+def _stored_type(setting: TopicSetting) -> Any:
+    return Literal[tuple(setting.choices)] if setting.kind is str else setting.kind
 
 
-class TopicCreate(BaseModel):
-    """A new topic. What is left out takes the node's default."""
+if TYPE_CHECKING:
+    _Settings = BaseModel
+    _DescribedSettings = BaseModel
+else:
+    _Settings = create_model(
+        "TopicSettings", __config__=ConfigDict(extra="forbid", strict=True), **_optional(ALTERABLE)
+    )
+    _DescribedSettings = create_model(
+        "DescribedSettings", **{name: (_stored_type(TOPIC_SETTINGS[name]), ...) for name in DESCRIBED}
+    )
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+
+class TopicCreate(_Settings):
+    """A new topic. Settings that are missing or null get the node's defaults."""
 
     name: TopicName
-    partitions: _Partitions = 1
-    flush: Flush | None = None
-    flush_interval_ms: _FlushInterval | None = None
-    retention_bytes: _Retention | None = None
-    segment_bytes: _Segment | None = None
-    replication_factor: _Copies | None = None
-    retention_ms: _RetentionTime | None = None
-    cleanup: Cleanup | None = None
-    compaction_lag_ms: _CompactionLag | None = None
-    tombstone_retention_ms: _TombstoneRetention | None = None
-    dirty_percent: _DirtyPercent | None = None
-    index_key: bool | None = None
-    index_tag: bool | None = None
-    hold: Annotated[bool, Field(description="Delete and compact nothing.")] | None = None
-    deduplicate_s: _DeduplicateSeconds | None = None
-    deduplicate_records: _DeduplicateRecords | None = None
 
 
-class TopicAlter(BaseModel):
-    """Changes to a topic. What is left out stays; partitions can only grow."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    partitions: _Partitions | None = None
-    flush: Flush | None = None
-    flush_interval_ms: _FlushInterval | None = None
-    retention_bytes: _Retention | None = None
-    segment_bytes: _Segment | None = None
-    replication_factor: _Copies | None = None
-    retention_ms: _RetentionTime | None = None
-    cleanup: Cleanup | None = None
-    compaction_lag_ms: _CompactionLag | None = None
-    tombstone_retention_ms: _TombstoneRetention | None = None
-    dirty_percent: _DirtyPercent | None = None
-    index_key: bool | None = None
-    index_tag: bool | None = None
-    hold: Annotated[bool, Field(description="Delete and compact nothing.")] | None = None
-    deduplicate_s: _DeduplicateSeconds | None = None
-    deduplicate_records: _DeduplicateRecords | None = None
+class TopicAlter(_Settings):
+    """Changes to a topic. Settings that are missing or null stay; `partitions` can only be raised."""
 
 
 class NextDeletionView(BaseModel):
@@ -130,29 +88,12 @@ class PartitionView(BaseModel):
     unindexed_bytes: Annotated[int, Field(description="What the topic's indexes lack; it is looked through.")]
 
 
-class TopicView(BaseModel):
+class TopicView(_DescribedSettings):
     """A topic and its configuration."""
 
     name: str
-    topic_id: Annotated[str, Field(description="32 hex digits; a re-created topic has another.")]
+    topic_id: Annotated[str, Field(description="32 hexadecimal digits; a topic that is created again has another.")]
     partitions: int
-    flush: Flush
-    flush_interval_ms: int
-    retention_bytes: int
-    segment_bytes: int
-    replication_factor: int
-    ack_quorum: int
-    engine: str
-    retention_ms: int
-    cleanup: Cleanup
-    compaction_lag_ms: int
-    tombstone_retention_ms: int
-    dirty_percent: int
-    index_key: bool
-    index_tag: bool
-    hold: bool
-    deduplicate_s: int
-    deduplicate_records: int
 
 
 class TopicDetail(TopicView):
@@ -253,23 +194,7 @@ def view_of(topic: Topic) -> dict[str, Any]:
         "name": topic.name,
         "topic_id": topic.topic_id.hex(),
         "partitions": topic.partition_count,
-        "flush": topic.flush,
-        "flush_interval_ms": topic.flush_interval_ms,
-        "retention_bytes": topic.retention_bytes,
-        "segment_bytes": topic.segment_bytes,
-        "replication_factor": topic.replication_factor,
-        "ack_quorum": topic.ack_quorum,
-        "engine": topic.engine,
-        "retention_ms": topic.retention_ms,
-        "cleanup": topic.cleanup,
-        "compaction_lag_ms": topic.compaction_lag_ms,
-        "tombstone_retention_ms": topic.tombstone_retention_ms,
-        "dirty_percent": topic.dirty_percent,
-        "index_key": topic.index_key,
-        "index_tag": topic.index_tag,
-        "hold": topic.hold,
-        "deduplicate_s": topic.deduplicate_s,
-        "deduplicate_records": topic.deduplicate_records,
+        **{name: getattr(topic, name) for name in DESCRIBED},
     }
 
 

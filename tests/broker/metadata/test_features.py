@@ -14,6 +14,7 @@ from tidelog_broker.metadata.features import FEATURES, FeatureGate, needed_by
 from tidelog_broker.metadata.levels import LEVELS
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.topic_settings import TOPIC_SETTINGS
 
 VARINT_90 = b"\xd0\x05\x07"
 """Field 90 with the value 7."""
@@ -40,10 +41,12 @@ def topic(*, revision: int = 1, **config: Any) -> pb.TopicRecord:
 
 
 def test_each_setting_is_in_the_base_set_or_has_a_feature() -> None:
-    assert {field.name for field in pb.TopicConfig.DESCRIPTOR.fields} == {
-        *features.TOPIC_BASE,
-        *features.TOPIC_FEATURES,
-    }
+    assert {name for name, setting in TOPIC_SETTINGS.items() if not setting.feature} == {
+        *("partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes", "replication_factor"),
+        *("ack_quorum", "engine", "retention_ms", "cleanup", "compaction_lag_ms", "tombstone_retention_ms"),
+        *("dirty_percent", "index_key", "index_tag", "hold"),
+    }, "a new setting needs a feature: nodes of earlier releases ignore it"
+    assert {setting.feature for setting in TOPIC_SETTINGS.values() if setting.feature} <= features.FEATURES
     assert {field.name for field in pb.Quota.DESCRIPTOR.fields} == {*features.QUOTA_BASE, *features.QUOTA_FEATURES}
     kinds = {field.name for field in pb.SecurityRecord.DESCRIPTOR.oneofs_by_name["what"].fields}
     assert kinds == {*features.SECURITY_BASE, *features.SECURITY_FEATURES}
@@ -53,9 +56,9 @@ def test_each_setting_is_in_the_base_set_or_has_a_feature() -> None:
     assert set(pb.Resource.values()) == set(range(4)), "a new kind of resource needs a feature"
 
 
-@pytest.mark.parametrize("field", [*features.TOPIC_FEATURES])
-def test_topic_needs_the_feature_of_each_setting(field: str) -> None:
-    assert needed_by(topic(**{field: 9})) == {features.TOPIC_FEATURES[field]}
+@pytest.mark.parametrize("name", [name for name, setting in TOPIC_SETTINGS.items() if setting.feature])
+def test_topic_needs_the_feature_of_each_setting(name: str) -> None:
+    assert needed_by(topic(**{name: 9})) == {TOPIC_SETTINGS[name].feature}
     assert needed_by(topic(retention_ms=5, hold=1)) == frozenset()
 
 

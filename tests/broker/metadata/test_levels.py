@@ -65,7 +65,7 @@ def test_a_feature_above_the_level_is_refused_with_the_command_that_raises_the_l
     with pytest.raises(ProtocolError) as refused:
         world.gate.check(deduplicated())
     assert refused.value.code == pb.INVALID_REQUEST
-    for part in ("the topic 't'", "topic.deduplicate of feature level 2", "at level 1", "tidelog cluster finalize"):
+    for part in ("topic 't'", "topic.deduplicate of feature level 2", "at level 1", "tidelog cluster finalize"):
         assert part in refused.value.message
     record = world.gate.finalized()
     assert record is not None
@@ -101,7 +101,7 @@ def test_a_node_below_the_level_is_not_registered_and_does_not_go_on() -> None:
     assert level is not None
     world.gate.level.apply(level)
     fault = world.gate.fault_of(pb.NodeRecord(node_id="b", features=sorted(FEATURES - {levels.LEVELS_KNOWN})))
-    assert "'b' (an older build, which announces no version) does not support cluster.level, in use by feature" in fault
+    assert "'b' (an older build without a version) does not support cluster.level, in use by feature" in fault
     assert world.gate.fault_of_level(level) == ""
     level.features.append("topic.later")
     level.level = 3
