@@ -89,4 +89,4 @@ def test_what_is_no_resource_or_operation_is_said(cli: Cli) -> None:
         assert (refused.code, "is no resource" in refused.err) == (2, True)
     assert "is no operation" in cli("acl", "grant", "ann", "read", "topic:a").err
     assert cli("acl", "test", "ann", "all", "topic:a").code == 2
-    assert "no API key" in cli("key", "revoke", "none").err
+    assert "API key 'none' does not exist" in cli("key", "revoke", "none").err

@@ -80,6 +80,39 @@ def numbered_children(parent: int) -> list[tuple[int, int]]:
     return found
 
 
+def connections_read(port: int) -> int:
+    """Return how many connections to a local port have been accepted, and everything that was sent on them read."""
+    found = 0
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, _, state, queues, _, _, _, _, inode = line.split()[:10]
+        found += (int(local[-4:], 16), state, queues[-8:]) == (port, "01", "0" * 8) and inode != "0"
+    return found
+
+
+class WaitingReads:
+    """Requests that wait for a record; the gateway has read all of them.
+
+    Args:
+        port: of the gateway.
+        topic: its partition 0 is read.
+        count: number of requests, each on a connection of its own.
+    """
+
+    def __init__(self, port: int, topic: str, count: int) -> None:
+        self._connections = [http.client.HTTPConnection("127.0.0.1", port, timeout=40) for _ in range(count)]
+        for connection in self._connections:
+            connection.request("GET", f"/v1/topics/{topic}/partitions/0/records?wait_ms=30000")
+        wait_until(lambda: connections_read(port) >= count)
+
+    def statuses(self) -> list[int]:
+        """Return the status of each answer."""
+        answers = []
+        for connection in self._connections:
+            answers.append(connection.getresponse().status)
+            connection.close()
+        return answers
+
+
 def wait_until(holds: Callable[[], object], *, within_s: float = WAIT_S) -> None:
     """Wait until something holds, whatever it raises before.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.gateway.workers.running import gateway, has_ended, wait_until
+from tests.gateway.workers.running import WaitingReads, gateway, has_ended, wait_until
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
@@ -156,23 +156,14 @@ def test_a_worker_that_gets_sigterm_drains_and_is_replaced(node_address: str) ->
 def test_requests_that_end_while_workers_drain_are_counted(node_address: str) -> None:
     with gateway("--bootstrap", node_address) as running:
         httpx.post(f"{running.http}/v1/topics", json={"name": "counted"}).raise_for_status()
-        path = f"{running.http}/v1/topics/counted/partitions/0/records?wait_ms=30000"
-        answers: list[int] = []
-        waits = [
-            threading.Thread(target=lambda: answers.append(httpx.get(path, timeout=40).status_code)) for _ in range(8)
-        ]
-        for thread in waits:
-            thread.start()
-        time.sleep(0.5)
+        waiting = WaitingReads(running.port, "counted", 8)
         stopping = running.workers()
         for pid in stopping:
             os.kill(pid, signal.SIGTERM)
-        for thread in waits:
-            thread.join()
+        assert waiting.statuses() == [200] * 8
         wait_until(lambda: all(map(has_ended, stopping)))
         running.wait_for_workers(2)
         page = running.get("/metrics").splitlines()
-        assert answers == [200] * 8
         route = "/v1/topics/{topic}/partitions/{partition}/records"
         assert f'tidelog_gateway_requests_total{{method="GET",route="{route}",status="200"}} 8.0' in page
 
@@ -181,19 +172,10 @@ def test_requests_that_end_while_workers_drain_are_counted(node_address: str) ->
 def test_a_signal_to_the_parent_drains_all_workers(node_address: str, number: signal.Signals) -> None:
     with gateway("--bootstrap", node_address) as running:
         httpx.post(f"{running.http}/v1/topics", json={"name": f"stop{number}"}).raise_for_status()
-        path = f"{running.http}/v1/topics/stop{number}/partitions/0/records?wait_ms=30000"
-        answers: list[int] = []
-        waits = [
-            threading.Thread(target=lambda: answers.append(httpx.get(path, timeout=20).status_code)) for _ in range(6)
-        ]
-        for thread in waits:
-            thread.start()
-        time.sleep(0.5)
+        waiting = WaitingReads(running.port, f"stop{number}", 6)
         workers = running.workers()
         assert running.stop(number) == 0
-        for thread in waits:
-            thread.join()
-        assert answers == [200] * 6
+        assert waiting.statuses() == [200] * 6
         assert all(map(has_ended, workers))
         assert is_refused(running.port)
 
