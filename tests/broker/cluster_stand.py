@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.broker.faulty_disk import FaultyDisk
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import DEFAULTS, abort_connections, settled
@@ -26,6 +27,7 @@ from tidelog_broker.core.replication.ports import Batch, Plan
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition.partition import Partition
+from tidelog_broker.replication import push_windows
 from tidelog_broker.storage.node.node_dir import NodeDir, open_node_dir
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import unpack_header
@@ -269,6 +271,13 @@ class ClusterStand:
         )
         for name in self.nodes:
             assert await self.read(name) == list(values)
+
+
+def bound_windows(stand: ClusterStand, owner: str, window_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bound the push windows, now and each time that the node shares them out again."""
+    for name in ("WINDOW_BYTES_MAX", "WINDOW_BYTES_MIN"):
+        monkeypatch.setattr(push_windows, name, window_bytes)
+    stand.partition(owner).replica.ownership.bound_window(window_bytes)
 
 
 @asynccontextmanager

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import pytest
 from tests.clients.fake_cluster import ClusterConnection, FakeCluster, running_cluster
 
-from tidelog import Client
+from tidelog import Client, TopicPartition
+from tidelog.cluster.metadata_questions import CONFIRM_S
 from tidelog.errors import EpochChangingError, TidelogError, UnknownPartitionError, UnknownTopicError
+from tidelog.produce.open_batch import LooseRows
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.wire.frames import Frame
 
@@ -46,6 +49,112 @@ async def test_a_topic_that_was_made_again_is_found_though_a_node_tells_of_the_o
     assert (await client.fetch("t", 0, 0)).high_watermark == 0
     assert (await client.topic("t")).topic_id == id_of(cluster, "t")
     assert (await client.producer("t").send(b"v")).offset == 0
+
+
+@pytest.mark.parametrize("publish", ["send", "put", "columns", "rows", "fan-out"])
+async def test_new_producer_writes_to_the_recreated_topic(cluster: FakeCluster, client: Client, publish: str) -> None:
+    await client.producer("t").send(b"old")
+    cluster.make_again("t", 2)
+    producer = client.producer("t")
+    if publish == "send":
+        assert (await producer.send(b"v")).offset == 0
+    elif publish == "put":
+        await producer.begin()
+        assert (await producer.put(b"v")).offset == 0
+    elif publish == "columns":
+        assert len(await producer.send_many([b"v"], partition=1)) == 1
+    elif publish == "rows":
+        assert producer.rows.put(LooseRows([b"v"])) is None, "it binds to nothing that is not confirmed"
+        await producer.begin()
+        pending = producer.rows.put(LooseRows([b"v"]))
+        assert pending is not None
+        await pending.settled()
+        assert not any(isinstance(outcome, TidelogError) for outcome in pending.outcomes())
+    else:
+        receipts = await asyncio.gather(*(producer.send(b"v", key=b"%d" % number) for number in range(16)))
+        assert {receipt.partition for receipt in receipts} == {0, 1}, "they are split by the new partition count"
+    assert set(cluster.values("t")) == {b"v"}
+
+
+async def test_new_producer_finds_a_node_that_can_confirm_its_topic(cluster: FakeCluster, client: Client) -> None:
+    await client.producer("t").send(b"old")
+    for node in cluster.nodes[:2]:
+        node.lag_in_topics(cut_off=True)
+    cluster.make_again("t")
+    assert (await client.producer("t").send(b"v")).offset == 0
+
+
+async def test_new_producer_fails_when_its_topic_is_deleted(cluster: FakeCluster, client: Client) -> None:
+    await client.producer("t").send(b"old")
+    del cluster.nodes[0].topics["t"]
+    with pytest.raises(UnknownTopicError):
+        await client.producer("t").begin()
+
+
+async def test_producer_asks_once_for_its_topic(cluster: FakeCluster, client: Client) -> None:
+    first = client.producer("t")
+    await first.send(b"0")
+    assert cluster.asked("metadata") == 1
+    second = client.producer("t")
+    await second.send(b"1")
+    await second.send_many([b"2", b"3"])
+    await first.send(b"4")
+    assert cluster.asked("metadata") == 2
+
+
+async def test_producers_of_a_cached_topic_do_not_wait_for_each_other(cluster: FakeCluster, client: Client) -> None:
+    """Questions of the refresher are spaced out, by up to 250 ms each."""
+    await client.producer("t").send(b"old")
+    began_s = time.monotonic()
+    for _ in range(40):
+        await client.producer("t").begin()
+    assert time.monotonic() - began_s < 5, "a quarter of a second each would be 10 s"
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_new_producer_uses_the_cached_topic_when_no_node_can_confirm_it(
+    cluster: FakeCluster, client: Client, monkeypatch: pytest.MonkeyPatch, *, silent: bool
+) -> None:
+    await client.producer("t").send(b"0")
+    for node in cluster.nodes:
+        node.lag_in_topics(cut_off=True)
+    if silent:
+        monkeypatch.setattr(ClusterConnection, "on_metadata", lambda *_: None)
+    began_s = time.monotonic()
+    assert (await client.producer("t").send(b"1")).offset == 1
+    took_s = time.monotonic() - began_s
+    assert CONFIRM_S - 0.1 < took_s < CONFIRM_S + 3 if silent else took_s < CONFIRM_S
+
+
+async def test_new_producer_accepts_records_while_no_node_can_be_reached(cluster: FakeCluster, client: Client) -> None:
+    await client.producer("t").send(b"0")
+    for node in cluster.nodes:
+        await node.stop()
+    async with asyncio.timeout(5):
+        receipt = await client.producer("t").enqueue(b"1")
+    for node in cluster.nodes:
+        await node.restart()
+    assert (await receipt).offset == 1
+
+
+async def test_consumer_of_given_positions_reads_the_recreated_topic(cluster: FakeCluster, client: Client) -> None:
+    await client.producer("t").send(b"old")
+    cluster.make_again("t")
+    async with Client(cluster.bootstrap) as other:
+        await other.producer("t").send(b"new")
+    async with client.consumer("t", partitions=[0], start={0: 0}) as consumer:
+        assert (await anext(consumer)).value == b"new"
+
+
+async def test_assigned_partition_is_read_of_the_recreated_topic(cluster: FakeCluster, client: Client) -> None:
+    await client.producer("t").send(b"old")
+    async with client.consumer("wide", partitions=[0], start=0) as consumer:
+        await consumer.begin()
+        cluster.make_again("t")
+        async with Client(cluster.bootstrap) as other:
+            await other.producer("t").send(b"new")
+        await consumer.assign({TopicPartition("t", 0): 0})
+        assert (await anext(consumer)).value == b"new"
 
 
 async def test_a_topic_is_deleted_though_a_node_tells_of_one_before_it(cluster: FakeCluster, client: Client) -> None:

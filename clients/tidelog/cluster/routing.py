@@ -23,8 +23,9 @@ from tidelog.cluster.connection_pool import ConnectionPool
 from tidelog.cluster.fallback_replicas import Reached, StandIns
 from tidelog.cluster.hedged_requests import race, summary
 from tidelog.cluster.known_ends import Ends
-from tidelog.cluster.metadata import Metadata, joined
-from tidelog.cluster.metadata_refresh import Question, Refresher
+from tidelog.cluster.metadata import Metadata
+from tidelog.cluster.metadata_questions import MetadataQuestions
+from tidelog.cluster.metadata_refresh import Refresher
 from tidelog.cluster.nearest_replica import Nearby
 from tidelog.cluster.owner_changes import SILENCE_S, TELL_AFTER_S, Expect, Expectation, Moves, unless_moved
 from tidelog.cluster.read_epochs import ReadEpochs
@@ -32,7 +33,6 @@ from tidelog.cluster.trace_contexts import carry_current
 from tidelog.errors import (
     ClosedError,
     ConnectionLostError,
-    EpochChangingError,
     NodeUnreachableError,
     NotOwnerError,
     OverloadedError,
@@ -87,7 +87,10 @@ class Router:
         """Producers with unreported failures: kept until the client is closed, which raises one."""
         self.naming = Naming(caller)
         self._bootstrap = bootstrap
-        self._refresher = Refresher(self._ask_metadata)
+        self._questions = MetadataQuestions(
+            self.metadata, call=self.call, take=self.take_metadata, first_of=self._at_first
+        )
+        self._refresher = Refresher(self._questions.ask)
         self._watchers: dict[str, set[Callable[[], None]]] = {}
 
     def for_caller(self, caller: Caller) -> Router:
@@ -366,6 +369,16 @@ class Router:
             raise UnknownTopicError(f"there is no topic {name!r}")
         return route
 
+    async def confirmed_topic(self, name: str) -> TopicRoute:
+        """As `topic_now`, where a route is cached without waiting for other questions, and at most `CONFIRM_S`.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+        """
+        if self.metadata.topic(name) is not None:
+            await self._questions.confirm(name)
+        return await self.topic(name)
+
     async def topic_with(self, name: str, partitions: Iterable[int]) -> TopicRoute:
         """Return the route of a topic that has these partitions; it may have grown since it was looked at.
 
@@ -489,33 +502,13 @@ class Router:
 
     # ------------------------------------------------------------------------------------------- internals
 
-    async def _ask_metadata(self, asked: Question) -> tuple[bool, Mapping[str, TidelogError]]:
-        # Which topic a name is decides where records go, so it is asked of who knows; who owns it is not.
-        topics, hold_s = asked.topics, asked.hold_s
-        confirmed = asked.confirmed or any(self.metadata.topic(name) is None for name in topics)
+    async def _at_first(self, attempt: Callable[[Connection], Awaitable[T]], rounds: int) -> T:
+        """Return the first success of an attempt at one node after the other; `rounds`: see `_candidates`."""
 
-        async def ask(address: Address) -> tuple[bool, Mapping[str, TidelogError]]:
-            connection = await self.pool.get(address)
-            question = pb.Metadata(topics=topics, confirmed=confirmed)
-            wait_s = 0.0
-            if hold_s and (known := self.metadata.known(topics)):
-                wait_s = hold_s
-                question.wait_ms = int(hold_s * 1000)
-                question.known.extend(known)
-            pages: list[pb.MetadataReply] = []
-            while not pages or (pages[-1].HasField("next") and pages[-1].next != question.cursor):
-                if pages:
-                    question = pb.Metadata(topics=topics, cursor=pages[-1].next)
-                    wait_s = 0.0
-                frame = await self.call(connection, pb.Envelope(metadata=question), wait_s=wait_s)
-                pages.append(frame.envelope.metadata_reply)
-            news, errors = self.take_metadata(joined(pages), connection.address)
-            if pages[0].unconfirmed and asked.sure:
-                unsure = EpochChangingError("the owner of the topics cannot be asked at the moment; try again")
-                errors = dict.fromkeys(asked.sure, unsure) | dict(errors)
-            return news, errors
+        async def at(address: Address) -> T:
+            return await attempt(await self.pool.get(address))
 
-        return await race([partial(ask, address) for address in self._candidates(asked.rounds)], stagger_s=HEDGE_S)
+        return await race([partial(at, address) for address in self._candidates(rounds)], stagger_s=HEDGE_S)
 
     def _candidates(self, rounds: int = 0) -> list[Address]:
         """Return all known addresses in the order in which they are worth being asked.

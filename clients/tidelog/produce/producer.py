@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from tidelog.base.metric_calls import Teller
 from tidelog.base.plain_callbacks import check_callback
-from tidelog.cluster.metadata import gone_error
 from tidelog.cluster.routing import Router
 from tidelog.errors import ClosedError, NotBegunError, UnknownPartitionError
 from tidelog.model import Receipt, TopicRoute
@@ -38,6 +37,7 @@ from tidelog.produce.receipts import PendingReceipt, PendingReceipts, Receipts
 from tidelog.produce.record_preparation import Preparation, Taken, whole
 from tidelog.produce.sender import Sender
 from tidelog.produce.thread_handoff import Inside, buffer_full, unknown_partition
+from tidelog.produce.topic_binding import TopicBinding
 from tidelog_proto.batch.columns import Headers, canonical, columns_of
 
 FAILED_MAX: Final = 1024
@@ -95,7 +95,7 @@ class Producer:
         self._pieces = ColumnPieces(self._lane_options, self._preparation, self._lanes)
         self._sender: Sender | None = None
         self._callbacks: DeliveryCallbacks | None = None
-        self._topic_id = b""
+        self._binding = TopicBinding(router, topic, self._instance)
         self.inside = Inside(topic, self._preparation, self._gatherer, self._room, self._route_of_threads, self._ready)
         """For `tidelog.sync`, not for users."""
         self.rows = RowIntake(self._preparation, self._gatherer, self._known_route)
@@ -460,10 +460,10 @@ class Producer:
         """
         if self._closed:
             raise ClosedError("the producer is closed")
-        route = self._router.metadata.topic(self.topic)
-        if route is None or not self._topic_id:
+        route = self._binding.known()
+        if route is None:
             raise self._not_begun()
-        return self._bound(route)
+        return route
 
     def _known_route(self, partition: int | None) -> TopicRoute | None:
         """Return the topic's route where that, and `partition`, is known already; None when `_route` has to ask.
@@ -488,38 +488,15 @@ class Producer:
             )
             self._callbacks = DeliveryCallbacks(loop, self._called_back)
             self._gatherer.bind(self._sender, loop)
-        route = self._router.metadata.topic(self.topic)
-        if route is None or (partition is not None and partition not in route.partitions):
-            return None
-        if self._instance is not None and not self._instance.epoch:
-            return None
-        return self._bound(route)
-
-    def _bound(self, route: TopicRoute) -> TopicRoute:
-        """Return the route if it is of the topic that this producer writes to.
-
-        Raises:
-            UnknownTopicError: the name stands for another topic now.
-        """
-        if route.topic_id != self._topic_id:
-            if self._topic_id or (self._instance is not None and route.topic_id != self._instance.topic_id):
-                raise gone_error(self.topic)
-            assert self._sender is not None
-            self._topic_id = self._sender.topic_id = route.topic_id
-        return route
+        return self._binding.known(partition)
 
     async def _route(self, partition: int | None) -> TopicRoute:
-        wanted = () if partition is None else (partition,)
-
-        async def ask() -> TopicRoute:
-            return await self._router.topic_with(self.topic, wanted)
-
-        if self._instance is not None and not self._instance.epoch:
-            await self._instance.begin()
-        route = await self._router.about_topic(self.topic, ask, repeatable=True)
+        route = await self._binding.find(partition)
         if self._closed:
             raise ClosedError("the producer is closed")
-        return self._bound(route)
+        assert self._sender is not None
+        self._sender.topic_id = route.topic_id
+        return route
 
     async def _enqueue_columns(
         self, batches: Sequence[pa.RecordBatch], partition: int | None, keys: Sequence[bytes | None] | None = None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from tidelog.cluster.metadata import gone_error
 from tidelog.cluster.routing import Router
 from tidelog.errors import InvalidRequestError, TidelogError, UnknownPartitionError
-from tidelog.model import ConsumedBatch, TopicPartition
+from tidelog.model import ConsumedBatch, TopicPartition, TopicRoute
 from tidelog.subscriptions.consumer_meter import ConsumerMeter
 from tidelog.subscriptions.consumer_options import ConsumerOptions, feeds_itself
 from tidelog.subscriptions.cursor import Cursor
@@ -308,10 +308,14 @@ class Assignment:
         return ConsumedBatch(*item.where, item.batch)
 
     async def _topic_id(self, topic: str, partitions: list[int]) -> bytes:
-        route = await self._router.about_topic(
-            topic, lambda: self._router.topic_with(topic, partitions), repeatable=True
-        )
-        return route.topic_id
+        is_read = any(where.topic == topic for where in self._serving.partitions)
+
+        async def attempt() -> TopicRoute:
+            if not is_read:
+                await self._router.confirmed_topic(topic)
+            return await self._router.topic_with(topic, partitions)
+
+        return (await self._router.about_topic(topic, attempt, repeatable=True)).topic_id
 
     def _put_beside(self, partitions: Collection[TopicPartition], reason: set[TopicPartition]) -> None:
         """Hand out nothing of some partitions, for a reason: those that are paused, or that are held back.

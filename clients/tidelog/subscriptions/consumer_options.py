@@ -244,6 +244,7 @@ async def resolve_start(router: Router, topic: str, options: TopicOptions) -> Be
             # Later ones begin at their beginning, so all that there are have to be known now.
             route = await router.topic_now(topic)
         else:
+            await router.confirmed_topic(topic)  # the consumer stays with the topic that it begins with
             route = await router.topic_with(topic, options.partitions)
         found = await _positions(router, topic, options, sorted(route.partitions))
         standing = router.metadata.topic(topic)

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 from prometheus_client import Counter
-from tests.broker.cluster_stand import NODES, ClusterStand, others, standing
+from tests.broker.cluster_stand import NODES, ClusterStand, bound_windows, others, standing
 from tests.broker.partition.compaction_stand import alike, compacting, publish
 from tests.broker.stand import settled
 from tests.broker.storage.build import read_all
@@ -123,11 +123,11 @@ async def test_owner_ends_its_epoch_if_it_has_rotted(keeping: ClusterStand) -> N
     assert read_all(partition.log) == before
 
 
-async def test_lagging_replica_makes_the_owner_find_rot(keeping: ClusterStand) -> None:
+async def test_lagging_replica_makes_the_owner_find_rot(keeping: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = await keeping.owner()
     partition, behind = keeping.partition(owner), others(owner)[0]
     keeping.isolate(behind)
-    partition.replica.ownership.bound_window(0)
+    bound_windows(keeping, owner, 0, monkeypatch)
     await full_segment(keeping)
     path = flip(partition)
     keeping.isolate()

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.broker.cluster_stand import KEY, NODES, TOPIC_ID, ClusterStand, others, standing
+from tests.broker.cluster_stand import KEY, NODES, TOPIC_ID, ClusterStand, bound_windows, others, standing
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import settled
 from tests.broker.storage.build import read_all
@@ -160,13 +160,6 @@ async def test_publish_waits_for_the_requested_acks(stand: ClusterStand, acks: p
         assert (late.error.code, late.error.definite) == (pb.TIMED_OUT, False)
     for name in NODES:
         stand.disks[name].heal()
-
-
-def bound_windows(stand: ClusterStand, owner: str, window_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let push windows be small, now and when they are shared out again."""
-    for name in ("WINDOW_BYTES_MAX", "WINDOW_BYTES_MIN"):
-        monkeypatch.setattr(push_windows, name, window_bytes)
-    stand.partition(owner).replica.ownership.bound_window(window_bytes)
 
 
 async def test_push_windows_are_rebalanced_periodically(stand: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,117 @@
+"""METADATA requests: pages are joined, the cache learns from each answer, and a name can be confirmed within a bound.
+
+Which topic has a name decides where records go, so a node is asked to confirm it with the owner of `__meta`. Which node
+owns a partition is not confirmed: that node says so itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol
+
+from tidelog.cluster.connection import Address, Connection
+from tidelog.cluster.metadata import Metadata, joined
+from tidelog.cluster.metadata_refresh import Question
+from tidelog.errors import EpochChangingError, TidelogError
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.wire.frames import Frame
+
+CONFIRM_S: Final = 1.0
+"""Longest wait for the confirmation of a name that is cached; a node waits as long for the owner of `__meta`."""
+CONFIRM_NODES_MAX: Final = 3
+"""Nodes that are asked to confirm a name, one after the other, while each answers that it cannot."""
+
+Answer = tuple[bool, Mapping[str, TidelogError]]
+"""Whether the cache learned something, and the errors of single topics."""
+
+
+class Call(Protocol):
+    """Sends a request over a connection and returns its checked answer; `Router.call`."""
+
+    def __call__(self, connection: Connection, envelope: pb.Envelope, *, wait_s: float) -> Awaitable[Frame]:
+        """Send `envelope`; the node may hold its answer for `wait_s` seconds."""
+        ...
+
+
+class MetadataQuestions:
+    """Asks nodes about topics.
+
+    Args:
+        metadata: the cache.
+        call: sends a request.
+        take: merges an answer into the cache.
+        first_of: runs an attempt with the connection of one node after the other, and returns the first success; the
+            number rotates the nodes.
+    """
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        *,
+        call: Call,
+        take: Callable[[pb.MetadataReply, Address], Answer],
+        first_of: Callable[[Callable[[Connection], Awaitable[Answer]], int], Awaitable[Answer]],
+    ) -> None:
+        self._metadata = metadata
+        self._call = call
+        self._take = take
+        self._first_of = first_of
+
+    async def ask(self, asked: Question) -> Answer:
+        """Return the first node's answer.
+
+        Raises:
+            TidelogError: no node answered.
+        """
+        topics, hold_s = asked.topics, asked.hold_s
+        confirmed = asked.confirmed or any(self._metadata.topic(name) is None for name in topics)
+
+        async def attempt(connection: Connection) -> Answer:
+            question = pb.Metadata(topics=topics, confirmed=confirmed)
+            wait_s = 0.0
+            if hold_s and (known := self._metadata.known(topics)):
+                wait_s = hold_s
+                question.wait_ms = int(hold_s * 1000)
+                question.known.extend(known)
+            pages: list[pb.MetadataReply] = []
+            while not pages or (pages[-1].HasField("next") and pages[-1].next != question.cursor):
+                if pages:
+                    question = pb.Metadata(topics=topics, cursor=pages[-1].next)
+                    wait_s = 0.0
+                frame = await self._call(connection, pb.Envelope(metadata=question), wait_s=wait_s)
+                pages.append(frame.envelope.metadata_reply)
+            news, errors = self._take(joined(pages), connection.address)
+            if pages[0].unconfirmed and asked.sure:
+                unsure = EpochChangingError("the owner of the topics cannot be asked at the moment; try again")
+                errors = dict.fromkeys(asked.sure, unsure) | dict(errors)
+            return news, errors
+
+        return await self._first_of(attempt, asked.rounds)
+
+    async def confirm(self, name: str) -> None:
+        """Make the cache know which topic has a name now; within `CONFIRM_S`, or it stays as it is.
+
+        It joins no question that is under way and waits for none: their answers may be older than this call, and they
+        are spaced out, which would delay each of many short-lived producers.
+
+        Raises:
+            UnknownTopicError: no topic has the name.
+            TidelogError: trying again would not help.
+        """
+        sure = frozenset([name])
+        try:
+            async with asyncio.timeout(CONFIRM_S):
+                for rounds in range(CONFIRM_NODES_MAX):
+                    question = Question([name], rounds, hold_s=0.0, confirmed=True, sure=sure)
+                    _, errors = await self.ask(question)
+                    error = errors.get(name)
+                    if error is None:
+                        return
+                    if not error.retriable:
+                        raise error
+        except TimeoutError:
+            return
+        except TidelogError as error:
+            if not error.retriable:
+                raise
