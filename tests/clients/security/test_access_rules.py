@@ -42,12 +42,12 @@ async def test_quotas_come_and_go(shared_node: str) -> None:
         assert await client.security.quota_usage() == [], "nobody here has a name"
         await client.security.remove_quota("ann")
         assert "ann" not in await client.security.quotas()
-        with pytest.raises(InvalidRequestError, match="no quota"):
+        with pytest.raises(InvalidRequestError, match="has no quota"):
             await client.security.remove_quota("ann")
         for wrong in (-1, math.nan, 2.0**64):
             with pytest.raises(InvalidRequestError, match="topics is"):
                 await client.security.set_quota("ann", Quota(topics=wrong))
-        with pytest.raises(InvalidRequestError, match="at least 4096"):
+        with pytest.raises(InvalidRequestError, match=">= 4096"):
             await client.security.set_quota("ann", Quota(produce_bytes=0))
 
 

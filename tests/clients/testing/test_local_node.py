@@ -205,6 +205,6 @@ def test_what_it_cannot_be_told_is_refused() -> None:
 
 
 def test_one_is_entered_once() -> None:
-    with testing.node() as node, pytest.raises(NodeStartError, match="create another one"):
+    with testing.node() as node, pytest.raises(NodeStartError, match="make another one"):
         node.__enter__()
     assert isinstance(node, LocalNode)
