@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -58,3 +59,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("machine"))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(MACHINE_TIMEOUT_S))
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the collected tests, which live until the end, from garbage collection: a pass over them takes 0.3 s."""
+    gc.collect()
+    gc.freeze()
