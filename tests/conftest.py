@@ -51,7 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep tests that take all of a machine in one of the processes that share the tests (`make test` has several).
 
     Any other two may run at the same time: they have directories, ports and namespaces of their own. Java starts slowly
-    on a busy machine, so these tests have more time, too.
+    on a busy machine, so these tests have more time, too. Tests that share a fixture of their module, which often is a
+    running node, stay together, so that one process sets it up instead of each.
     First of all hooks of its kind: the one that reads the groups would otherwise have done so before there are any.
     """
     for item in items:
@@ -59,6 +60,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("machine"))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(MACHINE_TIMEOUT_S))
+        elif _has_fixture_of_its_module(item):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+def _has_fixture_of_its_module(item: pytest.Item) -> bool:
+    """Return whether a test uses a module-scoped fixture of this project; pytest-asyncio has some for every test."""
+    if not isinstance(item, pytest.Function):
+        return False
+    used = item._fixtureinfo.name2fixturedefs.values()
+    return any(fixture.scope == "module" and fixture.baseid for fixtures in used for fixture in fixtures)
 
 
 def pytest_collection_finish() -> None:
