@@ -59,6 +59,7 @@ async def end_of(founded: Founded, topic_id: bytes) -> int:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.usefixtures("no_withdrawal")
 async def test_stopped_copy_is_refused_by_a_node_that_met_the_later_start(founded: Founded) -> None:
     """The copy is as old as the last start of c, and only b holds what was acknowledged since."""
     await founded.found()
@@ -100,6 +101,7 @@ async def test_refusal_of_an_older_copy_is_durable(founded: Founded) -> None:
         await founded.start("a")
 
 
+@pytest.mark.usefixtures("no_withdrawal")
 async def test_copy_of_a_running_node_is_refused(founded: Founded) -> None:
     """Its next start has a higher counter than any that the others know; its tick shows that it is older."""
     await founded.found()
