@@ -13,6 +13,16 @@ from hypothesis import settings
 from tidelog.testing import free_ports
 
 MACHINE_TIMEOUT_S = 300
+ONE_PROCESS = {
+    "tests/cli/admin/test_spark_bundle.py",
+    "tests/clients/consume/test_consumer_parts.py",
+    "tests/clients/tables/test_read_arrow.py",
+    "tests/e2e/test_derived_batches.py",
+    "tests/e2e/test_examples.py",
+    "tests/e2e/test_monitoring_files.py",
+    "tests/e2e/test_standard_streams.py",
+}
+"""Modules whose tests share running processes: one of the test processes runs all tests of such a module."""
 
 
 def pytest_configure() -> None:
@@ -51,8 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep tests that take all of a machine in one of the processes that share the tests (`make test` has several).
 
     Any other two may run at the same time: they have directories, ports and namespaces of their own. Java starts slowly
-    on a busy machine, so these tests have more time, too. Tests that share a fixture of their module, which often is a
-    running node, stay together, so that one process sets it up instead of each.
+    on a busy machine, so these tests have more time, too. The tests of a module in ONE_PROCESS stay together, too.
     First of all hooks of its kind: the one that reads the groups would otherwise have done so before there are any.
     """
     for item in items:
@@ -60,16 +69,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("machine"))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(MACHINE_TIMEOUT_S))
-        elif _has_fixture_of_its_module(item):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
-
-
-def _has_fixture_of_its_module(item: pytest.Item) -> bool:
-    """Return whether a test uses a module-scoped fixture of this project; pytest-asyncio has some for every test."""
-    if not isinstance(item, pytest.Function):
-        return False
-    used = item._fixtureinfo.name2fixturedefs.values()
-    return any(fixture.scope == "module" and fixture.baseid for fixtures in used for fixture in fixtures)
+        elif (path := item.nodeid.partition("::")[0]) in ONE_PROCESS:
+            item.add_marker(pytest.mark.xdist_group(path))
 
 
 def pytest_collection_finish() -> None:
