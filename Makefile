@@ -51,11 +51,11 @@ $(SITE_TOOLS): $(STAMP)
 docs: $(SITE_TOOLS) ## the pages as a site that can be searched, links and anchors checked
 	@$(BIN)/python -m tests.docs_site
 
-# Tests that take all of a machine keep to one of the processes, see tests/conftest.py. A third of the time of the others is
-# waiting, so there is one process more than there are processors, up to four.
-TESTERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n + 1 : 4)))
+# Tests that take all of a machine keep to one of the processes, see tests/conftest.py. The others wait for more than half of
+# their time, so there are two processes more than there are processors, up to six.
+TESTERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n + 2 : 6)))
 
-test: check ## check, then every test but the long ones, in several processes (TESTERS=3)
+test: check ## check, then every test but the long ones, in several processes (TESTERS=4)
 	$(BIN)/python -m pytest -m "not long" -n $(TESTERS) --dist loadgroup
 
 testall: check ## check, then every test, the long ones too

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -12,6 +13,16 @@ from hypothesis import settings
 from tidelog.testing import free_ports
 
 MACHINE_TIMEOUT_S = 300
+ONE_PROCESS = {
+    "tests/cli/admin/test_spark_bundle.py",
+    "tests/clients/consume/test_consumer_parts.py",
+    "tests/clients/tables/test_read_arrow.py",
+    "tests/e2e/test_derived_batches.py",
+    "tests/e2e/test_examples.py",
+    "tests/e2e/test_monitoring_files.py",
+    "tests/e2e/test_standard_streams.py",
+}
+"""Modules whose tests share running processes: one of the test processes runs all tests of such a module."""
 
 
 def pytest_configure() -> None:
@@ -50,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep tests that take all of a machine in one of the processes that share the tests (`make test` has several).
 
     Any other two may run at the same time: they have directories, ports and namespaces of their own. Java starts slowly
-    on a busy machine, so these tests have more time, too.
+    on a busy machine, so these tests have more time, too. The tests of a module in ONE_PROCESS stay together, too.
     First of all hooks of its kind: the one that reads the groups would otherwise have done so before there are any.
     """
     for item in items:
@@ -58,3 +69,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("machine"))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(MACHINE_TIMEOUT_S))
+        elif (path := item.nodeid.partition("::")[0]) in ONE_PROCESS:
+            item.add_marker(pytest.mark.xdist_group(path))
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the collected tests, which live until the end, from garbage collection: a pass over them takes 0.3 s."""
+    gc.collect()
+    gc.freeze()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import pyarrow as pa
@@ -15,28 +16,43 @@ from tidelog_proto.limits import MIB
 BODY_BYTES: Final = 8 * MIB
 """The default of `body_bytes_max`."""
 
-Http = Callable[[Stand], bytes]
+
+def _nothing() -> bytes:
+    return b""
 
 
-def request(stand: Stand, line: str, body: bytes = b"", *, principal: str = "flood") -> bytes:
-    """Return a request of a principal, with a JSON body if there is one."""
-    head = f"{line} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {stand.keys[principal]}\r\n"
-    if body:
-        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-    return f"{head}\r\n".encode() + body
+@dataclass(frozen=True, slots=True)
+class Http:
+    """A request whose body is built when the request is: all of them together are more than 200 MiB."""
+
+    line: str
+    """Method and target."""
+    body: Callable[[], bytes] = _nothing
+    media_type: str = "application/json"
+    field: str = ""
+    """A further field of the head."""
+
+    def __call__(self, stand: Stand) -> bytes:
+        """Return the bytes of the request of a principal that floods."""
+        body = self.body()
+        head = f"{self.line} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {stand.keys['flood']}\r\n"
+        if body:
+            head += f"Content-Type: {self.media_type}\r\nContent-Length: {len(body)}\r\n"
+        if self.field:
+            head += f"{self.field}\r\n"
+        return f"{head}\r\n".encode() + body
 
 
-def _post(body: bytes, line: str = "POST /v1/topics/sink/records") -> Http:
-    return lambda stand: request(stand, line, body)
+def _post(body: Callable[[], bytes], line: str = "POST /v1/topics/sink/records") -> Http:
+    return Http(line, body)
 
 
 def _get(path: str) -> Http:
-    return lambda stand: request(stand, f"GET {path}")
+    return Http(f"GET {path}")
 
 
 def _read(path: str, media_type: str) -> Http:
-    accept = f"\r\nAccept: {media_type}\r\n\r\n".encode()
-    return lambda stand: request(stand, f"GET {path}").replace(b"\r\n\r\n", accept)
+    return Http(f"GET {path}", field=f"Accept: {media_type}")
 
 
 def _records(record: Mapping[str, Any], count: int) -> bytes:
@@ -54,19 +70,16 @@ HEAD_BYTES: Final = 60_000
 
 def _head(line: str) -> Http:
     """Return a request with a head as large as there may be."""
-    fill = b"X-Fill: " + b"x" * HEAD_BYTES + b"\r\n"
-    return lambda stand: request(stand, line).replace(b"\r\n\r\n", b"\r\n" + fill + b"\r\n")
+    return Http(line, field="X-Fill: " + "x" * HEAD_BYTES)
 
 
 def _members(line: str) -> Http:
-    return _post(json.dumps({f"m{number}": 0 for number in range(500_000)}).encode(), line)
+    return Http(line, lambda: json.dumps({f"m{number}": 0 for number in range(500_000)}).encode())
 
 
-def _body(body: bytes, media_type: str) -> Http:
+def _body(body: Callable[[], bytes], media_type: str) -> Http:
     """Return a publish in another form than JSON."""
-    return lambda stand: request(stand, "POST /v1/topics/sink/records", body).replace(
-        b"application/json", media_type.encode(), 1
-    )
+    return Http("POST /v1/topics/sink/records", body, media_type)
 
 
 def _arrow(columns: pa.RecordBatch, *, compression: Literal["lz4", "zstd"] | None = None, count: int = 1) -> bytes:
@@ -89,71 +102,78 @@ _ARROW: Final = "application/vnd.apache.arrow.stream"
 _EVENTS: Final = "application/cloudevents-batch+json"
 
 FORMS: Final[dict[str, Http]] = {
-    "POST records: 10,000 JSON lines": _body(b'{"value":"x","key":"k"}\n' * 10_000, _LINES),
-    "POST records: 8 MiB of short lines": _body(b"{}\n" * (BODY_BYTES // 3), _LINES),
-    "POST records: 8 MiB of empty lines": _body(b"\n" * BODY_BYTES, _LINES),
-    "POST records: a line of 8 MiB": _body(b'{"value":"' + b"x" * (BODY_BYTES - 20) + b'"}', _LINES),
+    "POST records: 10,000 JSON lines": _body(lambda: b'{"value":"x","key":"k"}\n' * 10_000, _LINES),
+    "POST records: 8 MiB of short lines": _body(lambda: b"{}\n" * (BODY_BYTES // 3), _LINES),
+    "POST records: 8 MiB of empty lines": _body(lambda: b"\n" * BODY_BYTES, _LINES),
+    "POST records: a line of 8 MiB": _body(lambda: b'{"value":"' + b"x" * (BODY_BYTES - 20) + b'"}', _LINES),
     "POST records: a line of 4,000,000 numbers": _body(
-        b'{"value_encoding":"json","value":[' + b"0," * 4_000_000 + b"0]}", _LINES
+        lambda: b'{"value_encoding":"json","value":[' + b"0," * 4_000_000 + b"0]}", _LINES
     ),
-    "POST records: 10,000 rows of CSV": _body(b"key,value,tag\n" + b'k,"a ""value""",t\n' * 10_000, _CSV),
-    "POST records: 8 MiB of empty rows of CSV": _body(b"value\n" + b"\n" * (BODY_BYTES - 6), _CSV),
-    "POST records: 8 MiB of empty fields of CSV": _body(b"value\n" + b"," * (BODY_BYTES - 6), _CSV),
-    "POST records: an unclosed quote of 8 MiB": _body(b'value\n"' + b"x" * (BODY_BYTES - 7), _CSV),
-    "POST records: 8 MiB of quotes": _body(b"value\n" + b'"' * (BODY_BYTES - 6), _CSV),
+    "POST records: 10,000 rows of CSV": _body(lambda: b"key,value,tag\n" + b'k,"a ""value""",t\n' * 10_000, _CSV),
+    "POST records: 8 MiB of empty rows of CSV": _body(lambda: b"value\n" + b"\n" * (BODY_BYTES - 6), _CSV),
+    "POST records: 8 MiB of empty fields of CSV": _body(lambda: b"value\n" + b"," * (BODY_BYTES - 6), _CSV),
+    "POST records: an unclosed quote of 8 MiB": _body(lambda: b'value\n"' + b"x" * (BODY_BYTES - 7), _CSV),
+    "POST records: 8 MiB of quotes": _body(lambda: b"value\n" + b'"' * (BODY_BYTES - 6), _CSV),
     "POST records: 5,000 rows of 256 headers": _body(
-        b",".join([b"value", *(b"header:h" for _ in range(256))]) + b"\n" + (b"1" + b",2" * 256 + b"\n") * 5_000, _CSV
+        lambda: (
+            b",".join([b"value", *(b"header:h" for _ in range(256))]) + b"\n" + (b"1" + b",2" * 256 + b"\n") * 5_000
+        ),
+        _CSV,
     ),
-    "POST records: 8 MiB of records of protobuf": _body(b"\x0a\x02\x0a\x00" * (BODY_BYTES // 4), _PROTOBUF),
-    "POST records: 10,000 records of protobuf": _body(b"\x0a\x06\x0a\x01x\x1a\x01k" * 10_000, _PROTOBUF),
-    "POST records: 4,000,000 headers of protobuf": _body(b"\x0a\x80\x80\xe8\x03" + b"\x3a\x00" * 3_997_696, _PROTOBUF),
-    "POST records: 10,000 rows of Arrow": _body(_arrow(_values(*[b"x" * 700] * 10_000)), _ARROW),
+    "POST records: 8 MiB of records of protobuf": _body(lambda: b"\x0a\x02\x0a\x00" * (BODY_BYTES // 4), _PROTOBUF),
+    "POST records: 10,000 records of protobuf": _body(lambda: b"\x0a\x06\x0a\x01x\x1a\x01k" * 10_000, _PROTOBUF),
+    "POST records: 4,000,000 headers of protobuf": _body(
+        lambda: b"\x0a\x80\x80\xe8\x03" + b"\x3a\x00" * 3_997_696, _PROTOBUF
+    ),
+    "POST records: 10,000 rows of Arrow": _body(lambda: _arrow(_values(*[b"x" * 700] * 10_000)), _ARROW),
     "POST records: 10,000 rows of compressed Arrow": _body(
-        _arrow(_values(*[b"x" * 700] * 10_000), compression="zstd"), _ARROW
+        lambda: _arrow(_values(*[b"x" * 700] * 10_000), compression="zstd"), _ARROW
     ),
-    "POST records: a bomb of compressed Arrow": _body(_arrow(_values(bytes(512 * MIB)), compression="zstd"), _ARROW),
-    "POST records: 1,000 record batches of Arrow": _body(_arrow(_values(*[b"x"] * 10), count=1_000), _ARROW),
-    "POST records: 25,000 empty record batches of Arrow": _body(_arrow(_values(), count=25_000), _ARROW),
-    "POST records: 10,000 CloudEvents": _body(b"[" + b",".join([_EVENT] * 10_000) + b"]", _EVENTS),
-    "POST records: 8 MiB of empty CloudEvents": _body(b"[" + b"{}," * (BODY_BYTES // 3 - 2) + b"{}]", _EVENTS),
+    "POST records: a bomb of compressed Arrow": _body(
+        lambda: _arrow(_values(bytes(512 * MIB)), compression="zstd"), _ARROW
+    ),
+    "POST records: 1,000 record batches of Arrow": _body(lambda: _arrow(_values(*[b"x"] * 10), count=1_000), _ARROW),
+    "POST records: 25,000 empty record batches of Arrow": _body(lambda: _arrow(_values(), count=25_000), _ARROW),
+    "POST records: 10,000 CloudEvents": _body(lambda: b"[" + b",".join([_EVENT] * 10_000) + b"]", _EVENTS),
+    "POST records: 8 MiB of empty CloudEvents": _body(lambda: b"[" + b"{}," * (BODY_BYTES // 3 - 2) + b"{}]", _EVENTS),
 }
 """Bodies of the other forms of a publish."""
 
 HTTP: Final[dict[str, Http]] = {
     **FORMS,
-    "POST records: 300,000 empty objects": _post(_records({}, 300_000)),
-    "POST records: 8 MiB of empty objects": _post(_records({}, (BODY_BYTES - 100) // 3)),
-    "POST records: 10,000 records": _post(_records({"value": "x", "key": "k"}, 10_000)),
-    "POST records: 10,000 records of 700 bytes": _post(_records({"value": "x" * 700, "key": "k"}, 10_000)),
+    "POST records: 300,000 empty objects": _post(lambda: _records({}, 300_000)),
+    "POST records: 8 MiB of empty objects": _post(lambda: _records({}, (BODY_BYTES - 100) // 3)),
+    "POST records: 10,000 records": _post(lambda: _records({"value": "x", "key": "k"}, 10_000)),
+    "POST records: 10,000 records of 700 bytes": _post(lambda: _records({"value": "x" * 700, "key": "k"}, 10_000)),
     "POST records: 10,000 JSON values": _post(
-        _records({"value": {"a": list(range(20))}, "value_encoding": "json"}, 9_999)
+        lambda: _records({"value": {"a": list(range(20))}, "value_encoding": "json"}, 9_999)
     ),
-    "POST records: a value of 63,000 numbers": _post(_records({"value": [0] * 63_000, "value_encoding": "json"}, 1)),
+    "POST records: a value of 63,000 numbers": _post(
+        lambda: _records({"value": [0] * 63_000, "value_encoding": "json"}, 1)
+    ),
     "POST records: a value of 4,000,000 numbers": _post(
-        b'{"records":[{"value_encoding":"json","value":[' + b"0," * 4_000_000 + b"0]}]}"
+        lambda: b'{"records":[{"value_encoding":"json","value":[' + b"0," * 4_000_000 + b"0]}]}"
     ),
-    "POST records: 8 MiB of text": _post(_records({"value": "x" * (BODY_BYTES - 100)}, 1)),
-    "POST records: 90,000 unknown members": _post(_records({f"m{number}": 0 for number in range(90_000)}, 1)),
-    "POST records: 8 MiB that are no JSON": _post(b'{"records":[' + b"[" * (BODY_BYTES - 100)),
-    "POST records: a raw body of 8 MiB": lambda stand: request(
-        stand, "POST /v1/topics/sink/records", b"x" * BODY_BYTES
-    ).replace(b"application/json", b"application/octet-stream"),
+    "POST records: 8 MiB of text": _post(lambda: _records({"value": "x" * (BODY_BYTES - 100)}, 1)),
+    "POST records: 90,000 unknown members": _post(lambda: _records({f"m{number}": 0 for number in range(90_000)}, 1)),
+    "POST records: 8 MiB that are no JSON": _post(lambda: b'{"records":[' + b"[" * (BODY_BYTES - 100)),
+    "POST records: a raw body of 8 MiB": _body(lambda: b"x" * BODY_BYTES, "application/octet-stream"),
     "POST topics: 8 MiB of members": _members("POST /v1/topics"),
     "PATCH topic: 8 MiB of members": _members("PATCH /v1/topics/flood"),
     "PATCH node: 8 MiB of members": _members("PATCH /v1/cluster/nodes/node"),
     "POST api-keys: 8 MiB of members": _members("POST /v1/api-keys"),
     "PUT group offsets: 4,096 positions": _post(
-        _offsets({"topic": "wide", "next_offset": 0}, 4_096), "PUT /v1/groups/abuse/offsets"
+        lambda: _offsets({"topic": "wide", "next_offset": 0}, 4_096), "PUT /v1/groups/abuse/offsets"
     ),
     "PUT group offsets: 8 MiB of empty objects": _post(
-        b'{"offsets":[' + b"{}," * 2_700_000 + b"{}]}", "PUT /v1/groups/abuse/offsets"
+        lambda: b'{"offsets":[' + b"{}," * 2_700_000 + b"{}]}", "PUT /v1/groups/abuse/offsets"
     ),
     "POST offsets:reset: 16,384 partitions": _post(
-        json.dumps({"to": "earliest", "topic": "wide", "partitions": list(range(16_384))}).encode(),
+        lambda: json.dumps({"to": "earliest", "topic": "wide", "partitions": list(range(16_384))}).encode(),
         "POST /v1/groups/abuse/offsets:reset",
     ),
     "POST rules: 40,000 operations": _post(
-        json.dumps({"principal": "p", "operations": ["consume"] * 40_000, "resource": "topic"}).encode(),
+        lambda: json.dumps({"principal": "p", "operations": ["consume"] * 40_000, "resource": "topic"}).encode(),
         "POST /v1/rules",
     ),
     "POST rules:test: 8 MiB of members": _members("POST /v1/rules:test"),

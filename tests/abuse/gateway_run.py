@@ -122,8 +122,9 @@ async def judged(
 
 
 def _chosen(stand: Stand, port: int, only: list[str]) -> Iterator[tuple[str, Asking]]:
-    asking: dict[str, Asking] = {route: partial(http_asking, port, made(stand)) for route, made in HTTP.items()}
-    asking |= {name: partial(ws_asking, stand, port, kind) for name, kind in MESSAGES.items()}
-    for name, each in asking.items():
+    for name in (*HTTP, *MESSAGES):
         if not only or any(text in name for text in only):
-            yield name, each
+            if name in HTTP:
+                yield name, partial(http_asking, port, HTTP[name](stand))
+            else:
+                yield name, partial(ws_asking, stand, port, MESSAGES[name])

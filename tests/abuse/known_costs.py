@@ -6,11 +6,9 @@ from functools import cache
 
 from starlette.routing import Match, Route
 from tests.abuse.gateway_requests import HTTP
-from tests.abuse.stand import PRINCIPALS, Stand
 from tests.abuse.ws_requests import MESSAGES
 
 from tidelog_broker.core.request_costs import COSTS
-from tidelog_cli.up.child_processes import Child
 from tidelog_gateway.app import ROUTERS, create_app
 from tidelog_gateway.route_costs import HTTP_COSTS, MESSAGE_COSTS
 from tidelog_gateway.settings import GatewaySettings
@@ -49,8 +47,7 @@ def message_kind(name: str) -> str:
 @cache
 def route_of(name: str) -> str:
     """Return the route of a request, as the table has it."""
-    stand = Stand(Child("", {}, None, ""), None, 0, dict.fromkeys(PRINCIPALS, "key"), {})  # type: ignore[arg-type]
-    method, target, _ = HTTP[name](stand).split(b"\r\n", 1)[0].decode().split(" ")
+    method, target = HTTP[name].line.split(" ")
     scope = {"type": "http", "method": method, "path": target.partition("?")[0], "root_path": "", "headers": []}
     for route in _routes():
         if route.matches(scope)[0] is Match.FULL:

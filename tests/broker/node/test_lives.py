@@ -11,6 +11,7 @@ from tests.broker.founded import Founded
 
 from tidelog_broker.base.bootstrap import load_bootstrap
 from tidelog_broker.cluster import node_lives
+from tidelog_broker.node import membership
 from tidelog_broker.node.node import Node
 from tidelog_broker.server.handlers import peers
 from tidelog_broker.storage.io.errors import NodeDirError, OldCopyError
@@ -19,6 +20,13 @@ from tidelog_cli.up.local_cluster import free_ports
 from tidelog_proto import broker_pb2 as pb
 
 OLDER = "is an older copy of node"
+
+
+@pytest.fixture
+def no_withdrawal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the waits for a withdrawal, in tests where no node withdraws its start."""
+    monkeypatch.setattr(membership, "WITHDRAWAL_WAIT_S", 0.5)
+    monkeypatch.setattr(membership, "WITHDRAWAL_WAIT_S_MIN", 0.5)
 
 
 def copy(founded: Founded, name: str, to: str) -> None:
@@ -51,6 +59,7 @@ async def end_of(founded: Founded, topic_id: bytes) -> int:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.usefixtures("no_withdrawal")
 async def test_stopped_copy_is_refused_by_a_node_that_met_the_later_start(founded: Founded) -> None:
     """The copy is as old as the last start of c, and only b holds what was acknowledged since."""
     await founded.found()
@@ -74,6 +83,7 @@ async def test_stopped_copy_is_refused_by_a_node_that_met_the_later_start(founde
     assert await end_of(founded, topic.topic_id) == count
 
 
+@pytest.mark.usefixtures("no_withdrawal")
 async def test_refusal_of_an_older_copy_is_durable(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
@@ -91,6 +101,7 @@ async def test_refusal_of_an_older_copy_is_durable(founded: Founded) -> None:
         await founded.start("a")
 
 
+@pytest.mark.usefixtures("no_withdrawal")
 async def test_copy_of_a_running_node_is_refused(founded: Founded) -> None:
     """Its next start has a higher counter than any that the others know; its tick shows that it is older."""
     await founded.found()
@@ -176,6 +187,7 @@ async def test_relabelled_copies_run_as_another_cluster(founded: Founded) -> Non
         await apart.close()
 
 
+@pytest.mark.usefixtures("no_withdrawal")
 async def test_copy_that_was_relabelled_may_have_been_refused_before(founded: Founded) -> None:
     await founded.found()
     await founded.settled()

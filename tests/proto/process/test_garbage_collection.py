@@ -14,14 +14,14 @@ from tidelog_proto.process.garbage_collection import FREEZE_EVERY, GC_THRESHOLD,
 def calm() -> Iterator[None]:
     thresholds = gc.get_threshold()
     gc.set_threshold(GC_THRESHOLD)
+    gc.unfreeze()  # tests/conftest.py freezes the collected tests
     yield
-    gc.unfreeze()
+    gc.freeze()
     gc.set_threshold(*thresholds)
 
 
 @pytest.mark.usefixtures("calm")
 def test_what_was_made_is_frozen_and_unfrozen_once_a_quarter_was_dropped() -> None:
-    gc.unfreeze()
     long_lived = LongLived()
     for _ in range(4 * FREEZE_EVERY):
         long_lived.made()
