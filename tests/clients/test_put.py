@@ -30,7 +30,7 @@ from tidelog_proto.batch.record_batch import RecordBatch
 Told = list[tuple[Receipt | None, TidelogError | None]]
 
 
-def teller(told: Told) -> Any:
+def recording(told: Told) -> Any:
     return lambda receipt, error: told.append((receipt, error))
 
 
@@ -316,7 +316,7 @@ async def test_aborting_fails_what_has_gathered(client: Client) -> None:
     told: Told = []
     producer = client.producer("t")
     await producer.begin()
-    pending = producer.put(b"v", on_delivery=teller(told))
+    pending = producer.put(b"v", on_delivery=recording(told))
     await producer.abort()
     with pytest.raises(ClosedError):
         await pending
@@ -332,7 +332,7 @@ async def test_each_record_calls_back_with_its_receipt_and_flush_waits_for_it(no
     async with client.producer("wide") as producer:
         for number in range(300):
             key = b"%d" % number if number % 3 else None
-            producer.put(b"%d" % number, key=key, on_delivery=teller(told) if number % 2 else None)
+            producer.put(b"%d" % number, key=key, on_delivery=recording(told) if number % 2 else None)
         await producer.flush()
         assert len(told) == 150
     values = [node.partition("wide", receipt.partition).values()[receipt.offset] for receipt, _ in told if receipt]
@@ -347,12 +347,12 @@ async def test_a_failure_goes_to_the_callback_and_flush_raises_it_where_nobody_w
     producer = client.producer("t")
     await producer.begin()
     node.script.append(Refuse(pb.CORRUPT_BATCH))
-    producer.put(b"a", on_delivery=teller(told))
+    producer.put(b"a", on_delivery=recording(told))
     await producer.flush()
     assert [(receipt, type(error)) for receipt, error in told] == [(None, CorruptBatchError)]
     node.script.append(Refuse(pb.CORRUPT_BATCH))
-    producer.put(b"a", on_delivery=teller(told))
-    producer.put(b"a", on_delivery=teller(told))
+    producer.put(b"a", on_delivery=recording(told))
+    producer.put(b"a", on_delivery=recording(told))
     producer.put(b"b")
     with pytest.raises(CorruptBatchError):
         await producer.flush()
@@ -370,7 +370,7 @@ async def test_a_callback_that_raises_is_told_of_and_harms_nobody(node: FakeNode
 
     async with client.producer("t") as producer:
         producer.put(b"a", on_delivery=bad)
-        producer.put(b"b", on_delivery=teller(told))
+        producer.put(b"b", on_delivery=recording(told))
     assert len(told) == 1
     assert [str(context["exception"]) for context in seen] == ["mine"]
 

@@ -12,22 +12,22 @@ from collections.abc import Callable
 from typing import Any
 
 
-class _Shutters:
+class _ForkCallbacks:
     def __init__(self) -> None:
         self._all: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
 
-    def add(self, thing: Any, shut: Callable[[Any], None]) -> None:
-        self._all[thing] = shut
+    def add(self, thing: Any, callback: Callable[[Any], None]) -> None:
+        self._all[thing] = callback
 
     def run(self) -> None:
-        for thing, shut in list(self._all.items()):
-            shut(thing)
+        for thing, callback in list(self._all.items()):
+            callback(thing)
 
 
-_shutters = _Shutters()
-os.register_at_fork(after_in_child=_shutters.run)
+_fork_callbacks = _ForkCallbacks()
+os.register_at_fork(after_in_child=_fork_callbacks.run)
 
 
-def shut_behind_fork(thing: Any, shut: Callable[[Any], None]) -> None:
+def call_in_forked_child(thing: Any, callback: Callable[[Any], None]) -> None:
     """Call `shut(thing)` in every child process of this one, for as long as `thing` lives."""
-    _shutters.add(thing, shut)
+    _fork_callbacks.add(thing, callback)

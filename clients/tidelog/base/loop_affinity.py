@@ -8,7 +8,7 @@ import os
 from tidelog.errors import ForkedError, WrongEventLoopError
 
 
-class Home:
+class LoopAffinity:
     """The process that something was made in, and the event loop that it was first used in."""
 
     def __init__(self) -> None:

@@ -65,7 +65,7 @@ class LoopThread:
             UsageError: as `run`.
         """
         self.check()
-        self.check_outside()
+        self.check_other_thread()
         with self._lock:
             if self._closed:
                 raise ClosedError("the client is closed")
@@ -98,7 +98,7 @@ class LoopThread:
         if self._closed:
             raise ClosedError("the client is closed")
 
-    def check_outside(self) -> None:
+    def check_other_thread(self) -> None:
         """Make sure that this is not the loop's own thread.
 
         Raises:
@@ -139,7 +139,7 @@ class LoopThread:
             left = asyncio.all_tasks(loop)
             for task in left:
                 task.cancel()
-            loop.run_until_complete(_ended(left))
+            loop.run_until_complete(_wait_for(left))
         finally:
             loop.close()
 
@@ -160,6 +160,6 @@ class LoopThread:
         return True
 
 
-async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
+async def _wait_for(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Wait until tasks have ended, whatever they end with; on the loop, so that there is one to gather them on."""
     await asyncio.gather(*tasks, return_exceptions=True)

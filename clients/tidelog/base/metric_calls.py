@@ -11,7 +11,7 @@ from tidelog.metrics import ClientMetrics
 _log: Final = logging.getLogger("tidelog.client")
 
 
-class Teller:
+class MetricCalls:
     """Calls somebody's metrics; what they raise is logged once and goes no further."""
 
     def __init__(self, metrics: ClientMetrics) -> None:

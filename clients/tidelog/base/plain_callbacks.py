@@ -20,10 +20,10 @@ def check_callback(what: str, callback: object) -> None:
     if not callable(callback):
         raise TypeError(f"{what} is a function or None, not {callback!r}")
     if inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(type(callback).__call__):
-        raise to_be_awaited(what, callback)
+        raise coroutine_error(what, callback)
 
 
-def to_be_awaited(what: str, callback: object) -> TypeError:
+def coroutine_error(what: str, callback: object) -> TypeError:
     """Return the error of a callback that has to be awaited."""
     return TypeError(
         f"{what} is a plain function, which is called and not awaited; {callback!r} is a coroutine function: let a "
@@ -31,7 +31,7 @@ def to_be_awaited(what: str, callback: object) -> TypeError:
     )
 
 
-def is_unawaited(returned: object) -> bool:
+def discard_coroutine(returned: object) -> bool:
     """Whether what a callback returned is a coroutine; it is closed, so that Python warns of nothing."""
     if not inspect.iscoroutine(returned):
         return False

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 
-async def ended(tasks: Iterable[asyncio.Task[None]]) -> None:
+async def cancel_all(tasks: Iterable[asyncio.Task[None]]) -> None:
     """Cancel tasks and wait until they have ended; the one that asks goes on."""
     others = [task for task in tasks if task is not asyncio.current_task()]
     for task in others:

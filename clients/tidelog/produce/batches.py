@@ -25,8 +25,8 @@ import pyarrow as pa
 
 from tidelog.errors import TidelogError
 from tidelog.model import NOT_KNOWN, NOT_STORED, Receipt
-from tidelog.produce.deduplicated_records import Drops, offsets_of
-from tidelog.produce.expiry import again
+from tidelog.produce.deduplicated_records import DroppedRecords, offsets_of
+from tidelog.produce.expiry import copy_of_error
 from tidelog_proto.batch.columns import Headers, columns_of
 from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.batch.record_batch import EncodedBatch
@@ -86,7 +86,7 @@ class Delivery:
             self._waiters.append(waiter)
             yield from waiter
         if self.error is not None:
-            raise again(self.error)
+            raise copy_of_error(self.error)
 
     def add_waiters(self, waiters: list[asyncio.Future[None]]) -> None:
         """Complete futures when the outcome, which is not known yet, is; whoever waits looks at it then."""
@@ -135,7 +135,7 @@ class Delivery:
                 waiter.set_result(None)
 
 
-class ColumnsLoad:
+class ColumnChunk:
     """Records that came as columns."""
 
     __slots__ = ("_columns", "count", "deadline", "delivery", "size_bytes")
@@ -152,7 +152,7 @@ class ColumnsLoad:
         return self._columns
 
 
-class LooseLoad:
+class ListChunk:
     """Records that came one by one. All of them have a timestamp of their own, or none has.
 
     Args:
@@ -225,14 +225,14 @@ class LooseLoad:
         )
 
 
-Load = ColumnsLoad | LooseLoad
+Chunk = ColumnChunk | ListChunk
 
 
-class State(Enum):
+class BatchState(Enum):
     """Where a batch is."""
 
     WAITING = "to be sent, or sent again"
-    FLYING = "sent, the answer is due"
+    IN_FLIGHT = "sent, the answer is due"
     STORED = "acknowledged; it stays in line until those before it are settled"
     DROPPED = "given up; it stays in line until those before it are settled"
 
@@ -250,11 +250,11 @@ class OutgoingBatch:
         last_error: what the newest attempt met.
     """
 
-    loads: Sequence[Load]
+    chunks: Sequence[Chunk]
     encoded: EncodedBatch
     base_sequence: int
     deadline: float
-    state: State = State.WAITING
+    state: BatchState = BatchState.WAITING
     maybe_stored: bool = False
     last_error: TidelogError | None = None
     count: int = field(init=False)
@@ -271,42 +271,42 @@ class OutgoingBatch:
         self.base_sequence = base_sequence
         self.maybe_stored = False
 
-    def succeed(self, base_offset: int, timestamp_us: int, drops: Drops | None = None) -> None:
+    def succeed(self, base_offset: int, timestamp_us: int, drops: DroppedRecords | None = None) -> None:
         """Give every load its offsets; `drops` where a node has dropped some of the records."""
         if drops is not None:
             self._succeed_in_part(base_offset, timestamp_us, drops)
             return
-        for load in self.loads:
-            load.delivery.succeed(base_offset, timestamp_us)
-            base_offset += load.count
+        for chunk in self.chunks:
+            chunk.delivery.succeed(base_offset, timestamp_us)
+            base_offset += chunk.count
 
-    def _succeed_in_part(self, base_offset: int, timestamp_us: int, drops: Drops) -> None:
+    def _succeed_in_part(self, base_offset: int, timestamp_us: int, drops: DroppedRecords) -> None:
         flags = drops.flags(self.count)
         offsets = np.full(self.count, NOT_KNOWN) if flags is None else offsets_of(base_offset, flags)
         at = 0
-        for load in self.loads:
-            part = slice(at, at + load.count)
+        for chunk in self.chunks:
+            part = slice(at, at + chunk.count)
             # Of whom those are that were dropped is not known of several loads when it is not of their records.
-            told = drops.dropped if len(self.loads) == 1 else 0
+            told = drops.dropped if len(self.chunks) == 1 else 0
             duplicates = told if flags is None else int(np.count_nonzero(flags[part]))
-            load.delivery.succeed_in_part(offsets[part], timestamp_us, duplicates)
+            chunk.delivery.succeed_in_part(offsets[part], timestamp_us, duplicates)
             at = part.stop
 
 
-def join_loose(loads: Sequence[LooseLoad]) -> pa.RecordBatch:
+def join_lists(chunks: Sequence[ListChunk]) -> pa.RecordBatch:
     """Return the records of loads, of which all or none are timestamped, as canonical columns."""
-    if len(loads) == 1:
-        return loads[0].columns()
+    if len(chunks) == 1:
+        return chunks[0].columns()
     nobody: list[None] = [None]
     no_headers: list[Headers] = [()]
     return columns_of(
-        list(chain.from_iterable(load.values for load in loads)),
-        keys=_joined([load.keys or nobody * load.count for load in loads], any(load.keys for load in loads)),
+        list(chain.from_iterable(chunk.values for chunk in chunks)),
+        keys=_joined([chunk.keys or nobody * chunk.count for chunk in chunks], any(chunk.keys for chunk in chunks)),
         headers=_joined(
-            [load.headers or no_headers * load.count for load in loads], any(load.headers for load in loads)
+            [chunk.headers or no_headers * chunk.count for chunk in chunks], any(chunk.headers for chunk in chunks)
         ),
-        tags=_joined([load.tags or nobody * load.count for load in loads], any(load.tags for load in loads)),
-        timestamps_us=_joined([load.timestamps_us or [] for load in loads], loads[0].timestamped),
+        tags=_joined([chunk.tags or nobody * chunk.count for chunk in chunks], any(chunk.tags for chunk in chunks)),
+        timestamps_us=_joined([chunk.timestamps_us or [] for chunk in chunks], chunks[0].timestamped),
     )
 
 

@@ -23,7 +23,7 @@ CLAIM_TURNS: Final = 8
 """So many turns of the loop a claim lasts: who waits through a task, `gather` or `wait` hears of it some turns on."""
 
 
-class Room:
+class BufferMemory:
     """The buffer of one producer; belongs to one event loop.
 
     Args:
@@ -31,7 +31,7 @@ class Room:
     """
 
     def __init__(self, bytes_max: int) -> None:
-        self.taken_bytes = 0
+        self.used_bytes = 0
         self.kept_bytes = 0
         """Of that, what is taken for records that have not come yet, by `ready` without a claim, until `let_go`."""
         self.bytes_max = bytes_max
@@ -43,35 +43,35 @@ class Room:
         self._closed: Exception | None = None
 
     @property
-    def is_awaited(self) -> bool:
+    def has_waiters(self) -> bool:
         """Whether somebody stands in line, or has the turn."""
         return self._in_line > 0
 
     @property
     def free_bytes(self) -> int:
         """What may be taken, were there nobody in line."""
-        return max(0, self.bytes_max - self.taken_bytes)
+        return max(0, self.bytes_max - self.used_bytes)
 
-    def take(self, size_bytes: int, *, in_turn: bool = False, claiming: bool = False) -> bool:
+    def try_reserve(self, size_bytes: int, *, has_turn: bool = False, claiming: bool = False) -> bool:
         """Take room if it is free and nobody stands in line.
 
         Args:
             size_bytes: how much.
-            in_turn: whoever has the turn does not mind the line.
+            has_turn: the caller has the turn, so it need not queue.
             claiming: may use the claim that somebody has, which ends it.
         """
-        taken_bytes = self.taken_bytes
+        used_bytes = self.used_bytes
         claim = self._claim if claiming else None
-        if (self._in_line and not in_turn and claim is None) or (
-            taken_bytes and taken_bytes + size_bytes > self.bytes_max
+        if (self._in_line and not has_turn and claim is None) or (
+            used_bytes and used_bytes + size_bytes > self.bytes_max
         ):
             return False
-        self.taken_bytes = taken_bytes + size_bytes
+        self.used_bytes = used_bytes + size_bytes
         if claim is not None:
             self._end_claim(claim)
         return True
 
-    async def enter(self) -> None:
+    async def acquire_turn(self) -> None:
         """Stand in line until it is one's turn; it ends with `leave`."""
         self._in_line += 1
         try:
@@ -80,21 +80,21 @@ class Room:
             self._in_line -= 1
             raise
 
-    def leave(self) -> None:
+    def release_turn(self) -> None:
         """End one's turn."""
         self._in_line -= 1
         self._turn.release()
 
-    async def wait(self, size_bytes: int) -> None:
+    async def reserve(self, size_bytes: int) -> None:
         """Take room as soon as there is some; for who has the turn.
 
         Raises:
             Exception: what `close` was given.
         """
-        await self.wait_free(size_bytes)
-        self.take(size_bytes, in_turn=True)
+        await self.wait_for_space(size_bytes)
+        self.try_reserve(size_bytes, has_turn=True)
 
-    async def wait_free(self, size_bytes: int) -> None:
+    async def wait_for_space(self, size_bytes: int) -> None:
         """Wait until there is so much room, without taking it; for who has the turn.
 
         Raises:
@@ -103,12 +103,12 @@ class Room:
         while True:
             if self._closed is not None:
                 raise self._closed
-            if not self.taken_bytes or self.taken_bytes + size_bytes <= self.bytes_max:
+            if not self.used_bytes or self.used_bytes + size_bytes <= self.bytes_max:
                 return
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
-    async def ready(self, size_bytes: int, *, claim: bool) -> None:
+    async def wait_ready(self, size_bytes: int, *, claim: bool) -> None:
         """Stand in line until there is so much room.
 
         Args:
@@ -118,31 +118,31 @@ class Room:
         Raises:
             Exception: what `close` was given.
         """
-        await self.enter()
+        await self.acquire_turn()
         try:
-            await self.wait_free(size_bytes)
+            await self.wait_for_space(size_bytes)
         except BaseException:
-            self.leave()
+            self.release_turn()
             raise
         if claim:
             self._lapse(CLAIM_TURNS)
         else:
-            self.take(size_bytes, in_turn=True)
+            self.try_reserve(size_bytes, has_turn=True)
             self.kept_bytes += size_bytes
-            self.leave()
+            self.release_turn()
 
-    def let_go(self, size_bytes: int) -> None:
+    def release_kept(self, size_bytes: int) -> None:
         """Let others have what was kept."""
         self.kept_bytes -= size_bytes
-        self.give_back(size_bytes)
+        self.release(size_bytes)
 
-    def force(self, size_bytes: int) -> None:
+    def reserve_over_limit(self, size_bytes: int) -> None:
         """Count what is there already, whether it fits or not."""
-        self.taken_bytes += size_bytes
+        self.used_bytes += size_bytes
 
-    def give_back(self, size_bytes: int) -> None:
+    def release(self, size_bytes: int) -> None:
         """Let others have what was taken."""
-        self.taken_bytes -= size_bytes
+        self.used_bytes -= size_bytes
         self._wake()
 
     def close(self, error: Exception) -> None:
@@ -157,12 +157,12 @@ class Room:
             self._claim = asyncio.get_running_loop().call_soon(self._lapse, turns - 1)
         else:
             self._claim = None
-            self.leave()
+            self.release_turn()
 
     def _end_claim(self, claim: asyncio.Handle) -> None:
         claim.cancel()
         self._claim = None
-        self.leave()
+        self.release_turn()
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None

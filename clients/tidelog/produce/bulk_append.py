@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidelog.model import TopicRoute
-from tidelog.produce.accumulator import Gatherer
-from tidelog.produce.open_batch import LooseRows
+from tidelog.produce.accumulator import RecordAccumulator
+from tidelog.produce.open_batch import RecordLists
 from tidelog.produce.receipts import PendingRows
-from tidelog.produce.record_preparation import Preparation
+from tidelog.produce.record_preparation import RecordPreparation
 
 
-class RowIntake:
+class BulkAppender:
     """Takes lists of records for one producer.
 
     Args:
@@ -21,13 +21,16 @@ class RowIntake:
     """
 
     def __init__(
-        self, preparation: Preparation, gatherer: Gatherer, known_route: Callable[[int | None], TopicRoute | None]
+        self,
+        preparation: RecordPreparation,
+        accumulator: RecordAccumulator,
+        known_route: Callable[[int | None], TopicRoute | None],
     ) -> None:
         self._preparation = preparation
-        self._gatherer = gatherer
+        self._accumulator = accumulator
         self._known_route = known_route
 
-    def put(self, rows: LooseRows) -> PendingRows | None:
+    def put(self, rows: RecordLists) -> PendingRows | None:
         """Accept records at once, all of them or none.
 
         None where they cannot be accepted at once: the topic or a partition is not known yet, the buffer is full, or
@@ -41,7 +44,7 @@ class RowIntake:
             return None
         if rows.partitions and not all(number is None or number in route.partitions for number in rows.partitions):
             return None
-        accepted = self._gatherer.accept_rows(rows, route.partition_count)
+        accepted = self._accumulator.accept_lists(rows, route.partition_count)
         if accepted is not None and rows.trace:
             accepted[0].traces += (rows.trace,)
         return None if accepted is None else PendingRows(*accepted, len(rows.values))

@@ -9,13 +9,13 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from tidelog.model import TopicRoute
-from tidelog.produce.partition_queue import LaneOptions
-from tidelog.produce.partition_queues import Lanes
-from tidelog.produce.record_preparation import Preparation
+from tidelog.produce.partition_queue import QueueOptions
+from tidelog.produce.partition_queues import PartitionQueues
+from tidelog.produce.record_preparation import RecordPreparation
 from tidelog.produce.splitting import by_target, split_rows
 from tidelog_proto.batch.partitioner import partition_column, partition_list
 
-KEYED_CHUNK_BYTES: Final = 32 * 1024 * 1024
+KEYED_SORT_BYTES: Final = 32 * 1024 * 1024
 """Keyed inputs are sorted by partition in chunks of this size, so that the copy stays bounded."""
 
 
@@ -36,12 +36,12 @@ class ColumnPieces:
         lanes: of which one takes the rows without a key that stand among others.
     """
 
-    def __init__(self, options: LaneOptions, preparation: Preparation, lanes: Lanes) -> None:
+    def __init__(self, options: QueueOptions, preparation: RecordPreparation, queues: PartitionQueues) -> None:
         self._options = options
         self._preparation = preparation
-        self._lanes = lanes
+        self._queues = queues
 
-    def of(
+    def split(
         self,
         route: TopicRoute,
         batches: Sequence[pa.RecordBatch],
@@ -63,24 +63,22 @@ class ColumnPieces:
         """
         # A partitioner may raise: it is asked about all rows before the first of them is accepted.
         targets: Iterable[pa.Array[Any] | None] = repeat(None)
-        if partition is None and self._preparation.chooses:
+        if partition is None and self._preparation.has_partitioner:
             targets = [self._chosen(columns, route.partition_count) for columns in batches]
         for columns, chosen in zip(batches, targets, strict=False):
             if partition is not None or (chosen is None and "key" not in columns.schema.names):
                 yield from self._split(partition, columns, columns.nbytes)
                 continue
             at, count = 0, route.partition_count
-            for chunk in split_rows(columns, bytes_max=KEYED_CHUNK_BYTES, records_max=columns.num_rows):
-                rows = chunk.num_rows
-                of_chunk = None if chosen is None else chosen.slice(at, rows)
-                if of_chunk is None and keys is not None and len(keys) == rows:
-                    of_chunk = partition_list(keys, count)
-                if of_chunk is None:
-                    of_chunk = partition_column(chunk.column("key"), count)
+            for part in split_rows(columns, bytes_max=KEYED_SORT_BYTES, records_max=columns.num_rows):
+                rows = part.num_rows
+                of_part = None if chosen is None else chosen.slice(at, rows)
+                if of_part is None and keys is not None and len(keys) == rows:
+                    of_part = partition_list(keys, count)
+                if of_part is None:
+                    of_part = partition_column(part.column("key"), count)
                 at += rows
-                routed = by_target(
-                    chunk, of_chunk, lambda: self._lanes.least_loaded(route.partition_count, 0).partition
-                )
+                routed = by_target(part, of_part, lambda: self._queues.least_loaded(route.partition_count, 0).partition)
                 orders.append(routed.order)
                 for piece in routed.pieces:
                     yield from self._split(piece.partition, piece.columns, piece.size_bytes)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tidelog.model import NOT_STORED
 
 
-class Drops(NamedTuple):
+class DroppedRecords(NamedTuple):
     """What a node says of a batch: how many records it has dropped, and which.
 
     Attributes:

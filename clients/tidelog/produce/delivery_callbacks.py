@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from tidelog.base.plain_callbacks import is_unawaited, to_be_awaited
-from tidelog.produce.batches import Delivery, Load
-from tidelog.produce.expiry import again
+from tidelog.base.plain_callbacks import coroutine_error, discard_coroutine
+from tidelog.produce.batches import Chunk, Delivery
+from tidelog.produce.expiry import copy_of_error
 
 SLICE: Final = 500
 """So many callbacks are called in one turn of the loop."""
@@ -27,18 +27,18 @@ class DeliveryCallbacks:
         called: is told of each load whose callbacks were called.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, called: Callable[[Load], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, called: Callable[[Chunk], None]) -> None:
         self._loop = loop
         self._called = called
-        self._due: deque[Load] = deque()
+        self._due: deque[Chunk] = deque()
         self._at = 0
         """How many of the first load's callbacks were called."""
         self._scheduled = False
         self._idle: list[asyncio.Future[None]] = []
 
-    def add(self, load: Load) -> None:
+    def add(self, chunk: Chunk) -> None:
         """Call back about the records of a load that has an outcome, after what is due already."""
-        self._due.append(load)
+        self._due.append(chunk)
         self._schedule()
 
     async def all_called(self) -> None:
@@ -57,16 +57,16 @@ class DeliveryCallbacks:
         self._scheduled = False
         left = SLICE
         while self._due and left > 0:
-            load = self._due[0]
-            callbacks, begin = load.delivery.callbacks, self._at
+            chunk = self._due[0]
+            callbacks, begin = chunk.delivery.callbacks, self._at
             end = self._at = min(len(callbacks), begin + left)
             left -= end - begin
-            self._call(load.delivery, begin, end)
+            self._call(chunk.delivery, begin, end)
             if end == len(callbacks):
                 self._due.popleft()
                 self._at = 0
-                load.delivery.callbacks = []
-                self._called(load)
+                chunk.delivery.callbacks = []
+                self._called(chunk)
         if self._due:
             self._schedule()
             return
@@ -82,9 +82,9 @@ class DeliveryCallbacks:
                 continue
             receipt = None if error is not None else delivery.receipt(at)
             try:
-                returned = callback(receipt, error and again(error))
-                if returned is not None and is_unawaited(returned):
-                    raise to_be_awaited("on_delivery", callback)  # noqa: TRY301 - told as what it raised itself
+                returned = callback(receipt, error and copy_of_error(error))
+                if returned is not None and discard_coroutine(returned):
+                    raise coroutine_error("on_delivery", callback)  # noqa: TRY301 - told as what it raised itself
             except Exception as raised:  # noqa: BLE001 - the user's code may raise whatever it likes
                 self._loop.call_exception_handler(
                     {"message": f"on_delivery {callback!r} raised", "exception": raised},

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Final
 
 from tidelog.cluster.routing import Router
-from tidelog.produce.producer_instances import Instance
-from tidelog.produce.work_registry import Enlisted
+from tidelog.produce.producer_instances import ProducerInstance
+from tidelog.produce.work_registry import Registration
 from tidelog.requests import fetch_and_commit, list_offsets
 from tidelog.requests.offset_ranges import FETCH_BYTES, WAIT_MS
 from tidelog_proto.batch.record_batch import RecordBatch
@@ -25,7 +25,7 @@ STRETCH_MIN: Final = 65_536
 _GROWTH: Final = 4
 
 
-class EarlierTries:
+class EarlierAttempts:
     """Of one producer, which has begun.
 
     Args:
@@ -37,7 +37,7 @@ class EarlierTries:
         instance: the same.
     """
 
-    def __init__(self, router: Router, topic: str, instance: Instance) -> None:
+    def __init__(self, router: Router, topic: str, instance: ProducerInstance) -> None:
         self._router = router
         self._topic = topic
         self.instance = instance
@@ -49,11 +49,11 @@ class EarlierTries:
         return not self.instance.is_first
 
     @property
-    def enlisted(self) -> Enlisted | None:
+    def registration(self) -> Registration | None:
         """What is known of all parts of the piece, whoever had begun them; None where it has no parts."""
-        return self.instance.enlisted
+        return self.instance.registration
 
-    async def batches(self, others: Iterable[EarlierTries] = ()) -> AsyncIterator[tuple[int, RecordBatch]]:
+    async def batches(self, others: Iterable[EarlierAttempts] = ()) -> AsyncIterator[tuple[int, RecordBatch]]:
         """Yield what they have stored, with its partition, in no order; memory holds one fetch of it.
 
         Args:
@@ -63,8 +63,10 @@ class EarlierTries:
             TidelogError: a partition cannot be read.
         """
         instances = [each.instance for each in (self, *others) if each.exist]
-        for partition in sorted(set().union(*(each.entered for each in instances))):
-            first_epochs = {each.producer_id: each.first_epoch for each in instances if partition in each.entered}
+        for partition in sorted(set().union(*(each.fenced_partitions for each in instances))):
+            first_epochs = {
+                each.producer_id: each.first_epoch for each in instances if partition in each.fenced_partitions
+            }
             async for batch in self._stored_in(partition, first_epochs):
                 yield partition, batch
 

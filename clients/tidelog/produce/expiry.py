@@ -8,7 +8,7 @@ from tidelog.errors import DeliveryTimeoutError, OverloadedError, TidelogError
 from tidelog_proto import broker_pb2 as pb
 
 
-def expired(
+def expiry_error(
     cause: TidelogError | None, *, definite: bool, queued: bool = False, held_s: float = 0.0
 ) -> DeliveryTimeoutError:
     """Return the error of a batch that was not delivered in time, or will not be.
@@ -35,14 +35,14 @@ def expired(
     return error
 
 
-def not_encoded(cause: Exception) -> TidelogError:
+def encoding_error(cause: Exception) -> TidelogError:
     """Return the error of a batch that could not be made, as where there was no memory for it: it was never sent."""
     error = TidelogError(f"no batch could be made of these records: {cause!r}", retriable=False, definite=True)
     error.__cause__ = cause
     return error
 
 
-def again(error: TidelogError) -> TidelogError:
+def copy_of_error(error: TidelogError) -> TidelogError:
     """Return an error to raise that others raise, too: alike, without the notes and tracebacks that those add to it.
 
     Many records have one error. Raised itself for each of them, it would grow by a frame or more each time, keep what

@@ -38,9 +38,9 @@ from tidelog.errors import (
     error_of,
 )
 from tidelog.model import NOT_KNOWN, Receipt
-from tidelog.produce.deduplicated_records import Drops, offsets_of
-from tidelog.produce.expiry import expired
-from tidelog.produce.open_batch import LooseRows
+from tidelog.produce.deduplicated_records import DroppedRecords, offsets_of
+from tidelog.produce.expiry import expiry_error
+from tidelog.produce.open_batch import RecordLists
 from tidelog.produce.splitting import by_target
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.partitioner import partition_column, partition_list
@@ -117,7 +117,7 @@ class KeyedRequests:
         self._check_usable = check
 
     async def publish(
-        self, topic: str, rows: LooseRows, key: RequestKey, *, timeout_s: float | None = None
+        self, topic: str, rows: RecordLists, key: RequestKey, *, timeout_s: float | None = None
     ) -> list[Outcome]:
         """Store the records of a request unless they are stored already, and return where each of them is.
 
@@ -142,7 +142,7 @@ class KeyedRequests:
                 raise
             return await self._publish(topic, rows, key, deadline)  # it may have been made again
 
-    async def _publish(self, topic: str, rows: LooseRows, key: RequestKey, deadline: float) -> list[Outcome]:
+    async def _publish(self, topic: str, rows: RecordLists, key: RequestKey, deadline: float) -> list[Outcome]:
         route = await self._router.topic_with(topic, {number for number in rows.partitions or () if number is not None})
         work = _Publish(self._router, topic, route.topic_id, key, deadline)
         split = route.partition_count
@@ -227,7 +227,7 @@ class _Publish:
         count = len(part.rows)
         offsets: Iterable[int] = range(result.base_offset, result.base_offset + count)
         if result.duplicates:
-            flags = Drops(result.duplicates, result.dropped).flags(count)
+            flags = DroppedRecords(result.duplicates, result.dropped).flags(count)
             offsets = ([NOT_KNOWN] * count) if flags is None else offsets_of(result.base_offset, flags).tolist()
         return [Receipt(part.partition, offset, result.append_timestamp_us) for offset in offsets]
 
@@ -373,7 +373,7 @@ class _Publish:
                 return await self._router.retrying(noting, repeatable=True, topic=self._topic)
         except TimeoutError:
             if partition not in self._maybe_stored:
-                raise expired(self._met.get(partition), definite=True) from None
+                raise expiry_error(self._met.get(partition), definite=True) from None
             raise self._unknown(partition) from None
         except TidelogError as error:
             if partition in self._maybe_stored:
@@ -400,7 +400,7 @@ def _epoch_of(split: int) -> int:
     return split << 1 | 1
 
 
-def _parts(rows: LooseRows, partitions: int, key: RequestKey) -> list[_Part]:
+def _parts(rows: RecordLists, partitions: int, key: RequestKey) -> list[_Part]:
     """Return the records by partition, in the order of the partitions.
 
     Records without a partition and without a key go where the request's key says.
@@ -430,7 +430,7 @@ def _parts(rows: LooseRows, partitions: int, key: RequestKey) -> list[_Part]:
     return parts
 
 
-def _targets(rows: LooseRows, columns: pa.RecordBatch, partitions: int) -> Any:
+def _targets(rows: RecordLists, columns: pa.RecordBatch, partitions: int) -> Any:
     """Return the partition of each record as int32; None, or a null, where the request's key decides."""
     hashed = None
     if rows.keys:

@@ -32,7 +32,7 @@ OnDelivery = Callable[[Receipt | None, TidelogError | None], object]
 
 
 @dataclass(slots=True)
-class LooseRows:
+class RecordLists:
     """Records as lists of equal length, None for those that none of them uses; bytes, checked by who made them."""
 
     values: Sequence[bytes | None]
@@ -55,11 +55,11 @@ class LooseRows:
         return size_bytes
 
 
-SHUT: Final = -1
+SEALED: Final = -1
 """What is left in a gathering that takes nothing without being asked."""
 
 
-class Gathering:
+class OpenBatch:
     """Records in the order in which they were given.
 
     The lists besides `values` end where the last record ended that had such a thing.
@@ -84,11 +84,11 @@ class Gathering:
         "callbacks",
         "deadline",
         "delivery",
-        "granted_bytes",
         "headers",
         "keys",
-        "left_bytes",
         "partitions",
+        "remaining_bytes",
+        "reserved_bytes",
         "tags",
         "timestamps_us",
         "traces",
@@ -97,8 +97,8 @@ class Gathering:
 
     def __init__(self, *, deadline: float, timestamped: bool) -> None:
         self.deadline = deadline
-        self.left_bytes = SHUT
-        self.granted_bytes = 0
+        self.remaining_bytes = SEALED
+        self.reserved_bytes = 0
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] = []
         self.headers: list[Headers] = []
@@ -122,19 +122,19 @@ class Gathering:
     @property
     def size_bytes(self) -> int:
         """What the records take."""
-        return self.granted_bytes - max(0, self.left_bytes)
+        return self.reserved_bytes - max(0, self.remaining_bytes)
 
-    def grant(self, size_bytes: int) -> None:
+    def reserve(self, size_bytes: int) -> None:
         """Let records of so many bytes join without a look; it takes nothing else that is left."""
-        self.granted_bytes += size_bytes
-        self.left_bytes = max(0, self.left_bytes) + size_bytes
+        self.reserved_bytes += size_bytes
+        self.remaining_bytes = max(0, self.remaining_bytes) + size_bytes
 
-    def shut(self) -> int:
+    def seal(self) -> int:
         """Let nothing join without a look any more; return how many bytes were reserved in vain."""
-        left_bytes = max(0, self.left_bytes)
-        self.granted_bytes -= left_bytes
-        self.left_bytes = SHUT
-        return left_bytes
+        remaining_bytes = max(0, self.remaining_bytes)
+        self.reserved_bytes -= remaining_bytes
+        self.remaining_bytes = SEALED
+        return remaining_bytes
 
     def add(  # noqa: PLR0917 - a record, as it is given
         self,
@@ -166,7 +166,7 @@ class Gathering:
             self.timestamps_us.append(timestamp_us)
         return index
 
-    def extend(self, rows: LooseRows) -> int:
+    def extend(self, rows: RecordLists) -> int:
         """Add records that were checked and whose bytes are counted already; return the number of the first."""
         index = len(self.values)
         self.values += rows.values
@@ -187,7 +187,7 @@ class Gathering:
             self.timestamps_us += rows.timestamps_us
         return index
 
-    def fill_up(self) -> None:
+    def pad_columns(self) -> None:
         """Make all lists that are used as long as that of the values."""
         count = len(self.values)
         columns: tuple[list[Any], ...] = (self.keys, self.tags, self.partitions, self.callbacks)
@@ -197,7 +197,7 @@ class Gathering:
         if self.headers:
             self.headers += [()] * (count - len(self.headers))
 
-    def call_back(self, index: int, callback: OnDelivery | None) -> None:
+    def set_callback(self, index: int, callback: OnDelivery | None) -> None:
         """Note what to call about the record that was added last."""
         if callback is not None:
             self.callbacks += [None] * (index - len(self.callbacks))
@@ -205,15 +205,15 @@ class Gathering:
 
     # --------------------------------------------------------------------------------------------- placing
 
-    def placed_whole(self, delivery: Delivery) -> None:
+    def set_delivery(self, delivery: Delivery) -> None:
         """All records have the outcome of `delivery`, in their order."""
         self.delivery = delivery
         delivery.callbacks = self.callbacks
         if self._waiters:
             delivery.add_waiters([waiter for _, waiter in self._waiters])
-        self._let_go()
+        self._release_lists()
 
-    def placed_split(self, deliveries: Sequence[Delivery], ends: Sequence[int], order: Sequence[int]) -> None:
+    def set_deliveries(self, deliveries: Sequence[Delivery], ends: Sequence[int], order: Sequence[int]) -> None:
         """The records went to several lanes.
 
         Args:
@@ -231,7 +231,7 @@ class Gathering:
             for delivery, end in zip(deliveries, ends, strict=True):
                 delivery.callbacks = [self.callbacks[index] for index in order[begin:end]]
                 begin = end
-        self._let_go()
+        self._release_lists()
 
     def find(self, index: int) -> tuple[Delivery, int] | None:
         """Return the outcome of the load that a record went to, and its number in there; None before that."""
@@ -250,11 +250,11 @@ class Gathering:
         part = bisect_right(self._ends, place)
         return self._deliveries[part], place - (self._ends[part - 1] if part else 0)
 
-    def wait(self, index: int, waiter: asyncio.Future[None]) -> None:
+    def add_waiter(self, index: int, waiter: asyncio.Future[None]) -> None:
         """Complete `waiter` when the outcome of a record is known; for records that have no lane yet."""
         self._waiters.append((index, waiter))
 
-    def _let_go(self) -> None:
+    def _release_lists(self) -> None:
         """Forget what is in the loads now: receipts may be kept for long."""
         none: list[Any] = []
         self.values = self.keys = self.headers = self.tags = self.partitions = none
@@ -262,12 +262,12 @@ class Gathering:
         self.callbacks, self._waiters = [], []
 
 
-def shut_gathering() -> Gathering:
+def sealed_batch() -> OpenBatch:
     """Return one that nothing ever joins: it stands where none is open."""
-    return Gathering(deadline=0.0, timestamped=False)
+    return OpenBatch(deadline=0.0, timestamped=False)
 
 
-def loose_size_bytes(value: bytes | None, key: bytes | None, headers: Headers | None, tag: str | None) -> int:
+def record_size_bytes(value: bytes | None, key: bytes | None, headers: Headers | None, tag: str | None) -> int:
     """Return about how many bytes of memory a loose record takes."""
     size_bytes = RECORD_OVERHEAD_BYTES + len(value or b"") + len(key or b"") + len(tag or "")
     for name, content in headers or ():

@@ -62,9 +62,9 @@ from tidelog.errors import (
     UnknownProducerError,
     error_of_local,
 )
-from tidelog.produce.batches import ColumnsLoad, Load, LooseLoad, OutgoingBatch, State, join_columns, join_loose
-from tidelog.produce.deduplicated_records import Drops
-from tidelog.produce.expiry import expired, not_encoded
+from tidelog.produce.batches import BatchState, Chunk, ColumnChunk, ListChunk, OutgoingBatch, join_columns, join_lists
+from tidelog.produce.deduplicated_records import DroppedRecords
+from tidelog.produce.expiry import encoding_error, expiry_error
 from tidelog.produce.producer_id import ProducerId
 from tidelog.produce.producer_meter import ProducerMeter
 from tidelog_proto.batch.gathered_batch import encode_gathered
@@ -82,13 +82,13 @@ RETRY_S_MAX: Final = 0.5
 TOGETHER_BYTES_MAX: Final = 1024 * 1024
 """Columns of this size are a batch by themselves: more of them are not waited for."""
 
-_SETTLED: Final = frozenset({State.STORED, State.DROPPED})
+_SETTLED: Final = frozenset({BatchState.STORED, BatchState.DROPPED})
 
 assert BATCH_RECORDS_TARGET <= BATCH_RECORDS_MAX
 
 
 @dataclass(frozen=True, slots=True)
-class LaneOptions:
+class QueueOptions:
     """What all lanes of a producer share. `producer_id` (the first one) is never 0: retries must be recognised."""
 
     producer_id: int
@@ -99,37 +99,37 @@ class LaneOptions:
     is_named: bool = False
 
 
-class Lane:
+class PartitionQueue:
     """One partition's queue and flight. Times are the caller's clock, in seconds."""
 
     def __init__(
         self,
         partition: int,
-        options: LaneOptions,
+        options: QueueOptions,
         *,
         backoff: Backoff | None = None,
-        on_settled: Callable[[Load], None] = lambda _: None,
+        on_settled: Callable[[Chunk], None] = lambda _: None,
         meter: ProducerMeter | None = None,
         shared_id: ProducerId | None = None,
     ) -> None:
         """`shared_id` is that of all lanes of the producer; without one the lane has one to itself."""
         self.partition = partition
         self.unsettled_bytes = 0
-        self.in_the_way: TidelogError | None = None
+        self.last_send_error: TidelogError | None = None
         """Why nothing could be sent when that was tried last."""
-        self.held_until = 0.0
+        self.throttled_until = 0.0
         """When a quota, or a node that has too much to do, lets this be sent, as far as that was told."""
         self.producer_id = options.producer_id
         """Of the batches in line."""
         self.producer_epoch = 0
-        self.is_barred = options.is_named
+        self.awaits_fencing = options.is_named
         """Whether nothing may be sent before `enter`."""
         self._options = options
         self._shared_id = shared_id or ProducerId(options.producer_id, is_named=options.is_named)
         self._backoff = backoff or Backoff(longest_s=RETRY_S_MAX)
         self._on_settled = on_settled
         self._meter = meter
-        self._queue: deque[Load] = deque()
+        self._queue: deque[Chunk] = deque()
         self._queued_bytes = 0
         self._queued_records = 0
         self._line: deque[OutgoingBatch] = deque()
@@ -147,14 +147,14 @@ class Lane:
         return not self._queue and all(batch.state in _SETTLED for batch in self._line)
 
     @property
-    def flying(self) -> int:
+    def in_flight(self) -> int:
         """How many batches wait for their answer."""
-        return sum(batch.state is State.FLYING for batch in self._line)
+        return sum(batch.state is BatchState.IN_FLIGHT for batch in self._line)
 
     @property
     def has_more(self) -> bool:
         """Whether anything is queued, or waits to be sent again."""
-        return bool(self._queue) or any(batch.state is State.WAITING for batch in self._line)
+        return bool(self._queue) or any(batch.state is BatchState.WAITING for batch in self._line)
 
     @property
     def first_deadline(self) -> float:
@@ -164,30 +164,30 @@ class Lane:
     @property
     def next_expiry(self) -> float:
         """When the first of what is not in flight is given up; infinity with nothing."""
-        waiting = (batch.deadline for batch in self._line if batch.state is State.WAITING)
+        waiting = (batch.deadline for batch in self._line if batch.state is BatchState.WAITING)
         return min(next(waiting, math.inf), self.first_deadline)
 
-    def unsettled(self) -> list[Load]:
+    def unsettled(self) -> list[Chunk]:
         """Return every load without an outcome."""
-        in_line = [load for batch in self._line if batch.state not in _SETTLED for load in batch.loads]
+        in_line = [chunk for batch in self._line if batch.state not in _SETTLED for chunk in batch.chunks]
         return [*in_line, *self._queue]
 
-    def add(self, load: Load) -> None:
+    def add(self, chunk: Chunk) -> None:
         """Queue a load."""
-        self._queue.append(load)
-        self._count(load, +1)
-        self.unsettled_bytes += load.size_bytes
+        self._queue.append(chunk)
+        self._count(chunk, +1)
+        self.unsettled_bytes += chunk.size_bytes
 
-    def gathers(self, size_bytes: int) -> bool:
+    def has_space(self, size_bytes: int) -> bool:
         """Whether a batch is gathering here and `size_bytes` more still fit it."""
         return bool(self._queue) and self._queued_bytes + size_bytes <= self._options.batch_bytes
 
     # --------------------------------------------------------------------------------------------- sending
 
-    def enter(self, producer_epoch: int) -> None:
+    def start_epoch(self, producer_epoch: int) -> None:
         """Begin, as an instance of a named producer: older ones are fenced in the partition."""
-        assert self.is_barred
-        self.is_barred = False
+        assert self.awaits_fencing
+        self.awaits_fencing = False
         self.producer_epoch, self._next_sequence = producer_epoch, 1
 
     def next_to_send(self, now: float, now_us: int) -> OutgoingBatch | None:
@@ -204,16 +204,16 @@ class Lane:
             self.fail_all(self._fenced)  # nothing is sent any more, so holes are left, whatever still is in flight
             return None
         if self._recovering:
-            if self.flying or now < self._retry_at:
+            if self.in_flight or now < self._retry_at:
                 return None
             self._recovering = False
         if self._line or self._forgotten:
             self._settle_head()
             for batch in self._line:
-                if batch.state is State.DROPPED:
+                if batch.state is BatchState.DROPPED:
                     return None
-                if batch.state is State.WAITING:
-                    batch.state = State.FLYING
+                if batch.state is BatchState.WAITING:
+                    batch.state = BatchState.IN_FLIGHT
                     return batch
         if len(self._line) >= self._options.in_flight_max or (self._line and not self._full()):
             return None
@@ -225,9 +225,9 @@ class Lane:
 
     def wake_at(self) -> float | None:
         """Return when `next_to_send` is worth asking again without any answer in between; None for never."""
-        return self._retry_at if self._recovering and not self.flying else None
+        return self._retry_at if self._recovering and not self.in_flight else None
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """Do not wait any longer before the next try: who is asked now is not the one who failed."""
         if self._recovering:
             self._retry_at = 0.0
@@ -238,9 +238,9 @@ class Lane:
         if not self._queue:
             return False
         options, first, last = self._options, self._queue[0], self._queue[-1]
-        if isinstance(first, LooseLoad) and first.full:
+        if isinstance(first, ListChunk) and first.full:
             return True
-        next_bytes, next_records = (last.size_bytes, last.count) if isinstance(last, ColumnsLoad) else (1, 1)
+        next_bytes, next_records = (last.size_bytes, last.count) if isinstance(last, ColumnChunk) else (1, 1)
         return (
             self._queued_bytes + next_bytes > options.batch_bytes
             or self._queued_records + next_records > options.batch_records
@@ -249,24 +249,24 @@ class Lane:
 
     def _form(self, now_us: int) -> OutgoingBatch | None:
         while self._queue:
-            loads = self._take()
+            chunks = self._take_chunks()
             try:
-                encoded = self._encoded(loads, now_us)
+                encoded = self._encoded(chunks, now_us)
             except Exception as error:  # noqa: BLE001 - nobody else has these loads any more: they would never end
                 # No number was used up, so the lane just goes on with what is behind.
-                self._fail(loads, error_of_local(error) if isinstance(error, ProtocolError) else not_encoded(error))
+                self._fail(chunks, error_of_local(error) if isinstance(error, ProtocolError) else encoding_error(error))
                 continue
-            deadline = min([load.deadline for load in loads])
-            batch = OutgoingBatch(loads, encoded, self._next_sequence, deadline, State.FLYING)
+            deadline = min([chunk.deadline for chunk in chunks])
+            batch = OutgoingBatch(chunks, encoded, self._next_sequence, deadline, BatchState.IN_FLIGHT)
             self._next_sequence += batch.count
             self._line.append(batch)
             return batch
         return None
 
-    def _encoded(self, loads: Sequence[Load], now_us: int) -> EncodedBatch:
-        options, first = self._options, loads[0]
-        alone = isinstance(first, LooseLoad) and len(loads) == 1 and options.codec is Codec.NONE
-        if isinstance(first, LooseLoad) and alone and (single := first.single()) is not None:
+    def _encoded(self, chunks: Sequence[Chunk], now_us: int) -> EncodedBatch:
+        options, first = self._options, chunks[0]
+        alone = isinstance(first, ListChunk) and len(chunks) == 1 and options.codec is Codec.NONE
+        if isinstance(first, ListChunk) and alone and (single := first.single()) is not None:
             return encode_single(
                 *single,
                 now_us=now_us,
@@ -274,8 +274,8 @@ class Lane:
                 producer_epoch=self.producer_epoch,
                 base_sequence=self._next_sequence,
             )
-        loose = [load for load in loads if isinstance(load, LooseLoad)]
-        columns = [join_loose(loose)] if loose else [load.columns() for load in loads]
+        loose = [chunk for chunk in chunks if isinstance(chunk, ListChunk)]
+        columns = [join_lists(loose)] if loose else [chunk.columns() for chunk in chunks]
         if options.codec is Codec.NONE:
             gathered = encode_gathered(
                 columns,
@@ -295,61 +295,65 @@ class Lane:
             base_sequence=self._next_sequence,
         )
 
-    def _take(self) -> list[Load]:
+    def _take_chunks(self) -> list[Chunk]:
         """Take loads for one batch: at least one, past the first only what fits and has the same columns."""
         options, queue = self._options, self._queue
         first = queue.popleft()
         self._count(first, -1)
-        loads = [first]
+        chunks = [first]
         size_bytes, records = first.size_bytes, first.count
-        schema = first.columns().schema if isinstance(first, ColumnsLoad) else None
+        schema = first.columns().schema if isinstance(first, ColumnChunk) else None
         while queue:
-            load = queue[0]
-            size_bytes += load.size_bytes
-            records += load.count
-            if size_bytes > options.batch_bytes or records > options.batch_records or not _alike(first, schema, load):
+            chunk = queue[0]
+            size_bytes += chunk.size_bytes
+            records += chunk.count
+            if (
+                size_bytes > options.batch_bytes
+                or records > options.batch_records
+                or not _is_same_kind(first, schema, chunk)
+            ):
                 break
-            loads.append(queue.popleft())
-            self._count(load, -1)
-        return loads
+            chunks.append(queue.popleft())
+            self._count(chunk, -1)
+        return chunks
 
-    def _count(self, load: Load, sign: int) -> None:
-        self._queued_bytes += sign * load.size_bytes
-        self._queued_records += sign * load.count
+    def _count(self, chunk: Chunk, sign: int) -> None:
+        self._queued_bytes += sign * chunk.size_bytes
+        self._queued_records += sign * chunk.count
 
     # -------------------------------------------------------------------------------------------- settling
 
     def acknowledged(
-        self, batch: OutgoingBatch, base_offset: int, timestamp_us: int, drops: Drops | None = None
+        self, batch: OutgoingBatch, base_offset: int, timestamp_us: int, drops: DroppedRecords | None = None
     ) -> None:
         """A batch is stored; `drops` where some of its records were dropped."""
-        assert batch.state is State.FLYING
-        batch.state = State.STORED
-        self.in_the_way, self.held_until = None, 0.0
+        assert batch.state is BatchState.IN_FLIGHT
+        batch.state = BatchState.STORED
+        self.last_send_error, self.throttled_until = None, 0.0
         self._advance()
         self._backoff.reset()
         batch.succeed(base_offset, timestamp_us, drops)
-        self._settled(batch.loads)
+        self._settled(batch.chunks)
 
     def failed(self, batch: OutgoingBatch, error: TidelogError, now: float) -> None:
         """An attempt failed; decide what that means (see the module's theory of operation)."""
-        assert batch.state is State.FLYING
-        batch.state = State.WAITING
+        assert batch.state is BatchState.IN_FLIGHT
+        batch.state = BatchState.WAITING
         if isinstance(error, DuplicateOutOfWindowError) and not batch.maybe_stored:
-            error = known_before(error)
+            error = foreign_duplicate_error(error)
         elif isinstance(error, ProducerFencedError) and not self._options.is_named:
-            error = _not_its_epoch(error)
+            error = _foreign_epoch_error(error)
         batch.last_error = error
         batch.maybe_stored |= not error.definite
         if isinstance(error, OverloadedError) and error.retry_after_ms:
-            self.held(now + error.retry_after_ms / 1000, error)
+            self.hold_until(now + error.retry_after_ms / 1000, error)
         at_head = self._line[0] is batch
         if isinstance(error, ProducerFencedError):
             self._fence(error)
         elif isinstance(error, ProducerIdSharedError):
-            self._id_is_shared(batch, error, now)
+            self._replace_shared_id(batch, error, now)
         elif isinstance(error, (SequenceGapError, UnknownProducerError)) and at_head and self._options.is_named:
-            self._fence(_lost(f"partition {self.partition} does not know it any more: {error}", error))
+            self._fence(_instance_over_error(f"partition {self.partition} does not know it any more: {error}", error))
         elif isinstance(error, (SequenceGapError, UnknownProducerError)):
             self._forgotten |= at_head
             self._recover(now + self._backoff.next_wait_s() if at_head else max(now, self._retry_at))
@@ -359,19 +363,19 @@ class Lane:
             if not self._recovering or at_head:
                 self._recover(now + self._backoff.next_wait_s(error.retry_after_ms))
         elif isinstance(error, (DuplicateOutOfWindowError, StoredOnQuorumError)):
-            batch.state = State.STORED
+            batch.state = BatchState.STORED
             self._advance()
-            self._fail(batch.loads, error)
+            self._fail(batch.chunks, error)
         else:
             self._drop(batch, error)
             self._recover(max(now, self._retry_at))
 
-    def is_not_its_own(self, batch: OutgoingBatch) -> bool:
+    def is_foreign_duplicate(self, batch: OutgoingBatch) -> bool:
         """Whether a batch that a node says it has known before was surely not stored by any earlier attempt."""
-        assert batch.state is State.FLYING
+        assert batch.state is BatchState.IN_FLIGHT
         return not batch.maybe_stored
 
-    def _id_is_shared(self, batch: OutgoingBatch, error: ProducerIdSharedError, now: float) -> None:
+    def _replace_shared_id(self, batch: OutgoingBatch, error: ProducerIdSharedError, now: float) -> None:
         self._shared_id.give_up(self.producer_id, error)
         if self._shared_id.over is not None:
             self._fence(self._shared_id.over)
@@ -387,35 +391,35 @@ class Lane:
         self._fenced = error
         self.fail_all(error)
 
-    def held(self, until: float, why: OverloadedError) -> None:
+    def hold_until(self, until: float, why: OverloadedError) -> None:
         """Nothing may be sent before that."""
-        self.held_until, self.in_the_way = until, why
+        self.throttled_until, self.last_send_error = until, why
 
     def expire(self, now: float, *, by: float | None = None) -> None:
         """Give up what is past its deadline and not in flight; `by`: also what will be by then."""
-        by, left_s = now if by is None else max(by, now), self.held_until - now
+        by, left_s = now if by is None else max(by, now), self.throttled_until - now
         for batch in self._line:
-            if batch.state is State.WAITING and batch.deadline <= by:
-                self._drop(batch, expired(batch.last_error, definite=not batch.maybe_stored, held_s=left_s))
+            if batch.state is BatchState.WAITING and batch.deadline <= by:
+                self._drop(batch, expiry_error(batch.last_error, definite=not batch.maybe_stored, held_s=left_s))
         while self._queue and self._queue[0].deadline <= by:
-            load = self._queue.popleft()
-            self._count(load, -1)
-            self._fail([load], expired(self.in_the_way, definite=True, queued=True, held_s=left_s))
+            chunk = self._queue.popleft()
+            self._count(chunk, -1)
+            self._fail([chunk], expiry_error(self.last_send_error, definite=True, queued=True, held_s=left_s))
 
     def fail_all(self, error: TidelogError) -> None:
         """Give up everything that is not in flight: there is nowhere to send it."""
         for batch in self._line:
-            if batch.state is State.WAITING:
+            if batch.state is BatchState.WAITING:
                 self._drop(batch, error)
         queued = list(self._queue)
         self._queue.clear()
-        for load in queued:
-            self._count(load, -1)
+        for chunk in queued:
+            self._count(chunk, -1)
         self._fail(queued, error)
 
     def _advance(self) -> None:
         """Take what is stored from the head of the line."""
-        while self._line and self._line[0].state is State.STORED:
+        while self._line and self._line[0].state is BatchState.STORED:
             self._line.popleft()
 
     def _recover(self, retry_at: float) -> None:
@@ -424,7 +428,7 @@ class Lane:
 
     def _drop(self, batch: OutgoingBatch, error: TidelogError) -> None:
         """Leave a hole in the place of a batch."""
-        batch.state = State.DROPPED
+        batch.state = BatchState.DROPPED
         if batch.maybe_stored and error.definite:
             unknown = OutcomeUnknownError(
                 f"{error}; an earlier attempt ended with an unknown outcome, so the records may be stored",
@@ -432,14 +436,14 @@ class Lane:
             )
             unknown.__cause__ = error
             error = unknown
-        self._fail(batch.loads, error)
+        self._fail(batch.chunks, error)
 
     def _settle_head(self) -> None:
         """Close holes that have reached the head of the line."""
-        while self._fenced is None and ((self._line and self._line[0].state is State.DROPPED) or self._forgotten):
+        while self._fenced is None and ((self._line and self._line[0].state is BatchState.DROPPED) or self._forgotten):
             # Whatever makes a hole makes the lane recover, and that waits for all answers; batches are sent again in
             # order, so behind a hole at the head nothing has left yet.
-            assert not self.flying
+            assert not self.in_flight
             self._close_hole()
             self._advance()
 
@@ -457,21 +461,23 @@ class Lane:
         elif hole is None or uncertain or any(batch.maybe_stored for batch in behind):
             if self._options.is_named and (self.producer_epoch + 1) % EPOCHS_PER_INSTANCE == 0:
                 self._line.extend(behind)
-                self._fence(_lost(f"it had to begin anew {EPOCHS_PER_INSTANCE - 1} times in one partition", None))
+                self._fence(
+                    _instance_over_error(f"it had to begin anew {EPOCHS_PER_INSTANCE - 1} times in one partition", None)
+                )
                 return
             self.producer_epoch += 1
             self._next_sequence = 0
         else:
             self._next_sequence = hole.base_sequence
-        stored_at = [at for at, batch in enumerate(behind) if is_shared and batch.state is State.STORED]
+        stored_at = [at for at, batch in enumerate(behind) if is_shared and batch.state is BatchState.STORED]
         for at, batch in enumerate(behind):
             if batch.state in _SETTLED:
                 continue
             if uncertain and batch.maybe_stored:
-                self._fail(batch.loads, _unknown(batch))
+                self._fail(batch.chunks, _unknown_outcome_error(batch))
                 continue
             if stored_at and at < stored_at[-1]:
-                self._fail(batch.loads, _overtaken())
+                self._fail(batch.chunks, _overtaken_error())
                 continue
             batch.renumber(
                 producer_id=self.producer_id, producer_epoch=self.producer_epoch, base_sequence=self._next_sequence
@@ -479,36 +485,36 @@ class Lane:
             self._next_sequence += batch.count
             self._line.append(batch)
 
-    def _fail(self, loads: Sequence[Load], error: TidelogError) -> None:
-        for load in loads:
-            load.delivery.fail(error)
+    def _fail(self, chunks: Sequence[Chunk], error: TidelogError) -> None:
+        for chunk in chunks:
+            chunk.delivery.fail(error)
         if self._meter is not None:
-            self._meter.failed(loads, error)
-        self._settled(loads)
+            self._meter.failed(chunks, error)
+        self._settled(chunks)
 
-    def _settled(self, loads: Sequence[Load]) -> None:
-        for load in loads:
-            self.unsettled_bytes -= load.size_bytes
-            self._on_settled(load)
+    def _settled(self, chunks: Sequence[Chunk]) -> None:
+        for chunk in chunks:
+            self.unsettled_bytes -= chunk.size_bytes
+            self._on_settled(chunk)
         if self._meter is not None:
-            self._meter.weigh()
+            self._meter.report_buffered()
 
 
-def _alike(first: Load, schema: pa.Schema | None, load: Load) -> bool:
+def _is_same_kind(first: Chunk, schema: pa.Schema | None, chunk: Chunk) -> bool:
     """Tell whether a load has the same kind of columns as the first one, of this schema if it has columns already."""
-    if isinstance(load, LooseLoad):
-        return isinstance(first, LooseLoad) and load.timestamped == first.timestamped
-    return schema is not None and load.columns().schema.equals(schema)
+    if isinstance(chunk, ListChunk):
+        return isinstance(first, ListChunk) and chunk.timestamped == first.timestamped
+    return schema is not None and chunk.columns().schema.equals(schema)
 
 
-def _lost(why: str, cause: TidelogError | None) -> ProducerFencedError:
+def _instance_over_error(why: str, cause: TidelogError | None) -> ProducerFencedError:
     """Return the error of a named producer that can no longer tell whether it is the newest instance."""
     error = ProducerFencedError(f"this instance of a named producer is over, {why}; begin another one", definite=True)
     error.__cause__ = cause
     return error
 
 
-def known_before(cause: TidelogError | None = None) -> ProducerIdSharedError:
+def foreign_duplicate_error(cause: TidelogError | None = None) -> ProducerIdSharedError:
     """Return the error of a batch that a node has known before it was sent for the first time."""
     error = ProducerIdSharedError(
         "the node has known the numbers of these records before they were sent for the first time: the id of this "
@@ -519,7 +525,7 @@ def known_before(cause: TidelogError | None = None) -> ProducerIdSharedError:
     return error
 
 
-def _not_its_epoch(cause: ProducerFencedError) -> ProducerIdSharedError:
+def _foreign_epoch_error(cause: ProducerFencedError) -> ProducerIdSharedError:
     """Return the error of a batch behind whose epoch there is a newer one, which the lane has not begun."""
     error = ProducerIdSharedError(
         "the id of this producer is used by two, and the other one has begun anew; the records are not stored",
@@ -529,7 +535,7 @@ def _not_its_epoch(cause: ProducerFencedError) -> ProducerIdSharedError:
     return error
 
 
-def _overtaken() -> ProducerIdSharedError:
+def _overtaken_error() -> ProducerIdSharedError:
     """Return the error of a batch behind which another one is stored, in the place that it should have had."""
     return ProducerIdSharedError(
         "the id of this producer is used by two; records that came later are stored already, and these are not, as "
@@ -538,7 +544,7 @@ def _overtaken() -> ProducerIdSharedError:
     )
 
 
-def _unknown(batch: OutgoingBatch) -> OutcomeUnknownError:
+def _unknown_outcome_error(batch: OutgoingBatch) -> OutcomeUnknownError:
     """Return the error of a batch that must not get a new number."""
     error = OutcomeUnknownError(
         f"the numbers of this producer had to begin anew after an attempt with an unknown outcome "

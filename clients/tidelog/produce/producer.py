@@ -13,31 +13,31 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from tidelog.base.metric_calls import Teller
+from tidelog.base.metric_calls import MetricCalls
 from tidelog.base.plain_callbacks import check_callback
 from tidelog.cluster.metadata import gone_error
 from tidelog.cluster.routing import Router
 from tidelog.errors import ClosedError, NotBegunError, UnknownPartitionError
 from tidelog.model import Receipt, TopicRoute
-from tidelog.produce.accumulator import Gatherer
-from tidelog.produce.batches import RECORD_OVERHEAD_BYTES, ColumnsLoad, Delivery, Load
-from tidelog.produce.buffer_memory import Room
-from tidelog.produce.bulk_append import RowIntake
+from tidelog.produce.accumulator import RecordAccumulator
+from tidelog.produce.batches import RECORD_OVERHEAD_BYTES, Chunk, ColumnChunk, Delivery
+from tidelog.produce.buffer_memory import BufferMemory
+from tidelog.produce.bulk_append import BulkAppender
 from tidelog.produce.column_pieces import ColumnPieces
 from tidelog.produce.delivery_callbacks import DeliveryCallbacks
-from tidelog.produce.earlier_attempts import EarlierTries
-from tidelog.produce.expiry import again
+from tidelog.produce.earlier_attempts import EarlierAttempts
+from tidelog.produce.expiry import copy_of_error
 from tidelog.produce.open_batch import OnDelivery
-from tidelog.produce.partition_queue import LaneOptions
-from tidelog.produce.partition_queues import Lanes
+from tidelog.produce.partition_queue import QueueOptions
+from tidelog.produce.partition_queues import PartitionQueues
 from tidelog.produce.producer_id import make_producer_id
-from tidelog.produce.producer_instances import Instance
+from tidelog.produce.producer_instances import ProducerInstance
 from tidelog.produce.producer_meter import ProducerMeter
 from tidelog.produce.producer_options import ACKS, CODECS, ProducerOptions
 from tidelog.produce.receipts import PendingReceipt, PendingReceipts, Receipts
-from tidelog.produce.record_preparation import Preparation, Taken, whole
+from tidelog.produce.record_preparation import PreparedRecord, RecordPreparation, checked_int
 from tidelog.produce.sender import Sender
-from tidelog.produce.thread_handoff import Inside, buffer_full, unknown_partition
+from tidelog.produce.thread_handoff import ProducerInternals, buffer_full, unknown_partition
 from tidelog_proto.batch.columns import Headers, canonical, columns_of
 
 FAILED_MAX: Final = 1024
@@ -62,43 +62,45 @@ class Producer:
         options: ProducerOptions,
         check: Callable[[], None],
         *,
-        teller: Teller | None = None,
+        metric_calls: MetricCalls | None = None,
     ) -> None:
         self.topic = topic
         self._router = router
         self._options = options
         self._check_usable = check
-        self._instance = Instance(router, topic, options.name) if options.name is not None else None
-        self.earlier = None if self._instance is None else EarlierTries(router, topic, self._instance)
+        self._instance = ProducerInstance(router, topic, options.name) if options.name is not None else None
+        self.earlier = None if self._instance is None else EarlierAttempts(router, topic, self._instance)
         """What earlier instances have stored of the same piece of `Work`; of a named producer that has begun."""
-        self._lane_options = LaneOptions(
+        self._queue_options = QueueOptions(
             producer_id=make_producer_id() if self._instance is None else self._instance.producer_id,
             codec=CODECS[options.compression],
             batch_bytes=options.batch_bytes,
             is_named=self._instance is not None,
         )
-        self._preparation = Preparation(options)
-        self._room = Room(options.buffer_bytes)
+        self._preparation = RecordPreparation(options)
+        self._memory = BufferMemory(options.buffer_bytes)
         self._meter: ProducerMeter | None = None
-        if teller is not None:
-            self._meter = ProducerMeter(teller, topic, self._buffered_bytes, options.delivery_timeout_s)
-        self._lanes = Lanes(self._lane_options, self._settled, self._meter)
-        self._gatherer = Gatherer(
-            self._room,
-            self._lanes,
-            self._lane_options,
+        if metric_calls is not None:
+            self._meter = ProducerMeter(metric_calls, topic, self._buffered_bytes, options.delivery_timeout_s)
+        self._queues = PartitionQueues(self._queue_options, self._settled, self._meter)
+        self._accumulator = RecordAccumulator(
+            self._memory,
+            self._queues,
+            self._queue_options,
             delivery_timeout_s=options.delivery_timeout_s,
             shared=self._preparation.plain,
             settled=self._settled,
             meter=self._meter,
         )
-        self._pieces = ColumnPieces(self._lane_options, self._preparation, self._lanes)
+        self._pieces = ColumnPieces(self._queue_options, self._preparation, self._queues)
         self._sender: Sender | None = None
         self._callbacks: DeliveryCallbacks | None = None
         self._topic_id = b""
-        self.inside = Inside(topic, self._preparation, self._gatherer, self._room, self._route_of_threads, self._ready)
+        self.internals = ProducerInternals(
+            topic, self._preparation, self._accumulator, self._memory, self._route_of_threads, self._ready
+        )
         """For `tidelog.sync`, not for users."""
-        self.rows = RowIntake(self._preparation, self._gatherer, self._known_route)
+        self.rows = BulkAppender(self._preparation, self._accumulator, self._known_route)
         """For the gateway, not for users."""
         self._refused_bytes = 0
         """Size of the record for which the last `put` had no room."""
@@ -162,43 +164,43 @@ class Producer:
         """
         plain = headers is None and tag is None and partition is None and timestamp_us is None
         if plain and type(value) is bytes and (on_delivery is None or callable(on_delivery)):
-            gathering = self._gatherer.open
+            batch = self._accumulator.open
             if key is None:
-                left_bytes = gathering.left_bytes - len(value) - RECORD_OVERHEAD_BYTES
-                if left_bytes >= 0:
-                    gathering.left_bytes = left_bytes
-                    values = gathering.values
+                remaining_bytes = batch.remaining_bytes - len(value) - RECORD_OVERHEAD_BYTES
+                if remaining_bytes >= 0:
+                    batch.remaining_bytes = remaining_bytes
+                    values = batch.values
                     index = len(values)
                     values.append(value)
                     if on_delivery is not None:
-                        callbacks = gathering.callbacks
+                        callbacks = batch.callbacks
                         if len(callbacks) != index:
                             callbacks += [None] * (index - len(callbacks))
                         callbacks.append(on_delivery)
                     receipt = _new(PendingReceipt)
-                    receipt.gathering = gathering
+                    receipt.batch = batch
                     receipt.index = index
                     return receipt
             elif type(key) is bytes:
-                left_bytes = gathering.left_bytes - len(value) - len(key) - RECORD_OVERHEAD_BYTES
-                if left_bytes >= 0:
-                    gathering.left_bytes = left_bytes
-                    values, keys = gathering.values, gathering.keys
+                remaining_bytes = batch.remaining_bytes - len(value) - len(key) - RECORD_OVERHEAD_BYTES
+                if remaining_bytes >= 0:
+                    batch.remaining_bytes = remaining_bytes
+                    values, keys = batch.values, batch.keys
                     index = len(values)
                     values.append(value)
                     if len(keys) != index:
                         keys += [None] * (index - len(keys))
                     keys.append(key)
                     if on_delivery is not None:
-                        callbacks = gathering.callbacks
+                        callbacks = batch.callbacks
                         if len(callbacks) != index:
                             callbacks += [None] * (index - len(callbacks))
                         callbacks.append(on_delivery)
                     receipt = _new(PendingReceipt)
-                    receipt.gathering = gathering
+                    receipt.batch = batch
                     receipt.index = index
                     return receipt
-        record = self._preparation.take(value, key, headers, tag, partition, timestamp_us)
+        record = self._preparation.prepare(value, key, headers, tag, partition, timestamp_us)
         return self._put(record, on_delivery)
 
     async def send(
@@ -245,57 +247,57 @@ class Producer:
         Arguments and errors are those of `send`. A failure that no receipt is awaited for is raised by `flush`.
         """
         if type(value) is bytes and headers is None and tag is None and partition is None and timestamp_us is None:
-            gathering = self._gatherer.open
+            batch = self._accumulator.open
             if key is None:
-                left_bytes = gathering.left_bytes - len(value) - RECORD_OVERHEAD_BYTES
-                if left_bytes >= 0:
-                    gathering.left_bytes = left_bytes
-                    values = gathering.values
+                remaining_bytes = batch.remaining_bytes - len(value) - RECORD_OVERHEAD_BYTES
+                if remaining_bytes >= 0:
+                    batch.remaining_bytes = remaining_bytes
+                    values = batch.values
                     index = len(values)
                     values.append(value)
                     receipt = _new(PendingReceipt)
-                    receipt.gathering = gathering
+                    receipt.batch = batch
                     receipt.index = index
                     return receipt
             elif type(key) is bytes:
-                left_bytes = gathering.left_bytes - len(value) - len(key) - RECORD_OVERHEAD_BYTES
-                if left_bytes >= 0:
-                    gathering.left_bytes = left_bytes
-                    values, keys = gathering.values, gathering.keys
+                remaining_bytes = batch.remaining_bytes - len(value) - len(key) - RECORD_OVERHEAD_BYTES
+                if remaining_bytes >= 0:
+                    batch.remaining_bytes = remaining_bytes
+                    values, keys = batch.values, batch.keys
                     index = len(values)
                     values.append(value)
                     if len(keys) != index:
                         keys += [None] * (index - len(keys))
                     keys.append(key)
                     receipt = _new(PendingReceipt)
-                    receipt.gathering = gathering
+                    receipt.batch = batch
                     receipt.index = index
                     return receipt
-        record = self._preparation.take(value, key, headers, tag, partition, timestamp_us)
+        record = self._preparation.prepare(value, key, headers, tag, partition, timestamp_us)
         route = self._known_route(partition)
         # Once a batch others have their turn, or what this one fills would not begin to leave before all is accepted.
-        pause = self._gatherer.make_way(record)
+        pause = self._accumulator.drain_if_full(record)
         if route is not None and not pause:
-            if self._preparation.chooses:
-                record = self._preparation.chosen(record, route.partition_count)
-            accepted = self._gatherer.accept(record, route.partition_count)
+            if self._preparation.has_partitioner:
+                record = self._preparation.with_partition(record, route.partition_count)
+            accepted = self._accumulator.accept(record, route.partition_count)
             if accepted is not None:
                 return PendingReceipt(*accepted)
-        self._gatherer.freeze()
-        await self._room.enter()
+        self._accumulator.seal()
+        await self._memory.acquire_turn()
         try:
             if pause:
                 await asyncio.sleep(0)
             route = await self._route(partition)
-            record = self._preparation.chosen(record, route.partition_count)
-            await self._room.wait(record.size_bytes)
-            accepted = self._gatherer.accept(record, route.partition_count, room_taken=True)
+            record = self._preparation.with_partition(record, route.partition_count)
+            await self._memory.reserve(record.size_bytes)
+            accepted = self._accumulator.accept(record, route.partition_count, memory_reserved=True)
             assert accepted is not None
             return PendingReceipt(*accepted)
         finally:
-            self._room.leave()
+            self._memory.release_turn()
 
-    def _put(self, record: Taken, on_delivery: OnDelivery | None) -> PendingReceipt:
+    def _put(self, record: PreparedRecord, on_delivery: OnDelivery | None) -> PendingReceipt:
         """Accept a record that cannot join the open gathering without a look."""
         check_callback("on_delivery", on_delivery)
         route = self._known_route(None)
@@ -303,14 +305,14 @@ class Producer:
             raise self._not_begun()
         if record.partition is not None and record.partition not in route.partitions:
             raise unknown_partition(self.topic, route, record.partition)
-        record = self._preparation.chosen(record, route.partition_count)
-        accepted = self._gatherer.accept(record, route.partition_count, claiming=True)
+        record = self._preparation.with_partition(record, route.partition_count)
+        accepted = self._accumulator.accept(record, route.partition_count, claiming=True)
         if accepted is None:
             self._refused_bytes = record.size_bytes
             raise buffer_full(self.topic)
-        gathering, index = accepted
-        gathering.call_back(index, on_delivery)
-        return PendingReceipt(gathering, index)
+        batch, index = accepted
+        batch.set_callback(index, on_delivery)
+        return PendingReceipt(batch, index)
 
     async def send_many(
         self,
@@ -380,11 +382,11 @@ class Producer:
         """
         if self._known_route(None) is not None:
             return
-        await self._room.enter()
+        await self._memory.acquire_turn()
         try:
             await self._route(None)
         finally:
-            self._room.leave()
+            self._memory.release_turn()
 
     async def ready(self) -> None:
         """Wait until there is room for what `put` refused last, behind all others who wait for room.
@@ -403,15 +405,15 @@ class Producer:
             TidelogError: the first failure of a record whose receipt nobody awaited.
         """
         self._check_usable()
-        self._gatherer.hand_over()
-        for load in self._lanes.unsettled():
-            await load.delivery.settled()
+        self._accumulator.drain()
+        for chunk in self._queues.unsettled():
+            await chunk.delivery.settled()
         if self._callbacks is not None:
             await self._callbacks.all_called()
         failed, self._failed = self._failed, []
         for delivery in failed:
             if delivery.error is not None and not delivery.watched:
-                raise again(delivery.error)
+                raise copy_of_error(delivery.error)
 
     async def close(self) -> None:
         """Flush and stop. Doing it twice does nothing.
@@ -431,11 +433,11 @@ class Producer:
         """Stop now; what is not acknowledged fails with ClosedError."""
         self._closed = True
         error = ClosedError("the producer was closed before this record was acknowledged")
-        self._room.close(error)
+        self._memory.close(error)
         if self._sender is not None:
             await self._sender.close()
-        self._gatherer.fail(error)
-        self._lanes.fail_all(error)
+        self._accumulator.fail(error)
+        self._queues.fail_all(error)
         if self._callbacks is not None:
             await self._callbacks.all_called()  # the loop may end with this
 
@@ -443,8 +445,8 @@ class Producer:
 
     async def _ready(self, size_bytes: int, *, claim: bool = False) -> None:
         self._known_route(None)
-        self._gatherer.freeze()
-        await self._room.ready(size_bytes, claim=claim)
+        self._accumulator.seal()
+        await self._memory.wait_ready(size_bytes, claim=claim)
 
     def _not_begun(self) -> NotBegunError:
         return NotBegunError(
@@ -482,12 +484,12 @@ class Producer:
                 acks=ACKS[self._options.acks],
                 loop=loop,
                 request_timeout_s=self._options.request_timeout_s,
-                source=self._gatherer,
+                source=self._accumulator,
                 instance=self._instance,
                 meter=self._meter,
             )
             self._callbacks = DeliveryCallbacks(loop, self._called_back)
-            self._gatherer.bind(self._sender, loop)
+            self._accumulator.bind(self._sender, loop)
         route = self._router.metadata.topic(self.topic)
         if route is None or (partition is not None and partition not in route.partitions):
             return None
@@ -524,30 +526,30 @@ class Producer:
     async def _enqueue_columns(
         self, batches: Sequence[pa.RecordBatch], partition: int | None, keys: Sequence[bytes | None] | None = None
     ) -> PendingReceipts:
-        partition = partition if partition is None or type(partition) is int else whole("partition", partition)
-        room, in_turn, parts = self._room, False, list[tuple[Any, int]]()
+        partition = partition if partition is None or type(partition) is int else checked_int("partition", partition)
+        memory, has_turn, parts = self._memory, False, list[tuple[Any, int]]()
         orders: list[pa.Array[Any]] = []
         try:
             route = self._known_route(partition)
-            if route is None or room.is_awaited:
-                self._gatherer.freeze()
-                await room.enter()
-                in_turn = True
+            if route is None or memory.has_waiters:
+                self._accumulator.seal()
+                await memory.acquire_turn()
+                has_turn = True
                 route = await self._route(partition)
             # What came one by one before is stored before, and does not keep room that it may never need.
-            if self._gatherer.gathering is not None:
-                self._gatherer.hand_over()
-            for number, columns, size_bytes in self._pieces.of(route, batches, partition, orders, keys):
-                if not room.take(size_bytes, in_turn=in_turn):
-                    if not in_turn:
-                        await room.enter()
-                        in_turn = True
-                    await room.wait(size_bytes)
+            if self._accumulator.batch is not None:
+                self._accumulator.drain()
+            for number, columns, size_bytes in self._pieces.split(route, batches, partition, orders, keys):
+                if not memory.try_reserve(size_bytes, has_turn=has_turn):
+                    if not has_turn:
+                        await memory.acquire_turn()
+                        has_turn = True
+                    await memory.reserve(size_bytes)
                 parts.append(self._add_columns(route, number, columns, size_bytes))
                 self._unturned_bytes += size_bytes
         finally:
-            if in_turn:
-                room.leave()
+            if has_turn:
+                memory.release_turn()
         if self._unturned_bytes >= self._options.batch_bytes:
             # As in `enqueue`: what a loop of calls fills would not begin to leave before the buffer is full.
             self._unturned_bytes = 0
@@ -558,43 +560,43 @@ class Producer:
         self, route: TopicRoute, partition: int | None, columns: pa.RecordBatch, size_bytes: int
     ) -> tuple[Any, int]:
         if partition is None:
-            lane = self._lanes.least_loaded(route.partition_count, size_bytes)
+            queue = self._queues.least_loaded(route.partition_count, size_bytes)
         elif partition in route.partitions:
-            lane = self._lanes.by_partition.get(partition) or self._lanes.lane(partition)
+            queue = self._queues.by_partition.get(partition) or self._queues.queue(partition)
         else:
-            self._room.give_back(size_bytes)
+            self._memory.release(size_bytes)
             raise UnknownPartitionError(
                 f"topic {self.topic!r} has partitions 0 to {route.partition_count - 1}, not {partition}"
             )
         deadline = asyncio.get_running_loop().time() + self._options.delivery_timeout_s
-        load = ColumnsLoad(columns, partition=lane.partition, deadline=deadline, size_bytes=size_bytes)
-        lane.add(load)
+        chunk = ColumnChunk(columns, partition=queue.partition, deadline=deadline, size_bytes=size_bytes)
+        queue.add(chunk)
         assert self._sender is not None
-        self._sender.wake(lane)
-        return load.delivery, load.count
+        self._sender.wake(queue)
+        return chunk.delivery, chunk.count
 
-    def _settled(self, load: Load) -> None:
-        delivery = load.delivery
+    def _settled(self, chunk: Chunk) -> None:
+        delivery = chunk.delivery
         if delivery.callbacks:
             assert self._callbacks is not None
             delivery.watched |= None not in delivery.callbacks  # somebody is told of each record
-            self._callbacks.add(load)
+            self._callbacks.add(chunk)
         else:
-            self._free(load)
+            self._free(chunk)
         if delivery.error is not None and not delivery.watched:
             self._failed.append(delivery)
             self._router.unreported.add(self)
             if len(self._failed) > FAILED_MAX:
                 self._failed = [each for each in self._failed if not each.watched][:FAILED_MAX]
 
-    def _called_back(self, load: Load) -> None:
-        self._free(load)
+    def _called_back(self, chunk: Chunk) -> None:
+        self._free(chunk)
         if self._meter is not None:
-            self._meter.weigh()
+            self._meter.report_buffered()
 
-    def _free(self, load: Load) -> None:
-        self._room.give_back(load.size_bytes)
+    def _free(self, chunk: Chunk) -> None:
+        self._memory.release(chunk.size_bytes)
 
     def _buffered_bytes(self) -> int:
         """Return what is accepted and not delivered: what is only reserved for records to come is none of it."""
-        return self._room.taken_bytes - self._room.kept_bytes - self._gatherer.reserved_bytes
+        return self._memory.used_bytes - self._memory.kept_bytes - self._accumulator.unused_bytes

@@ -22,7 +22,7 @@ BEGUN_PER_REQUEST: Final = 256
 before, files are made first: some 10 ms each on a slow disk, and a request must be answered in time."""
 
 
-class Written(NamedTuple):
+class WrittenEpoch(NamedTuple):
     """What partitions have now.
 
     Attributes:
@@ -40,7 +40,7 @@ class Written(NamedTuple):
 
 async def write_epoch(
     router: Router, topic_id: bytes, partitions: Iterable[int], producer_id: int, epoch: int
-) -> Written:
+) -> WrittenEpoch:
     """Write an instance's epoch into partitions and return what is there now.
 
     Raises:
@@ -76,7 +76,7 @@ async def write_epoch(
                 failures.append(error_of(result.error))
         for failure in sorted(failures, key=lambda each: each.retriable):
             raise failure
-    return Written(newest, repeated)
+    return WrittenEpoch(newest, repeated)
 
 
 def fenced_error(name: str | Work, topic: str) -> ProducerFencedError:

@@ -20,14 +20,14 @@ from tidelog.cluster.routing import Router
 from tidelog.errors import InvalidRequestError, ProducerFencedError
 from tidelog.produce.producer_epochs import fenced_error, write_epoch
 from tidelog.produce.work import Work, numbers_of
-from tidelog.produce.work_registry import Enlisted, enlist
+from tidelog.produce.work_registry import Registration, register_part
 from tidelog_proto.limits import EPOCHS_PER_INSTANCE
 
-TRIES: Final = 16
+BEGIN_ATTEMPTS_MAX: Final = 16
 """How often other instances may begin while this one does."""
 
 
-class Instance:
+class ProducerInstance:
     """One of a named producer; belongs to one event loop.
 
     Attributes:
@@ -47,8 +47,8 @@ class Instance:
         self.epoch = 0
         self.first_epoch = numbers.first_epoch
         self.is_first = False
-        self.enlisted: Enlisted | None = None
-        self.entered: set[int] = set()
+        self.registration: Registration | None = None
+        self.fenced_partitions: set[int] = set()
         self._name = name
         self._last_epoch = numbers.last_epoch
         self._router = router
@@ -64,7 +64,7 @@ class Instance:
         """
         await self._router.about_topic(self._topic, self._begin, repeatable=True)
 
-    async def enter(self, partition: int) -> None:
+    async def fence(self, partition: int) -> None:
         """Fence older instances in a partition that came later, if this still is the newest.
 
         Raises:
@@ -75,11 +75,11 @@ class Instance:
             written = await write_epoch(self._router, self.topic_id, [number], self.producer_id, self.epoch)
             if written.newest > self.epoch or (number == 0 and not written.repeated):
                 raise self._fenced()  # what has forgotten this one may have forgotten a newer one
-        self.entered.add(partition)
+        self.fenced_partitions.add(partition)
 
     async def _begin(self) -> None:
         epoch = self.first_epoch
-        for _ in range(TRIES):
+        for _ in range(BEGIN_ATTEMPTS_MAX):
             route = await self._router.topic_with(self._topic, ())
             topic_id = route.topic_id
             written = await write_epoch(self._router, topic_id, [0], self.producer_id, epoch)
@@ -92,8 +92,8 @@ class Instance:
                 written = await write_epoch(self._router, topic_id, partitions[1:], self.producer_id, epoch)
                 if written.is_new_at(epoch):
                     if isinstance(self._name, Work) and self._name.part is not None:
-                        self.enlisted = await enlist(self._router, self._topic, topic_id, self._name)
-                    self.topic_id, self.epoch, self.entered = topic_id, epoch, set(partitions)
+                        self.registration = await register_part(self._router, self._topic, topic_id, self._name)
+                    self.topic_id, self.epoch, self.fenced_partitions = topic_id, epoch, set(partitions)
                     self.is_first = epoch == self.first_epoch
                     return
             newest = written.newest // EPOCHS_PER_INSTANCE * EPOCHS_PER_INSTANCE

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tidelog.base.metric_calls import Teller
+from tidelog.base.metric_calls import MetricCalls
 from tidelog.errors import TidelogError
-from tidelog.produce.batches import Load, OutgoingBatch
+from tidelog.produce.batches import Chunk, OutgoingBatch
 
 
 class ProducerMeter:
@@ -23,9 +23,9 @@ class ProducerMeter:
     """
 
     def __init__(
-        self, teller: Teller, topic: str, buffered_bytes: Callable[[], int], delivery_timeout_s: float
+        self, metric_calls: MetricCalls, topic: str, buffered_bytes: Callable[[], int], delivery_timeout_s: float
     ) -> None:
-        self._tell, self._metrics = teller.tell, teller.metrics
+        self._tell, self._metrics = metric_calls.tell, metric_calls.metrics
         self._topic = topic
         self._now_buffered_bytes = buffered_bytes
         self._delivery_timeout_s = delivery_timeout_s
@@ -41,12 +41,12 @@ class ProducerMeter:
         latency_s = now - (batch.deadline - self._delivery_timeout_s)
         self._tell(self._metrics.acknowledged, self._topic, batch.count, batch.encoded.length, latency_s)
 
-    def failed(self, loads: Sequence[Load], error: TidelogError) -> None:
+    def failed(self, chunks: Sequence[Chunk], error: TidelogError) -> None:
         """Loads were given up together."""
-        if loads:
-            self._tell(self._metrics.failed, self._topic, sum(load.count for load in loads), error.code_name)
+        if chunks:
+            self._tell(self._metrics.failed, self._topic, sum(chunk.count for chunk in chunks), error.code_name)
 
-    def weigh(self) -> None:
+    def report_buffered(self) -> None:
         """Tell of the buffer if it has changed."""
         buffered_bytes = self._now_buffered_bytes()
         if change_bytes := buffered_bytes - self._buffered_bytes:

@@ -21,8 +21,8 @@ from tidelog.cluster import trace_contexts
 from tidelog.errors import TidelogError
 from tidelog.model import Receipt
 from tidelog.produce.batches import Delivery
-from tidelog.produce.expiry import again
-from tidelog.produce.open_batch import Gathering
+from tidelog.produce.expiry import copy_of_error
+from tidelog.produce.open_batch import OpenBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +46,26 @@ class PendingReceipt:
     What it consists of is for `tidelog.sync`, not for users.
     """
 
-    __slots__ = ("gathering", "index")
+    __slots__ = ("batch", "index")
 
-    def __init__(self, gathering: Gathering, index: int) -> None:
-        self.gathering = gathering
+    def __init__(self, batch: OpenBatch, index: int) -> None:
+        self.batch = batch
         self.index = index
 
     def done(self) -> bool:
         """Whether awaiting it would not wait."""
-        found = self.gathering.find(self.index)
+        found = self.batch.find(self.index)
         return found is not None and found[0].done
 
     def __await__(self) -> Generator[Any, None, Receipt]:
-        gathering, index = self.gathering, self.index
-        found = gathering.find(index)
+        batch, index = self.batch, self.index
+        found = batch.find(index)
         if found is None:
             # A future a waiter: cancelling one who waits must not cancel the others.
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            gathering.wait(index, waiter)
+            batch.add_waiter(index, waiter)
             yield from waiter
-            found = gathering.find(index)
+            found = batch.find(index)
             assert found is not None, "what is not placed has no outcome"
         delivery, at = found
         yield from delivery.__await__()
@@ -175,7 +175,7 @@ class PendingReceipts:
             delivery.watched = True
             await delivery.settled()
             if delivery.error is not None:
-                outcomes.append(PieceOutcome(delivery.partition, count, error=again(delivery.error)))
+                outcomes.append(PieceOutcome(delivery.partition, count, error=copy_of_error(delivery.error)))
                 continue
             stored = delivery.stored(count)
             base, dropped = delivery.base_offset, delivery.duplicates
@@ -206,19 +206,19 @@ def deliveries_of(receipts: PendingReceipts) -> list[Delivery]:
 class PendingRows:
     """Records that were accepted as lists and are on their way."""
 
-    __slots__ = ("_count", "_first", "_gathering")
+    __slots__ = ("_batch", "_count", "_first")
 
-    def __init__(self, gathering: Gathering, first: int, count: int) -> None:
-        self._gathering = gathering
+    def __init__(self, batch: OpenBatch, first: int, count: int) -> None:
+        self._batch = batch
         self._first = first
         self._count = count
 
     async def settled(self) -> None:
         """Wait until each record is stored or has failed; failures then count as reported to the caller."""
-        gathering, first = self._gathering, self._first
-        if gathering.find(first) is None:
+        batch, first = self._batch, self._first
+        if batch.find(first) is None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            gathering.wait(first, waiter)
+            batch.add_waiter(first, waiter)
             await waiter
         for delivery in self._deliveries():
             delivery.watched = True
@@ -226,35 +226,35 @@ class PendingRows:
 
     def stored_at(self) -> ReceiptRange | None:
         """Return where the records are if they are settled and all stored, one behind the other in one partition."""
-        delivery = self._gathering.delivery
+        delivery = self._batch.delivery
         if delivery is None or not delivery.done or delivery.error is not None or delivery.offsets is not None:
             return None
         return ReceiptRange(delivery.partition, delivery.base_offset + self._first, self._count)
 
     def outcomes(self) -> list[Receipt | TidelogError]:
         """Return the receipt of each settled record, or the error that it met."""
-        found = [self._gathering.find(self._first + at) for at in range(self._count)]
+        found = [self._batch.find(self._first + at) for at in range(self._count)]
         return [
-            delivery.receipt(at) if delivery.error is None else again(delivery.error)
+            delivery.receipt(at) if delivery.error is None else copy_of_error(delivery.error)
             for delivery, at in (place for place in found if place is not None)
         ]
 
     def _deliveries(self) -> Sequence[Delivery]:
-        delivery = self._gathering.delivery
+        delivery = self._batch.delivery
         if delivery is not None:
             return (delivery,)
-        found = (self._gathering.find(self._first + at) for at in range(self._count))
+        found = (self._batch.find(self._first + at) for at in range(self._count))
         return list({id(place[0]): place[0] for place in found if place is not None}.values())
 
 
-def note_trace(receipt: PendingReceipt | PendingReceipts) -> None:
+def attach_trace(receipt: PendingReceipt | PendingReceipts) -> None:
     """Have publishes of records that have not left yet carry the context of what runs."""
     context = trace_contexts.current()
     if not context:
         return
     if isinstance(receipt, PendingReceipt):
-        if receipt.gathering.traces[-1:] != (context,):
-            receipt.gathering.traces += (context,)
+        if receipt.batch.traces[-1:] != (context,):
+            receipt.batch.traces += (context,)
         return
     for delivery in deliveries_of(receipt):
         delivery.traces += (context,)

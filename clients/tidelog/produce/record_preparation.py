@@ -10,7 +10,7 @@ import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tidelog.produce.open_batch import loose_size_bytes
+from tidelog.produce.open_batch import record_size_bytes
 from tidelog.produce.partitioners import chooser_of
 from tidelog.produce.producer_options import ProducerOptions
 from tidelog.produce.serializers import serializer_of
@@ -18,7 +18,7 @@ from tidelog_proto.batch.columns import TIMESTAMP_US_MAX, Headers
 from tidelog_proto.limits import TAG_BYTES_MAX
 
 
-class Taken(NamedTuple):
+class PreparedRecord(NamedTuple):
     """One record that may be accepted; `size_bytes` is about what it takes in memory."""
 
     value: bytes | None
@@ -30,7 +30,7 @@ class Taken(NamedTuple):
     size_bytes: int
 
 
-class Preparation:
+class RecordPreparation:
     """Prepares records as a producer's options say.
 
     Attributes:
@@ -42,10 +42,10 @@ class Preparation:
         self._key = serializer_of(options.key_serializer, "key")
         self._value = serializer_of(options.value_serializer, "value")
         self._choose = chooser_of(options.partitioner)
-        self.chooses = self._choose is not None
+        self.has_partitioner = self._choose is not None
         self.plain = self._key is None and self._value is None and self._choose is None
 
-    def take(  # noqa: PLR0917 - a record, as it is given
+    def prepare(  # noqa: PLR0917 - a record, as it is given
         self,
         value: Any,
         key: Any,
@@ -53,7 +53,7 @@ class Preparation:
         tag: str | None,
         partition: int | None,
         timestamp_us: int | None,
-    ) -> Taken:
+    ) -> PreparedRecord:
         """Return a record as it will be accepted, without what a partitioner makes of it.
 
         Raises:
@@ -65,17 +65,17 @@ class Preparation:
         if self._key is not None:
             key = self._key(key)
         if partition is not None:
-            partition = whole("partition", partition)
+            partition = checked_int("partition", partition)
         if timestamp_us is not None:
-            timestamp_us = whole("timestamp_us", timestamp_us)
+            timestamp_us = checked_int("timestamp_us", timestamp_us)
         _check_record(value, key, tag, timestamp_us)
         if headers is not None:
             # What is given may be used for the next record, too, before this one is sent, or be read only once.
             headers = tuple([_header_of(header) for header in headers])
-        size_bytes = loose_size_bytes(value, key, headers, tag)
-        return Taken(value, key, headers, tag, partition, timestamp_us, size_bytes)
+        size_bytes = record_size_bytes(value, key, headers, tag)
+        return PreparedRecord(value, key, headers, tag, partition, timestamp_us, size_bytes)
 
-    def chosen(self, record: Taken, partition_count: int) -> Taken:
+    def with_partition(self, record: PreparedRecord, partition_count: int) -> PreparedRecord:
         """Return the record with the partition that the partitioner chooses, unless it has one.
 
         Raises:
@@ -131,7 +131,7 @@ def _no_text(many: Sequence[Any], what: str) -> Sequence[bytes | None]:
     return given
 
 
-def whole(what: str, number: Any) -> int | None:
+def checked_int(what: str, number: Any) -> int | None:
     """Return a number that was given, if one was, as an exact int: numbers of NumPy are welcome, True is none.
 
     Args:

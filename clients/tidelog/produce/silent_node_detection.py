@@ -17,7 +17,7 @@ from tidelog.errors import ConnectionLostError
 T = TypeVar("T")
 
 
-class PublishWatch(Generic[T]):
+class SilentNodeDetector(Generic[T]):
     """What one producer has sent and has no answer to.
 
     Args:

@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 from tidelog.errors import InvalidRequestError
 from tidelog_proto.limits import EPOCHS_PER_INSTANCE, PRODUCER_EPOCH_MAX, PRODUCER_NAME_BYTES_MAX
 
-TRIES_PER_PIECE: Final = 256
+INSTANCES_PER_PIECE: Final = 256
 """Instances that are kept for one piece of a work."""
 PARTS_MAX: Final = 2**24
 """So many parts a piece may have."""
 _INSTANCES_MAX: Final = PRODUCER_EPOCH_MAX // EPOCHS_PER_INSTANCE
-_PIECES: Final = (_INSTANCES_MAX - 1) // TRIES_PER_PIECE
+_PIECES: Final = (_INSTANCES_MAX - 1) // INSTANCES_PER_PIECE
 """Pieces of one producer id; what comes behind them has another id."""
 
 
@@ -48,7 +48,7 @@ class Work(NamedTuple):
         return self.name if self.part is None else f"{self.name}/{self.part}"
 
 
-class Numbers(NamedTuple):
+class InstanceNumbers(NamedTuple):
     """Under which an instance writes.
 
     Attributes:
@@ -62,16 +62,16 @@ class Numbers(NamedTuple):
     last_epoch: int
 
 
-def numbers_of(name: str | Work) -> Numbers:
+def numbers_of(name: str | Work) -> InstanceNumbers:
     """Return what a name decides. It is frozen: what was stored under it is looked for by these numbers."""
     first, last = 1, _INSTANCES_MAX
     if isinstance(name, Work):
         round_, piece = divmod(name.piece, _PIECES)
-        first += piece * TRIES_PER_PIECE
-        last = first + TRIES_PER_PIECE - 1
+        first += piece * INSTANCES_PER_PIECE
+        last = first + INSTANCES_PER_PIECE - 1
         name = f"{name.producer_name}\0{round_}"  # which no name of anybody's program is likely to be
     producer_id = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 1 | 1
-    return Numbers(producer_id, first * EPOCHS_PER_INSTANCE, last * EPOCHS_PER_INSTANCE)
+    return InstanceNumbers(producer_id, first * EPOCHS_PER_INSTANCE, last * EPOCHS_PER_INSTANCE)
 
 
 def check_name(name: object) -> None:

@@ -18,10 +18,10 @@ from typing import Final, NamedTuple
 
 from tidelog.cluster.routing import Router
 from tidelog.produce.producer_epochs import fenced_error, write_epoch
-from tidelog.produce.work import PARTS_MAX, TRIES_PER_PIECE, Work, numbers_of
+from tidelog.produce.work import INSTANCES_PER_PIECE, PARTS_MAX, Work, numbers_of
 from tidelog_proto.limits import EPOCHS_PER_INSTANCE
 
-_BOUNDS: Final = tuple(accumulate(repeat(1, TRIES_PER_PIECE - 1), lambda bound, _: bound + 1 + bound // 16))
+_BOUNDS: Final = tuple(accumulate(repeat(1, INSTANCES_PER_PIECE - 1), lambda bound, _: bound + 1 + bound // 16))
 """Of steps from 1, see `parts_at`."""
 assert _BOUNDS[-1] >= PARTS_MAX, "every part has a step"
 
@@ -36,7 +36,7 @@ def parts_at(step: int) -> int:
     return _BOUNDS[step - 1] if step else 0
 
 
-class Enlisted(NamedTuple):
+class Registration(NamedTuple):
     """What the roll had when a part was entered.
 
     Attributes:
@@ -48,7 +48,7 @@ class Enlisted(NamedTuple):
     parts: int
 
 
-async def enlist(router: Router, topic: str, topic_id: bytes, work: Work) -> Enlisted:
+async def register_part(router: Router, topic: str, topic_id: bytes, work: Work) -> Registration:
     """Enter a part, and return what was there before.
 
     Args:
@@ -70,6 +70,6 @@ async def enlist(router: Router, topic: str, topic_id: bytes, work: Work) -> Enl
         # Also where another has entered as much: an owner tells of what is not committed yet, and may lose it.
         written = await write_epoch(router, topic_id, [0], numbers.producer_id, epoch)
         if written.newest == epoch:
-            return Enlisted(is_first, parts_at((newest - numbers.first_epoch) // EPOCHS_PER_INSTANCE))
+            return Registration(is_first, parts_at((newest - numbers.first_epoch) // EPOCHS_PER_INSTANCE))
         epoch = written.newest
     raise fenced_error(work, topic)

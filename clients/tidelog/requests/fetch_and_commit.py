@@ -25,14 +25,14 @@ from tidelog.model import Committed, Fetched, TopicPartition
 from tidelog.requests import list_offsets
 from tidelog.requests.conversions import check_position, checked_group, committed_of
 from tidelog.requests.paging import in_requests
-from tidelog.requests.partial_results import Commits, tell_done
+from tidelog.requests.partial_results import Commits, attach_done
 from tidelog.requests.record_filters import record_filter
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.record_batch import RecordBatch, iter_batches
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX
 
-HELD_BACK_LOOK_S: Final = 1.0
+QUOTA_RETRY_S: Final = 1.0
 """How often a node is asked that holds a reader to a quota, at least; it keeps each question for seconds itself."""
 _MS: Final = 1000
 
@@ -88,17 +88,17 @@ async def fetch(
     while True:
         try:
             return await router.about_topic(topic, attempt, repeatable=True, partition=partition)
-        except _HeldBack as held:
+        except _QuotaExceeded as held:
             # Not a failure, whose time is bounded: reads go on when the quota lets them.
-            await asyncio.sleep(min(held.for_s, HELD_BACK_LOOK_S))
+            await asyncio.sleep(min(held.retry_after_s, QUOTA_RETRY_S))
 
 
-class _HeldBack(Exception):  # noqa: N818 - no error: nobody but `fetch` sees it
+class _QuotaExceeded(Exception):  # noqa: N818 - no error: nobody but `fetch` sees it
     """A node has records, and gives none, since who asks has read as much as a quota lets him for now."""
 
-    def __init__(self, for_s: float) -> None:
+    def __init__(self, retry_after_s: float) -> None:
         super().__init__()
-        self.for_s = for_s
+        self.retry_after_s = retry_after_s
 
 
 async def _fetched_from(
@@ -125,7 +125,7 @@ async def _fetched_from(
     if not result.length and not got_on and offset < known_end:
         held_ms = max(frame.envelope.throttle_ms, frame.envelope.caller_throttle_ms)
         if held_ms and request.wait_ms:  # a lookup, which does not wait for records, is given up as others are
-            raise _HeldBack(held_ms / _MS)
+            raise _QuotaExceeded(held_ms / _MS)
         raise _lags(reached.connection, topic, partition, offset)
     batches = parse_batches(frame.attachment, TopicPartition(topic, partition), offset, control=control)
     router.epochs.read(route.topic_id, partition, batches)
@@ -223,7 +223,7 @@ async def commit(
         return await router.about_topic(topic, lambda: router.at_any(ask, repeatable=not reset), repeatable=True)
     except TidelogError as error:
         route = router.metadata.topic(topic)
-        tell_done(error, done.get(topic_id or (route.topic_id if route is not None else b""), {}), "committed")
+        attach_done(error, done.get(topic_id or (route.topic_id if route is not None else b""), {}), "committed")
         raise
 
 

@@ -147,13 +147,13 @@ async def beyond_ends(
         async with asyncio.timeout(ENDS_S):
             await search.attempt()
     return {
-        number: beyond(topic, number, positions[number], end)
+        number: beyond_end_error(topic, number, positions[number], end)
         for number, end in search.found.items()
         if positions[number] > end.high_watermark
     }
 
 
-def beyond(topic: str, partition: int, offset: int, end: Offset) -> OffsetOutOfRangeError:
+def beyond_end_error(topic: str, partition: int, offset: int, end: Offset) -> OffsetOutOfRangeError:
     """Return the error for a position behind the end that an owner has told."""
     error = OffsetOutOfRangeError(f"{topic}/{partition}: {offset} lies beyond the end of the log, {end.high_watermark}")
     error.log_start_offset, error.high_watermark = end.log_start_offset, end.high_watermark

@@ -46,7 +46,7 @@ def request_count(entries: int) -> int:
     return -(-entries // ENTRIES_PER_REQUEST_MAX)
 
 
-class Gathered:
+class MergedTopics:
     """Topics of which pages tell, in the order in which they were first told of."""
 
     def __init__(self) -> None:
@@ -88,20 +88,20 @@ async def pages(ask: Callable[[pb.TopicCursor | None], Awaitable[PageT]]) -> Asy
         cursor = page.next
 
 
-async def listed(router: Router, *, internal: bool) -> list[pb.TopicInfo]:
+async def list_topics(router: Router, *, internal: bool) -> list[pb.TopicInfo]:
     """Return all topics, by TOPIC list."""
-    gathered = Gathered()
+    merged = MergedTopics()
 
     async def ask(cursor: pb.TopicCursor | None) -> pb.TopicReply:
         envelope = pb.Envelope(topic_list=pb.TopicList(internal=internal, cursor=cursor))
         return (await router.call_any(lambda: envelope, repeatable=True)).envelope.topic_reply
 
     async for page in pages(ask):
-        gathered.add(page.topics)
-    return gathered.topics()
+        merged.add(page.topics)
+    return merged.topics()
 
 
-async def listed_briefly(router: Router, *, after: str, limit: int) -> tuple[list[pb.TopicInfo], bool]:
+async def list_topic_page(router: Router, *, after: str, limit: int) -> tuple[list[pb.TopicInfo], bool]:
     """Return at most `limit` topics whose names come behind `after`, without partitions, and whether there are more."""
     found: list[pb.TopicInfo] = []
     first = pb.TopicCursor(topic=after) if after else None
@@ -117,9 +117,9 @@ async def listed_briefly(router: Router, *, after: str, limit: int) -> tuple[lis
     return found, False
 
 
-async def status(router: Router, *, nodes_only: bool = False) -> pb.ClusterStatusReply:
+async def cluster_status(router: Router, *, nodes_only: bool = False) -> pb.ClusterStatusReply:
     """Return the state of the cluster, with all topics unless `nodes_only`."""
-    gathered = Gathered()
+    merged = MergedTopics()
     found = pb.ClusterStatusReply()
 
     async def ask(cursor: pb.TopicCursor | None) -> pb.ClusterStatusReply:
@@ -130,7 +130,7 @@ async def status(router: Router, *, nodes_only: bool = False) -> pb.ClusterStatu
     async for page in pages(ask):
         found.cluster_id = page.cluster_id
         found.nodes.extend(page.nodes)
-        gathered.add(page.topics)
+        merged.add(page.topics)
     if not nodes_only:
-        found.topics.extend(gathered.topics())
+        found.topics.extend(merged.topics())
     return found

@@ -23,7 +23,7 @@ class Commits(NamedTuple):
     failed: dict[TopicPartition, TidelogError]
 
 
-def tell_done(error: TidelogError, done: Mapping[int, object], what: str) -> None:
+def attach_done(error: TidelogError, done: Mapping[int, object], what: str) -> None:
     """Have an error tell what was done before it, or beside it; nothing changes if that is nothing.
 
     Args:
@@ -35,13 +35,13 @@ def tell_done(error: TidelogError, done: Mapping[int, object], what: str) -> Non
         return
     error.done = dict(done)
     error.definite = False
-    stretches = _stretches(sorted(done))
-    named = ", ".join(stretches[:NAMED_MAX]) + (", ..." if len(stretches) > NAMED_MAX else "")
+    ranges = _ranges(sorted(done))
+    named = ", ".join(ranges[:NAMED_MAX]) + (", ..." if len(ranges) > NAMED_MAX else "")
     word = "partition" if len(done) == 1 else "partitions"
     error.args = (f"{error}; {what} all the same: {word} {named}", *error.args[1:])
 
 
-def _stretches(numbers: list[int]) -> list[str]:
+def _ranges(numbers: list[int]) -> list[str]:
     """Return ascending numbers as text, those that follow each other as one stretch."""
     found: list[str] = []
     first = last = numbers[0]

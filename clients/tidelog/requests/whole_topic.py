@@ -9,7 +9,7 @@ from tidelog.requests.topic_conversions import partition_of, topic_of
 from tidelog_proto import broker_pb2 as pb
 
 
-async def whole(router: Router, reply: pb.TopicReply) -> Topic:
+async def whole_topic(router: Router, reply: pb.TopicReply) -> Topic:
     """Return the topic of an answer, which may hold its first partitions only, with all of them.
 
     Raises:

@@ -89,7 +89,7 @@ def wire_batch(batch: RecordBatch, schema: pa.Schema) -> WireBatch:
     return WireBatch(batch.offsets().to_numpy(), batch.header.base_timestamp_us, arrays)
 
 
-class Joiner:
+class BatchJoiner:
     """Joins the batches of one partition into batches of one schema. Not thread-safe.
 
     `add` takes a batch and gives back the joined batches that are full, `finish` gives the rest.

@@ -21,7 +21,7 @@ from tidelog.errors import InvalidRequestError, OffsetOutOfRangeError
 from tidelog.fetch_options import FetchOptions
 from tidelog.model import Fetched, Offset
 from tidelog.requests.offset_ranges import OffsetRange, fetch_options, fetch_range
-from tidelog.tables.joined_batches import Joiner, wire_batch
+from tidelog.tables.joined_batches import BatchJoiner, wire_batch
 from tidelog_proto.batch.record_schema import RECORDS_SCHEMA
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def read_ranges(
                 "topic": pa.scalar(wanted.topic, pa.string()),
                 "partition": pa.scalar(wanted.partition, pa.int32()),
             }
-            joiner = Joiner(schema, constants, max_records=batch_records)
+            joiner = BatchJoiner(schema, constants, max_records=batch_records)
             for batch in fetch_range(wanted, fetch, _lost):
                 yield from joiner.add(wire_batch(batch, schema).cut(wanted.start, wanted.end))
             yield from joiner.finish()

@@ -87,7 +87,7 @@ class NodeProcess:
         if process is None:
             raise NodeStartError(self._ended_by_us or "the node has not been started")
         if process.poll() is not None:
-            raise NodeStartError(self._told(f"the node ended by itself with code {process.returncode}"))
+            raise NodeStartError(self._with_log(f"the node ended by itself with code {process.returncode}"))
 
     def start(self) -> None:
         """Start it and wait until it is ready.
@@ -167,17 +167,17 @@ class NodeProcess:
             NodeStartError: there was none.
         """
         assert process.stdout is not None
-        poll, said, deadline = select.poll(), b"", time.monotonic() + self._start_timeout_s
+        poll, line, deadline = select.poll(), b"", time.monotonic() + self._start_timeout_s
         poll.register(process.stdout, select.POLLIN)
-        while not said.endswith(b"\n"):
+        while not line.endswith(b"\n"):
             if not poll.poll(max(0.0, deadline - time.monotonic()) * _MS):
-                raise NodeStartError(self._told(f"the node was not ready after {self._start_timeout_s:g} s"))
+                raise NodeStartError(self._with_log(f"the node was not ready after {self._start_timeout_s:g} s"))
             piece = os.read(process.stdout.fileno(), 1 << 12)
             if not piece:
                 code = process.wait()
-                raise NodeStartError(self._told(f"the node did not start, it ended with code {code}"))
-            said += piece
-        assert json.loads(said)["port"] == self.port, "it listens where it was told to"
+                raise NodeStartError(self._with_log(f"the node did not start, it ended with code {code}"))
+            line += piece
+        assert json.loads(line)["port"] == self.port, "it listens where it was told to"
 
     def _forget(self, why: str) -> None:
         assert self._process is not None
@@ -187,7 +187,7 @@ class NodeProcess:
             assert pipe is not None
             pipe.close()
 
-    def _told(self, what: str) -> str:
+    def _with_log(self, what: str) -> str:
         lines = self.log().splitlines()[-_LOG_LINES:]
         return "\n  ".join([f"{what}; it said last:" if lines else f"{what}, without a word", *lines])
 

@@ -11,7 +11,7 @@ from tidelog import Client
 from tidelog.errors import InvalidRequestError, ProducerFencedError
 from tidelog.produce import earlier_attempts, work
 from tidelog.produce.producer import Producer
-from tidelog.produce.work import TRIES_PER_PIECE, Work
+from tidelog.produce.work import INSTANCES_PER_PIECE, Work
 from tidelog.requests import fetch_and_commit
 
 
@@ -83,8 +83,8 @@ async def test_what_is_no_piece_of_a_work_is_refused(real: Client, topic: str) -
 
 
 async def test_a_piece_is_tried_so_often_and_no_more(real: Client, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "TRIES_PER_PIECE", 2)
-    assert TRIES_PER_PIECE > 2
+    monkeypatch.setattr(work, "INSTANCES_PER_PIECE", 2)
+    assert INSTANCES_PER_PIECE > 2
     for _ in range(2):
         await begun(real, topic, 3)
     with pytest.raises(InvalidRequestError, match="had all instances"):

@@ -12,7 +12,7 @@ from tidelog import Client
 from tidelog.errors import ProducerIdSharedError, UnknownPartitionError, UnknownTopicError
 from tidelog.model import Receipt
 from tidelog.produce.idempotent_requests import Outcome, RequestKey, request_key
-from tidelog.produce.open_batch import LooseRows
+from tidelog.produce.open_batch import RecordLists
 
 
 @pytest.fixture
@@ -26,9 +26,9 @@ def key_of(key: str, content: str = "") -> RequestKey:
     return request_key([key.encode()], [content.encode()])
 
 
-def rows_of(count: int, *, keyed: bool = True) -> LooseRows:
+def rows_of(count: int, *, keyed: bool = True) -> RecordLists:
     values = [b"v%d" % number for number in range(count)]
-    return LooseRows(values, keys=[b"k%d" % number for number in range(count)] if keyed else None)
+    return RecordLists(values, keys=[b"k%d" % number for number in range(count)] if keyed else None)
 
 
 async def stored(client: Client, topic: str) -> Counter[bytes | None]:
@@ -96,12 +96,12 @@ async def test_a_retry_after_the_topic_has_grown_goes_where_the_first_try_went(
 
 
 async def test_explicit_partitions_are_kept(real: Client, topic: str) -> None:
-    rows = LooseRows([b"a", b"b", b"c"], partitions=[2, None, 1])
+    rows = RecordLists([b"a", b"b", b"c"], partitions=[2, None, 1])
     first = await real.keyed_requests.publish(topic, rows, key_of("a"))
     assert [partition for partition, _ in places(first)][::2] == [2, 1]
     assert await real.keyed_requests.publish(topic, rows, key_of("a")) == first
     with pytest.raises(UnknownPartitionError):
-        await real.keyed_requests.publish(topic, LooseRows([b"x"], partitions=[9]), key_of("b"))
+        await real.keyed_requests.publish(topic, RecordLists([b"x"], partitions=[9]), key_of("b"))
     with pytest.raises(UnknownTopicError):
         await real.keyed_requests.publish("no-such-topic", rows, key_of("a"))
 
@@ -110,7 +110,7 @@ async def test_many_keys_evict_no_producer(real: Client, topic: str) -> None:
     async with real.producer(topic) as producer:
         await producer.send(b"before", partition=0)
         for number in range(300):
-            await real.keyed_requests.publish(topic, LooseRows([b"x"], partitions=[0]), key_of(f"{number}"))
+            await real.keyed_requests.publish(topic, RecordLists([b"x"], partitions=[0]), key_of(f"{number}"))
         await producer.send(b"after", partition=0)
     assert (await stored(real, topic))[b"after"] == 1
 

@@ -20,7 +20,7 @@ from tidelog.errors import (
     UnknownTopicError,
 )
 from tidelog.produce.producer_epochs import BEGUN_PER_REQUEST
-from tidelog.produce.producer_instances import Instance
+from tidelog.produce.producer_instances import ProducerInstance
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -215,15 +215,15 @@ async def test_a_partition_that_cannot_be_entered_is_given_up_in_time(client: Cl
 async def test_an_instance_writes_to_no_other_topic_than_it_has_begun_in(
     client: Client, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, begin = node.topics["t"].topic_id, Instance.begin
+    begun, begin = node.topics["t"].topic_id, ProducerInstance.begin
 
-    async def made_again(instance: Instance) -> None:
+    async def made_again(instance: ProducerInstance) -> None:
         await begin(instance)
         del node.topics["t"]
         node.add_topic("t")
         await client.list_offsets("t", "latest")  # the client hears of it
 
-    monkeypatch.setattr(Instance, "begin", made_again)
+    monkeypatch.setattr(ProducerInstance, "begin", made_again)
     producer = client.producer("t", name="a")
     with pytest.raises(UnknownTopicError):
         await producer.send(b"v")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tidelog.errors import OverloadedError
 from tidelog.produce.batches import Delivery
-from tidelog.produce.open_batch import Gathering
+from tidelog.produce.open_batch import OpenBatch
 from tidelog.produce.receipts import PendingReceipt, PendingReceipts, ReceiptRange, Receipts
 
 
@@ -42,8 +42,8 @@ def test_keyed_inputs_are_found_through_their_order(permutations: list[list[int]
 
 
 async def test_pending_receipts_may_be_awaited_again_and_by_many() -> None:
-    delivery, gathering = Delivery(3), Gathering(deadline=0.0, timestamped=False)
-    pending = PendingReceipt(gathering, 2)
+    delivery, batch = Delivery(3), OpenBatch(deadline=0.0, timestamped=False)
+    pending = PendingReceipt(batch, 2)
 
     async def wait() -> int:
         return (await pending).offset
@@ -52,7 +52,7 @@ async def test_pending_receipts_may_be_awaited_again_and_by_many() -> None:
     await asyncio.sleep(0)
     waiting[0].cancel()
     assert not pending.done()
-    gathering.placed_whole(delivery)
+    batch.set_delivery(delivery)
     assert not pending.done()
     delivery.succeed(40, 0)
     assert pending.done()

@@ -13,7 +13,7 @@ from tidelog import Client
 from tidelog.cluster.connection import Connection
 from tidelog.cluster.liveness import PROBE_AFTER_S
 from tidelog.errors import ConnectionLostError, NodeUnreachableError, OutcomeUnknownError
-from tidelog.produce.silent_node_detection import PublishWatch
+from tidelog.produce.silent_node_detection import SilentNodeDetector
 
 
 class Node:
@@ -31,7 +31,7 @@ class Node:
         return self.is_lost
 
 
-def watching() -> tuple[PublishWatch[list[str]], Node, Connection, list[list[str]]]:
+def watching() -> tuple[SilentNodeDetector[list[str]], Node, Connection, list[list[str]]]:
     told: list[list[str]] = []
     node = Node()
 
@@ -39,7 +39,7 @@ def watching() -> tuple[PublishWatch[list[str]], Node, Connection, list[list[str
         assert not error.definite
         told.append(what)
 
-    return PublishWatch(asyncio.get_running_loop(), lost), node, cast(Connection, node), told
+    return SilentNodeDetector(asyncio.get_running_loop(), lost), node, cast(Connection, node), told
 
 
 async def test_what_is_answered_in_time_costs_no_look() -> None:

@@ -28,7 +28,7 @@ from tidelog.errors import (
     UnknownTopicError,
     UsageError,
 )
-from tidelog.produce.thread_handoff import KEPT_S
+from tidelog.produce.thread_handoff import RESERVATION_S
 from tidelog.sync import Client, Producer
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.partitioner import partition_for_key
@@ -47,7 +47,7 @@ class Held:
         producer.put(b"held", on_delivery=hold)
         assert held.wait(20)
 
-    def let_go(self) -> None:
+    def resume(self) -> None:
         self._go.set()
 
 
@@ -62,7 +62,7 @@ def test_a_loop_crosses_as_a_whole(node: FakeNode, client: Client) -> None:  # n
         loop = Held(producer)
         receipts = [producer.put(b"%d" % number) for number in range(1_000)]
         assert not receipts[0].done()
-        loop.let_go()
+        loop.resume()
         assert [receipt.result(10).offset for receipt in receipts] == list(range(1, 1_001))
         assert receipts[0].done()
     assert [[entry[2] for entry in publish] for publish in node.publishes] == [[1], [1_000]]
@@ -161,12 +161,12 @@ def test_room_that_is_kept_for_a_thread_lapses_and_is_not_buffered(node: FakeNod
         loop = Held(producer)
         with pytest.raises(BufferFullError):
             producer.put(b"x" * 1_004)
-        loop.let_go()
+        loop.resume()
         for _ in range(3):  # it is kept once, however often a thread asks
             producer.ready()
         producer.send(b"y")
         assert sum(change for _, change in counted.of("buffered") if isinstance(change, int)) == 0
-        time.sleep(KEPT_S + 0.2)
+        time.sleep(RESERVATION_S + 0.2)
         with ThreadPoolExecutor(1) as other:
             assert other.submit(producer.put, b"x" * 1_004).result().result(10).offset == 2
 
@@ -180,7 +180,7 @@ def test_what_waits_for_the_loop_counts_as_taken(client: Client) -> None:
         while taken < 20_000:
             producer.put(b"x" * 100)
             taken += 196
-    loop.let_go()
+    loop.resume()
     assert 9_700 <= taken <= 9_900, "the held record has its room until its callback was called"
     producer.ready()
     producer.put(b"x" * 100)
@@ -212,7 +212,7 @@ def test_a_callback_that_would_end_the_program_keeps_nobody_waiting(node: FakeNo
         loop = Held(producer)
         for callback in (lambda *_: sys.exit(3), lambda _receipt, error: told.append(error)):
             producer.put(b"v", on_delivery=callback)
-        loop.let_go()
+        loop.resume()
         producer.flush()
         assert told == [None]
     assert len(node.values("t")) == 3
@@ -248,7 +248,7 @@ def test_behind_a_fork_nothing_joins(node: FakeNode, client: Client) -> None:  #
                     answer = "true"
             os.execvp(answer, [answer])
         _, status = os.waitpid(child, 0)
-        loop.let_go()
+        loop.resume()
         assert os.waitstatus_to_exitcode(status) == 0
         producer.put(b"mine, too")
     assert node.values("t") == [b"held", b"mine", b"mine, too"]
@@ -275,7 +275,7 @@ def test_what_crosses_after_the_producer_was_aborted_fails(client: Client) -> No
     aborting = threading.Thread(target=producer.abort)
     aborting.start()
     pending = producer.put(b"v")
-    loop.let_go()
+    loop.resume()
     aborting.join()
     with pytest.raises(ClosedError):
         pending.result(10)
@@ -289,7 +289,7 @@ def test_a_client_that_is_aborted_has_told_every_callback(node: FakeNode) -> Non
     loop = Held(producer)
     for _ in range(2_000):
         producer.put(b"v", on_delivery=lambda _receipt, error: told.append(error))
-    threading.Timer(0.1, loop.let_go).start()
+    threading.Timer(0.1, loop.resume).start()
     client.abort()
     assert len(told) == 2_000
 

@@ -13,7 +13,7 @@ from tests.clients.fake_node import FakeNode
 from tidelog import Client
 from tidelog.errors import InvalidRequestError, ProducerFencedError
 from tidelog.produce.work import PARTS_MAX, Work, numbers_of
-from tidelog.produce.work_registry import Enlisted, parts_at, step_of
+from tidelog.produce.work_registry import Registration, parts_at, step_of
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import EPOCHS_PER_INSTANCE
@@ -26,45 +26,45 @@ async def topic(real: Client) -> str:
     return name
 
 
-async def entered(client: Client, topic: str, part: int | None, piece: int = 0) -> Enlisted | None:
+async def registration_of(client: Client, topic: str, part: int | None, piece: int = 0) -> Registration | None:
     async with client.producer(topic, name=Work("job", piece, part)) as producer:
         assert producer.earlier is not None
-        return producer.earlier.enlisted
+        return producer.earlier.registration
 
 
 async def test_the_first_finds_nobody_and_others_how_far_it_went(real: Client, topic: str) -> None:
-    assert await entered(real, topic, 3) == Enlisted(is_first=True, parts=0)
-    assert await entered(real, topic, 1) == Enlisted(is_first=False, parts=4)
-    assert await entered(real, topic, 200) == Enlisted(is_first=False, parts=4)
-    found = await entered(real, topic, 7)
+    assert await registration_of(real, topic, 3) == Registration(is_first=True, parts=0)
+    assert await registration_of(real, topic, 1) == Registration(is_first=False, parts=4)
+    assert await registration_of(real, topic, 200) == Registration(is_first=False, parts=4)
+    found = await registration_of(real, topic, 7)
     assert found is not None
     assert 201 <= found.parts <= 213
-    assert await entered(real, topic, 3) == found, "and again"
+    assert await registration_of(real, topic, 3) == found, "and again"
 
 
 async def test_each_piece_has_a_roll_of_its_own_and_a_later_one_ends_it(real: Client, topic: str) -> None:
-    await entered(real, topic, 9)
-    assert await entered(real, topic, 0, piece=1) == Enlisted(is_first=True, parts=0)
+    await registration_of(real, topic, 9)
+    assert await registration_of(real, topic, 0, piece=1) == Registration(is_first=True, parts=0)
     with pytest.raises(ProducerFencedError, match=r"named 'job/5' writes to"):
-        await entered(real, topic, 5)  # which nobody has begun in a later piece
+        await registration_of(real, topic, 5)  # which nobody has begun in a later piece
 
 
 async def test_of_many_at_the_same_time_one_is_the_first(real: Client, topic: str) -> None:
-    found = await asyncio.gather(*(entered(real, topic, part) for part in range(20)))
+    found = await asyncio.gather(*(registration_of(real, topic, part) for part in range(20)))
     assert [one.is_first for one in found if one is not None].count(True) == 1
-    last = await entered(real, topic, 0)
+    last = await registration_of(real, topic, 0)
     assert last is not None
     assert last.parts >= 20
 
 
 async def test_who_has_no_part_is_on_no_roll(real: Client, topic: str) -> None:
-    assert await entered(real, topic, None) is None
-    assert await entered(real, topic, 0) == Enlisted(is_first=True, parts=0)
+    assert await registration_of(real, topic, None) is None
+    assert await registration_of(real, topic, 0) == Registration(is_first=True, parts=0)
 
 
 async def test_a_roll_takes_few_records_however_many_parts(real: Client, topic: str) -> None:
     for part in range(30, -1, -1):
-        await entered(real, topic, part)
+        await registration_of(real, topic, part)
     ends = await real.list_offsets(topic, "latest")
     assert ends[0].high_watermark - ends[1].high_watermark == 2, (
         "the roll is in partition 0: the first, and the highest"
@@ -92,9 +92,9 @@ async def test_a_part_is_entered_though_an_owner_told_of_a_higher_one_and_lost_t
         return next(iter(node.connections)).begun(entry)
 
     node.begin = begin
-    await entered(client, "t", 30)
+    await registration_of(client, "t", 30)
     node.begin = None
-    found = await entered(client, "t", 0)
+    found = await registration_of(client, "t", 0)
     assert found is not None
     assert found.parts > 30
 

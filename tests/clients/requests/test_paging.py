@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tidelog.errors import BadReplyError
-from tidelog.requests.paging import Gathered, pages
+from tidelog.requests.paging import MergedTopics, pages
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -26,10 +26,10 @@ def answering(*replies: pb.TopicReply) -> tuple[list[str], Callable[[pb.TopicCur
 
 
 def test_what_pages_tell_of_a_topic_is_put_together() -> None:
-    gathered = Gathered()
-    gathered.add([part("a", 0, 1), part("b", 0)])
-    gathered.add([part("b", 1, 2), part("c", 0)])
-    assert [(one.name, [p.partition for p in one.partitions]) for one in gathered.topics()] == [
+    merged = MergedTopics()
+    merged.add([part("a", 0, 1), part("b", 0)])
+    merged.add([part("b", 1, 2), part("c", 0)])
+    assert [(one.name, [p.partition for p in one.partitions]) for one in merged.topics()] == [
         ("a", [0, 1]),
         ("b", [0, 1, 2]),
         ("c", [0]),
@@ -37,10 +37,10 @@ def test_what_pages_tell_of_a_topic_is_put_together() -> None:
 
 
 def test_a_topic_that_was_made_again_between_two_pages_is_another_one() -> None:
-    gathered = Gathered()
-    gathered.add([part("a", 0, 1)])
-    gathered.add([part("a", 0, topic_id=b"new")])
-    (one,) = gathered.topics()
+    merged = MergedTopics()
+    merged.add([part("a", 0, 1)])
+    merged.add([part("a", 0, topic_id=b"new")])
+    (one,) = merged.topics()
     assert (one.topic_id, len(one.partitions)) == (b"new", 1)
 
 

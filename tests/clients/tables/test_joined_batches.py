@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.clients.logs import numbered, stored
 
 from tidelog.tables import joined_batches
-from tidelog.tables.joined_batches import Joiner, WireBatch, wire_batch
+from tidelog.tables.joined_batches import BatchJoiner, WireBatch, wire_batch
 from tidelog_proto.batch.columns import HEADERS_TYPE, TIMESTAMP_TYPE
 
 OFFSET: Any = pa.field("offset", pa.int64())
@@ -20,7 +20,7 @@ HEADERS_OR_NULL: Any = pa.field("headers", HEADERS_TYPE)
 
 
 def joined(batches: list[WireBatch], schema: pa.Schema, *, max_records: int = 1000) -> list[pa.RecordBatch]:
-    joiner = Joiner(schema, {"partition": pa.scalar(3, pa.int32())}, max_records=max_records)
+    joiner = BatchJoiner(schema, {"partition": pa.scalar(3, pa.int32())}, max_records=max_records)
     return [*(out for batch in batches for out in joiner.add(batch)), *joiner.finish()]
 
 
@@ -90,7 +90,7 @@ def test_joining_loses_and_repeats_nothing(counts: list[int], max_records: int) 
 def test_constants_are_the_same_in_each_row_of_whatever_length(counts: list[int]) -> None:
     schema = pa.schema([OFFSET, pa.field("topic", pa.string()), pa.field("partition", pa.int32())])
     constants = {"partition": pa.scalar(3, pa.int32()), "topic": pa.scalar("flüge", pa.string())}
-    joiner, offset = Joiner(schema, constants, max_records=40), 0
+    joiner, offset = BatchJoiner(schema, constants, max_records=40), 0
     for count in counts:
         out = [*joiner.add(wire_batch(numbered(count, offset), schema)), *joiner.finish()]
         offset += count

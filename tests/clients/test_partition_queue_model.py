@@ -15,8 +15,8 @@ from tidelog.errors import (
     OverloadedError,
     error_of,
 )
-from tidelog.produce.batches import ColumnsLoad, OutgoingBatch
-from tidelog.produce.partition_queue import Lane, known_before
+from tidelog.produce.batches import ColumnChunk, OutgoingBatch
+from tidelog.produce.partition_queue import PartitionQueue, foreign_duplicate_error
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import unpack_header
@@ -56,108 +56,110 @@ class Network:
         with contextlib.suppress(ProtocolError):  # nobody listens to the answer
             self.store(header, values)
 
-    def carry(self, lane: Lane, batch: OutgoingBatch, values: list[int], now: float) -> None:
+    def carry(self, queue: PartitionQueue, batch: OutgoingBatch, values: list[int], now: float) -> None:
         """Decide the fate of one attempt."""
         fate = self.random.random()
         if fate < 0.45:
-            self._answer(lane, batch, values, now)
+            self._answer(queue, batch, values, now)
         elif fate < 0.6:
             with contextlib.suppress(ProtocolError):  # the answer is lost
                 self.store(batch.encoded.header, values)
-            lane.failed(batch, ConnectionLostError("answer lost"), now)
+            queue.failed(batch, ConnectionLostError("answer lost"), now)
         elif fate < 0.75:
             self.late.append((batch, batch.encoded.header, values))
-            lane.failed(batch, ConnectionLostError("request delayed"), now)
+            queue.failed(batch, ConnectionLostError("request delayed"), now)
         elif fate < 0.9 or self.is_shared:
-            lane.failed(batch, OverloadedError("busy"), now)
+            queue.failed(batch, OverloadedError("busy"), now)
         elif fate < 0.97:
-            lane.failed(batch, CorruptBatchError("refused"), now)
+            queue.failed(batch, CorruptBatchError("refused"), now)
         else:
             # The node forgets its producers. It may not while somebody is in doubt about a batch numbered 0: that one
             # would be stored again, which is why nodes remember thousands of producers.
-            if not self.late and all(each.base_sequence or not each.maybe_stored for each in lane._line):
+            if not self.late and all(each.base_sequence or not each.maybe_stored for each in queue._line):
                 self.table = ProducerTable()
-            lane.failed(batch, OverloadedError("restarting"), now)
+            queue.failed(batch, OverloadedError("restarting"), now)
 
-    def _answer(self, lane: Lane, batch: OutgoingBatch, values: list[int], now: float) -> None:
+    def _answer(self, queue: PartitionQueue, batch: OutgoingBatch, values: list[int], now: float) -> None:
         try:
             known = self.table.check(unpack_header(batch.encoded.header)) is not None
             base_offset = self.store(batch.encoded.header, values)
         except ProtocolError as error:
             if error.code == pb.PRODUCER_ID_SHARED and not self.is_shared:
                 raise AssertionError("nobody else has the id") from error
-            lane.failed(batch, error_of(error.to_message()), now)
+            queue.failed(batch, error_of(error.to_message()), now)
             return
-        if known and lane.is_not_its_own(batch):
+        if known and queue.is_foreign_duplicate(batch):
             assert self.is_shared, "nobody else has the id"
-            lane.failed(batch, known_before(), now)
+            queue.failed(batch, foreign_duplicate_error(), now)
         else:
-            lane.acknowledged(batch, base_offset, 0)
+            queue.acknowledged(batch, base_offset, 0)
 
 
-Flight = tuple[Lane, OutgoingBatch, list[int]]
+Flight = tuple[PartitionQueue, OutgoingBatch, list[int]]
 
 
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 30), in_flight_max=st.integers(1, 5))
 @settings(max_examples=150)
 def test_records_are_stored_once_and_in_order_whatever_happens(seed: int, count: int, in_flight_max: int) -> None:
     network = Network(seed)
-    loads = [load_of(b"%d" % number, deadline=1000.0 + number) for number in range(count)]
-    publish_all(network, {lane_of(in_flight_max=in_flight_max): loads})
-    check_stored(network, loads, [loads])
+    chunks = [load_of(b"%d" % number, deadline=1000.0 + number) for number in range(count)]
+    publish_all(network, {lane_of(in_flight_max=in_flight_max): chunks})
+    check_stored(network, chunks, [chunks])
 
 
-@given(seed=st.integers(0, 2**32), count=st.integers(1, 20), lanes=st.integers(2, 3), alike=st.booleans())
+@given(seed=st.integers(0, 2**32), count=st.integers(1, 20), queues=st.integers(2, 3), alike=st.booleans())
 @settings(max_examples=150)
 def test_nothing_is_taken_for_what_another_producer_has_stored_under_the_same_id(
-    seed: int, count: int, lanes: int, alike: bool
+    seed: int, count: int, queues: int, alike: bool
 ) -> None:
     network = Network(seed)
     network.is_shared = True
     each = [
-        [load_of(b"alike" if alike else b"%d of %d" % (number, lane), deadline=1000.0) for number in range(count)]
-        for lane in range(lanes)
+        [load_of(b"alike" if alike else b"%d of %d" % (number, queue), deadline=1000.0) for number in range(count)]
+        for queue in range(queues)
     ]
-    publish_all(network, {lane_of(): loads for loads in each})
-    check_stored(network, [load for loads in each for load in loads], each)
+    publish_all(network, {lane_of(): chunks for chunks in each})
+    check_stored(network, [chunk for chunks in each for chunk in chunks], each)
 
 
-def publish_all(network: Network, of_lanes: dict[Lane, list[ColumnsLoad]]) -> None:
+def publish_all(network: Network, of_lanes: dict[PartitionQueue, list[ColumnChunk]]) -> None:
     """Have lanes publish, each its loads in turn, until all have an outcome; loads are numbered through all lanes."""
-    number_of = {id(load): number for number, load in enumerate(load for loads in of_lanes.values() for load in loads)}
-    waiting = {lane: list(loads) for lane, loads in of_lanes.items()}
-    flying: list[Flight] = []
+    number_of = {
+        id(chunk): number for number, chunk in enumerate(chunk for chunks in of_lanes.values() for chunk in chunks)
+    }
+    waiting = {queue: list(chunks) for queue, chunks in of_lanes.items()}
+    in_flight: list[Flight] = []
     now = 0.0
-    while any(waiting.values()) or not all(lane.idle for lane in waiting):
+    while any(waiting.values()) or not all(queue.idle for queue in waiting):
         now += network.random.random()
-        for now_us, (lane, left) in enumerate(waiting.items()):  # their records have times of their own
-            for load in left[: network.random.randrange(4)]:
-                lane.add(left.pop(left.index(load)))
-            while (batch := lane.next_to_send(now, now_us)) is not None:
-                flying.append((lane, batch, [number_of[id(load)] for load in batch.loads]))
+        for now_us, (queue, left) in enumerate(waiting.items()):  # their records have times of their own
+            for chunk in left[: network.random.randrange(4)]:
+                queue.add(left.pop(left.index(chunk)))
+            while (batch := queue.next_to_send(now, now_us)) is not None:
+                in_flight.append((queue, batch, [number_of[id(chunk)] for chunk in batch.chunks]))
         # Answers of one connection come in order; a break hits everything behind it at once.
-        while flying and network.random.random() < 0.8:
-            lane, batch, values = flying.pop(0)
-            network.carry(lane, batch, values, now)
+        while in_flight and network.random.random() < 0.8:
+            queue, batch, values = in_flight.pop(0)
+            network.carry(queue, batch, values, now)
         if network.random.random() < 0.1:
-            network.random.choice(list(waiting)).hurry()
+            network.random.choice(list(waiting)).retry_now()
         while network.late and network.random.random() < 0.3:
             network.deliver_late()
         assert now < 3000.0, "every record has an outcome some time after its deadline"
-    assert not any(lane.unsettled_bytes for lane in waiting)
+    assert not any(queue.unsettled_bytes for queue in waiting)
 
 
-def check_stored(network: Network, loads: list[ColumnsLoad], orders: list[list[ColumnsLoad]]) -> None:
+def check_stored(network: Network, chunks: list[ColumnChunk], orders: list[list[ColumnChunk]]) -> None:
     """Hold the log against what was said of `loads`, which came in these orders."""
     assert len(network.log) == len(set(network.log)), "stored twice"
-    number_of = {id(load): number for number, load in enumerate(loads)}
+    number_of = {id(chunk): number for number, chunk in enumerate(chunks)}
     for order in orders:
-        acknowledged = [number_of[id(load)] for load in order if load.delivery.error is None]
+        acknowledged = [number_of[id(chunk)] for chunk in order if chunk.delivery.error is None]
         assert [number for number in network.log if number in set(acknowledged)] == acknowledged, "lost or out of order"
-    for number, load in enumerate(loads):
-        assert load.delivery.done
-        error = load.delivery.error
+    for number, chunk in enumerate(chunks):
+        assert chunk.delivery.done
+        error = chunk.delivery.error
         if error is None:
-            assert network.log[load.delivery.base_offset] == number
+            assert network.log[chunk.delivery.base_offset] == number
         elif error.definite:
             assert number not in network.log, "called definite, and stored"
