@@ -1,7 +1,7 @@
-"""Behind a fork nothing joins what was gathering before it: nobody in the child would ever send that.
+"""Callbacks in forked child processes: a child must not append records to batches that only its parent sends.
 
-Calls that look before they accept find out by themselves (`ForkedError`). Those that join without a look, for speed,
-are shut here once a fork instead of asking the kernel for the process's id once a record.
+Calls with a check raise `ForkedError`. Appends without a check are disabled here once for each fork, which is cheaper
+than comparing the process id for each record.
 """
 
 from __future__ import annotations
@@ -29,5 +29,5 @@ os.register_at_fork(after_in_child=_fork_callbacks.run)
 
 
 def call_in_forked_child(thing: Any, callback: Callable[[Any], None]) -> None:
-    """Call `shut(thing)` in every child process of this one, for as long as `thing` lives."""
+    """Call `callback(thing)` in every child process of this one, as long as `thing` exists."""
     _fork_callbacks.add(thing, callback)

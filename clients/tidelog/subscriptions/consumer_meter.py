@@ -18,7 +18,7 @@ class ConsumerMeter:
     """Tells what one consumer takes of its partitions, and how much it has in front of it in each."""
 
     def __init__(self, metric_calls: MetricCalls) -> None:
-        self._tell, self._metrics = metric_calls.tell, metric_calls.metrics
+        self._tell, self._metrics = metric_calls.call, metric_calls.metrics
         self._taken: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
 
