@@ -1,16 +1,15 @@
-"""Accepts loose records into the open gathering of a producer, and hands it over to lanes when its time has come.
+"""The producer's record accumulator: collects single records in an open batch and drains it into partition queues.
 
-That is when a lane could send something at once, or when it is full. While each partition waits for an answer, records
-go on gathering, so batches grow as much as the node makes them wait (see `partition_queue.py`). Room in the buffer is
-reserved for a whole batch when a gathering is opened, and what is not used of it is given back when it is shut.
+The open batch is drained when a partition queue could send something at once, or when the batch is full. While every
+partition waits for an answer, records keep accumulating, so batch size follows the node's latency (see
+`partition_queue.py`). Memory for a full batch is reserved in advance; sealing the batch releases the unused part.
 
-Nothing overtakes: what is accepted otherwise (columns, or for who stands in line for room) first has the gathering
-handed over, or shut so that nobody joins it past the line.
+Order is kept: before columns are accepted the open batch is drained, and while a call waits for buffer memory the open
+batch is sealed, so that no later record is accepted first.
 
-Handing over makes loads of a gathering: each record goes to a lane, all to one where that can be, else by one sort.
-Few records are placed one by one, as lists. Many become columns first: their keys are hashed as a column, and one
-stable sort of the partition numbers and one `take` bring those of a partition together, in the order in which they were
-given.
+Draining turns the open batch into chunks, one for each partition. If all records go to one partition, the lists are
+passed on as they are. Otherwise few records are split as lists; many are converted to columns, whose keys are hashed
+as a column and which one stable sort and one `take` group by partition.
 """
 
 from __future__ import annotations
@@ -38,28 +37,28 @@ from tidelog_proto.batch.columns import columns_of
 from tidelog_proto.batch.partitioner import partition_column, partition_for_key, partition_list
 
 COLUMNS_MIN: Final = 128
-"""From so many records on, columns are cheaper than going from record to record."""
+"""Number of records from which splitting as columns is cheaper than splitting as lists."""
 
 
 ANY_PARTITION: Final = -1
-"""Instead of a partition: the one with the fewest bytes under way."""
+"""Placeholder for a partition: the one with the fewest unacknowledged bytes is chosen."""
 
 
 class RecordAccumulator:
-    """The open gathering of one producer; belongs to one event loop.
+    """Collects the single records of one producer in an open batch; belongs to one event loop.
 
     Args:
-        room: the producer's buffer.
-        lanes: where records go.
-        options: of the lanes: a gathering is never larger than a batch.
-        delivery_timeout_s: when records are given up.
-        shared: whether plain records may join without a look.
-        settled: is told of records that failed before they had a lane.
-        meter: the same; None: nobody counts.
+        memory: the producer's buffer memory.
+        queues: the producer's partition queues.
+        options: of the queues; an open batch is never larger than a batch on the wire.
+        delivery_timeout_s: time from acceptance to the deadline of a record, in seconds.
+        shared: whether plain records may be appended without a check.
+        settled: called with chunks that failed before they were queued.
+        meter: counts those failures; None without metrics.
 
     Attributes:
-        gathering: what has gathered; None if there is nothing. An attribute, since it is looked at for every batch.
-        open: what plain records may join without a look, as far as its `left_bytes` go.
+        batch: the open batch; None without records. An attribute, not a property: the sender reads it for each batch.
+        open: the batch that plain records may be appended to without a check, up to its `remaining_bytes`.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class RecordAccumulator:
     ) -> None:
         self._memory = memory
         self._queues = queues
-        # So many of the smallest records are as many as a batch may have.
+        # Limiting the bytes also limits the number of records, as each takes at least the overhead.
         self._capacity_bytes = min(options.batch_bytes, options.batch_records * RECORD_OVERHEAD_BYTES)
         self._delivery_timeout_s = delivery_timeout_s
         self._shared = shared
@@ -91,33 +90,33 @@ class RecordAccumulator:
         call_in_forked_child(self, RecordAccumulator.seal_after_fork)
 
     def seal_after_fork(self) -> None:
-        """Let nothing join without a look."""
+        """Refuse appends without a check, in a forked child."""
         self.open = self._sealed
 
     @property
     def capacity_bytes(self) -> int:
-        """How large a gathering grows."""
+        """Largest size of an open batch."""
         return self._capacity_bytes
 
     @property
     def unused_bytes(self) -> int:
-        """How much of the buffer is taken for records that have not come yet."""
+        """Buffer memory reserved for records that are still to come."""
         return 0 if self.batch is None else max(0, self.batch.remaining_bytes)
 
     def bind(self, sender: Sender, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin; before that nothing is accepted."""
+        """Set the sender and the event loop; records are accepted from now on."""
         self._sender, self._loop = sender, loop
 
     def accept(
         self, record: PreparedRecord, partition_count: int, *, memory_reserved: bool = False, claiming: bool = False
     ) -> tuple[OpenBatch, int] | None:
-        """Let a record join; return where it is, or None if there is no room or others stand in line for it.
+        """Append a record; return its batch and index, or None if memory is short or other calls wait for memory.
 
         Args:
-            record: checked.
-            partition_count: of the topic, as far as is known now.
+            record: a checked record.
+            partition_count: of the topic, according to the cached metadata.
             memory_reserved: the caller has the turn and has reserved memory for this record.
-            claiming: it may be who waited for room before, and is let past the line now.
+            claiming: the call may use the claim of a caller that waited for memory.
         """
         batch, size_bytes = self.batch, record.size_bytes
         if batch is not None:
@@ -132,7 +131,7 @@ class RecordAccumulator:
             return None
         self._partition_count = max(self._partition_count, partition_count)
         if batch is None:
-            # Whether more will join, nobody knows: the first one opens it, and the second reserves room for all.
+            # Memory for a full batch is reserved with the second record: many batches have one record only.
             batch = self._begin(timestamped=record.timestamp_us is not None)
             batch.reserved_bytes = size_bytes
             return batch, batch.add(*record)
@@ -142,9 +141,9 @@ class RecordAccumulator:
         return batch, index
 
     def accept_lists(self, rows: RecordLists, partition_count: int) -> tuple[OpenBatch, int] | None:
-        """Let records join, all of them or none; return where the first is.
+        """Append all records or none; return the batch and the index of the first one.
 
-        None if there is no room, other callers wait for room, or the records exceed a gathering.
+        Return None if memory is short, other calls wait for memory, or the records exceed an open batch.
         """
         size_bytes, timestamped = rows.size_bytes(), rows.timestamps_us is not None
         if size_bytes > self._capacity_bytes:
@@ -171,9 +170,9 @@ class RecordAccumulator:
         return batch, index
 
     def drain_if_full(self, record: PreparedRecord) -> bool:
-        """Hand over what a record does not fit, and say whether that was so.
+        """Drain and send the open batch if the record does not fit it; return whether it was drained.
 
-        What is full leaves at once: the caller may be a loop that lets nobody else run.
+        It is sent at once, since the caller may be a loop that never yields to the event loop.
         """
         return self._drain_if_full(record.size_bytes, timestamped=record.timestamp_us is not None)
 
@@ -189,7 +188,7 @@ class RecordAccumulator:
         return True
 
     def seal(self) -> None:
-        """Let nothing join without a look, and give back what is reserved for it."""
+        """Refuse appends without a check, and release the memory that is reserved for them."""
         self.open = self._sealed
         if self.batch is not None:
             unused_bytes = self.batch.seal()
@@ -197,15 +196,15 @@ class RecordAccumulator:
                 self._memory.release(unused_bytes)
 
     def drain_if_sendable(self) -> None:
-        """Hand over what has gathered if a lane could send it at once."""
+        """Drain the open batch if a partition queue could send records at once."""
         if self.batch is not None and not self._queues.all_in_flight(self._partition_count):
             self.drain()
 
     def drain(self, *, full: bool = False) -> None:
-        """Give what has gathered to lanes, and wake them.
+        """Move the open batch into partition queues, and wake them.
 
         Args:
-            full: no more would have fitted.
+            full: whether the batch had no space left.
         """
         self.seal()
         batch, self.batch = self.batch, None
@@ -213,7 +212,7 @@ class RecordAccumulator:
             self._place(batch, self._partition_count, full=full)
 
     def add_batch(self, batch: OpenBatch, partition_count: int) -> None:
-        """Take over what gathered elsewhere, behind what gathered here."""
+        """Queue a batch that was filled by other threads, after the open batch."""
         self.drain()
         assert self._loop is not None
         batch.deadline = self._loop.time() + self._delivery_timeout_s
@@ -224,7 +223,7 @@ class RecordAccumulator:
             self._place(batch, partition_count, full=False)
 
     def _place(self, batch: OpenBatch, partition_count: int, *, full: bool) -> None:
-        """Give records to lanes whose room in the buffer is taken, and wake them."""
+        """Queue the records of a batch, whose memory is reserved, and wake the queues."""
         assert self._sender is not None
         if batch.count > 1:
             batch.pad_columns()
@@ -235,7 +234,7 @@ class RecordAccumulator:
                 batch, partition_count, lambda: self._queues.least_loaded(partition_count, 0).partition
             )
             chunks = parts.chunks
-            # As columns they take less than as objects.
+            # Columns take less memory than Python objects.
             self._memory.release(size_bytes - sum(chunk.size_bytes for chunk in chunks))
         else:
             if partition == ANY_PARTITION:
@@ -247,7 +246,7 @@ class RecordAccumulator:
             self._sender.wake(queue)
 
     def fail(self, error: TidelogError) -> None:
-        """Give up what has gathered, and what is to be adopted from now on."""
+        """Fail the open batch, and every batch that is added from now on."""
         self._failure = error
         self.seal()
         batch, self.batch = self.batch, None
@@ -272,7 +271,7 @@ class RecordAccumulator:
         return batch
 
     def _reopen(self, batch: OpenBatch) -> None:
-        """Let plain records join without a look, unless somebody would be overtaken."""
+        """Allow appends without a check again, unless a call that waits for memory would be overtaken."""
         if not self._shared or self._memory.has_waiters or batch.timestamps_us is not None:
             return
         if batch.remaining_bytes < 0:
@@ -285,14 +284,14 @@ class RecordAccumulator:
 
 
 class PartitionedChunks(NamedTuple):
-    """Loads, one a partition, and the numbers of the records in the order of the loads."""
+    """One chunk for each partition, and the index of each record in the order of the chunks."""
 
     chunks: list[Chunk]
     order: Sequence[int]
 
 
 def common_partition(batch: OpenBatch, partition_count: int) -> int | None:
-    """Return the partition that all records go to, `ANYWHERE`, or None where they have to be split."""
+    """Return the partition of all records, `ANY_PARTITION` for any, or None if the records have to be split."""
     partitions, count = batch.partitions, batch.count
     if partitions:
         first = partitions[0]
@@ -305,7 +304,7 @@ def common_partition(batch: OpenBatch, partition_count: int) -> int | None:
 
 
 def to_chunk(batch: OpenBatch, partition: int, *, full: bool) -> ListChunk:
-    """Return all records of a gathering that is filled up as one load; the gathering knows where they are."""
+    """Return all records of a batch with padded columns as one chunk, and set its delivery in the batch."""
     chunk = ListChunk(
         batch.values,
         partition=partition,
@@ -323,12 +322,12 @@ def to_chunk(batch: OpenBatch, partition: int, *, full: bool) -> ListChunk:
 
 
 def split_by_partition(batch: OpenBatch, partition_count: int, keyless: Callable[[], int]) -> PartitionedChunks:
-    """Return the records of a gathering that is filled up, a load for each partition; the gathering knows which.
+    """Split a batch with padded columns into a chunk for each partition, and set the deliveries in the batch.
 
     Args:
-        batch: with keys, or with partitions for some records.
+        batch: a batch of which some records have a key or a partition.
         partition_count: of the topic.
-        keyless: chooses the partition of the records that have neither.
+        keyless: chooses the partition of records without key and partition.
     """
     parts = (_split_columns if batch.count >= COLUMNS_MIN else _split_lists)(batch, partition_count, keyless)
     ends: list[int] = []
@@ -391,6 +390,6 @@ def _split_columns(batch: OpenBatch, partition_count: int, keyless: Callable[[],
     routed = by_target(columns, targets, keyless)
     chunks: list[Chunk] = []
     for partition, rows, size_bytes in routed.pieces:
-        assert partition is not None, "some have a key or a partition, so that all are sorted"
+        assert partition is not None, "some records have a key or a partition, so each row has a partition"
         chunks.append(ColumnChunk(rows, partition=partition, deadline=batch.deadline, size_bytes=size_bytes))
     return PartitionedChunks(chunks, routed.order.to_numpy())  # type: ignore[arg-type]  # indexed, and asked for its length

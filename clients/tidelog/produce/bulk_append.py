@@ -1,4 +1,4 @@
-"""Many records of bytes accepted in one step, as lists: for the gateway, whose requests bring them like that."""
+"""Bulk append of records as lists, for the gateway."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tidelog.produce.record_preparation import RecordPreparation
 
 
 class BulkAppender:
-    """Takes lists of records for one producer.
+    """Appends lists of records to the open batch of one producer.
 
     Args:
-        preparation: what the producer makes of a record; rows come as they are.
-        gatherer: what they join.
-        known_route: returns the topic's route where that is known; raises TidelogError when nothing is accepted.
+        preparation: the producer's; records are appended only if it leaves them unchanged.
+        accumulator: the producer's.
+        known_route: returns the topic's cached route or None; raises TidelogError if the producer is closed.
     """
 
     def __init__(
@@ -31,13 +31,13 @@ class BulkAppender:
         self._known_route = known_route
 
     def put(self, rows: RecordLists) -> PendingRows | None:
-        """Accept records at once, all of them or none.
+        """Accept all records or none, without waiting.
 
-        None where they cannot be accepted at once: the topic or a partition is not known yet, the buffer is full, or
-        they are more than a batch.
+        Return None if that needs waiting: the topic or a partition is not cached, the buffer is full, or the records
+        exceed a batch.
 
         Raises:
-            TidelogError: nothing is accepted here any more.
+            TidelogError: the producer is closed.
         """
         route = self._known_route(None)
         if route is None or not self._preparation.plain:

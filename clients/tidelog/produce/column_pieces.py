@@ -1,4 +1,4 @@
-"""Columns that a producer is given, in pieces that a lane takes: each for one partition, none larger than a batch."""
+"""Splitting of columns into pieces for partition queues: each for one partition, none larger than a batch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tidelog.produce.splitting import by_target, split_rows
 from tidelog_proto.batch.partitioner import partition_column, partition_list
 
 KEYED_SORT_BYTES: Final = 32 * 1024 * 1024
-"""Keyed inputs are sorted by partition in chunks of this size, so that the copy stays bounded."""
+"""Keyed columns are sorted by partition in parts of this size, which bounds the memory of the copy."""
 
 
 class SizedPiece(NamedTuple):
-    """Rows for one partition, None for any, and their size in bytes."""
+    """Rows for one partition, or for any partition if that is None, and their size in bytes."""
 
     partition: int | None
     columns: pa.RecordBatch
@@ -31,9 +31,9 @@ class ColumnPieces:
     """Splits the columns of one producer.
 
     Args:
-        options: of the lanes, which say how large a batch gets.
-        preparation: with the partitioner, if there is one.
-        lanes: of which one takes the rows without a key that stand among others.
+        options: of the partition queues; they limit the size of a batch.
+        preparation: the producer's, with its partitioner.
+        queues: one of them gets the rows without a key.
     """
 
     def __init__(self, options: QueueOptions, preparation: RecordPreparation, queues: PartitionQueues) -> None:
@@ -49,19 +49,19 @@ class ColumnPieces:
         orders: list[pa.Array[Any]],
         keys: Sequence[bytes | None] | None = None,
     ) -> Iterator[SizedPiece]:
-        """Yield the rows of canonical columns; note in `orders` how they were sorted, where they were.
+        """Yield the rows of canonical columns as pieces; add the sort order of sorted parts to `orders`.
 
         Args:
             route: of the topic.
             batches: the columns.
-            partition: where all rows go, if that was said.
-            orders: gets, for each chunk that was sorted, where each of its rows stood.
-            keys: the list that the key column of the only batch was made of, where there was one.
+            partition: the partition of all rows; None if the keys or the partitioner decide.
+            orders: receives, for each part that is sorted, the input index of each row.
+            keys: the list that the key column of a single batch was made from; None otherwise.
 
         Raises:
-            Exception: what a partitioner raises; nothing was yielded then.
+            Exception: an error of the partitioner; nothing was yielded.
         """
-        # A partitioner may raise: it is asked about all rows before the first of them is accepted.
+        # A partitioner may raise, so it is called for all rows before the first of them is accepted.
         targets: Iterable[pa.Array[Any] | None] = repeat(None)
         if partition is None and self._preparation.has_partitioner:
             targets = [self._chosen(columns, route.partition_count) for columns in batches]
@@ -84,7 +84,7 @@ class ColumnPieces:
                     yield from self._split(piece.partition, piece.columns, piece.size_bytes)
 
     def _chosen(self, columns: pa.RecordBatch, partition_count: int) -> pa.Array[Any]:
-        """Return what the partitioner says of each row, null where it leaves that to others."""
+        """Return the partition that the partitioner chooses for each row, or null for the default."""
         keyed = "key" in columns.schema.names
         keys = columns.column("key").to_pylist() if keyed else [None] * columns.num_rows
         chosen: pa.Array[Any] = pa.array(self._preparation.targets(keys, partition_count), pa.int32())

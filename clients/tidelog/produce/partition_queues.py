@@ -1,4 +1,4 @@
-"""The lanes of one producer, and which of them takes what may go anywhere."""
+"""The partition queues of one producer, and the choice of a partition for records without one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tidelog.produce.producer_meter import ProducerMeter
 
 
 class PartitionQueues:
-    """Lanes by partition, made when they are first needed.
+    """Partition queues by partition, created on first use.
 
     Args:
-        options: of all of them.
-        on_settled: called with each load that has an outcome.
-        meter: told of what becomes of records; None: nobody counts.
+        options: of all queues.
+        on_settled: called with each chunk that has an outcome.
+        meter: counts batches; None without metrics.
 
     Attributes:
-        by_partition: those that there are; to look there first saves a call a batch.
+        by_partition: the existing queues; looking there first saves a call for each batch.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class PartitionQueues:
         self._sticky: PartitionQueue | None = None
 
     def queue(self, partition: int) -> PartitionQueue:
-        """Return the lane of a partition."""
+        """Return the queue of a partition."""
         queue = self.by_partition.get(partition)
         if queue is None:
             queue = PartitionQueue(
@@ -49,10 +49,10 @@ class PartitionQueues:
         return queue
 
     def least_loaded(self, partition_count: int, size_bytes: int) -> PartitionQueue:
-        """Return the lane with the fewest bytes under way; the last one as long as its batch still gathers."""
+        """Return the queue with the fewest unacknowledged bytes; the previous choice while its next batch has space."""
         if self._sticky is not None and self._sticky.has_space(size_bytes):
             return self._sticky
-        # Among equals the next in turn, so that a slow trickle reaches every partition.
+        # Ties are broken round-robin, so that a low rate of records still reaches every partition.
         turn = self._sticky.partition + 1 if self._sticky is not None else secrets.randbelow(partition_count)
         number, fewest_bytes = 0, -1
         for step in range(partition_count):
@@ -67,16 +67,16 @@ class PartitionQueues:
         return self._sticky
 
     def all_in_flight(self, partition_count: int) -> bool:
-        """Whether each partition has a batch whose answer is due: its coming is soon enough to give out more."""
+        """Whether each partition has a batch in flight, so that draining can wait for the next answer."""
         if len(self.by_partition) < partition_count:
             return False
         return all(queue.in_flight for queue in self.by_partition.values())
 
     def unsettled(self) -> list[Chunk]:
-        """Return every load without an outcome."""
+        """Return every chunk without an outcome."""
         return [chunk for queue in self.by_partition.values() for chunk in queue.unsettled()]
 
     def fail_all(self, error: TidelogError) -> None:
-        """Give up everything that is not in flight."""
+        """Fail everything that is not in flight."""
         for queue in self.by_partition.values():
             queue.fail_all(error)

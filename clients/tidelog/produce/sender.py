@@ -1,14 +1,14 @@
-"""Carries a producer's batches to their owners: the thin shell around the lanes.
+"""The sender: writes the batches of a producer's partition queues to the partition owners.
 
-Lanes that have something to do are collected and served once per turn of the event loop, so batches for different
-partitions of one node travel in one PUBLISH. A batch leaves its lane only when it can be written at once: the owner
-is known, its connection stands and takes bytes, and nothing of the lane is in flight on another connection. That is why
-nothing here can overtake anything else. Whatever is missing is looked for by one small task per lane, which then wakes
-the lane.
+Queues that are awake are served once in each iteration of the event loop, so batches for several partitions of one node
+are sent in one PUBLISH. A batch leaves its queue only when it can be written at once: the owner is known, its
+connection is established and accepts bytes, and no batch of the queue is in flight on another connection. Therefore no
+batch overtakes another. If the owner or the connection is missing, a task of the queue looks for it and wakes the
+queue.
 
-When a partition has moved and its old owner is silent, the batches in flight there are abandoned (`owner_changes.py`):
-they end with an unknown outcome and are sent again, under the same sequence, to the new owner. Answers that still come
-to them are not looked at.
+If a partition has moved and its old owner does not answer, the batches in flight there are abandoned
+(`owner_changes.py`): their outcome is unknown, and they are resent to the new owner with the same sequence numbers.
+Late answers to them are ignored.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX
 from tidelog_proto.wire.frames import Frame
 
 FRAME_BYTES_TARGET: Final = 4 * 1024 * 1024
-"""A PUBLISH is closed when it has grown past this; its reply comes when its last batch is done."""
+"""Size at which no further batch is added to a PUBLISH; it is answered when its last batch is done."""
 
 REQUEST_S_MIN: Final = 0.25
 _MS: Final = 1000
@@ -61,7 +61,7 @@ _log: Final = logging.getLogger("tidelog.client")
 
 @dataclass(slots=True, eq=False)
 class SentBatch:
-    """A batch on its way and the lane that waits for its answer; `expected` until it came or was given up."""
+    """A batch in flight and its queue; `expected` is set until the answer arrives or is abandoned."""
 
     queue: PartitionQueue
     batch: OutgoingBatch
@@ -69,7 +69,7 @@ class SentBatch:
 
 
 class RetryTimer(NamedTuple):
-    """When a lane tries again, and the route that it failed on."""
+    """The retry timer of a queue, and the route of the failed attempt."""
 
     queue: PartitionQueue
     handle: asyncio.TimerHandle
@@ -77,23 +77,23 @@ class RetryTimer(NamedTuple):
 
 
 class RecordSource(Protocol):
-    """Where records gather that no lane has yet."""
+    """The record accumulator, as the sender uses it."""
 
     @property
     def batch(self) -> object | None:
-        """What there is of them."""
+        """The open batch; None without records."""
         ...
 
     def drain_if_sendable(self) -> None:
-        """Give them to lanes if one could send them; what gets something is woken."""
+        """Drain the open batch if a queue could send it, and wake the queues."""
         ...
 
 
 class Sender:
-    """Serves the lanes of one producer. Belongs to one event loop; makes tasks only when a lane needs one.
+    """Serves the partition queues of one producer; belongs to one event loop.
 
-    Before lanes are served, `source` is asked for more. `instance` is that of a named producer, None for others.
-    `topic_id` is the topic that the producer writes to: set before a lane is served, and never another.
+    Before queues are served, `source` is drained. `instance` is the instance of a named producer, None for others.
+    `topic_id` is the id of the producer's topic; it is set before a queue is served and never changes.
     """
 
     def __init__(
@@ -130,29 +130,29 @@ class Sender:
         self._unwatch = watch_weakly(partial(router.watch, topic), loop, self._routes_changed)
         self._owner_lookups: dict[int, asyncio.Task[None]] = {}
         self._stalled_since: dict[int, float] = {}
-        """Partitions in which nothing is stored at the moment."""
+        """Partitions whose publishes fail, with the time of the first failure."""
         self._stall_logged = False
-        """Whether the user knows of those."""
+        """Whether the failures were logged."""
 
     def wake(self, queue: PartitionQueue) -> None:
-        """Serve `lane` in this turn of the loop, after everybody who runs now."""
+        """Serve a queue in the next iteration of the event loop."""
         self._ready[queue.partition] = queue
         if not self._scheduled and not self._closed:
             self._scheduled = True
             self._loop.call_soon(self._serve)
 
     def wake_soon(self) -> None:
-        """Ask the source for more, and serve what it gives, in this turn of the loop."""
+        """Drain the source and serve its queues in the next iteration of the event loop."""
         if not self._scheduled and not self._closed:
             self._scheduled = True
             self._loop.call_soon(self._serve)
 
     def serve_now(self) -> None:
-        """Serve the lanes that are awake at once: for a loop that puts records and does not let others run."""
+        """Serve the queues that are awake now, for callers that put records without yielding to the event loop."""
         self._serve()
 
     async def close(self) -> None:
-        """Stop seeking and waking. What is in flight is still answered."""
+        """Stop looking for owners and serving queues. Answers to batches in flight are still handled."""
         self._closed = True
         self._unwatch()
         self._unanswered.close()
@@ -169,7 +169,7 @@ class Sender:
 
     def _serve(self) -> None:
         if self._source is not None and self._source.batch is not None and not self._closed:
-            self._source.drain_if_sendable()  # what it wakes is served now: this turn is not over yet
+            self._source.drain_if_sendable()  # the queues that it wakes are served below
         self._scheduled = False
         if self._closed:
             return
@@ -178,11 +178,11 @@ class Sender:
         ready, self._ready = self._ready, {}
         now, now_us = self._loop.time(), self._clock_us()
         serving = list(ready.values())
-        # One batch of each lane a round: a PUBLISH never holds two of one partition, so that pipelined batches are
-        # answered one by one.
+        # One batch of each queue in a round: a PUBLISH never has two batches of one partition, so that pipelined
+        # batches are answered individually.
         while serving:
             sent_batches: dict[Connection, list[SentBatch]] = {}
-            going_on: list[PartitionQueue] = []
+            remaining: list[PartitionQueue] = []
             for queue in serving:
                 connection = self._connection(queue, now)
                 batch = None if connection is None else queue.next_to_send(now, now_us)
@@ -192,15 +192,15 @@ class Sender:
                         for throttle in self._naming.throttles(connection):
                             throttle.published(batch.encoded.length)
                     if queue.has_more:
-                        going_on.append(queue)
+                        remaining.append(queue)
                 else:
                     self._wake_later(queue, now)
             for connection, of_node in sent_batches.items():
                 self._publish(connection, of_node, now)
-            serving = going_on
+            serving = remaining
 
     def _connection(self, queue: PartitionQueue, now: float) -> Connection | None:
-        """Return the connection to write to right now; None when something has to happen first."""
+        """Return the connection that can be written to now; None if the queue has to wait."""
         queue.expire(now)
         if queue.idle:
             return None
@@ -212,11 +212,13 @@ class Sender:
         connection = None if queue.awaits_fencing else self._router.connection_now(self._topic, queue.partition)
         if connection is None:
             if queue.partition not in self._owner_lookups:
-                lookup = self._loop.create_task(self._find_owner(queue), name=f"seek the owner of {queue.partition}")
+                lookup = self._loop.create_task(
+                    self._find_owner(queue), name=f"look for the owner of {queue.partition}"
+                )
                 self._owner_lookups[queue.partition] = lookup
             return None
         if self._in_flight_on.get(queue.partition) is not connection and queue.in_flight:
-            return None  # what is in flight elsewhere is answered or abandoned first, and that wakes the lane
+            return None  # the batches on the other connection are answered or abandoned first, which wakes the queue
         if (
             connection.liveness is not None
             and connection.liveness.is_lost
@@ -235,31 +237,31 @@ class Sender:
         return connection
 
     def _fail_if_unreachable(self, queue: PartitionQueue, connection: Connection) -> bool:
-        """Fail what a lane has for a lost node, unless another node may take its place; return whether it did."""
-        error = NodeUnreachableError(f"{connection.name} is connected and silent, and so are all other nodes")
+        """Fail the records for a lost node unless another node may take over; return whether the queue is idle then."""
+        error = NodeUnreachableError(f"{connection.name} is connected and does not answer, and no other node answers")
         if not self._router.pool.gives_up(error, math.inf):
             return False
         queue.fail_all(error)
         return queue.idle
 
     def _wait_for_quota(self, queue: PartitionQueue, throttle: Throttle, now: float) -> None:
-        """Let a lane wait for a quota, and give up in time what waits for too long."""
+        """Delay a queue until a quota allows it, and fail records that the quota delays past their deadline."""
         queue.hold_until(throttle.open_at, OverloadedError(f"the quota of {throttle.whose} is used up"))
         self._give_up_early(queue, now)
         self._expire_later(queue)
 
     def _give_up_early(self, queue: PartitionQueue, now: float) -> None:
-        """Let a caller who waits for an answer hear at once that his records wait for longer than they may."""
+        """Fail records that a quota delays past their deadline at once if the producer acts for another caller."""
         if self._naming.caller is not None:
             queue.expire(now, by=queue.throttled_until)
 
     def _is_topic_replaced(self) -> bool:
-        """Whether the name stands for another topic now. What is on its way to the old one is judged by its answer."""
+        """Whether the topic was replaced by another one of this name; batches in flight are still answered."""
         route = self._router.metadata.topic(self._topic)
         return route is not None and route.topic_id != self.topic_id
 
     def _expire_later(self, queue: PartitionQueue) -> None:
-        """Look at a lane in time to give up what waits for a quota for too long."""
+        """Schedule the expiry of records that wait for a quota."""
         at = queue.next_expiry
         if at < math.inf and queue.partition not in self._expiries:
             self._expiries[queue.partition] = self._loop.call_at(at, self._expires, queue)
@@ -267,7 +269,7 @@ class Sender:
     def _expires(self, queue: PartitionQueue) -> None:
         del self._expiries[queue.partition]
         connection = self._router.connection_now(self._topic, queue.partition)
-        if connection is not None:  # the debt may have grown by what was on its way
+        if connection is not None:  # batches that were in flight may have increased the delay
             queue.throttled_until = max(
                 queue.throttled_until, *(each.open_at for each in self._naming.throttles(connection)), 0.0
             )
@@ -288,7 +290,7 @@ class Sender:
         self.wake(queue)
 
     def _routes_changed(self) -> None:
-        """Let lanes that wait to try again do so at once where somebody else is asked now."""
+        """Retry at once in partitions whose route has changed."""
         for partition, timer in list(self._timers.items()):
             if self._router.metadata.route(self._topic, partition) != timer.route:
                 timer.handle.cancel()
@@ -296,7 +298,7 @@ class Sender:
                 self._retry_due(timer.queue)
 
     async def _find_owner(self, queue: PartitionQueue) -> None:
-        """Find the lane's owner and a connection to it; give up what expires meanwhile."""
+        """Look for the owner of a queue and connect to it; fail records that expire meanwhile."""
         backoff, began = Backoff(longest_s=RETRY_S_MAX), self._loop.time()
         try:
             while not queue.idle:
@@ -384,7 +386,7 @@ class Sender:
                 self._meter.sent(sent_batch.batch)
 
     def _release_throttles(self, connection: Connection, sent_batches: Sequence[SentBatch]) -> None:
-        """Count as on their way no more what a node bounds."""
+        """Release the bytes of answered batches in the throttles of the node."""
         for throttle in self._naming.throttles(connection):
             throttle.answered(sum(sent_batch.batch.encoded.length for sent_batch in sent_batches))
 
@@ -421,7 +423,7 @@ class Sender:
                 if self._meter is not None:
                     self._meter.acknowledged(sent_batch.batch, now)
                 self._clear_stall(sent_batch.queue)
-                # Of a batch of which nothing was left there is one record, which is for the node.
+                # The node stores one record of its own for a batch whose records were all dropped.
                 stored = max(sent_batch.batch.count - result.duplicates, 1)
                 partition, end_offset = sent_batch.queue.partition, result.base_offset + stored
                 self._router.ends.note(self.topic_id, partition, epoch=result.epoch, end_offset=end_offset)
@@ -439,7 +441,7 @@ class Sender:
                 self.wake(sent_batch.queue)
 
     def _is_expected(self, sent_batch: SentBatch) -> bool:
-        """Tell whether an answer to it still counts; from now on none does."""
+        """Return whether the answer to a batch is still expected; after that it is not."""
         expected, sent_batch.expected = sent_batch.expected, None
         if expected is None:
             return False
@@ -447,16 +449,16 @@ class Sender:
         return True
 
     def _abandoned(self, sent_batch: SentBatch, error: TidelogError) -> None:
-        """The partition has moved, and the old owner does not answer."""
+        """Handle a batch whose partition has moved while the old owner does not answer."""
         sent_batch.expected = None
         self._handle_error(sent_batch, error, self._loop.time())
         sent_batch.queue.retry_now()
         self.wake(sent_batch.queue)
 
     def _node_lost(self, sent_batches: list[SentBatch], error: ConnectionLostError) -> None:
-        """Give up what was sent to a lost node, and what waits behind that, where no other node can be asked."""
+        """Fail the batches that were sent to a lost node and the queued records, unless another node can be reached."""
         if not self._router.pool.gives_up(error, math.inf):
-            return  # another node may take the partitions, and the batches are sent there
+            return  # another node may take over the partitions, and the batches are resent to it
         for sent_batch in sent_batches:
             connection = self._in_flight_on[sent_batch.queue.partition]
             if self._is_expected(sent_batch):
@@ -469,17 +471,17 @@ class Sender:
         queue.failed(sent_batch.batch, error, now)
         connection = self._in_flight_on.get(queue.partition)
         if isinstance(error, OverloadedError) and connection is not None and self._naming.refused(error, connection):
-            queue.retry_now()  # what it waits for from now on is the quota, which may end before that
+            queue.retry_now()  # the queue waits for the quota instead, which may end earlier
         if error.retriable:
             self._log_stall(queue, error)
         self._router.learn_from(self._topic, error, queue.partition)
         if self._closed:
             queue.fail_all(ClosedError("the producer was closed before this record was acknowledged"))
 
-    # --------------------------------------------------------------------------------------------- telling
+    # --------------------------------------------------------------------------------------------- logging
 
     def _log_stall(self, queue: PartitionQueue, error: TidelogError) -> None:
-        """Say what a partition waits for when that goes on, once until all is well again."""
+        """Log the error of a partition that has failed for a while, once until all partitions work again."""
         if queue.idle:
             self._clear_stall(queue)
             return
@@ -488,7 +490,7 @@ class Sender:
         if not self._stall_logged and now - since >= TELL_AFTER_S:
             self._stall_logged = True
             where = (self._topic, queue.partition)
-            _log.warning("%s/%d: nothing can be published yet, still trying: %s", *where, told(error))
+            _log.warning("%s/%d: publishing fails, retrying: %s", *where, told(error))
 
     def _clear_stall(self, queue: PartitionQueue) -> None:
         if self._stalled_since.pop(queue.partition, None) is not None and not self._stalled_since:

@@ -1,4 +1,4 @@
-"""When a gathering is handed over, and who may join it. What comes of it is told in test_put.py."""
+"""The record accumulator: when it drains and seals its open batch. test_put.py tests the results."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class Scene:
         self.accumulator = RecordAccumulator(
             self.memory, self.queues, options, delivery_timeout_s=5.0, shared=shared, settled=self.settled.append
         )
-        self.accumulator.bind(self.sender, asyncio.get_running_loop())  # type: ignore[arg-type]  # what is used of it
+        self.accumulator.bind(self.sender, asyncio.get_running_loop())  # type: ignore[arg-type]  # only these members are used
 
     def counts(self) -> list[int]:
         return [chunk.count for chunk in self.queues.unsettled()]
 
 
-async def test_the_loop_is_woken_once_a_gathering_and_room_is_reserved_for_a_batch() -> None:
+async def test_open_batch_wakes_loop_once_and_reserves_memory_for_a_batch() -> None:
     scene = Scene()
     for _ in range(5):
         assert scene.accumulator.accept(record(), 1) is not None
@@ -66,7 +66,7 @@ async def test_the_loop_is_woken_once_a_gathering_and_room_is_reserved_for_a_bat
     assert scene.counts() == []
 
 
-async def test_what_is_full_leaves_at_once_and_keeps_no_more_room_than_it_takes() -> None:
+async def test_full_batch_is_sent_at_once_and_releases_unused_memory() -> None:
     scene = Scene()
     for _ in range(6):
         scene.accumulator.accept(record(), 1)
@@ -79,7 +79,7 @@ async def test_what_is_full_leaves_at_once_and_keeps_no_more_room_than_it_takes(
     assert scene.memory.used_bytes == 1_200
 
 
-async def test_records_with_timestamps_gather_by_themselves_and_nobody_joins_them_unseen() -> None:
+async def test_records_with_timestamps_have_their_own_batch_without_unchecked_appends() -> None:
     scene = Scene()
     scene.accumulator.accept(record(), 1)
     scene.accumulator.accept(record(timestamp_us=1), 1)
@@ -89,7 +89,7 @@ async def test_records_with_timestamps_gather_by_themselves_and_nobody_joins_the
     assert scene.counts() == [1, 2]
 
 
-async def test_it_is_offered_only_where_a_lane_could_send_it() -> None:
+async def test_batch_is_drained_only_if_a_queue_could_send_it() -> None:
     scene = Scene()
     scene.accumulator.accept(record(), 1)
     scene.accumulator.drain_if_sendable()
@@ -97,13 +97,13 @@ async def test_it_is_offered_only_where_a_lane_could_send_it() -> None:
     assert batch is not None
     scene.accumulator.accept(record(), 1)
     scene.accumulator.drain_if_sendable()
-    assert scene.accumulator.batch is not None, "the only lane waits for an answer"
+    assert scene.accumulator.batch is not None, "the only queue waits for an answer"
     scene.queues.queue(0).acknowledged(batch, 0, 0)
     scene.accumulator.drain_if_sendable()
     assert scene.accumulator.batch is None
 
 
-async def test_of_two_partitions_one_that_was_never_used_is_free() -> None:
+async def test_unused_partition_counts_as_free() -> None:
     scene = Scene()
     for _ in range(2):
         scene.accumulator.accept(record(), 2)
@@ -116,7 +116,7 @@ async def test_of_two_partitions_one_that_was_never_used_is_free() -> None:
     assert scene.accumulator.batch is not None
 
 
-async def test_nobody_joins_past_who_stands_in_line() -> None:
+async def test_append_does_not_overtake_waiting_call() -> None:
     scene = Scene()
     scene.accumulator.accept(record(), 1)
     scene.accumulator.seal()
@@ -133,7 +133,7 @@ async def test_nobody_joins_past_who_stands_in_line() -> None:
     assert scene.counts() == [3]
 
 
-async def test_without_sharing_nobody_joins_unseen() -> None:
+async def test_unchecked_appends_are_off_without_sharing() -> None:
     scene = Scene(shared=False)
     for _ in range(2):
         assert scene.accumulator.accept(record(), 1) is not None
@@ -141,7 +141,7 @@ async def test_without_sharing_nobody_joins_unseen() -> None:
     assert scene.memory.used_bytes == 400
 
 
-async def test_columns_of_a_split_gathering_take_the_room_that_they_take() -> None:
+async def test_split_columns_reserve_their_own_size() -> None:
     scene = Scene(buffer_bytes=10**6, batch_bytes=10**6)
     for number in range(1_000):
         scene.accumulator.accept(record(key=b"%d" % number), 4)
@@ -152,7 +152,7 @@ async def test_columns_of_a_split_gathering_take_the_room_that_they_take() -> No
     assert sorted(scene.sender.awake) == [0, 1, 2, 3]
 
 
-async def test_what_gathered_elsewhere_comes_behind_what_gathered_here() -> None:
+async def test_batch_of_other_thread_follows_open_batch() -> None:
     scene = Scene()
     scene.accumulator.accept(record(), 1)
     other = OpenBatch(deadline=0.0, timestamped=False)
@@ -169,7 +169,7 @@ async def test_what_gathered_elsewhere_comes_behind_what_gathered_here() -> None
     assert other.deadline > asyncio.get_running_loop().time()
 
 
-async def test_what_is_given_up_fails_and_so_does_what_comes_later() -> None:
+async def test_fail_applies_to_open_batch_and_later_batches() -> None:
     scene = Scene()
     found = scene.accumulator.accept(record(), 1)
     assert found is not None
@@ -186,7 +186,7 @@ async def test_what_is_given_up_fails_and_so_does_what_comes_later() -> None:
     assert len(scene.settled) == 2
 
 
-async def test_behind_a_fork_nobody_joins_unseen() -> None:
+async def test_unchecked_appends_are_off_after_fork() -> None:
     scene = Scene()
     for _ in range(2):
         scene.accumulator.accept(record(), 1)

@@ -1,4 +1,4 @@
-"""What a node says of dropped records, and the offsets that follow from it."""
+"""Dropped records as a node reports them, and the resulting offsets."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def test_flags() -> None:
     "drops",
     [DroppedRecords(1, b""), DroppedRecords(1, b"\x01\x00"), DroppedRecords(1, b"\x03"), DroppedRecords(2, b"\x01")],
 )
-def test_what_cannot_be_is_not_known(drops: DroppedRecords) -> None:
+def test_inconsistent_drops_are_unknown(drops: DroppedRecords) -> None:
     assert drops.flags(4) is None
 
 
-async def test_loads_of_a_batch_get_what_is_theirs() -> None:
+async def test_each_chunk_gets_its_drops() -> None:
     batch = shipped(2, 3, 1)
     batch.succeed(
         100, 7, DroppedRecords(3, b"\x26")
-    )  # the second of the first load, the first of the next, and the last
+    )  # the second record of the first chunk, the first of the next, and the last
     one, two, three = receipts_of(batch)
     assert list(one) == [Receipt(3, 100, 7), Receipt(3, NOT_STORED, 7)]
     assert [receipt.duplicates for receipt in one] == [0, 1]
@@ -59,7 +59,7 @@ async def _delivered(batch: OutgoingBatch) -> None:
         await chunk.delivery
 
 
-def test_where_it_is_not_known_nothing_is_claimed() -> None:
+def test_unknown_drops_give_unknown_offsets() -> None:
     batch = shipped(2, 2)
     batch.succeed(100, 7, DroppedRecords(3, b""))
     for receipts in receipts_of(batch):

@@ -11,13 +11,13 @@ from tidelog.produce.open_batch import SEALED, OpenBatch, record_size_bytes, sea
 from tidelog.produce.receipts import PendingReceipt
 
 
-def test_sizes_count_everything() -> None:
+def test_record_size_counts_all_fields() -> None:
     bare = record_size_bytes(None, None, None, None)
     assert record_size_bytes(b"12", b"3", None, "45") == bare + 5
     assert record_size_bytes(None, None, [("ab", b"c"), ("d", None)], None) == 3 * bare + 4
 
 
-def test_columns_that_appear_late_are_filled_up() -> None:
+def test_late_columns_are_padded() -> None:
     batch = OpenBatch(deadline=0.0, timestamped=True)
     batch.add(b"a", None, None, None, None, 1)
     batch.add(b"b", b"k", [("h", b"x")], "t", 3, 2)
@@ -30,11 +30,11 @@ def test_columns_that_appear_late_are_filled_up() -> None:
     assert batch.timestamps_us == [1, 2, 3]
 
 
-def test_what_is_shut_takes_nothing() -> None:
+def test_sealed_batch_has_no_space() -> None:
     assert sealed_batch().remaining_bytes < 0
 
 
-async def test_who_waits_before_there_is_a_lane_is_told_and_counts_as_told() -> None:
+async def test_waiter_of_undrained_batch_gets_outcome_and_counts_as_awaiting() -> None:
     batch = batch_of((b"a", 0), (b"b", 1), (b"c", 0))
     waiting = [asyncio.ensure_future(PendingReceipt(batch, number)) for number in range(3)]
     await asyncio.sleep(0)
@@ -68,7 +68,7 @@ def test_callbacks_follow_their_records() -> None:
     assert to_chunk(other, 0, full=False).delivery.callbacks == [print]
 
 
-def test_what_is_reserved_and_not_used_is_given_back() -> None:
+def test_seal_returns_unused_memory() -> None:
     batch = OpenBatch(deadline=0.0, timestamped=False)
     batch.reserve(100)
     batch.remaining_bytes -= 30

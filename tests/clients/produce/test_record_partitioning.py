@@ -1,4 +1,4 @@
-"""Where the records of a gathering go, and that receipts find them there."""
+"""Splitting of an open batch by partition, and the receipts of its records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTITIONS = 4
 
 
 def batch_of(*records: tuple[bytes | None, int | None]) -> OpenBatch:
-    """Return a gathering of (key, partition), each with its number as value, some with a tag or a header."""
+    """Return an open batch of numbers with these keys and partitions; some have a tag or a header."""
     batch = OpenBatch(deadline=9.0, timestamped=False)
     for number, (key, partition) in enumerate(records):
         value, tag = b"%d" % number, "t" if number % 3 == 1 else None
@@ -36,7 +36,7 @@ records = st.tuples(st.none() | st.binary(max_size=5), st.none() | st.none() | s
 @pytest.mark.parametrize("columns_min", [1, 1_000])
 @given(st.lists(records, min_size=1, max_size=50))
 @settings(max_examples=60)
-def test_each_record_goes_to_its_partition_in_order_and_its_receipt_finds_it(
+def test_records_keep_order_and_receipts_match_partitions(
     columns_min: int, given_records: list[tuple[bytes | None, int | None]]
 ) -> None:
     assume(any(key is not None or partition is not None for key, partition in given_records))
@@ -72,7 +72,7 @@ def test_each_record_goes_to_its_partition_in_order_and_its_receipt_finds_it(
 
 
 def test_sizes_of_lists_are_those_of_their_records() -> None:
-    """A lane goes by them: too small a guess would make a batch that no node takes."""
+    """Queues limit batches by these sizes: with too small an estimate a batch would exceed the node's limit."""
     batch = OpenBatch(deadline=0.0, timestamped=False)
     for partition, length in ((0, 1_000_000), (1, 1), (1, 1)):
         batch.add(b"x" * length, None, None, None, partition, None)
@@ -83,7 +83,7 @@ def test_sizes_of_lists_are_those_of_their_records() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gathered", "count", "partition"),
+    ("records", "count", "partition"),
     [
         ([(None, None)] * 2, 4, ANY_PARTITION),
         ([(b"k", None), (None, None)], 1, 0),
@@ -95,9 +95,9 @@ def test_sizes_of_lists_are_those_of_their_records() -> None:
         ([(None, 3), (None, 1)], 4, None),
     ],
 )
-def test_what_goes_to_one_lane_goes_whole(
-    gathered: list[tuple[bytes | None, int | None]], count: int, partition: int | None
+def test_records_of_one_partition_are_not_split(
+    records: list[tuple[bytes | None, int | None]], count: int, partition: int | None
 ) -> None:
-    batch = batch_of(*gathered)
+    batch = batch_of(*records)
     batch.pad_columns()
     assert common_partition(batch, count) == partition

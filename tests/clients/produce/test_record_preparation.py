@@ -35,17 +35,17 @@ def test_without_serializers_nothing_is_copied() -> None:
 
 
 @pytest.mark.parametrize("text", ["abc", ["a", b"b"], [None, "a"], ("a",)])
-def test_text_is_no_list_of_bytes(text: Any) -> None:
+def test_text_is_refused_as_list_of_bytes(text: Any) -> None:
     preparation = RecordPreparation(ProducerOptions())
-    with pytest.raises(TypeError, match=r"a value is bytes or None, not str.*value_serializer"):
+    with pytest.raises(TypeError, match=r"a value must be bytes or None, got str.*value_serializer"):
         preparation.values(text)
-    with pytest.raises(TypeError, match=r"a key is bytes or None, not str.*key_serializer"):
+    with pytest.raises(TypeError, match=r"a key must be bytes or None, got str.*key_serializer"):
         preparation.keys(iter(text))
     stream: Any = iter([None, b"a"])
     assert list(preparation.values(stream)) == [None, b"a"]
 
 
-def test_a_partition_that_was_given_is_not_chosen() -> None:
+def test_explicit_partition_bypasses_the_partitioner() -> None:
     preparation = RecordPreparation(ProducerOptions(partitioner=lambda _key, partitions: partitions - 1))
     assert preparation.with_partition(preparation.prepare(b"v", None, None, None, None, None), 4).partition == 3
     assert preparation.with_partition(preparation.prepare(b"v", None, None, None, 1, None), 4).partition == 1
@@ -55,20 +55,20 @@ def test_a_partition_that_was_given_is_not_chosen() -> None:
 
 @pytest.mark.parametrize("name", ["partition", "timestamp_us"])
 @pytest.mark.parametrize("number", [True, 1.0, "1", b"1"])
-def test_what_is_no_whole_number_is_refused_at_the_call(name: str, number: object) -> None:
+def test_non_integer_is_refused(name: str, number: object) -> None:
     preparation = RecordPreparation(ProducerOptions())
     given: dict[str, Any] = {"partition": None, "timestamp_us": None, name: number}
-    with pytest.raises(TypeError, match=f"{name} is a whole number"):
+    with pytest.raises(TypeError, match=f"{name} must be an integer"):
         preparation.prepare(b"v", None, None, None, **given)
 
 
-def test_whole_numbers_of_numpy_become_exact_ones() -> None:
+def test_numpy_integers_become_int() -> None:
     record = RecordPreparation(ProducerOptions()).prepare(b"v", None, None, None, np.int64(3), np.uint32(12))  # type: ignore[arg-type]
     assert (record.partition, record.timestamp_us) == (3, 12)
     assert type(record.partition) is type(record.timestamp_us) is int
 
 
-def test_headers_are_those_of_the_call_whatever_becomes_of_the_list() -> None:
+def test_headers_are_copied() -> None:
     preparation = RecordPreparation(ProducerOptions())
     headers: Any = [["n", b"1"]]
     record = preparation.prepare(b"v", None, headers, None, None, None)

@@ -1,4 +1,4 @@
-"""How batches travel. What becomes of them when things fail is told in test_lane.py and test_producer.py."""
+"""Sending of batches. Failures are tested in test_partition_queue.py and test_producer.py."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def sender(node: FakeNode, router: Router) -> AsyncIterator[Sender]:
     await sender.close()
 
 
-def lanes_of(count: int, *, batch_bytes: int = 10) -> list[PartitionQueue]:
+def queues_of(count: int, *, batch_bytes: int = 10) -> list[PartitionQueue]:
     return [PartitionQueue(number, QueueOptions(producer_id=3, batch_bytes=batch_bytes)) for number in range(count)]
 
 
@@ -47,15 +47,15 @@ def chunk(queue: PartitionQueue, value: bytes = b"v") -> ColumnChunk:
     return made
 
 
-async def test_lanes_of_one_turn_share_a_frame_and_a_lane_has_one_batch_in_each(node: FakeNode, sender: Sender) -> None:
-    queues = lanes_of(4)
+async def test_queues_share_a_frame_with_one_batch_each(node: FakeNode, sender: Sender) -> None:
+    queues = queues_of(4)
     chunks = [chunk(queue) for queue in queues for _ in range(2)]
     for queue in queues:
         sender.wake(queue)
         sender.wake(queue)
     await asyncio.gather(*(each.delivery for each in chunks))
     first = [[entry[0] for entry in publish] for publish in node.publishes]
-    # The lanes find the connection one after the other, so the first frame may hold fewer of them.
+    # The queues get the connection one after the other, so the first frame may have fewer batches.
     assert sorted(number for publish in first for number in publish) == [0, 0, 1, 1, 2, 2, 3, 3]
     assert all(len(set(publish)) == len(publish) for publish in first)
     again = [chunk(queue) for queue in queues]
@@ -65,12 +65,12 @@ async def test_lanes_of_one_turn_share_a_frame_and_a_lane_has_one_batch_in_each(
     assert [entry[0] for entry in node.publishes[-1]] == [0, 1, 2, 3]
 
 
-async def test_frames_are_closed_when_they_have_grown(
+async def test_frame_size_is_bounded(
     node: FakeNode, router: Router, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FRAME_BYTES_TARGET", 5000)
     await router.connection("wide", 0)
-    queues = lanes_of(4)
+    queues = queues_of(4)
     chunks = [chunk(queue, b"x" * 2000) for queue in queues]
     for queue in queues:
         sender.wake(queue)
@@ -78,12 +78,12 @@ async def test_frames_are_closed_when_they_have_grown(
     assert [len(publish) for publish in node.publishes] == [2, 2]
 
 
-async def test_a_connection_that_takes_nothing_holds_batches_in_their_lanes(
+async def test_batches_stay_queued_while_the_connection_accepts_nothing(
     node: FakeNode, router: Router, sender: Sender
 ) -> None:
     connection = await router.connection("wide", 0)
     connection.pause_writing()
-    (queue,) = lanes_of(1)
+    (queue,) = queues_of(1)
     waiting = chunk(queue)
     sender.wake(queue)
     await asyncio.sleep(0)
@@ -93,7 +93,7 @@ async def test_a_connection_that_takes_nothing_holds_batches_in_their_lanes(
     await waiting.delivery
 
 
-async def test_the_request_says_how_and_how_long(node: FakeNode, sender: Sender) -> None:
+async def test_request_has_acks_and_timeout(node: FakeNode, sender: Sender) -> None:
     seen: list[pb.Publish] = []
 
     def look(publish: pb.Publish) -> Do:
@@ -101,7 +101,7 @@ async def test_the_request_says_how_and_how_long(node: FakeNode, sender: Sender)
         return Do.STORE
 
     node.script.append(look)
-    (queue,) = lanes_of(1)
+    (queue,) = queues_of(1)
     waiting = chunk(queue)
     sender.wake(queue)
     await waiting.delivery
@@ -110,7 +110,7 @@ async def test_the_request_says_how_and_how_long(node: FakeNode, sender: Sender)
 
 
 async def test_a_closed_sender_sends_nothing_more(node: FakeNode, sender: Sender) -> None:
-    (queue,) = lanes_of(1)
+    (queue,) = queues_of(1)
     chunk(queue)
     sender.wake(queue)
     await sender.close()
@@ -126,7 +126,7 @@ async def test_a_closed_sender_sends_nothing_more(node: FakeNode, sender: Sender
 
 @pytest.fixture
 async def heir() -> AsyncIterator[FakeNode]:
-    """The node that owns the partition next."""
+    """A node that becomes the next owner of the partition."""
     async with running_fake_node() as heir:
         heir.node_id = "heir"
         yield heir
@@ -135,9 +135,9 @@ async def heir() -> AsyncIterator[FakeNode]:
 async def publish_and_move(
     node: FakeNode, heir: FakeNode, router: Router, sender: Sender
 ) -> tuple[PartitionQueue, ColumnChunk]:
-    """Leave a batch without an answer at `node`, and let `heir` own its partition."""
+    """Leave a batch unanswered at `node`, and make `heir` the owner of its partition."""
     node.hold = asyncio.Event()
-    (queue,) = lanes_of(1)
+    (queue,) = queues_of(1)
     waiting = chunk(queue, b"first")
     sender.wake(queue)
     await node.received("publish")
@@ -148,7 +148,7 @@ async def publish_and_move(
     return queue, waiting
 
 
-async def test_nothing_goes_to_the_next_owner_while_the_last_one_still_may_answer(
+async def test_new_owner_gets_nothing_while_the_old_one_may_answer(
     node: FakeNode, heir: FakeNode, router: Router, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner_changes, "GRACE_S", 60.0)
@@ -163,7 +163,7 @@ async def test_nothing_goes_to_the_next_owner_while_the_last_one_still_may_answe
     assert heir.publishes[0] == [(0, 1, 1)]
 
 
-async def test_the_late_answer_to_what_was_abandoned_is_not_looked_at(
+async def test_late_answer_to_abandoned_batch_is_ignored(
     node: FakeNode, heir: FakeNode, router: Router, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidelog.cluster.owner_changes.GRACE_S", 0.0)
@@ -177,14 +177,12 @@ async def test_the_late_answer_to_what_was_abandoned_is_not_looked_at(
     assert queue.in_flight == 1
     heir.hold.set()
     await waiting.delivery
-    assert heir.publishes == node.publishes, "the same batch under the same sequence"
+    assert heir.publishes == node.publishes, "the same batch with the same sequence number"
 
 
-async def test_what_is_in_flight_when_the_sender_closes_gets_an_outcome(
-    node: FakeNode, router: Router, sender: Sender
-) -> None:
+async def test_batch_in_flight_at_close_is_settled(node: FakeNode, router: Router, sender: Sender) -> None:
     node.script.append(Do.SILENT_BEFORE)
-    (queue,) = lanes_of(1)
+    (queue,) = queues_of(1)
     waiting = chunk(queue)
     sender.wake(queue)
     await node.received("publish")
@@ -194,12 +192,12 @@ async def test_what_is_in_flight_when_the_sender_closes_gets_an_outcome(
         await waiting.delivery
 
 
-async def test_a_newer_epoch_in_an_answer_says_that_somebody_else_may_own_the_partition(
+async def test_newer_epoch_in_answer_refreshes_metadata(
     node: FakeNode, router: Router, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[tuple[str, int, int]] = []
     monkeypatch.setattr(router, "stored_in", lambda *said: heard.append(said))
-    (queue,) = lanes_of(1)
+    (queue,) = queues_of(1)
     made = chunk(queue)
     sender.wake(queue)
     await made.delivery
@@ -208,5 +206,5 @@ async def test_a_newer_epoch_in_an_answer_says_that_somebody_else_may_own_the_pa
     asked = node.requests.count("metadata")
     router.stored_in("wide", 0, node.epoch)
     router.stored_in("wide", 0, node.epoch + 1)
-    await router.refresh("wide")  # the same question, if one is under way
+    await router.refresh("wide")  # joins a running refresh
     assert node.requests.count("metadata") == asked + 1
