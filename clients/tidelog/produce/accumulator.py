@@ -32,7 +32,7 @@ from tidelog.produce.partition_queues import PartitionQueues
 from tidelog.produce.producer_meter import ProducerMeter
 from tidelog.produce.record_preparation import PreparedRecord
 from tidelog.produce.sender import Sender
-from tidelog.produce.splitting import by_target
+from tidelog.produce.splitting import group_by_partition
 from tidelog_proto.batch.columns import columns_of
 from tidelog_proto.batch.partitioner import partition_column, partition_for_key, partition_list
 
@@ -387,9 +387,9 @@ def _split_columns(batch: OpenBatch, partition_count: int, keyless: Callable[[],
             hashed = partition_column(columns.column("key"), partition_count)
     given: Any = pa.array(batch.partitions, pa.int32()) if batch.partitions else None
     targets: Any = hashed if given is None else given if hashed is None else pc.coalesce(given, hashed)
-    routed = by_target(columns, targets, keyless)
+    grouped = group_by_partition(columns, targets, keyless)
     chunks: list[Chunk] = []
-    for partition, rows, size_bytes in routed.pieces:
+    for partition, rows, size_bytes in grouped.pieces:
         assert partition is not None, "some records have a key or a partition, so each row has a partition"
         chunks.append(ColumnChunk(rows, partition=partition, deadline=batch.deadline, size_bytes=size_bytes))
-    return PartitionedChunks(chunks, routed.order.to_numpy())  # type: ignore[arg-type]  # indexed, and asked for its length
+    return PartitionedChunks(chunks, grouped.order.to_numpy())  # type: ignore[arg-type]  # indexed, and asked for its length

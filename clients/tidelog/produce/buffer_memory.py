@@ -36,7 +36,7 @@ class BufferMemory:
         """The part of `used_bytes` that `wait_ready` has reserved for threads, until `release_reservation`."""
         self.bytes_max = bytes_max
         self._turn = asyncio.Lock()  # first in, first out, also while the next waiter is resuming
-        self._in_line = 0
+        self._waiting_calls = 0
         self._waiter: asyncio.Future[None] | None = None
         self._claim: asyncio.Handle | None = None
         """Ends the turn of a caller that has waited for memory and not used it yet."""
@@ -45,7 +45,7 @@ class BufferMemory:
     @property
     def has_waiters(self) -> bool:
         """Whether a call is queued or has the turn."""
-        return self._in_line > 0
+        return self._waiting_calls > 0
 
     @property
     def free_bytes(self) -> int:
@@ -62,7 +62,7 @@ class BufferMemory:
         """
         used_bytes = self.used_bytes
         claim = self._claim if claiming else None
-        if (self._in_line and not has_turn and claim is None) or (
+        if (self._waiting_calls and not has_turn and claim is None) or (
             used_bytes and used_bytes + size_bytes > self.bytes_max
         ):
             return False
@@ -73,16 +73,16 @@ class BufferMemory:
 
     async def acquire_turn(self) -> None:
         """Queue until the caller has the turn; `release_turn` ends it."""
-        self._in_line += 1
+        self._waiting_calls += 1
         try:
             await self._turn.acquire()
         except BaseException:
-            self._in_line -= 1
+            self._waiting_calls -= 1
             raise
 
     def release_turn(self) -> None:
         """End the caller's turn."""
-        self._in_line -= 1
+        self._waiting_calls -= 1
         self._turn.release()
 
     async def reserve(self, size_bytes: int) -> None:
@@ -126,7 +126,7 @@ class BufferMemory:
             self.release_turn()
             raise
         if claim:
-            self._lapse(CLAIM_TURNS)
+            self._expire_claim(CLAIM_TURNS)
         else:
             self.try_reserve(size_bytes, has_turn=True)
             self.reservation_bytes += size_bytes
@@ -153,9 +153,9 @@ class BufferMemory:
             self._end_claim(self._claim)
         self._wake()
 
-    def _lapse(self, turns: int) -> None:
+    def _expire_claim(self, turns: int) -> None:
         if turns:
-            self._claim = asyncio.get_running_loop().call_soon(self._lapse, turns - 1)
+            self._claim = asyncio.get_running_loop().call_soon(self._expire_claim, turns - 1)
         else:
             self._claim = None
             self.release_turn()

@@ -12,7 +12,7 @@ from tidelog.model import TopicRoute
 from tidelog.produce.partition_queue import QueueOptions
 from tidelog.produce.partition_queues import PartitionQueues
 from tidelog.produce.record_preparation import RecordPreparation
-from tidelog.produce.splitting import by_target, split_rows
+from tidelog.produce.splitting import group_by_partition, split_rows
 from tidelog_proto.batch.partitioner import partition_column, partition_list
 
 KEYED_SORT_BYTES: Final = 32 * 1024 * 1024
@@ -78,9 +78,11 @@ class ColumnPieces:
                 if of_part is None:
                     of_part = partition_column(part.column("key"), count)
                 at += rows
-                routed = by_target(part, of_part, lambda: self._queues.least_loaded(route.partition_count, 0).partition)
-                orders.append(routed.order)
-                for piece in routed.pieces:
+                grouped = group_by_partition(
+                    part, of_part, lambda: self._queues.least_loaded(route.partition_count, 0).partition
+                )
+                orders.append(grouped.order)
+                for piece in grouped.pieces:
                     yield from self._split(piece.partition, piece.columns, piece.size_bytes)
 
     def _chosen(self, columns: pa.RecordBatch, partition_count: int) -> pa.Array[Any]:

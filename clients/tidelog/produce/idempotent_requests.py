@@ -41,7 +41,7 @@ from tidelog.model import NOT_KNOWN, Receipt
 from tidelog.produce.deduplicated_records import DroppedRecords, offsets_of
 from tidelog.produce.expiry import expiry_error
 from tidelog.produce.open_batch import RecordLists
-from tidelog.produce.splitting import by_target
+from tidelog.produce.splitting import group_by_partition
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.partitioner import partition_column, partition_list
 from tidelog_proto.batch.record_batch import EncodedBatch, columns_of, encode_batch
@@ -411,11 +411,11 @@ def _parts(rows: RecordLists, partitions: int, key: RequestKey) -> list[_Part]:
     targets = _targets(rows, columns, partitions)
     keyless = key.producer_id % partitions
     targets = pa.array([keyless] * count, pa.int32()) if targets is None else pc.fill_null(targets, keyless)
-    routed = by_target(columns, targets, lambda: keyless)
-    order, now_us = routed.order.to_numpy(), time.time_ns() // 1000
+    grouped = group_by_partition(columns, targets, lambda: keyless)
+    order, now_us = grouped.order.to_numpy(), time.time_ns() // 1000
     parts: list[_Part] = []
     at = 0
-    for partition, piece, _ in routed.pieces:
+    for partition, piece, _ in grouped.pieces:
         assert partition is not None, "every record has a partition"
         encoded = encode_batch(
             piece,

@@ -176,7 +176,7 @@ class PartitionQueue:
     def add(self, chunk: Chunk) -> None:
         """Queue a chunk."""
         self._queue.append(chunk)
-        self._count(chunk, +1)
+        self._count_queued(chunk, +1)
         self.unsettled_bytes += chunk.size_bytes
 
     def has_space(self, size_bytes: int) -> bool:
@@ -300,7 +300,7 @@ class PartitionQueue:
         """Take the chunks of one batch: the first one, and further ones that fit and have the same columns."""
         options, queue = self._options, self._queue
         first = queue.popleft()
-        self._count(first, -1)
+        self._count_queued(first, -1)
         chunks = [first]
         size_bytes, records = first.size_bytes, first.count
         schema = first.columns().schema if isinstance(first, ColumnChunk) else None
@@ -315,10 +315,10 @@ class PartitionQueue:
             ):
                 break
             chunks.append(queue.popleft())
-            self._count(chunk, -1)
+            self._count_queued(chunk, -1)
         return chunks
 
-    def _count(self, chunk: Chunk, sign: int) -> None:
+    def _count_queued(self, chunk: Chunk, sign: int) -> None:
         self._queued_bytes += sign * chunk.size_bytes
         self._queued_records += sign * chunk.count
 
@@ -331,10 +331,10 @@ class PartitionQueue:
         assert batch.state is BatchState.IN_FLIGHT
         batch.state = BatchState.STORED
         self.last_send_error, self.throttled_until = None, 0.0
-        self._advance()
+        self._remove_stored()
         self._backoff.reset()
         batch.succeed(base_offset, timestamp_us, drops)
-        self._settled(batch.chunks)
+        self._notify_settled(batch.chunks)
 
     def failed(self, batch: OutgoingBatch, error: TidelogError, now: float) -> None:
         """Handle the failure of an attempt as described for this module."""
@@ -367,7 +367,7 @@ class PartitionQueue:
                 self._recover(now + self._backoff.next_wait_s(error.retry_after_ms))
         elif isinstance(error, (DuplicateOutOfWindowError, StoredOnQuorumError)):
             batch.state = BatchState.STORED
-            self._advance()
+            self._remove_stored()
             self._fail(batch.chunks, error)
         else:
             self._drop(batch, error)
@@ -406,7 +406,7 @@ class PartitionQueue:
                 self._drop(batch, expiry_error(batch.last_error, definite=not batch.maybe_stored, held_s=left_s))
         while self._queue and self._queue[0].deadline <= by:
             chunk = self._queue.popleft()
-            self._count(chunk, -1)
+            self._count_queued(chunk, -1)
             self._fail([chunk], expiry_error(self.last_send_error, definite=True, queued=True, held_s=left_s))
 
     def fail_all(self, error: TidelogError) -> None:
@@ -417,10 +417,10 @@ class PartitionQueue:
         queued = list(self._queue)
         self._queue.clear()
         for chunk in queued:
-            self._count(chunk, -1)
+            self._count_queued(chunk, -1)
         self._fail(queued, error)
 
-    def _advance(self) -> None:
+    def _remove_stored(self) -> None:
         """Remove stored batches from the head of the list."""
         while self._batches and self._batches[0].state is BatchState.STORED:
             self._batches.popleft()
@@ -450,7 +450,7 @@ class PartitionQueue:
             # a hole at the head has been resent yet.
             assert not self.in_flight
             self._close_hole()
-            self._advance()
+            self._remove_stored()
 
     def _close_hole(self) -> None:
         """Renumber the batches after a hole, or all batches if the node has forgotten the producer."""
@@ -495,9 +495,9 @@ class PartitionQueue:
             chunk.delivery.fail(error)
         if self._meter is not None:
             self._meter.failed(chunks, error)
-        self._settled(chunks)
+        self._notify_settled(chunks)
 
-    def _settled(self, chunks: Sequence[Chunk]) -> None:
+    def _notify_settled(self, chunks: Sequence[Chunk]) -> None:
         for chunk in chunks:
             self.unsettled_bytes -= chunk.size_bytes
             self._on_settled(chunk)

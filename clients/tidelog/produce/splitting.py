@@ -30,7 +30,7 @@ class Piece(NamedTuple):
     size_bytes: int
 
 
-class Routed(NamedTuple):
+class GroupedRows(NamedTuple):
     """Pieces in the order of sending, and the input index of each of their rows."""
 
     pieces: list[Piece]
@@ -60,7 +60,7 @@ def split_rows(columns: pa.RecordBatch, *, bytes_max: int, records_max: int) -> 
             yield piece
 
 
-def by_target(columns: pa.RecordBatch, targets: pa.Array[Any], keyless: Callable[[], int]) -> Routed:
+def group_by_partition(columns: pa.RecordBatch, targets: pa.Array[Any], keyless: Callable[[], int]) -> GroupedRows:
     """Group rows by their partition, keeping the input's order within each partition.
 
     Args:
@@ -70,7 +70,7 @@ def by_target(columns: pa.RecordBatch, targets: pa.Array[Any], keyless: Callable
             are sorted.
     """
     if targets.null_count == len(targets):
-        return Routed([Piece(None, columns, columns.nbytes)], pa.array(range(columns.num_rows), pa.int64()))
+        return GroupedRows([Piece(None, columns, columns.nbytes)], pa.array(range(columns.num_rows), pa.int64()))
     if targets.null_count:
         targets = pc.fill_null(targets, pa.scalar(keyless(), targets.type))
     numbers: npt.NDArray[np.int32] = targets.to_numpy()
@@ -82,7 +82,7 @@ def by_target(columns: pa.RecordBatch, targets: pa.Array[Any], keyless: Callable
     found = np.flatnonzero(counts).tolist()
     bounds = [0, *np.cumsum(counts[found]).tolist()]
     slices = [taken.slice(begin, end - begin) for begin, end in pairwise(bounds)]
-    return Routed(list(map(Piece, found, slices, _sizes(taken, slices, bounds))), indices)
+    return GroupedRows(list(map(Piece, found, slices, _sizes(taken, slices, bounds))), indices)
 
 
 def _sizes(columns: pa.RecordBatch, slices: list[pa.RecordBatch], bounds: list[int]) -> list[int]:

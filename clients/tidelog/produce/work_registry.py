@@ -22,16 +22,16 @@ from tidelog.produce.work import INSTANCES_PER_PIECE, PARTS_MAX, Work, numbers_o
 from tidelog_proto.limits import EPOCHS_PER_INSTANCE
 
 _BOUNDS: Final = tuple(accumulate(repeat(1, INSTANCES_PER_PIECE - 1), lambda bound, _: bound + 1 + bound // 16))
-"""The bound of each step from 1 on; see `parts_at`."""
+"""The bound of each step from 1 on; see `parts_bound`."""
 assert _BOUNDS[-1] >= PARTS_MAX, "every part has a step"
 
 
-def step_of(part: int) -> int:
+def step_for(part: int) -> int:
     """Return the smallest step, from 1 on, whose bound includes this part."""
     return bisect_right(_BOUNDS, part) + 1
 
 
-def parts_at(step: int) -> int:
+def parts_bound(step: int) -> int:
     """Return the bound of a step, from 0 on: all parts that have begun have lower numbers."""
     return _BOUNDS[step - 1] if step else 0
 
@@ -65,11 +65,11 @@ async def register_part(router: Router, topic: str, topic_id: bytes, work: Work)
     numbers = numbers_of(Work(f"{work.name}\0roll", work.piece))
     written = await write_epoch(router, topic_id, [0], numbers.producer_id, numbers.first_epoch)
     is_first, newest = written.is_new_at(numbers.first_epoch), written.newest
-    epoch = max(newest, numbers.first_epoch + step_of(work.part) * EPOCHS_PER_INSTANCE)
+    epoch = max(newest, numbers.first_epoch + step_for(work.part) * EPOCHS_PER_INSTANCE)
     while epoch <= numbers.last_epoch:
         # Written even if the epoch exists already: an owner may return an epoch that is not committed yet.
         written = await write_epoch(router, topic_id, [0], numbers.producer_id, epoch)
         if written.newest == epoch:
-            return Registration(is_first, parts_at((newest - numbers.first_epoch) // EPOCHS_PER_INSTANCE))
+            return Registration(is_first, parts_bound((newest - numbers.first_epoch) // EPOCHS_PER_INSTANCE))
         epoch = written.newest
     raise fenced_error(work, topic)

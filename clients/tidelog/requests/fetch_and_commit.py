@@ -121,12 +121,12 @@ async def _fetched_from(
     router.ends.note(route.topic_id, partition, epoch=result.epoch, end_offset=result.high_watermark)
     # If the owner's log ends earlier, records were lost; another replica may only lag.
     known_end = max(known_end, result.high_watermark, 0 if reached.is_owner else end_offset)
-    got_on = result.next_offset > offset  # also past records that the filter excludes
-    if not result.length and not got_on and offset < known_end:
+    has_advanced = result.next_offset > offset  # also past records that the filter excludes
+    if not result.length and not has_advanced and offset < known_end:
         held_ms = max(frame.envelope.throttle_ms, frame.envelope.caller_throttle_ms)
         if held_ms and request.wait_ms:  # a fetch that does not wait for records fails like other requests
             raise _QuotaExceeded(held_ms / _MS)
-        raise _lags(reached.connection, topic, partition, offset)
+        raise _lag_error(reached.connection, topic, partition, offset)
     batches = parse_batches(frame.attachment, TopicPartition(topic, partition), offset, control=control)
     router.epochs.read(route.topic_id, partition, batches)
     return Fetched(
@@ -138,7 +138,7 @@ async def _fetched_from(
     )
 
 
-def _lags(connection: Connection, topic: str, partition: int, offset: int) -> TidelogError:
+def _lag_error(connection: Connection, topic: str, partition: int, offset: int) -> TidelogError:
     """Return the error for a committed record that the node does not have yet."""
     host, port = connection.address
     return EpochChangingError(

@@ -19,7 +19,7 @@ from tidelog_proto import broker_pb2 as pb
 
 OFFSETS_PER_REQUEST: Final = 256
 """Partitions in one request: the node may have to open each of them first."""
-ENDS_S: Final = 2.0
+END_CHECK_TIMEOUT_S: Final = 2.0
 """Timeout of the check of log ends before a commit; without an answer a position is committed unchecked."""
 
 
@@ -62,23 +62,23 @@ class OffsetSearch:
         groups: dict[Connection, tuple[Reached, list[int]]] = {}
         for partition, one in zip(missing, reached, strict=True):
             if isinstance(one, BaseException):
-                self._note([partition], one)
+                self._record_failure([partition], one)
             else:
                 groups.setdefault(one.connection, (one, []))[1].append(partition)
-        await asyncio.gather(*(self._ask_in_turn(one, group) for one, group in groups.values()))
+        await asyncio.gather(*(self._ask_in_sequence(one, group) for one, group in groups.values()))
         if any(isinstance(failure, UnknownTopicError) for failure in self.failures.values()):
             self.found.clear()  # the name may belong to a new topic now
         for failure in sorted(self.failures.values(), key=lambda each: each.retriable):
             raise failure
         return {partition: self.found[partition] for partition in self._wanted}
 
-    async def _ask_in_turn(self, reached: Reached, group: list[int]) -> None:
+    async def _ask_in_sequence(self, reached: Reached, group: list[int]) -> None:
         """Send the requests for a node one after the other; after a failure the remaining partitions fail, too."""
         for start in range(0, len(group), OFFSETS_PER_REQUEST):
             try:
                 await self._ask(reached, group[start : start + OFFSETS_PER_REQUEST])
             except TidelogError as failure:
-                self._note(group[start:], failure)
+                self._record_failure(group[start:], failure)
                 return
 
     async def _ask(self, reached: Reached, group: list[int]) -> None:
@@ -99,7 +99,7 @@ class OffsetSearch:
                 self._router.learn_from(self._topic, error, partition)
                 self.failures[partition] = error
 
-    def _note(self, partitions: Iterable[int], failure: BaseException) -> None:
+    def _record_failure(self, partitions: Iterable[int], failure: BaseException) -> None:
         if not isinstance(failure, TidelogError):
             raise failure
         self.failures.update(dict.fromkeys(partitions, failure))
@@ -144,7 +144,7 @@ async def beyond_ends(
         return {}
     search = OffsetSearch(router, topic, "latest", doubted)
     with contextlib.suppress(TidelogError, TimeoutError):  # the commit itself returns an error if there is one
-        async with asyncio.timeout(ENDS_S):
+        async with asyncio.timeout(END_CHECK_TIMEOUT_S):
             await search.attempt()
     return {
         number: beyond_end_error(topic, number, positions[number], end)

@@ -139,8 +139,8 @@ class BatchJoiner:
         if field.name in self._constants:
             return self._constant(field.name)
         if field.name == "offset":
-            return _one([pa.array(piece.offsets) for piece in self._pieces])
-        return _one([_column(piece, field) for piece in self._pieces])
+            return _concatenated([pa.array(piece.offsets) for piece in self._pieces])
+        return _concatenated([_column(piece, field) for piece in self._pieces])
 
     def _constant(self, name: str) -> pa.Array[Any]:
         longest = self._repeated.get(name)
@@ -179,5 +179,5 @@ def _nulls(rows: int, of: Any) -> pa.Array[Any]:
     return nulls
 
 
-def _one(arrays: list[pa.Array[Any]]) -> pa.Array[Any]:
+def _concatenated(arrays: list[pa.Array[Any]]) -> pa.Array[Any]:
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)

@@ -14,7 +14,7 @@ from typing import Final
 
 HOST: Final = "127.0.0.1"
 
-CHOSEN_FROM: Final = range(20_000, 32_000)
+PORT_RANGE: Final = range(20_000, 32_000)
 """The range of candidate ports."""
 
 
@@ -29,7 +29,7 @@ def free_ports(count: int) -> list[int]:
     """
     ports: list[int] = []
     with ExitStack() as held:
-        for port in secrets.SystemRandom().sample(CHOSEN_FROM, len(CHOSEN_FROM)):
+        for port in secrets.SystemRandom().sample(PORT_RANGE, len(PORT_RANGE)):
             if len(ports) == count:
                 break
             with suppress(OSError):
@@ -38,5 +38,5 @@ def free_ports(count: int) -> list[int]:
                 datagrams.bind(listener.getsockname())
                 ports.append(port)
     if len(ports) < count:
-        raise OSError(f"fewer than {count} ports from {CHOSEN_FROM[0]} to {CHOSEN_FROM[-1]} are free")
+        raise OSError(f"fewer than {count} ports from {PORT_RANGE[0]} to {PORT_RANGE[-1]} are free")
     return ports

@@ -24,8 +24,8 @@ PREFIX_LENGTH_MAX: Final = 150
 
 START_TIMEOUT_S_DEFAULT: Final = 60.0
 
-_CHOSEN_HERE: Final = frozenset({"data", "host", "port", "management_host", "management_port"})
-_NO_TOPIC: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_MANAGED_SETTINGS: Final = frozenset({"data", "host", "port", "management_host", "management_port"})
+_INVALID_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class LocalNode:
@@ -41,7 +41,7 @@ class LocalNode:
         self._process: NodeProcess | None = None
         self._admin: sync.Client | None = None
         self._pid = 0
-        self._gone = False
+        self._removed = False
 
     def __enter__(self) -> Self:
         if self._process is not None:
@@ -80,12 +80,12 @@ class LocalNode:
     @property
     def bootstrap(self) -> str:
         """HOST:PORT of the node; it stays the same over restarts."""
-        return f"{HOST}:{self._used.port}"
+        return f"{HOST}:{self._running.port}"
 
     @property
     def management_url(self) -> str:
         """Base URL of health checks and metrics, without a trailing slash."""
-        return f"http://{HOST}:{self._used.management_port}"
+        return f"http://{HOST}:{self._running.management_port}"
 
     @property
     def pid(self) -> int:
@@ -94,12 +94,12 @@ class LocalNode:
         Raises:
             NodeStartError: the node does not run; the message has the reason.
         """
-        return self._used.pid
+        return self._running.pid
 
     @property
     def log(self) -> str:
         """The log of the node, of all starts."""
-        return self._used.log()
+        return self._running.log()
 
     def client(self, **options: Any) -> sync.Client:
         """Return a new blocking client; close it, or use it with `with`.
@@ -129,7 +129,7 @@ class LocalNode:
             NodeStartError: the node does not run; the message has the reason.
             TidelogError: the topic could not be created.
         """
-        name = f"{_NO_TOPIC.sub('_', prefix)[:PREFIX_LENGTH_MAX]}-{secrets.token_hex(6)}"
+        name = f"{_INVALID_CHARACTERS.sub('_', prefix)[:PREFIX_LENGTH_MAX]}-{secrets.token_hex(6)}"
         self._admin_client().create_topic(name, partitions=partitions, **settings)
         return name
 
@@ -148,22 +148,22 @@ class LocalNode:
         Raises:
             NodeStartError: the node did not start.
         """
-        self._used.stop()
-        self._used.start()
+        self._running.stop()
+        self._running.start()
 
     def kill(self) -> None:
         """Kill the node with SIGKILL, like a crash; `restart` starts it again with its data on disk."""
-        self._used.kill()
+        self._running.kill()
 
     @property
-    def _used(self) -> NodeProcess:
-        if self._process is None or self._gone:
-            what = "was removed at the end of its `with` block" if self._gone else "has not been started"
+    def _running(self) -> NodeProcess:
+        if self._process is None or self._removed:
+            what = "was removed at the end of its `with` block" if self._removed else "has not been started"
             raise NodeStartError(f"the node {what}; use `tidelog.testing.node()` in a `with` or `async with` statement")
         return self._process
 
     def _admin_client(self) -> sync.Client:
-        self._used.check()
+        self._running.check()
         if self._admin is None:
             self._admin = self.client(client_id="tidelog-testing")
         return self._admin
@@ -172,7 +172,7 @@ class LocalNode:
         """End the process and remove its directory. Has no effect in a fork of the process that started the node."""
         if self._process is None or os.getpid() != self._pid:
             return
-        self._gone = True
+        self._removed = True
         if self._admin is not None:
             self._admin.abort()
         self._process.kill()
@@ -197,6 +197,6 @@ def node(
     """
     if start_timeout_s <= 0:
         raise ValueError(f"start_timeout_s must be > 0, got {start_timeout_s}")
-    if taken := _CHOSEN_HERE.intersection(settings or ()):
+    if taken := _MANAGED_SETTINGS.intersection(settings or ()):
         raise ValueError(f"a node for tests chooses {', '.join(sorted(taken))} itself; remove that from settings")
     return LocalNode(dict(settings or {}), start_timeout_s)

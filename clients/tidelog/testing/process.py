@@ -24,13 +24,13 @@ from tidelog_proto.process.private_files import open_private_log
 STOP_TIMEOUT_S: Final = 10.0
 """Time between SIGTERM and SIGKILL."""
 
-STARTS_MAX: Final = 5
+START_ATTEMPTS: Final = 5
 """Starts with other ports if another process has taken the free ones meanwhile."""
 
-_SETTING: Final = "TIDELOG_NODE_"
+_SETTING_PREFIX: Final = "TIDELOG_NODE_"
 _LOG_LINES: Final = 20
 _MS: Final = 1000
-_LEFT_OUT: Final = frozenset({"PYTHONOPTIMIZE"})
+_EXCLUDED_VARIABLES: Final = frozenset({"PYTHONOPTIMIZE"})
 """Environment variables that the child does not get: a node refuses to run without assertions."""
 
 
@@ -54,7 +54,7 @@ class NodeProcess:
         self._log_path = directory / "node.log"
         self._ports: Sequence[int] = ()
         self._process: subprocess.Popen[bytes] | None = None
-        self._ended_by_us = ""
+        self._stop_reason = ""
 
     @property
     def port(self) -> int:
@@ -85,7 +85,7 @@ class NodeProcess:
         """
         process = self._process
         if process is None:
-            raise NodeStartError(self._ended_by_us or "the node has not been started")
+            raise NodeStartError(self._stop_reason or "the node has not been started")
         if process.poll() is not None:
             raise NodeStartError(self._with_log(f"the node has exited with code {process.returncode}"))
 
@@ -96,7 +96,7 @@ class NodeProcess:
             NodeStartError: the node exited or was not ready in time.
         """
         first = not self._ports
-        for left in reversed(range(STARTS_MAX)):
+        for left in reversed(range(START_ATTEMPTS)):
             if first:
                 self._ports = free_ports(2)
             try:
@@ -115,13 +115,13 @@ class NodeProcess:
                 self._process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-            self._forget("the node was stopped")
+            self._clear_process("the node was stopped")
 
     def kill(self) -> None:
         """Kill the node with SIGKILL; has no effect if it does not run."""
         if self._process is not None:
             self._process.kill()
-            self._forget("the node was killed with `kill()`; start it again with `restart()`")
+            self._clear_process("the node was killed with `kill()`; start it again with `restart()`")
 
     def log(self) -> str:
         """Return the log of all starts; may be empty."""
@@ -179,9 +179,9 @@ class NodeProcess:
             line += piece
         assert json.loads(line)["port"] == self.port, "the node listens on the given port"
 
-    def _forget(self, why: str) -> None:
+    def _clear_process(self, why: str) -> None:
         assert self._process is not None
-        process, self._process, self._ended_by_us = self._process, None, why
+        process, self._process, self._stop_reason = self._process, None, why
         process.wait()
         for pipe in (process.stdin, process.stdout):
             assert pipe is not None
@@ -194,6 +194,6 @@ class NodeProcess:
 
 def _environ(settings: Mapping[str, object]) -> dict[str, str]:
     """Return the environment of the child, without the node settings of this process."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_SETTING)}
-    own = {f"{_SETTING}{name.upper()}": str(value) for name, value in settings.items()}
-    return {name: value for name, value in kept.items() if name not in _LEFT_OUT} | own
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_SETTING_PREFIX)}
+    own = {f"{_SETTING_PREFIX}{name.upper()}": str(value) for name, value in settings.items()}
+    return {name: value for name, value in kept.items() if name not in _EXCLUDED_VARIABLES} | own

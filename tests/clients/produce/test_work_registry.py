@@ -13,7 +13,7 @@ from tests.clients.fake_node import FakeNode
 from tidelog import Client
 from tidelog.errors import InvalidRequestError, ProducerFencedError
 from tidelog.produce.work import PARTS_MAX, Work, numbers_of
-from tidelog.produce.work_registry import Registration, parts_at, step_of
+from tidelog.produce.work_registry import Registration, parts_bound, step_for
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import EPOCHS_PER_INSTANCE
@@ -79,7 +79,7 @@ async def test_out_of_range_part_is_refused(real: Client, topic: str) -> None:
 
 async def test_part_is_registered_though_an_uncommitted_higher_epoch_was_lost(client: Client, node: FakeNode) -> None:
     numbers = numbers_of(Work("job\0roll", 0))
-    lost = [numbers.first_epoch + step_of(part) * EPOCHS_PER_INSTANCE for part in (60, 40)]
+    lost = [numbers.first_epoch + step_for(part) * EPOCHS_PER_INSTANCE for part in (60, 40)]
 
     def begin(entry: pb.ProducerBeginEntry) -> pb.ProducerBeginResult:
         if entry.producer_id == numbers.producer_id and entry.producer_epoch < (higher := lost.pop()):
@@ -99,8 +99,8 @@ async def test_part_is_registered_though_an_uncommitted_higher_epoch_was_lost(cl
 
 @given(st.integers(0, PARTS_MAX - 1))
 def test_bound_of_a_step_is_close(part: int) -> None:
-    assert parts_at(step_of(part) - 1) <= part < parts_at(step_of(part)) <= part + 1 + part // 16
-    assert parts_at(0) == 0
+    assert parts_bound(step_for(part) - 1) <= part < parts_bound(step_for(part)) <= part + 1 + part // 16
+    assert parts_bound(0) == 0
 
 
 def test_numbers_of_the_registry_never_change() -> None:

@@ -59,7 +59,7 @@ async def test_commit_of_consumed_records_requests_no_end(node: FakeNode) -> Non
 async def test_position_is_committed_if_no_owner_answers(
     node: FakeNode, router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(list_offsets, "ENDS_S", 0.05)
+    monkeypatch.setattr(list_offsets, "END_CHECK_TIMEOUT_S", 0.05)
     monkeypatch.setattr(FakeConnection, "on_list_offsets", lambda peer, frame: None)
     await fetch_and_commit.commit(router, "g", "t", {0: 7}, reset=False, note="")
     assert [each.next_offset for each in await committed_positions.committed(router, "g", "t")] == [7]

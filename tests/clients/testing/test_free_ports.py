@@ -14,7 +14,7 @@ def test_free_ports_are_different() -> None:
 
 
 def test_free_ports_are_not_ephemeral(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHOSEN_FROM", range(port := free_ports(1)[0], port + 1))
+    monkeypatch.setattr(module, "PORT_RANGE", range(port := free_ports(1)[0], port + 1))
     assert free_ports(1) == [port]
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
         with socket.socket(socket.AF_INET, kind) as taken:
