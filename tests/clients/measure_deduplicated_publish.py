@@ -1,10 +1,10 @@
-"""Measure the cost of deduplication for a publish, with a real node.
+"""Measures what it costs a publish that duplicates are dropped, over a real node.
 
     python -m tests.clients.measure_deduplicated_publish DIRECTORY [--rounds 4]
 
-The node runs in a process of its own. One producer sends Arrow batches of 1,000 and of 10,000 records with values of
-100 random bytes to a topic without deduplication, to two topics with windows of 100,000 and 1,000,000 records, and the
-same batches again to the last topic, as duplicates. Every round has new topics and new values, without flush.
+A node in a process of its own; one producer sends Arrow batches of 1,000 and of 10,000 records, each a value of 100
+random bytes, to a topic that drops nothing, to two that do (windows of 100,000 and of 1,000,000 records), and the same
+batches once more to the last, all of them duplicates. Every round has new topics and new values; flush is never.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.clients.test_real_node import RealNode
 from tidelog import Client
 
 RECORDS = {1_000: 200, 10_000: 60}
-"""Records of a batch, and the number of batches."""
+"""Of a batch, and how many of those are sent."""
 VALUE_BYTES = 100
 WINDOWS = {"drops nothing": 0, "of 100,000": 100_000, "of 1,000,000": 1_000_000}
 
@@ -35,7 +35,7 @@ def batch_of(records: int, random: np.random.Generator) -> pa.RecordBatch:
 
 
 async def publish(client: Client, topic: str, batches: list[pa.RecordBatch]) -> float:
-    """Return records per second."""
+    """Return records a second."""
     begun = time.perf_counter()
     async with client.producer(topic) as producer:
         for columns in batches:

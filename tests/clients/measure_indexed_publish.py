@@ -1,10 +1,10 @@
-"""Measure the cost of key and tag indexes for a publish, and the time of a key lookup, with a real node.
+"""Measures what indexes of keys and tags cost a publish, and how fast a record is found by its key, over a real node.
 
     python -m tests.clients.measure_indexed_publish DIRECTORY [--seconds 2] [--rounds 5] [--records 10000000]
 
-The node runs in its own process. One producer sends Arrow batches of 1,000 records with values of 100 random bytes,
-distinct keys of 16 bytes and one of ten tags, in turns to a topic with indexes and one without. With --records,
-this number of records with different keys is published to another topic and looked up by `Client.get`.
+A node in a process of its own; one producer sends Arrow batches of 1,000 records with values of 100 random bytes, keys
+of 16 bytes that differ in a batch, and one of ten tags, to a topic with indexes and to one without, in turns. With
+--records so many records with different keys are published to another topic, and then looked for by `Client.get`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def batch_of(first: int, values: list[bytes]) -> pa.RecordBatch:
 
 
 async def publish(client: Client, topic: str, batches: list[pa.RecordBatch], seconds: float) -> float:
-    """Return records per second."""
+    """Return records a second."""
     sent, begun = 0, time.perf_counter()
     async with client.producer(topic) as producer:
         while time.perf_counter() - begun < seconds:
@@ -67,11 +67,11 @@ async def measure_finding(client: Client, count: int, values: list[bytes]) -> No
     async with client.producer("found") as producer:
         for first in range(0, count, BATCH_RECORDS):
             await producer.enqueue_arrow(batch_of(first, values), partition=0)
-    await asyncio.sleep(5)  # the thread finishes the last sealed segment
+    await asyncio.sleep(5)  # the thread finishes what was rolled last
     random = Random(1)
     for what, wanted in (
-        ("existing keys", [key_of(random.randrange(count)) for _ in range(2000)]),
-        ("missing keys", [b"nobody-%d" % number for number in range(2000)]),
+        ("keys that are there", [key_of(random.randrange(count)) for _ in range(2000)]),
+        ("keys that are not", [b"nobody-%d" % number for number in range(2000)]),
     ):
         times: list[float] = []
         for key in wanted:

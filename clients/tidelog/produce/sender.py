@@ -120,7 +120,7 @@ class Sender:
         self._instance = instance
         self._clock_us = clock_us
         self._meter = meter
-        self._ready: dict[int, PartitionQueue] = {}
+        self._awake: dict[int, PartitionQueue] = {}
         self._scheduled = False
         self._closed = False
         self._timers: dict[int, RetryTimer] = {}
@@ -136,7 +136,7 @@ class Sender:
 
     def wake(self, queue: PartitionQueue) -> None:
         """Serve a queue in the next iteration of the event loop."""
-        self._ready[queue.partition] = queue
+        self._awake[queue.partition] = queue
         if not self._scheduled and not self._closed:
             self._scheduled = True
             self._loop.call_soon(self._serve)
@@ -175,9 +175,9 @@ class Sender:
             return
         if self._meter is not None:
             self._meter.report_buffered()
-        ready, self._ready = self._ready, {}
+        awake, self._awake = self._awake, {}
         now, now_us = self._loop.time(), self._clock_us()
-        serving = list(ready.values())
+        serving = list(awake.values())
         # One batch of each queue in a round: a PUBLISH never has two batches of one partition, so that pipelined
         # batches are answered individually.
         while serving:
@@ -247,11 +247,11 @@ class Sender:
     def _wait_for_quota(self, queue: PartitionQueue, throttle: Throttle, now: float) -> None:
         """Delay a queue until a quota allows it, and fail records that the quota delays past their deadline."""
         queue.hold_until(throttle.open_at, OverloadedError(f"the quota of {throttle.whose} is used up"))
-        self._give_up_early(queue, now)
+        self._expire_early(queue, now)
         self._expire_later(queue)
 
-    def _give_up_early(self, queue: PartitionQueue, now: float) -> None:
-        """Fail records that a quota delays past their deadline at once if the producer acts for another caller."""
+    def _expire_early(self, queue: PartitionQueue, now: float) -> None:
+        """Fail records that a quota delays past their deadline at once if the producer publishes for a named caller."""
         if self._naming.caller is not None:
             queue.expire(now, by=queue.throttled_until)
 
@@ -278,7 +278,7 @@ class Sender:
     def _wake_later(self, queue: PartitionQueue, now: float) -> None:
         at = queue.wake_at()
         if at is not None and queue.throttled_until > now:
-            self._give_up_early(queue, now)
+            self._expire_early(queue, now)
             self._expire_later(queue)
         if at is not None and queue.partition not in self._timers:
             handle = self._loop.call_at(at, self._retry_due, queue)
