@@ -60,7 +60,7 @@ class SilentNodeDetector(Generic[T]):
             if first_at > since or connection.liveness is None or not connection.liveness.look():
                 continue
             error = ConnectionLostError(
-                f"{connection.name} does not answer a publish and a probe; the records may be stored"
+                f"{connection.name} answers neither a publish nor a probe; the records may be stored"
             )
             del self._unanswered[connection]
             for _, publish in of_node.values():
