@@ -37,7 +37,7 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    pytest.MonkeyPatch().setattr(free_ports, "CHOSEN_FROM", free_ports.CHOSEN_FROM[worker::workers])
+    pytest.MonkeyPatch().setattr(free_ports, "PORT_RANGE", free_ports.PORT_RANGE[worker::workers])
 
 
 @pytest.fixture(autouse=True)

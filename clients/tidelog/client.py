@@ -13,8 +13,8 @@ from typing import Any, Final, Self, Unpack
 from weakref import WeakSet
 
 from tidelog.admin import cluster_operations, compaction, record_deletion, topic_changes, topic_figures
-from tidelog.base.loop_affinity import Home
-from tidelog.base.metric_calls import Teller
+from tidelog.base.loop_affinity import LoopAffinity
+from tidelog.base.metric_calls import MetricCalls
 from tidelog.client_options import ClientOptions
 from tidelog.cluster.connection_pool import ConnectionPool, identity_of, parse_addresses
 from tidelog.cluster.contexts import the_context
@@ -116,17 +116,17 @@ class Client:
         router: Router | None = None,
     ) -> None:
         identity = identity_of(client_id, request_timeout_s, idle_poll_us, showing(api_key, credentials), tls)
-        self._teller = None if metrics is None else Teller(metrics)
+        self._metric_calls = None if metrics is None else MetricCalls(metrics)
         given = parse_addresses(bootstrap)
         self._router = router or Router(
             given,
-            ConnectionPool(identity, self._teller, given=given, unreachable_timeout_s=unreachable_timeout_s),
+            ConnectionPool(identity, self._metric_calls, given=given, unreachable_timeout_s=unreachable_timeout_s),
             request_timeout_s=request_timeout_s,
             quorum_timeout_s=quorum_timeout_s,
             zone=zone,
         )
         self._client_id = client_id
-        self._home = Home()
+        self._affinity = LoopAffinity()
         self._closed = False
         self.groups = Groups(self._router, self._check_usable)
         """The consumer groups of the cluster."""
@@ -224,7 +224,7 @@ class Client:
         wanted = {"partitions": partitions, **settings}
         request = topic_create(conversions.checked_topic(name), wanted)
         reply = await topic_changes.create(self._router, request, exist_ok=exist_ok)
-        topic = await whole_topic.whole(self._router, reply)
+        topic = await whole_topic.whole_topic(self._router, reply)
         check_existing(topic, wanted)
         self._router.metadata.made(reply.topics[0])
         return topic
@@ -232,7 +232,7 @@ class Client:
     async def topics(self, *, internal: bool = False) -> list[Topic]:
         """Return all topics by name; with `internal` also the broker's own."""
         self._check_usable()
-        infos = await paging.listed(self._router, internal=internal)
+        infos = await paging.list_topics(self._router, internal=internal)
         return sorted(map(topic_conversions.topic_of, infos), key=lambda topic: topic.name)
 
     async def topic_page(self, *, after: str = "", limit: int = 100) -> tuple[list[Topic], bool]:
@@ -248,7 +248,7 @@ class Client:
         self._check_usable()
         if limit <= 0:
             raise InvalidRequestError(f"limit must be at least 1, got {limit}")
-        infos, more = await paging.listed_briefly(self._router, after=after, limit=limit)
+        infos, more = await paging.list_topic_page(self._router, after=after, limit=limit)
         return [topic_conversions.topic_of(info) for info in infos], more
 
     async def topic(self, name: str) -> Topic:
@@ -258,7 +258,7 @@ class Client:
             UnknownTopicError: there is no such topic.
         """
         self._check_usable()
-        return await whole_topic.whole(self._router, await topic_changes.describe(self._router, name))
+        return await whole_topic.whole_topic(self._router, await topic_changes.describe(self._router, name))
 
     async def alter_topic(self, name: str, **changes: Any) -> Topic:
         """Change settings of a topic: those of `create_topic`. Replicas are added and removed in the background.
@@ -269,7 +269,7 @@ class Client:
         """
         self._check_usable()
         altered = await topic_changes.alter(self._router, topic_alter(name, changes))
-        return await whole_topic.whole(self._router, altered)
+        return await whole_topic.whole_topic(self._router, altered)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its records.
@@ -304,7 +304,7 @@ class Client:
     async def cluster_status(self) -> ClusterStatus:
         """Return nodes and topics as one node sees them."""
         self._check_usable()
-        return topic_conversions.status_of(await paging.status(self._router))
+        return topic_conversions.status_of(await paging.cluster_status(self._router))
 
     async def topic_figures(self, *, internal: bool = False) -> dict[str, TopicFigures]:
         """Return the sums of `cluster_status` over each topic's partitions by topic name, with no object for each."""
@@ -314,7 +314,7 @@ class Client:
     async def nodes(self) -> tuple[Node, ...]:
         """Return the nodes as one of them sees them: `cluster_status` without what grows with the topics."""
         self._check_usable()
-        return topic_conversions.status_of(await paging.status(self._router, nodes_only=True)).nodes
+        return topic_conversions.status_of(await paging.cluster_status(self._router, nodes_only=True)).nodes
 
     async def drain_node(self, node_id: str, *, draining: bool = True) -> int:
         """Begin to take a node's copies and ownership away, or let it have some; return how many partitions it stores.
@@ -509,7 +509,7 @@ class Client:
             value_serializer=value_serializer,
             name=name,
         )
-        producer = Producer(self._router, topic, options, self._check_usable, teller=self._teller)
+        producer = Producer(self._router, topic, options, self._check_usable, metric_calls=self._metric_calls)
         self._producers.add(producer)
         return producer
 
@@ -586,7 +586,7 @@ class Client:
             dropped=dropped,
             wish=wish_of(named, is_shared=options.is_shared),
             client_id=self._client_id,
-            teller=self._teller,
+            metric_calls=self._metric_calls,
         )
         self._consumers.add(consumer)
         return consumer
@@ -595,6 +595,6 @@ class Client:
 
     def _check_usable(self, *, bind: bool = True) -> None:
         """Refuse use in another process, in another event loop, or after close."""
-        self._home.check(bind=bind)
+        self._affinity.check(bind=bind)
         if self._closed:
             raise ClosedError("the client is closed")

@@ -27,7 +27,7 @@ from typing import Final
 
 from tidelog.client import Client
 from tidelog.errors import TidelogError
-from tidelog.produce.open_batch import LooseRows
+from tidelog.produce.open_batch import RecordLists
 from tidelog.produce.producer import Producer
 from tidelog.produce.receipts import PendingRows
 
@@ -194,7 +194,7 @@ class Producers:
             await place.leave()
             await self._kept.trim()
 
-    async def store_at_once(self, topic: str, rows: LooseRows) -> PendingRows | None:
+    async def store_at_once(self, topic: str, rows: RecordLists) -> PendingRows | None:
         """Accept records at once if no request waits in the topic's queue, and wait for their outcomes.
 
         None: they could not be accepted at once, and were not.

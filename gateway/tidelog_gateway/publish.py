@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 from tidelog.errors import TidelogError, UnknownTopicError
 from tidelog.model import Receipt
 from tidelog.produce.producer import Producer
-from tidelog.produce.receipts import PendingReceipt, PendingReceipts, PendingRows, ReceiptRange, note_trace
+from tidelog.produce.receipts import PendingReceipt, PendingReceipts, PendingRows, ReceiptRange, attach_trace
 from tidelog_gateway.context import Gateway, json_response
 from tidelog_gateway.problems import from_error
 from tidelog_gateway.producers import Place
@@ -202,7 +202,7 @@ async def _accept_loose(producer: Producer, records: Records) -> Awaitable[list[
             pending.append(error)
         else:
             pending.append(receipt)
-            note_trace(receipt)
+            attach_trace(receipt)
     return _loose_outcomes(pending)
 
 
@@ -230,7 +230,7 @@ async def _accept_columns(producer: Producer, records: Records) -> Awaitable[lis
         group = columns if len(places) == 1 else columns.take(pa.array(indices))
         try:
             receipts = await producer.enqueue_arrow(group, partition=number)
-            note_trace(receipts)
+            attach_trace(receipts)
             pending.append((indices, receipts))
         except TidelogError as error:
             pending.append((indices, error))

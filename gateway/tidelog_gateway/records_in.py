@@ -29,7 +29,7 @@ from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from tidelog.cluster.trace_contexts import current
-from tidelog.produce.open_batch import LooseRows
+from tidelog.produce.open_batch import RecordLists
 from tidelog_gateway.bodies.first_faults import list_faults
 from tidelog_gateway.bodies.repeated_members import VALUES_OF_RECORDS, refuse_repeats, refuse_repeats_in
 from tidelog_gateway.problems import ERRORS_LISTED_MAX, body_faults, invalid, pointer, validation_errors
@@ -113,9 +113,9 @@ class Records:
     def __len__(self) -> int:
         return len(self.values)
 
-    def rows(self) -> LooseRows:
+    def rows(self) -> RecordLists:
         """Return the records as a producer takes them."""
-        return LooseRows(
+        return RecordLists(
             self.values, self.keys, self.headers, self.tags, self.partitions, self.timestamps_us, trace=current()
         )
 

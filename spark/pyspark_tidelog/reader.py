@@ -14,7 +14,7 @@ from pyspark_tidelog.errors import DataLossError
 from tidelog.errors import error_of_read
 from tidelog.requests.offset_ranges import Fetch, OffsetRange, fetch_range
 from tidelog.requests.record_filters import RecordFilter
-from tidelog.tables.joined_batches import Joiner, WireBatch, wire_batch
+from tidelog.tables.joined_batches import BatchJoiner, WireBatch, wire_batch
 from tidelog_proto.errors import ProtocolError
 
 _LOG: Final = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def read_batches(
         DataLossError: records of the range are gone and `fail_on_data_loss` is on; otherwise a warning is logged.
         TidelogError: the client's, when the broker cannot be asked; CorruptBatchError for a batch that cannot be read.
     """
-    joiner = Joiner(schema, constants(wanted.topic, wanted.partition), max_records=max_records)
+    joiner = BatchJoiner(schema, constants(wanted.topic, wanted.partition), max_records=max_records)
 
     def lost(wanted: OffsetRange, start: int, end: int) -> None:
         _lost(wanted, start, end, fail_on_data_loss=fail_on_data_loss)

@@ -126,10 +126,10 @@ class TopicWriter:
             raise
         earlier = producer.earlier
         assert earlier is not None, "it has a name"
-        enlisted = earlier.enlisted
+        registration = earlier.registration
         begun = Begun(first.topic, was_tried=earlier.exist)
-        if enlisted is not None:
-            begun = replace(begun, is_first=enlisted.is_first, tasks=enlisted.parts)
+        if registration is not None:
+            begun = replace(begun, is_first=registration.is_first, tasks=registration.parts)
         writer = cls(producer, begun, fail_on_changed_rows=options.fail_on_changed_rows)
         if earlier.exist:
             stored = StoredRows(with_time="timestamp" in first.columns.schema.names)

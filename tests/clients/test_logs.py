@@ -88,7 +88,7 @@ async def test_a_producer_says_which_node_refuses(node: FakeNode, client: Client
         patch.setattr(FakeConnection, "refusal", refusal)
         await client.producer("t").send(b"v")
     (line,) = told()
-    assert line == (f"t/0: nothing can be published yet, still trying: 1 of 3 replicas (says 127.0.0.1:{node.port})")
+    assert line == (f"t/0: publishing fails, retrying: 1 of 3 replicas (says 127.0.0.1:{node.port})")
 
 
 async def test_a_consumer_whose_position_is_gone_says_why_it_goes_on_where(

@@ -103,7 +103,7 @@ async def test_a_commit_that_is_refused_tells_what_was_committed(node: FakeNode,
     await know_ends(node, client, 7)
     asked.refusals[2] = [ProtocolError(pb.INVALID_REQUEST, "that would be one position too many")]
     with pytest.raises(
-        InvalidRequestError, match=r"too many; committed all the same: partitions 0 to 1, 3$"
+        InvalidRequestError, match=r"too many; committed nevertheless: partitions 0 to 1, 3$"
     ) as refused:
         await client.commit("g", "t", dict.fromkeys(range(6), 7))
     assert asked.commits == [[0, 1], [2, 3]], "nothing more was asked"

@@ -1,4 +1,4 @@
-"""In which order records are accepted, and that they go where they were meant to."""
+"""The order in which records are accepted, and the topic and partition that they are written to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelog.errors import UnknownPartitionError, UnknownTopicError
 
 
 @pytest.mark.parametrize("partitions", [1, 4])
-async def test_what_waits_for_a_topic_that_is_made_again_is_not_written_to_its_namesake(
+async def test_records_waiting_for_a_recreated_topic_are_not_written_to_it(
     node: FakeNode, client: Client, partitions: int
 ) -> None:
     node.hold = asyncio.Event()
@@ -26,17 +26,15 @@ async def test_what_waits_for_a_topic_that_is_made_again_is_not_written_to_its_n
     node.add_topic("wide", partitions)
     await client._router.topic_now("wide")
     node.hold.set()
-    await first  # it was stored in the topic that it was meant for
+    await first  # stored in the old topic
     with pytest.raises(UnknownTopicError, match="make a new producer") as caught:
         await waiting
     assert caught.value.definite
     assert node.values("wide") == []
 
 
-async def test_records_are_stored_in_the_order_in_which_they_were_given_while_the_topic_is_looked_for(
-    node: FakeNode, client: Client
-) -> None:
-    """However late the route comes, and whoever asks for it again meanwhile."""
+async def test_order_is_kept_while_the_topic_is_looked_up(node: FakeNode, client: Client) -> None:
+    """The route arrives late, and other calls look it up meanwhile."""
     info = node.topics.pop("t")
     node.cannot_say = True
     producer = client.producer("t")
@@ -53,7 +51,7 @@ async def test_records_are_stored_in_the_order_in_which_they_were_given_while_th
     assert node.values("t") == [b"%d" % number for number in range(number)]
 
 
-async def test_a_call_in_many_pieces_is_not_overtaken_where_it_waits(node: FakeNode, client: Client) -> None:
+async def test_waiting_call_with_many_pieces_is_not_overtaken(node: FakeNode, client: Client) -> None:
     node.hold = asyncio.Event()
     producer = client.producer("t", buffer_bytes=1000, batch_bytes=500)
     large = asyncio.ensure_future(producer.send_many([b"%d" % number * 300 for number in range(6)], partition=0))
@@ -64,7 +62,7 @@ async def test_a_call_in_many_pieces_is_not_overtaken_where_it_waits(node: FakeN
     assert [(value or b"")[:1] for value in node.values("t")] == [b"0", b"1", b"2", b"3", b"4", b"5", b"s"]
 
 
-async def test_a_partition_that_was_added_is_found(node: FakeNode, client: Client) -> None:
+async def test_added_partition_is_found(node: FakeNode, client: Client) -> None:
     producer = client.producer("t")
     await producer.send(b"v")
     node.add_topic("t", 3)
@@ -75,7 +73,7 @@ async def test_a_partition_that_was_added_is_found(node: FakeNode, client: Clien
         await producer.send(b"v", partition=3)
 
 
-async def test_keyless_records_keep_their_places_among_those_with_a_key(node: FakeNode, client: Client) -> None:
+async def test_keyless_records_keep_their_place_among_keyed_ones(node: FakeNode, client: Client) -> None:
     receipts = await client.producer("t").send_many([b"0", b"1", b"2", b"3"], keys=[None, b"k", None, b"k"])
     assert node.values("t") == [b"0", b"1", b"2", b"3"]
     assert [receipt.offset for receipt in receipts] == [0, 1, 2, 3]

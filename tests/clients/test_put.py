@@ -1,4 +1,4 @@
-"""`put`: accepts at once or refuses, in order, within the buffer; and what calls back."""
+"""`Producer.put` and delivery callbacks."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from tidelog_proto.batch.record_batch import RecordBatch
 Told = list[tuple[Receipt | None, TidelogError | None]]
 
 
-def teller(told: Told) -> Any:
+def recording(told: Told) -> Any:
     return lambda receipt, error: told.append((receipt, error))
 
 
-async def test_a_loop_is_one_batch_and_receipts_are_found(node: FakeNode, client: Client) -> None:
+async def test_records_of_a_loop_are_one_batch_with_receipts(node: FakeNode, client: Client) -> None:
     async with client.producer("t") as producer:
         receipts = [producer.put(b"%d" % number) for number in range(100)]
         assert not receipts[0].done()
@@ -42,7 +42,7 @@ async def test_a_loop_is_one_batch_and_receipts_are_found(node: FakeNode, client
     assert [[entry[2] for entry in publish] for publish in node.publishes] == [[100]]
 
 
-async def test_everything_on_a_record_is_kept(node: FakeNode, client: Client) -> None:
+async def test_all_fields_of_a_record_are_stored(node: FakeNode, client: Client) -> None:
     async with client.producer("t") as producer:
         producer.put(b"a")
         producer.put(None, key=b"k")
@@ -61,7 +61,7 @@ async def test_everything_on_a_record_is_kept(node: FakeNode, client: Client) ->
 
 
 @pytest.mark.parametrize("count", [10, 1_000])
-async def test_keys_choose_partitions_and_keep_their_order(node: FakeNode, client: Client, count: int) -> None:
+async def test_records_of_a_key_keep_their_order_in_one_partition(node: FakeNode, client: Client, count: int) -> None:
     async with client.producer("wide") as producer:
         keys = [None if number % 7 == 0 else b"key-%d" % (number % 23) for number in range(count)]
         receipts = [producer.put(b"%d" % number, key=key) for number, key in enumerate(keys)]
@@ -73,10 +73,10 @@ async def test_keys_choose_partitions_and_keep_their_order(node: FakeNode, clien
         numbers = [int(value or b"") for value in node.partition("wide", partition).values()]
         assert numbers == sorted(numbers)
     sent_to = [entry[0] for publish in node.publishes for entry in publish]
-    assert len(sent_to) == len(set(sent_to)), "one batch a partition"
+    assert len(sent_to) == len(set(sent_to)), "one batch for each partition"
 
 
-async def test_all_ways_to_publish_keep_one_order(node: FakeNode, client: Client) -> None:
+async def test_order_is_kept_across_all_publishing_calls(node: FakeNode, client: Client) -> None:
     node.hold = asyncio.Event()
     async with client.producer("wide") as producer:
         for number in range(0, 300, 5):
@@ -91,7 +91,7 @@ async def test_all_ways_to_publish_keep_one_order(node: FakeNode, client: Client
     assert node.partition("wide", partition_for_key(b"k", 4)).values() == [b"%d" % number for number in range(300)]
 
 
-async def test_before_the_topic_is_known_nothing_is_accepted(node: FakeNode, client: Client) -> None:
+async def test_put_before_begin_is_refused(node: FakeNode, client: Client) -> None:
     producer = client.producer("t")
     with pytest.raises(NotBegunError, match="begin"):
         producer.put(b"v")
@@ -111,7 +111,7 @@ async def test_before_the_topic_is_known_nothing_is_accepted(node: FakeNode, cli
             pass
 
 
-async def test_a_full_buffer_refuses_until_there_is_room(node: FakeNode, client: Client) -> None:
+async def test_put_into_full_buffer_is_refused_until_memory_is_free(node: FakeNode, client: Client) -> None:
     node.hold = asyncio.Event()
     async with client.producer("t", buffer_bytes=1_000) as producer:
         producer.put(b"x" * 800)
@@ -130,7 +130,7 @@ async def test_a_full_buffer_refuses_until_there_is_room(node: FakeNode, client:
     assert node.values("t") == [b"x" * 800, b"z" * 800]
 
 
-async def test_what_is_larger_than_the_buffer_passes_alone(node: FakeNode, client: Client) -> None:
+async def test_record_larger_than_the_buffer_is_sent_alone(node: FakeNode, client: Client) -> None:
     async with client.producer("t", buffer_bytes=100) as producer:
         for letter in (b"a", b"b"):
             while True:
@@ -142,7 +142,7 @@ async def test_what_is_larger_than_the_buffer_passes_alone(node: FakeNode, clien
     assert node.values("t") == [b"a" * 5_000, b"b" * 5_000]
 
 
-async def test_nothing_is_put_past_who_waits_for_room(node: FakeNode, client: Client) -> None:
+async def test_put_does_not_overtake_waiting_calls(node: FakeNode, client: Client) -> None:
     node.hold = asyncio.Event()
     async with client.producer("t", buffer_bytes=1_000) as producer:
         producer.put(b"a" * 500)
@@ -197,7 +197,7 @@ async def enqueue_list(producer: Producer, value: bytes) -> None:
         [put_ready, put_wait_for, put_once_ready, enqueue, enqueue_list] * 4,
     ],
 )
-async def test_tasks_that_share_a_full_producer_all_go_on_and_keep_their_order(
+async def test_tasks_that_share_a_full_producer_all_make_progress_in_order(
     node: FakeNode, client: Client, ways: list[Callable[[Producer, bytes], Awaitable[None]]]
 ) -> None:
     async def work(number: int, give: Callable[[Producer, bytes], Awaitable[None]]) -> None:
@@ -213,7 +213,7 @@ async def test_tasks_that_share_a_full_producer_all_go_on_and_keep_their_order(
     assert stored == {number: list(range(40)) for number in range(len(ways))}
 
 
-async def test_who_waited_for_room_puts_past_those_behind_him_who_come_next(node: FakeNode, client: Client) -> None:
+async def test_put_after_ready_goes_ahead_of_later_waiters(node: FakeNode, client: Client) -> None:
     node.hold = asyncio.Event()
     async with client.producer("t", buffer_bytes=1_000) as producer:
         producer.put(b"a" * 800)
@@ -229,22 +229,20 @@ async def test_who_waited_for_room_puts_past_those_behind_him_who_come_next(node
     assert [(value or b"")[:1] for value in node.values("t")] == [b"a", b"b", b"c"]
 
 
-async def test_a_plain_loop_fills_batches_to_their_size_and_they_leave_before_it_ends(
-    node: FakeNode, client: Client
-) -> None:
+async def test_loop_without_await_sends_full_batches(node: FakeNode, client: Client) -> None:
     async with client.producer("t", batch_bytes=10_000) as producer:
         await producer.send(b"first")
         for number in range(1_000):
             producer.put(b"%d" % number)
         await producer.flush()
         receipts = [await producer.enqueue(b"%d" % number) for number in range(1_000)]
-        assert receipts[0].done(), "the loop has its turn once a batch"
+        assert receipts[0].done(), "the producer yields to the event loop once for each batch"
         await producer.flush()
     assert node.values("t") == [b"first", *[b"%d" % number for number in range(1_000)] * 2]
     assert max(entry[2] for publish in node.publishes for entry in publish) <= 10_000 // 97
 
 
-async def test_lists_begin_to_leave_before_a_loop_of_calls_ends(node: FakeNode, client: Client) -> None:
+async def test_loop_of_enqueue_many_sends_batches_before_it_ends(node: FakeNode, client: Client) -> None:
     async with client.producer("t", batch_bytes=10_000) as producer:
         await producer.send(b"first")
         pending = [await producer.enqueue_many([b"%d" % number] * 100) for number in range(100)]
@@ -253,7 +251,7 @@ async def test_lists_begin_to_leave_before_a_loop_of_calls_ends(node: FakeNode, 
     assert node.values("t") == [b"first", *[b"%d" % (number // 100) for number in range(10_000)]]
 
 
-async def test_many_records_without_bytes_are_no_larger_batch_than_a_node_takes(node: FakeNode, client: Client) -> None:
+async def test_batch_of_empty_records_is_limited_by_record_count(node: FakeNode, client: Client) -> None:
     async with client.producer("t", batch_bytes=64 << 20) as producer:
         for _ in range(70_000):
             producer.put(None)
@@ -273,32 +271,32 @@ async def test_many_records_without_bytes_are_no_larger_batch_than_a_node_takes(
         ({"value": b"", "partition": -1}, UnknownPartitionError),
     ],
 )
-async def test_what_is_no_record_is_refused_and_spoils_nothing(
+async def test_invalid_record_is_refused_and_others_are_stored(
     node: FakeNode, client: Client, arguments: dict[str, Any], error: type[Exception]
 ) -> None:
     async with client.producer("t") as producer:
-        for _ in range(2):  # the second joins what is open
+        for _ in range(2):  # the second is appended to the open batch
             with pytest.raises(error):
                 producer.put(**arguments)
             producer.put(b"v")
     assert node.values("t") == [b"v", b"v"]
 
 
-async def test_lists_of_text_are_refused_whatever_call_they_come_by(node: FakeNode, client: Client) -> None:
+async def test_lists_of_text_are_refused_by_every_call(node: FakeNode, client: Client) -> None:
     texts: Any = ["a", "b"]
     async with client.producer("t") as producer:
         for call in (producer.send_many, producer.enqueue_many):
-            with pytest.raises(TypeError, match="not str"):
+            with pytest.raises(TypeError, match="got str"):
                 await call(texts)
-            with pytest.raises(TypeError, match="not str"):
+            with pytest.raises(TypeError, match="got str"):
                 await call([b"a"], keys=texts)
-            with pytest.raises(TypeError, match="not str"):
+            with pytest.raises(TypeError, match="got str"):
                 await call("")
         await producer.send_many([b"v"])
     assert node.values("t") == [b"v"]
 
 
-async def test_a_topic_made_again_takes_nothing_of_the_old_one(node: FakeNode, client: Client) -> None:
+async def test_recreated_topic_gets_no_records_of_the_old_one(node: FakeNode, client: Client) -> None:
     producer = client.producer("t")
     await producer.send(b"v")
     await client.delete_topic("t")
@@ -312,11 +310,11 @@ async def test_a_topic_made_again_takes_nothing_of_the_old_one(node: FakeNode, c
     assert node.values("t") == []
 
 
-async def test_aborting_fails_what_has_gathered(client: Client) -> None:
+async def test_abort_fails_the_open_batch(client: Client) -> None:
     told: Told = []
     producer = client.producer("t")
     await producer.begin()
-    pending = producer.put(b"v", on_delivery=teller(told))
+    pending = producer.put(b"v", on_delivery=recording(told))
     await producer.abort()
     with pytest.raises(ClosedError):
         await pending
@@ -327,12 +325,12 @@ async def test_aborting_fails_what_has_gathered(client: Client) -> None:
 # ----------------------------------------------------------------------------------------------- callbacks
 
 
-async def test_each_record_calls_back_with_its_receipt_and_flush_waits_for_it(node: FakeNode, client: Client) -> None:
+async def test_callback_gets_receipt_and_flush_waits_for_it(node: FakeNode, client: Client) -> None:
     told: Told = []
     async with client.producer("wide") as producer:
         for number in range(300):
             key = b"%d" % number if number % 3 else None
-            producer.put(b"%d" % number, key=key, on_delivery=teller(told) if number % 2 else None)
+            producer.put(b"%d" % number, key=key, on_delivery=recording(told) if number % 2 else None)
         await producer.flush()
         assert len(told) == 150
     values = [node.partition("wide", receipt.partition).values()[receipt.offset] for receipt, _ in told if receipt]
@@ -340,27 +338,25 @@ async def test_each_record_calls_back_with_its_receipt_and_flush_waits_for_it(no
     assert all(error is None for _, error in told)
 
 
-async def test_a_failure_goes_to_the_callback_and_flush_raises_it_where_nobody_was_told(
-    node: FakeNode, client: Client
-) -> None:
+async def test_flush_raises_failures_without_callback(node: FakeNode, client: Client) -> None:
     told: Told = []
     producer = client.producer("t")
     await producer.begin()
     node.script.append(Refuse(pb.CORRUPT_BATCH))
-    producer.put(b"a", on_delivery=teller(told))
+    producer.put(b"a", on_delivery=recording(told))
     await producer.flush()
     assert [(receipt, type(error)) for receipt, error in told] == [(None, CorruptBatchError)]
     node.script.append(Refuse(pb.CORRUPT_BATCH))
-    producer.put(b"a", on_delivery=teller(told))
-    producer.put(b"a", on_delivery=teller(told))
+    producer.put(b"a", on_delivery=recording(told))
+    producer.put(b"a", on_delivery=recording(told))
     producer.put(b"b")
     with pytest.raises(CorruptBatchError):
         await producer.flush()
     assert len(told) == 3
-    assert told[1][1] is not told[2][1], "each may be raised, and noted on, by itself"
+    assert told[1][1] is not told[2][1], "each error can be raised and get notes independently"
 
 
-async def test_a_callback_that_raises_is_told_of_and_harms_nobody(node: FakeNode, client: Client) -> None:
+async def test_error_of_a_callback_is_reported_and_others_are_called(node: FakeNode, client: Client) -> None:
     told: Told = []
     seen: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
@@ -370,12 +366,12 @@ async def test_a_callback_that_raises_is_told_of_and_harms_nobody(node: FakeNode
 
     async with client.producer("t") as producer:
         producer.put(b"a", on_delivery=bad)
-        producer.put(b"b", on_delivery=teller(told))
+        producer.put(b"b", on_delivery=recording(told))
     assert len(told) == 1
     assert [str(context["exception"]) for context in seen] == ["mine"]
 
 
-async def test_callbacks_come_in_slices_and_keep_the_room_until_then(
+async def test_callbacks_are_called_in_slices_before_memory_is_released(
     node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery_callbacks, "SLICE", 3)
@@ -398,7 +394,7 @@ async def test_callbacks_come_in_slices_and_keep_the_room_until_then(
 # --------------------------------------------------------------------------------- serialisers, partitioners
 
 
-async def test_serializers_make_bytes_of_what_every_call_is_given(node: FakeNode, client: Client) -> None:
+async def test_serializers_apply_to_every_call(node: FakeNode, client: Client) -> None:
     async with client.producer("t", key_serializer="utf-8", value_serializer="json") as producer:
         producer.put({"a": 1}, key="k")
         await producer.enqueue([2])
@@ -415,7 +411,7 @@ async def test_serializers_make_bytes_of_what_every_call_is_given(node: FakeNode
 
 
 @pytest.mark.parametrize("partitioner", ["crc32", lambda key, count: len(key or b"") % count])
-async def test_a_partitioner_decides_in_every_call_but_where_the_partition_is_given(
+async def test_partitioner_applies_to_every_call_without_explicit_partition(
     node: FakeNode, client: Client, partitioner: Any
 ) -> None:
     async with client.producer("wide", partitioner=partitioner) as producer:
@@ -430,7 +426,7 @@ async def test_a_partitioner_decides_in_every_call_but_where_the_partition_is_gi
         assert [receipt.partition for receipt in receipts] == [0, 1, 2, 3, 0, 1]
 
 
-async def test_a_partitioner_that_fails_has_nothing_accepted(node: FakeNode, client: Client) -> None:
+async def test_failing_partitioner_accepts_nothing(node: FakeNode, client: Client) -> None:
     def fails(key: bytes | None, _: int) -> int:
         if key == b"bad":
             raise KeyError("mine")
@@ -447,7 +443,7 @@ async def test_a_partitioner_that_fails_has_nothing_accepted(node: FakeNode, cli
     assert node.values("wide") == [b"v"]
 
 
-async def test_a_try_has_the_producers_own_time(node: FakeNode, client: Client) -> None:
+async def test_producer_has_its_own_request_timeout(node: FakeNode, client: Client) -> None:
     seen: list[int] = []
 
     def look(publish: pb.Publish) -> Any:
@@ -472,24 +468,24 @@ def test_wrong_options_are_refused(client: Client, options: dict[str, Any]) -> N
         client.producer("t", **options)
 
 
-async def test_it_is_for_its_own_loop(client: Client) -> None:
+async def test_put_in_another_loop_is_refused(client: Client) -> None:
     producer: Producer = client.producer("t")
     await producer.begin()
     with pytest.raises(WrongEventLoopError):
         await asyncio.to_thread(producer.put, b"v")
 
 
-async def test_what_is_no_partition_spoils_nothing(node: FakeNode, client: Client) -> None:
+async def test_unknown_partition_does_not_fail_other_records(node: FakeNode, client: Client) -> None:
     wrong: Any = True
     async with client.producer("t") as producer:
         before = producer.put(b"a")
         for call in (producer.put, producer.send, producer.enqueue):
-            with pytest.raises(TypeError, match="partition is a whole number"):
+            with pytest.raises(TypeError, match="partition must be an integer"):
                 await call(b"b", partition=wrong)
         for many in (producer.send_many, producer.enqueue_many):
-            with pytest.raises(TypeError, match="partition is a whole number"):
+            with pytest.raises(TypeError, match="partition must be an integer"):
                 await many([b"b"], partition=wrong)
-        with pytest.raises(TypeError, match="partition is a whole number"):
+        with pytest.raises(TypeError, match="partition must be an integer"):
             await producer.send_arrow(pa.table({"value": [b"b"]}), partition=wrong)
         assert (await before).offset == 0
     assert node.values("t") == [b"a"]

@@ -33,7 +33,7 @@ from tidelog.model import (
     Topic,
     TopicFigures,
 )
-from tidelog.produce.open_batch import LooseRows
+from tidelog.produce.open_batch import RecordLists
 from tidelog.produce.receipts import PieceOutcome
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.batch.derived_batch import filter_batch
@@ -122,7 +122,7 @@ class FakeLog:
 class FakeIntake:
     """Takes nothing at once."""
 
-    def put(self, rows: LooseRows) -> None:
+    def put(self, rows: RecordLists) -> None:
         pass
 
 

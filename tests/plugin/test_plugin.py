@@ -62,7 +62,7 @@ def test_the_fixtures_are_there_without_anything_else(tmp_path: Path) -> None:
     (tmp_path / "test_user.py").write_text(BLOCKING)
     ran = run_pytest(tmp_path, "-p", "no:asyncio", "-W", "error", TMPDIR=str(tmp_path))
     assert "6 passed, 1 error" in ran.stdout, ran.stdout + ran.stderr
-    assert "the node was killed with `kill()`: `restart()` starts it again" in ran.stdout
+    assert "the node was killed with `kill()`; start it again with `restart()`" in ran.stdout
     assert list(tmp_path.glob("tidelog-*")) == []
 
 

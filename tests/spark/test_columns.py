@@ -21,7 +21,7 @@ from tests.spark.conftest import SPARK
 from pyspark_tidelog.columns import arrow_schema, constants, ddl_of
 from pyspark_tidelog.errors import OptionError
 from pyspark_tidelog.options import COLUMN_NAMES
-from tidelog.tables.joined_batches import Joiner, WireBatch, wire_batch
+from tidelog.tables.joined_batches import BatchJoiner, WireBatch, wire_batch
 from tidelog_proto.batch.header import Codec
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -41,7 +41,7 @@ FULL = StructType(
 
 
 def joined(batches: list[WireBatch], schema: pa.Schema, *, max_records: int = 1000) -> list[pa.RecordBatch]:
-    joiner = Joiner(schema, constants("t", 3), max_records=max_records)
+    joiner = BatchJoiner(schema, constants("t", 3), max_records=max_records)
     return [*(out for batch in batches for out in joiner.add(batch)), *joiner.finish()]
 
 

@@ -16,7 +16,7 @@ from pyspark_tidelog.errors import OptionError, TidelogSourceError
 from pyspark_tidelog.sink import TidelogStreamWriter, TidelogWriter, refuse_overwriting
 from pyspark_tidelog.write_options import WriteOptions, parse_write_options
 from pyspark_tidelog.write_task import Begun, Wrote
-from tidelog.produce.producer_instances import Instance
+from tidelog.produce.producer_instances import ProducerInstance
 from tidelog.produce.work import Work
 
 OPTIONS = parse_write_options({"bootstrap": "a:1", "topic": "t"})
@@ -86,7 +86,7 @@ def test_what_a_micro_batch_is_called_stays_what_it_was() -> None:
     """Frozen: a query that was stopped under an older version looks for what that has stored by these numbers."""
     query = "e0498d29-6dcc-42f6-995f-10d9bc34350d"
     for piece, first_epoch in ((0, 1024), (7, 1836032)):
-        instance = Instance(None, "t", Work(f"spark/{query}", piece, 1))  # type: ignore[arg-type] # nobody is asked
+        instance = ProducerInstance(None, "t", Work(f"spark/{query}", piece, 1))  # type: ignore[arg-type] # nobody is asked
         assert (instance.producer_id, instance.first_epoch) == (2744713625567481925, first_epoch)
 
 

@@ -105,7 +105,7 @@ async def test_of_two_at_the_same_time_the_later_one_writes(task: Task) -> None:
     assert finished[0].rows == 3
     assert await task.stored() == once(1, 2, 3)
     await task.write(iter([rows(4)]), piece=1)
-    with pytest.raises(ProducerFencedError, match="named 'job' writes") as fenced:
+    with pytest.raises(ProducerFencedError, match="producer 'job' of topic") as fenced:
         await task.write(iter([rows(1, 2, 3)]), piece=0)
     (note,) = fenced.value.__notes__
     assert "Piece 0" in note

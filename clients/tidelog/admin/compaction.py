@@ -10,7 +10,7 @@ from tidelog.cluster.answers import results_of
 from tidelog.cluster.routing import Router
 from tidelog.errors import TidelogError, error_of
 from tidelog.model import Compacted
-from tidelog.requests.partial_results import tell_done
+from tidelog.requests.partial_results import attach_done
 from tidelog_proto import broker_pb2 as pb
 
 PASS_S: Final = 3600.0
@@ -28,7 +28,7 @@ async def compact(router: Router, topic: str, partitions: Iterable[int] | None) 
         for partition in dict.fromkeys(partitions):
             done[partition] = await _one(router, topic, partition)
     except TidelogError as error:
-        tell_done(error, done, "compacted")
+        attach_done(error, done, "compacted")
         raise
     return done
 

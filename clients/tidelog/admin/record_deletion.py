@@ -12,7 +12,7 @@ from tidelog.cluster.routing import Router
 from tidelog.errors import InvalidRequestError, TidelogError, error_of
 from tidelog.requests.conversions import microseconds
 from tidelog.requests.paging import in_requests
-from tidelog.requests.partial_results import tell_done
+from tidelog.requests.partial_results import attach_done
 from tidelog_proto import broker_pb2 as pb
 
 _OFFSET_MAX: Final = 2**63
@@ -79,5 +79,5 @@ async def delete_records(
     try:
         return await router.about_topic(topic, attempt, repeatable=True)
     except TidelogError as error:
-        tell_done(error, starts, "deleted")
+        attach_done(error, starts, "deleted")
         raise

@@ -1,1 +1,1 @@
-"""Helpers of every room of the client; they import none of the rooms."""
+"""Helpers for all packages of the client; they import none of these packages."""

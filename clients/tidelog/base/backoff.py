@@ -1,7 +1,7 @@
-"""How long to wait before the next try: exponential, with jitter, and never shorter than the node asks for.
+"""Exponential back-off with jitter; a delay is never shorter than the node's `retry_after_ms`.
 
-Full jitter over the upper half (a wait between half the step and the step): clients that failed together do not
-come back together, and a wait never collapses to nothing. Randomness is an argument, so a test can fix it.
+The jitter covers the upper half of the step (a delay between half the step and the step): clients that failed together
+do not retry together, and a delay is never close to 0. Tests may pass their own source of randomness.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _MS: Final = 1000
 
 @dataclass(slots=True)
 class Backoff:
-    """The state of one row of tries.
+    """The back-off of one sequence of attempts.
 
     Args:
         first_s: the step after the first failure, in seconds.
-        longest_s: the step is doubled up to this.
+        longest_s: the largest step; each failure doubles the step up to this.
         uniform: a source of numbers in [0, 1).
     """
 
@@ -31,16 +31,16 @@ class Backoff:
     uniform: Callable[[], float] = random.random
     failures: int = field(default=0, init=False)
     wait_s: float = field(default=0.0, init=False)
-    """What `next_wait_s` said last."""
+    """The last result of `next_wait_s`."""
 
     def next_wait_s(self, retry_after_ms: int = 0) -> float:
-        """Count one more failure and return the seconds to wait before the next try."""
+        """Count a failure and return the delay before the next attempt, in seconds."""
         step_s = min(self.longest_s, self.first_s * 2.0 ** min(self.failures, 32))
         self.failures += 1
         self.wait_s = max(step_s * (0.5 + self.uniform() / 2), retry_after_ms / _MS)
         return self.wait_s
 
     def reset(self) -> None:
-        """Forget the failures: something succeeded."""
+        """Reset the failures after a success."""
         self.failures = 0
         self.wait_s = 0.0

@@ -1,7 +1,7 @@
-"""Behind a fork nothing joins what was gathering before it: nobody in the child would ever send that.
+"""Callbacks in forked child processes: a child must not append records to batches that only its parent sends.
 
-Calls that look before they accept find out by themselves (`ForkedError`). Those that join without a look, for speed,
-are shut here once a fork instead of asking the kernel for the process's id once a record.
+Calls with a check raise `ForkedError`. Appends without a check are disabled here once for each fork, which is cheaper
+than comparing the process id for each record.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections.abc import Callable
 from typing import Any
 
 
-class _Shutters:
+class _ForkCallbacks:
     def __init__(self) -> None:
         self._all: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
 
-    def add(self, thing: Any, shut: Callable[[Any], None]) -> None:
-        self._all[thing] = shut
+    def add(self, thing: Any, callback: Callable[[Any], None]) -> None:
+        self._all[thing] = callback
 
     def run(self) -> None:
-        for thing, shut in list(self._all.items()):
-            shut(thing)
+        for thing, callback in list(self._all.items()):
+            callback(thing)
 
 
-_shutters = _Shutters()
-os.register_at_fork(after_in_child=_shutters.run)
+_fork_callbacks = _ForkCallbacks()
+os.register_at_fork(after_in_child=_fork_callbacks.run)
 
 
-def shut_behind_fork(thing: Any, shut: Callable[[Any], None]) -> None:
-    """Call `shut(thing)` in every child process of this one, for as long as `thing` lives."""
-    _shutters.add(thing, shut)
+def call_in_forked_child(thing: Any, callback: Callable[[Any], None]) -> None:
+    """Call `callback(thing)` in every child process of this one, as long as `thing` exists."""
+    _fork_callbacks.add(thing, callback)

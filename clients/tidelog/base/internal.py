@@ -1,6 +1,6 @@
-"""Marks members of public classes that are for the client itself: its parts in other modules call them, users do not.
+"""The decorator `@internal`, for members of public classes that only other modules of the client call.
 
-The mark is what takes them out of the public API; whoever reads the code sees it where they are defined.
+The mark excludes them from the public API, and is visible where they are defined.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ _MARKED: Final[set[Callable[..., Any]]] = set()
 
 
 def internal(function: F) -> F:
-    """Mark a function, method or (below `@property`) property: it may change in any release."""
+    """Mark a function, a method or (below `@property`) a property that may change in any release."""
     _MARKED.add(function)
     return function
 
 
 def is_internal(member: object) -> bool:
-    """Tell whether a function, or the getter of a property, is marked."""
+    """Return whether a function, or the getter of a property, is marked."""
     function = member.fget if isinstance(member, property) else member
     return function in _MARKED

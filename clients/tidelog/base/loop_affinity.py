@@ -1,4 +1,4 @@
-"""Where a client belongs: one process, one event loop."""
+"""Binding of a client to one process and one event loop."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import os
 from tidelog.errors import ForkedError, WrongEventLoopError
 
 
-class Home:
-    """The process that something was made in, and the event loop that it was first used in."""
+class LoopAffinity:
+    """The process in which an object was created, and the event loop in which it was first used."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def check(self, *, bind: bool) -> None:
-        """Refuse use elsewhere; `bind`: an event loop runs, and this belongs to it from the first time on.
+        """Refuse use in another process; with `bind`, also without or in another event loop.
 
         Raises:
-            ForkedError: this is another process.
-            WrongEventLoopError: this is another event loop.
+            ForkedError: the current process is another one.
+            WrongEventLoopError: no event loop is running, or another one.
         """
         if os.getpid() != self._pid:
-            raise ForkedError("this client was made before a fork: make a new one in the child process")
+            raise ForkedError("this client was created before a fork; create a new one in the child process")
         if not bind:
             return
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             raise WrongEventLoopError(
-                "no event loop runs in this thread; programs that block use tidelog.sync"
+                "no event loop is running in this thread; in blocking programs use tidelog.sync"
             ) from None
         if self._loop is None:
             self._loop = loop
         elif self._loop is not loop:
-            raise WrongEventLoopError("this client belongs to another event loop: make one for each loop")
+            raise WrongEventLoopError("this client belongs to another event loop; create one client for each loop")

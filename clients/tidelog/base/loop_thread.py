@@ -1,8 +1,8 @@
-"""An event loop in a thread of its own, for callers that block.
+"""An event loop in a background thread, for blocking callers.
 
-`run` hands a coroutine over and waits for its result; Ctrl-C while it waits cancels the coroutine and reaches the
-caller. The thread is a daemon: a program that forgets to close still ends. It starts with the first `run`, so making
-one costs nothing, and it is of no use behind a fork (threads do not survive one), which is said clearly.
+`run` submits a coroutine and waits for its result; Ctrl-C during the wait cancels the coroutine and is raised in the
+caller. The thread is a daemon, so a program that does not close the client still exits. It starts with the first `run`.
+Threads do not survive a fork, so use in a child process raises `ForkedError`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log: Final = logging.getLogger("tidelog.sync")
 
 
 class LoopThread:
-    """Runs coroutines for other threads."""
+    """Runs coroutines for other threads on a loop of its own."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -36,36 +36,36 @@ class LoopThread:
 
     @property
     def closed(self) -> bool:
-        """Whether it was stopped, or belongs to the process before a fork."""
+        """Whether it was stopped, or belongs to the parent process of a fork."""
         return self._closed or os.getpid() != self._pid
 
     @property
     def started(self) -> bool:
-        """Whether anything was ever run."""
+        """Whether the loop was started."""
         return self._loop is not None
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]], *, timeout_s: float | None = None) -> T:
         """Run the coroutine that `make` returns and wait for its result.
 
         Raises:
-            UsageError: called in the loop's own thread, behind a fork, or after `stop`, which may come meanwhile.
-            TimeoutError: `timeout_s` passed; the coroutine was cancelled.
+            UsageError: called in the loop's own thread, after a fork, or after `stop`, which may be called meanwhile.
+            TimeoutError: `timeout_s` has passed; the coroutine was cancelled.
         """
         future = self.submit(make)
         try:
             return self.result_of(future, timeout_s)
         except BaseException:
-            future.cancel()  # does nothing when the coroutine itself raised
+            future.cancel()  # has no effect if the coroutine raised the error
             raise
 
     def submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
-        """Begin to run the coroutine that `make` returns.
+        """Start the coroutine that `make` returns.
 
         Raises:
             UsageError: as `run`.
         """
         self.check()
-        self.check_outside()
+        self.check_other_thread()
         with self._lock:
             if self._closed:
                 raise ClosedError("the client is closed")
@@ -75,45 +75,44 @@ class LoopThread:
             return asyncio.run_coroutine_threadsafe(make(), self._loop)
 
     def result_of(self, future: concurrent.futures.Future[T], timeout_s: float | None = None) -> T:
-        """Wait for what `submit` returned.
+        """Wait for the result of a future of `submit`.
 
         Raises:
-            ClosedError: it was ended because the client is closed, however far it had come; nothing else cancels what
-                runs in the loop.
-            TimeoutError: `timeout_s` passed; it goes on.
+            ClosedError: the client was closed, which cancelled the coroutine; nothing else cancels it.
+            TimeoutError: `timeout_s` has passed; the coroutine continues.
         """
         try:
             return future.result(timeout_s)
         except concurrent.futures.CancelledError:
-            raise ClosedError("the client was closed meanwhile", definite=False) from None
+            raise ClosedError("the client was closed during the call", definite=False) from None
 
     def check(self) -> None:
-        """Make sure that the loop can be reached from here.
+        """Refuse use in a forked child or after `stop`.
 
         Raises:
-            UsageError: behind a fork, or after `stop`.
+            UsageError: called after a fork or after `stop`.
         """
         if os.getpid() != self._pid:
-            raise ForkedError("this client was made before a fork: make a new one in the child process")
+            raise ForkedError("this client was created before a fork; create a new one in the child process")
         if self._closed:
             raise ClosedError("the client is closed")
 
-    def check_outside(self) -> None:
-        """Make sure that this is not the loop's own thread.
+    def check_other_thread(self) -> None:
+        """Refuse a call in the loop's own thread.
 
         Raises:
-            UsageError: it is.
+            UsageError: called in the loop's own thread.
         """
         if threading.current_thread() is self._thread:
-            raise UsageError("a blocking call inside the client's own event loop would wait for itself for ever")
+            raise UsageError("a blocking call in the client's own event loop thread would deadlock; use another thread")
 
     def call(self, callback: Callable[[], None]) -> None:
-        """Have the loop, which runs already, call something soon; in the order of these calls and of `submit`."""
-        assert self._loop is not None, "something was run before"
+        """Schedule a callback on the started loop, in the order of calls of `call` and `submit`."""
+        assert self._loop is not None, "the loop was started"
         self._loop.call_soon_threadsafe(callback)
 
     def stop(self) -> None:
-        """End the loop and its thread. Doing it twice, or behind a fork, does nothing."""
+        """Stop the loop and its thread. A second call, or one after a fork, has no effect."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -121,7 +120,7 @@ class LoopThread:
                 return
             self._closed = True
         if self._loop is not None and self._thread is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended already, as something raised SystemExit meanwhile
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                 self._loop.call_soon_threadsafe(self._loop.stop)
             if threading.current_thread() is not self._thread:
                 self._thread.join()
@@ -139,27 +138,27 @@ class LoopThread:
             left = asyncio.all_tasks(loop)
             for task in left:
                 task.cancel()
-            loop.run_until_complete(_ended(left))
+            loop.run_until_complete(_wait_for(left))
         finally:
             loop.close()
 
     def _runs_until_stopped(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Run the loop; return whether it was stopped. What ends a program does not end it: others wait for it."""
+        """Run the loop; return whether it was stopped. SystemExit does not stop it, since other threads wait for it."""
         try:
             loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as error:
             _log.exception(
-                "%r was raised in the thread %r, where the client calls back, and ends nothing there: have the main "
-                "thread end the program",
+                "a callback raised %r in the client's thread %r, which has no effect there; exit from the main thread "
+                "instead",
                 error,
                 self._name,
             )
             if self._closed:
-                loop.call_soon(loop.stop)  # what was to stop it may have been in the same turn
+                loop.call_soon(loop.stop)  # the stop may have been in the same iteration
             return False
         return True
 
 
-async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Wait until tasks have ended, whatever they end with; on the loop, so that there is one to gather them on."""
+async def _wait_for(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Wait until tasks have ended, ignoring their errors; a coroutine, since `gather` needs a running loop."""
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Calls of a client's `ClientMetrics`, made only where somebody counts."""
+"""Calls of the user's `ClientMetrics`, whose errors never reach the client."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from tidelog.metrics import ClientMetrics
 _log: Final = logging.getLogger("tidelog.client")
 
 
-class Teller:
-    """Calls somebody's metrics; what they raise is logged once and goes no further."""
+class MetricCalls:
+    """Calls the user's metrics; an error is logged once and suppressed."""
 
     def __init__(self, metrics: ClientMetrics) -> None:
         self.metrics = metrics
         self._failed = False
 
-    def tell(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Call a method of the metrics."""
+    def call(self, method: Callable[..., None], *arguments: Any) -> None:
+        """Call a method of the metrics object."""
         try:
-            call(*arguments)
-        except Exception:  # noqa: BLE001 - whatever it is, it is not to end a producer or a consumer
+            method(*arguments)
+        except Exception:  # noqa: BLE001 - an error in metrics must not stop a producer or a consumer
             if not self._failed:
                 self._failed = True
                 _log.exception(
-                    "the metrics of this client raise errors in %r: what they count is incomplete from now on, "
-                    "publishing and reading go on; this is said once",
-                    call,
+                    "%r of the client's metrics raised an error: metrics are incomplete from now on; producers and "
+                    "consumers continue; further errors are not logged",
+                    method,
                 )
 
     def reconnected(self, address: tuple[str, int]) -> None:
-        """The connection to a node stands again."""
+        """Count a connection that was established again."""
         host, port = address
-        self.tell(self.metrics.reconnected, f"{host}:{port}")
+        self.call(self.metrics.reconnected, f"{host}:{port}")
 
     def throttled(self, address: tuple[str, int], delay_s: float) -> None:
-        """A node delays this client by so many seconds more; metrics of before there were quotas are not told."""
+        """Count the seconds by which a node delays this client; `throttled` is optional in the metrics object."""
         host, port = address
-        call: Callable[..., None] | None = getattr(self.metrics, "throttled", None)
-        if call is not None:
-            self.tell(call, f"{host}:{port}", delay_s)
+        throttled: Callable[..., None] | None = getattr(self.metrics, "throttled", None)
+        if throttled is not None:
+            self.call(throttled, f"{host}:{port}", delay_s)

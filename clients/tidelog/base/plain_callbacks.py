@@ -1,4 +1,4 @@
-"""Callbacks that are plain functions: what an `async def` returns nobody would await, so it would never run."""
+"""Checks that callbacks are plain functions: the coroutine of an `async def` would never be awaited."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import inspect
 
 
 def check_callback(what: str, callback: object) -> None:
-    """Refuse what is no function, or one that has to be awaited.
+    """Refuse a callback that is not callable, or is a coroutine function.
 
     Args:
         what: the parameter's name, for the error.
-        callback: what was given; None is none.
+        callback: the argument; None is accepted.
 
     Raises:
-        TypeError: it is no plain function.
+        TypeError: the callback is not a plain function.
     """
     if callback is None:
         return
     if not callable(callback):
-        raise TypeError(f"{what} is a function or None, not {callback!r}")
+        raise TypeError(f"{what} must be a function or None, got {callback!r}")
     if inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(type(callback).__call__):
-        raise to_be_awaited(what, callback)
+        raise coroutine_error(what, callback)
 
 
-def to_be_awaited(what: str, callback: object) -> TypeError:
-    """Return the error of a callback that has to be awaited."""
+def coroutine_error(what: str, callback: object) -> TypeError:
+    """Return the error of a callback that is a coroutine function."""
     return TypeError(
-        f"{what} is a plain function, which is called and not awaited; {callback!r} is a coroutine function: let a "
-        "plain one make a task of it"
+        f"{what} must be a plain function, got the coroutine function {callback!r}; start a task for it in a plain "
+        "function"
     )
 
 
-def is_unawaited(returned: object) -> bool:
-    """Whether what a callback returned is a coroutine; it is closed, so that Python warns of nothing."""
+def discard_coroutine(returned: object) -> bool:
+    """Return whether a callback returned a coroutine; close it, so that Python does not warn."""
     if not inspect.iscoroutine(returned):
         return False
     returned.close()

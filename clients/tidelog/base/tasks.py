@@ -1,4 +1,4 @@
-"""Tasks that are ended together."""
+"""Cancellation of several tasks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterable
 
 
-async def ended(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel tasks and wait until they have ended; the one that asks goes on."""
+async def cancel_all(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel tasks and wait until they have ended; the current task is not cancelled."""
     others = [task for task in tasks if task is not asyncio.current_task()]
     for task in others:
         task.cancel()

@@ -1,4 +1,4 @@
-"""Watching without keeping the watcher alive: a producer that is dropped is collected once its records are settled."""
+"""Callbacks that do not keep their object alive, so that an unused producer is garbage-collected."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import weakref
 from collections.abc import Callable
 
 Watch = Callable[[Callable[[], None]], Callable[[], None]]
-"""Takes what is to be called at news, and returns what ends that."""
+"""Registers a callback for changes, and returns a function that unregisters it."""
 
 
 def watch_weakly(watch: Watch, loop: asyncio.AbstractEventLoop, method: Callable[[], None]) -> Callable[[], None]:
-    """Have a bound method called at news for as long as its object lives otherwise; return what ends it sooner.
+    """Register a bound method without a reference to its object; return a function that unregisters it.
 
     Args:
         watch: registers a callback.
@@ -20,7 +20,7 @@ def watch_weakly(watch: Watch, loop: asyncio.AbstractEventLoop, method: Callable
         method: the bound method.
     """
 
-    def collected(_: object) -> None:  # in whichever thread the garbage collector runs
+    def collected(_: object) -> None:  # in any thread, as the garbage collector runs
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(unwatch)
 

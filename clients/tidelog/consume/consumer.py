@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from tidelog.base.internal import internal
-from tidelog.base.metric_calls import Teller
+from tidelog.base.metric_calls import MetricCalls
 from tidelog.cluster.routing import Router
 from tidelog.consume.background_commits import CommitsSoon, OnCommit
 from tidelog.consume.consumer_parts import ConsumerParts, PositionStore, Waits, end_when_dropped
@@ -60,7 +60,7 @@ class Consumer:
         admit, dropped: see `Arrivals`.
         wish: what was asked for as a member of the group; None for one that is none.
         client_id: what the client calls itself.
-        teller: tells the client's metrics; None: nobody counts.
+        metric_calls: reports to the client's metrics; None without metrics.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class Consumer:
         dropped: Callable[[int], None] | None = None,
         wish: Group | None = None,
         client_id: str = "",
-        teller: Teller | None = None,
+        metric_calls: MetricCalls | None = None,
     ) -> None:
         self._router = router
         self._options = options
         self._check_usable = check
         assignment = self._assignment = Assignment(
-            router, options, admit, None if teller is None else ConsumerMeter(teller), dropped=dropped
+            router, options, admit, None if metric_calls is None else ConsumerMeter(metric_calls), dropped=dropped
         )
         self._cursor = self._assignment.cursor
         self.topic_ids: Mapping[str, bytes] = self._assignment.topic_ids  # for the gateway; known once this has begun

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from tidelog.base.backoff import Backoff
-from tidelog.base.tasks import ended
+from tidelog.base.tasks import cancel_all
 from tidelog.cluster.routing import Router
 from tidelog.errors import MemberFencedError, TidelogError, UnknownTopicError, told
 from tidelog.groups.commits import GroupCommits, store_by_and_by, store_quietly
@@ -162,7 +162,7 @@ class GroupMember:
     async def close(self, *, commits_hand: bool) -> None:
         """Give everything up and leave; a static member's partitions wait for it."""
         self._closed = True  # a callback that closes is called by a task that is not ended here
-        await ended(self._running)
+        await cancel_all(self._running)
         life, self._running = self._life, []
         if life is None:
             return

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from typing import Any, Final
 
 from tidelog.base.backoff import Backoff
-from tidelog.base.tasks import ended
+from tidelog.base.tasks import cancel_all
 from tidelog.cluster.routing import Router
 from tidelog.errors import (
     ForbiddenError,
@@ -306,7 +306,7 @@ class Handover:
 
     async def _stop(self) -> None:
         """End what is under way, but for whoever asks for that himself, in a callback."""
-        await ended(self._tasks)
+        await cancel_all(self._tasks)
 
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)

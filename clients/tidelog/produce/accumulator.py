@@ -1,16 +1,15 @@
-"""Accepts loose records into the open gathering of a producer, and hands it over to lanes when its time has come.
+"""The producer's record accumulator: collects single records in an open batch and drains it into partition queues.
 
-That is when a lane could send something at once, or when it is full. While each partition waits for an answer, records
-go on gathering, so batches grow as much as the node makes them wait (see `partition_queue.py`). Room in the buffer is
-reserved for a whole batch when a gathering is opened, and what is not used of it is given back when it is shut.
+The open batch is drained when a partition queue could send something at once, or when the batch is full. While every
+partition waits for an answer, records keep accumulating, so batch size follows the node's latency (see
+`partition_queue.py`). Memory for a full batch is reserved in advance; sealing the batch releases the unused part.
 
-Nothing overtakes: what is accepted otherwise (columns, or for who stands in line for room) first has the gathering
-handed over, or shut so that nobody joins it past the line.
+Order is kept: before columns are accepted the open batch is drained, and while a call waits for buffer memory the open
+batch is sealed, so that no later record is accepted first.
 
-Handing over makes loads of a gathering: each record goes to a lane, all to one where that can be, else by one sort.
-Few records are placed one by one, as lists. Many become columns first: their keys are hashed as a column, and one
-stable sort of the partition numbers and one `take` bring those of a partition together, in the order in which they were
-given.
+Draining turns the open batch into chunks, one for each partition. If all records go to one partition, the lists are
+passed on as they are. Otherwise few records are split as lists; many are converted to columns, whose keys are hashed
+as a column and which one stable sort and one `take` group by partition.
 """
 
 from __future__ import annotations
@@ -23,375 +22,374 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.base.fork_safety import shut_behind_fork
+from tidelog.base.fork_safety import call_in_forked_child
 from tidelog.errors import TidelogError
-from tidelog.produce.batches import RECORD_OVERHEAD_BYTES, ColumnsLoad, Load, LooseLoad
-from tidelog.produce.buffer_memory import Room
-from tidelog.produce.open_batch import Gathering, LooseRows, loose_size_bytes, shut_gathering
-from tidelog.produce.partition_queue import LaneOptions
-from tidelog.produce.partition_queues import Lanes
+from tidelog.produce.batches import RECORD_OVERHEAD_BYTES, Chunk, ColumnChunk, ListChunk
+from tidelog.produce.buffer_memory import BufferMemory
+from tidelog.produce.open_batch import OpenBatch, RecordLists, record_size_bytes, sealed_batch
+from tidelog.produce.partition_queue import QueueOptions
+from tidelog.produce.partition_queues import PartitionQueues
 from tidelog.produce.producer_meter import ProducerMeter
-from tidelog.produce.record_preparation import Taken
+from tidelog.produce.record_preparation import PreparedRecord
 from tidelog.produce.sender import Sender
-from tidelog.produce.splitting import by_target
+from tidelog.produce.splitting import group_by_partition
 from tidelog_proto.batch.columns import columns_of
 from tidelog_proto.batch.partitioner import partition_column, partition_for_key, partition_list
 
 COLUMNS_MIN: Final = 128
-"""From so many records on, columns are cheaper than going from record to record."""
+"""Number of records from which splitting as columns is cheaper than splitting as lists."""
 
 
-ANYWHERE: Final = -1
-"""Instead of a partition: the one with the fewest bytes under way."""
+ANY_PARTITION: Final = -1
+"""Placeholder for a partition: the one with the fewest unacknowledged bytes is chosen."""
 
 
-class Gatherer:
-    """The open gathering of one producer; belongs to one event loop.
+class RecordAccumulator:
+    """Collects the single records of one producer in an open batch; belongs to one event loop.
 
     Args:
-        room: the producer's buffer.
-        lanes: where records go.
-        options: of the lanes: a gathering is never larger than a batch.
-        delivery_timeout_s: when records are given up.
-        shared: whether plain records may join without a look.
-        settled: is told of records that failed before they had a lane.
-        meter: the same; None: nobody counts.
+        memory: the producer's buffer memory.
+        queues: the producer's partition queues.
+        options: of the queues; an open batch is never larger than a batch on the wire.
+        delivery_timeout_s: time from acceptance to the deadline of a record, in seconds.
+        shared: whether plain records may be appended without a check.
+        settled: called with chunks that failed before they were queued.
+        meter: counts those failures; None without metrics.
 
     Attributes:
-        gathering: what has gathered; None if there is nothing. An attribute, since it is looked at for every batch.
-        open: what plain records may join without a look, as far as its `left_bytes` go.
+        batch: the open batch; None without records. An attribute, not a property: the sender reads it for each batch.
+        open: the batch that plain records may be appended to without a check, up to its `remaining_bytes`.
     """
 
     def __init__(
         self,
-        room: Room,
-        lanes: Lanes,
-        options: LaneOptions,
+        memory: BufferMemory,
+        queues: PartitionQueues,
+        options: QueueOptions,
         *,
         delivery_timeout_s: float,
         shared: bool,
-        settled: Callable[[Load], None],
+        settled: Callable[[Chunk], None],
         meter: ProducerMeter | None = None,
     ) -> None:
-        self._room = room
-        self._lanes = lanes
-        # So many of the smallest records are as many as a batch may have.
+        self._memory = memory
+        self._queues = queues
+        # Limiting the bytes also limits the number of records, as each takes at least the overhead.
         self._capacity_bytes = min(options.batch_bytes, options.batch_records * RECORD_OVERHEAD_BYTES)
         self._delivery_timeout_s = delivery_timeout_s
         self._shared = shared
         self._settled = settled
         self._meter = meter
-        self._shut = shut_gathering()
-        self.gathering: Gathering | None = None
+        self._sealed = sealed_batch()
+        self.batch: OpenBatch | None = None
         self._partition_count = 1
         self._sender: Sender | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.open = self._shut
+        self.open = self._sealed
         self._failure: TidelogError | None = None
-        shut_behind_fork(self, Gatherer.shut_behind_fork)
+        call_in_forked_child(self, RecordAccumulator.seal_after_fork)
 
-    def shut_behind_fork(self) -> None:
-        """Let nothing join without a look."""
-        self.open = self._shut
+    def seal_after_fork(self) -> None:
+        """Refuse appends without a check, in a forked child."""
+        self.open = self._sealed
 
     @property
     def capacity_bytes(self) -> int:
-        """How large a gathering grows."""
+        """Largest size of an open batch."""
         return self._capacity_bytes
 
     @property
-    def reserved_bytes(self) -> int:
-        """How much of the buffer is taken for records that have not come yet."""
-        return 0 if self.gathering is None else max(0, self.gathering.left_bytes)
+    def unused_bytes(self) -> int:
+        """Buffer memory reserved for records that are still to come."""
+        return 0 if self.batch is None else max(0, self.batch.remaining_bytes)
 
     def bind(self, sender: Sender, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin; before that nothing is accepted."""
+        """Set the sender and the event loop; records are accepted from now on."""
         self._sender, self._loop = sender, loop
 
     def accept(
-        self, record: Taken, partition_count: int, *, room_taken: bool = False, claiming: bool = False
-    ) -> tuple[Gathering, int] | None:
-        """Let a record join; return where it is, or None if there is no room or others stand in line for it.
+        self, record: PreparedRecord, partition_count: int, *, memory_reserved: bool = False, claiming: bool = False
+    ) -> tuple[OpenBatch, int] | None:
+        """Append a record; return its batch and index, or None if memory is short or other calls wait for memory.
 
         Args:
-            record: checked.
-            partition_count: of the topic, as far as is known now.
-            room_taken: the caller has its turn, and took the room for this record.
-            claiming: it may be who waited for room before, and is let past the line now.
+            record: a checked record.
+            partition_count: of the topic, according to the cached metadata.
+            memory_reserved: the caller has the turn and has reserved memory for this record.
+            claiming: the call may use the claim of a caller that waited for memory.
         """
-        gathering, size_bytes = self.gathering, record.size_bytes
-        if gathering is not None:
-            if self.make_way(record):
-                gathering = None
-            elif gathering.left_bytes >= size_bytes:
-                gathering.left_bytes -= size_bytes
-                return gathering, gathering.add(*record)
+        batch, size_bytes = self.batch, record.size_bytes
+        if batch is not None:
+            if self.drain_if_full(record):
+                batch = None
+            elif batch.remaining_bytes >= size_bytes:
+                batch.remaining_bytes -= size_bytes
+                return batch, batch.add(*record)
             else:
-                self.freeze()
-        if not room_taken and not self._room.take(size_bytes, claiming=claiming):
+                self.seal()
+        if not memory_reserved and not self._memory.try_reserve(size_bytes, claiming=claiming):
             return None
         self._partition_count = max(self._partition_count, partition_count)
-        if gathering is None:
-            # Whether more will join, nobody knows: the first one opens it, and the second reserves room for all.
-            gathering = self._begin(timestamped=record.timestamp_us is not None)
-            gathering.granted_bytes = size_bytes
-            return gathering, gathering.add(*record)
-        gathering.granted_bytes += size_bytes
-        index = gathering.add(*record)
-        self._thaw(gathering)
-        return gathering, index
+        if batch is None:
+            # Memory for a full batch is reserved with the second record: many batches have one record only.
+            batch = self._begin(timestamped=record.timestamp_us is not None)
+            batch.reserved_bytes = size_bytes
+            return batch, batch.add(*record)
+        batch.reserved_bytes += size_bytes
+        index = batch.add(*record)
+        self._reopen(batch)
+        return batch, index
 
-    def accept_rows(self, rows: LooseRows, partition_count: int) -> tuple[Gathering, int] | None:
-        """Let records join, all of them or none; return where the first is.
+    def accept_lists(self, rows: RecordLists, partition_count: int) -> tuple[OpenBatch, int] | None:
+        """Append all records or none; return the batch and the index of the first one.
 
-        None if there is no room, other callers wait for room, or the records exceed a gathering.
+        Return None if memory is short, other calls wait for memory, or the records exceed an open batch.
         """
         size_bytes, timestamped = rows.size_bytes(), rows.timestamps_us is not None
         if size_bytes > self._capacity_bytes:
             return None
-        gathering = self.gathering
-        if gathering is not None:
-            if self._make_way(size_bytes, timestamped=timestamped):
-                gathering = None
-            elif gathering.left_bytes >= size_bytes:
-                gathering.left_bytes -= size_bytes
-                return gathering, gathering.extend(rows)
+        batch = self.batch
+        if batch is not None:
+            if self._drain_if_full(size_bytes, timestamped=timestamped):
+                batch = None
+            elif batch.remaining_bytes >= size_bytes:
+                batch.remaining_bytes -= size_bytes
+                return batch, batch.extend(rows)
             else:
-                self.freeze()
-        if not self._room.take(size_bytes):
+                self.seal()
+        if not self._memory.try_reserve(size_bytes):
             return None
         self._partition_count = max(self._partition_count, partition_count)
-        if gathering is None:
-            gathering = self._begin(timestamped=timestamped)
-            gathering.granted_bytes = size_bytes
-            return gathering, gathering.extend(rows)
-        gathering.granted_bytes += size_bytes
-        index = gathering.extend(rows)
-        self._thaw(gathering)
-        return gathering, index
+        if batch is None:
+            batch = self._begin(timestamped=timestamped)
+            batch.reserved_bytes = size_bytes
+            return batch, batch.extend(rows)
+        batch.reserved_bytes += size_bytes
+        index = batch.extend(rows)
+        self._reopen(batch)
+        return batch, index
 
-    def make_way(self, record: Taken) -> bool:
-        """Hand over what a record does not fit, and say whether that was so.
+    def drain_if_full(self, record: PreparedRecord) -> bool:
+        """Drain and send the open batch if the record does not fit it; return whether it was drained.
 
-        What is full leaves at once: the caller may be a loop that lets nobody else run.
+        It is sent at once, since the caller may be a loop that never yields to the event loop.
         """
-        return self._make_way(record.size_bytes, timestamped=record.timestamp_us is not None)
+        return self._drain_if_full(record.size_bytes, timestamped=record.timestamp_us is not None)
 
-    def _make_way(self, size_bytes: int, *, timestamped: bool) -> bool:
-        gathering = self.gathering
-        if gathering is None or (
-            gathering.size_bytes + size_bytes <= self._capacity_bytes
-            and (gathering.timestamps_us is not None) == timestamped
+    def _drain_if_full(self, size_bytes: int, *, timestamped: bool) -> bool:
+        batch = self.batch
+        if batch is None or (
+            batch.size_bytes + size_bytes <= self._capacity_bytes and (batch.timestamps_us is not None) == timestamped
         ):
             return False
-        self.hand_over(full=True)
+        self.drain(full=True)
         assert self._sender is not None
         self._sender.serve_now()
         return True
 
-    def freeze(self) -> None:
-        """Let nothing join without a look, and give back what is reserved for it."""
-        self.open = self._shut
-        if self.gathering is not None:
-            unused_bytes = self.gathering.shut()
+    def seal(self) -> None:
+        """Refuse appends without a check, and release the memory that is reserved for them."""
+        self.open = self._sealed
+        if self.batch is not None:
+            unused_bytes = self.batch.seal()
             if unused_bytes:
-                self._room.give_back(unused_bytes)
+                self._memory.release(unused_bytes)
 
-    def offer(self) -> None:
-        """Hand over what has gathered if a lane could send it at once."""
-        if self.gathering is not None and not self._lanes.all_flying(self._partition_count):
-            self.hand_over()
+    def drain_if_sendable(self) -> None:
+        """Drain the open batch if a partition queue could send records at once."""
+        if self.batch is not None and not self._queues.all_in_flight(self._partition_count):
+            self.drain()
 
-    def hand_over(self, *, full: bool = False) -> None:
-        """Give what has gathered to lanes, and wake them.
+    def drain(self, *, full: bool = False) -> None:
+        """Move the open batch into partition queues, and wake them.
 
         Args:
-            full: no more would have fitted.
+            full: whether the batch had no space left.
         """
-        self.freeze()
-        gathering, self.gathering = self.gathering, None
-        if gathering is not None:
-            self._place(gathering, self._partition_count, full=full)
+        self.seal()
+        batch, self.batch = self.batch, None
+        if batch is not None:
+            self._place(batch, self._partition_count, full=full)
 
-    def adopt(self, gathering: Gathering, partition_count: int) -> None:
-        """Take over what gathered elsewhere, behind what gathered here."""
-        self.hand_over()
+    def add_batch(self, batch: OpenBatch, partition_count: int) -> None:
+        """Queue a batch that was filled by other threads, after the open batch."""
+        self.drain()
         assert self._loop is not None
-        gathering.deadline = self._loop.time() + self._delivery_timeout_s
-        self._room.force(gathering.size_bytes)
+        batch.deadline = self._loop.time() + self._delivery_timeout_s
+        self._memory.reserve_over_limit(batch.size_bytes)
         if self._failure is not None:
-            self._fail(gathering, self._failure)
+            self._fail(batch, self._failure)
         else:
-            self._place(gathering, partition_count, full=False)
+            self._place(batch, partition_count, full=False)
 
-    def _place(self, gathering: Gathering, partition_count: int, *, full: bool) -> None:
-        """Give records to lanes whose room in the buffer is taken, and wake them."""
+    def _place(self, batch: OpenBatch, partition_count: int, *, full: bool) -> None:
+        """Queue the records of a batch, whose memory is reserved, and wake the queues."""
         assert self._sender is not None
-        if gathering.count > 1:
-            gathering.fill_up()
-        size_bytes = gathering.size_bytes
-        partition = whole_for(gathering, partition_count)
+        if batch.count > 1:
+            batch.pad_columns()
+        size_bytes = batch.size_bytes
+        partition = common_partition(batch, partition_count)
         if partition is None:
-            parts = split(gathering, partition_count, lambda: self._lanes.least_loaded(partition_count, 0).partition)
-            loads = parts.loads
-            # As columns they take less than as objects.
-            self._room.give_back(size_bytes - sum(load.size_bytes for load in loads))
+            parts = split_by_partition(
+                batch, partition_count, lambda: self._queues.least_loaded(partition_count, 0).partition
+            )
+            chunks = parts.chunks
+            # Columns take less memory than Python objects.
+            self._memory.release(size_bytes - sum(chunk.size_bytes for chunk in chunks))
         else:
-            if partition == ANYWHERE:
-                partition = self._lanes.least_loaded(partition_count, size_bytes).partition
-            loads = [whole(gathering, partition, full=full)]
-        for load in loads:
-            lane = self._lanes.lane(load.delivery.partition)
-            lane.add(load)
-            self._sender.wake(lane)
+            if partition == ANY_PARTITION:
+                partition = self._queues.least_loaded(partition_count, size_bytes).partition
+            chunks = [to_chunk(batch, partition, full=full)]
+        for chunk in chunks:
+            queue = self._queues.queue(chunk.delivery.partition)
+            queue.add(chunk)
+            self._sender.wake(queue)
 
     def fail(self, error: TidelogError) -> None:
-        """Give up what has gathered, and what is to be adopted from now on."""
+        """Fail the open batch, and every batch that is added from now on."""
         self._failure = error
-        self.freeze()
-        gathering, self.gathering = self.gathering, None
-        if gathering is not None:
-            self._fail(gathering, error)
+        self.seal()
+        batch, self.batch = self.batch, None
+        if batch is not None:
+            self._fail(batch, error)
 
-    def _fail(self, gathering: Gathering, error: TidelogError) -> None:
-        gathering.fill_up()
-        load = whole(gathering, ANYWHERE, full=False)
-        load.delivery.fail(error)
-        self._settled(load)
+    def _fail(self, batch: OpenBatch, error: TidelogError) -> None:
+        batch.pad_columns()
+        chunk = to_chunk(batch, ANY_PARTITION, full=False)
+        chunk.delivery.fail(error)
+        self._settled(chunk)
         if self._meter is not None:
-            self._meter.failed([load], error)
-            self._meter.weigh()
+            self._meter.failed([chunk], error)
+            self._meter.report_buffered()
 
-    def _begin(self, *, timestamped: bool) -> Gathering:
+    def _begin(self, *, timestamped: bool) -> OpenBatch:
         assert self._sender is not None
         assert self._loop is not None
         deadline = self._loop.time() + self._delivery_timeout_s
-        gathering = self.gathering = Gathering(deadline=deadline, timestamped=timestamped)
+        batch = self.batch = OpenBatch(deadline=deadline, timestamped=timestamped)
         self._sender.wake_soon()
-        return gathering
+        return batch
 
-    def _thaw(self, gathering: Gathering) -> None:
-        """Let plain records join without a look, unless somebody would be overtaken."""
-        if not self._shared or self._room.is_awaited or gathering.timestamps_us is not None:
+    def _reopen(self, batch: OpenBatch) -> None:
+        """Allow appends without a check again, unless a call that waits for memory would be overtaken."""
+        if not self._shared or self._memory.has_waiters or batch.timestamps_us is not None:
             return
-        if gathering.left_bytes < 0:
-            more_bytes = min(self._capacity_bytes - gathering.size_bytes, self._room.free_bytes)
+        if batch.remaining_bytes < 0:
+            more_bytes = min(self._capacity_bytes - batch.size_bytes, self._memory.free_bytes)
             if more_bytes <= 0:
                 return
-            self._room.take(more_bytes)
-            gathering.grant(more_bytes)
-        self.open = gathering
+            self._memory.try_reserve(more_bytes)
+            batch.reserve(more_bytes)
+        self.open = batch
 
 
-class Parts(NamedTuple):
-    """Loads, one a partition, and the numbers of the records in the order of the loads."""
+class PartitionedChunks(NamedTuple):
+    """One chunk for each partition, and the index of each record in the order of the chunks."""
 
-    loads: list[Load]
+    chunks: list[Chunk]
     order: Sequence[int]
 
 
-def whole_for(gathering: Gathering, partition_count: int) -> int | None:
-    """Return the partition that all records go to, `ANYWHERE`, or None where they have to be split."""
-    partitions, count = gathering.partitions, gathering.count
+def common_partition(batch: OpenBatch, partition_count: int) -> int | None:
+    """Return the partition of all records, `ANY_PARTITION` for any, or None if the records have to be split."""
+    partitions, count = batch.partitions, batch.count
     if partitions:
         first = partitions[0]
         return first if first is not None and partitions.count(first) == count else None
-    if not gathering.keys:
-        return ANYWHERE
+    if not batch.keys:
+        return ANY_PARTITION
     if partition_count == 1:
         return 0
-    return partition_for_key(gathering.keys[0] or b"", partition_count) if count == 1 else None
+    return partition_for_key(batch.keys[0] or b"", partition_count) if count == 1 else None
 
 
-def whole(gathering: Gathering, partition: int, *, full: bool) -> LooseLoad:
-    """Return all records of a gathering that is filled up as one load; the gathering knows where they are."""
-    load = LooseLoad(
-        gathering.values,
+def to_chunk(batch: OpenBatch, partition: int, *, full: bool) -> ListChunk:
+    """Return all records of a batch with padded columns as one chunk, and set its delivery in the batch."""
+    chunk = ListChunk(
+        batch.values,
         partition=partition,
-        deadline=gathering.deadline,
-        size_bytes=gathering.size_bytes,
-        keys=gathering.keys,
-        headers=gathering.headers,
-        tags=gathering.tags,
-        timestamps_us=gathering.timestamps_us,
+        deadline=batch.deadline,
+        size_bytes=batch.size_bytes,
+        keys=batch.keys,
+        headers=batch.headers,
+        tags=batch.tags,
+        timestamps_us=batch.timestamps_us,
         full=full,
     )
-    load.delivery.traces = gathering.traces
-    gathering.placed_whole(load.delivery)
-    return load
+    chunk.delivery.traces = batch.traces
+    batch.set_delivery(chunk.delivery)
+    return chunk
 
 
-def split(gathering: Gathering, partition_count: int, keyless: Callable[[], int]) -> Parts:
-    """Return the records of a gathering that is filled up, a load for each partition; the gathering knows which.
+def split_by_partition(batch: OpenBatch, partition_count: int, keyless: Callable[[], int]) -> PartitionedChunks:
+    """Split a batch with padded columns into a chunk for each partition, and set the deliveries in the batch.
 
     Args:
-        gathering: with keys, or with partitions for some records.
+        batch: a batch of which some records have a key or a partition.
         partition_count: of the topic.
-        keyless: chooses the partition of the records that have neither.
+        keyless: chooses the partition of records without key and partition.
     """
-    parts = (_columns if gathering.count >= COLUMNS_MIN else _lists)(gathering, partition_count, keyless)
+    parts = (_split_columns if batch.count >= COLUMNS_MIN else _split_lists)(batch, partition_count, keyless)
     ends: list[int] = []
-    for load in parts.loads:
-        load.delivery.traces = gathering.traces
-        ends.append((ends[-1] if ends else 0) + load.count)
-    gathering.placed_split([load.delivery for load in parts.loads], ends, parts.order)
+    for chunk in parts.chunks:
+        chunk.delivery.traces = batch.traces
+        ends.append((ends[-1] if ends else 0) + chunk.count)
+    batch.set_deliveries([chunk.delivery for chunk in parts.chunks], ends, parts.order)
     return parts
 
 
-def _lists(gathering: Gathering, partition_count: int, keyless: Callable[[], int]) -> Parts:
-    count = gathering.count
-    keys = gathering.keys or [None] * count
-    anywhere = -1
+def _split_lists(batch: OpenBatch, partition_count: int, keyless: Callable[[], int]) -> PartitionedChunks:
+    count = batch.count
+    keys = batch.keys or [None] * count
+    any_partition = -1
     targets: list[int] = []
-    for key, given in zip(keys, gathering.partitions or [None] * count, strict=True):
+    for key, given in zip(keys, batch.partitions or [None] * count, strict=True):
         if given is not None:
             targets.append(given)
         elif key is not None:
             targets.append(partition_for_key(key, partition_count))
         else:
-            anywhere = keyless() if anywhere < 0 else anywhere
-            targets.append(anywhere)
+            any_partition = keyless() if any_partition < 0 else any_partition
+            targets.append(any_partition)
     order = sorted(range(count), key=targets.__getitem__)
-    headers, tags = gathering.headers or [()] * count, gathering.tags or [None] * count
-    sizes = [loose_size_bytes(*record) for record in zip(gathering.values, keys, headers, tags, strict=True)]
-    loads: list[Load] = []
+    headers, tags = batch.headers or [()] * count, batch.tags or [None] * count
+    sizes = [record_size_bytes(*record) for record in zip(batch.values, keys, headers, tags, strict=True)]
+    chunks: list[Chunk] = []
     for partition, group in groupby(order, targets.__getitem__):
         members = list(group)
-        loads.append(
-            LooseLoad(
-                [gathering.values[index] for index in members],
+        chunks.append(
+            ListChunk(
+                [batch.values[index] for index in members],
                 partition=partition,
-                deadline=gathering.deadline,
+                deadline=batch.deadline,
                 size_bytes=sum([sizes[index] for index in members]),
-                keys=[gathering.keys[index] for index in members] if gathering.keys else None,
-                headers=[gathering.headers[index] for index in members] if gathering.headers else None,
-                tags=[gathering.tags[index] for index in members] if gathering.tags else None,
-                timestamps_us=(
-                    [gathering.timestamps_us[index] for index in members] if gathering.timestamps_us else None
-                ),
+                keys=[batch.keys[index] for index in members] if batch.keys else None,
+                headers=[batch.headers[index] for index in members] if batch.headers else None,
+                tags=[batch.tags[index] for index in members] if batch.tags else None,
+                timestamps_us=([batch.timestamps_us[index] for index in members] if batch.timestamps_us else None),
             )
         )
-    return Parts(loads, order)
+    return PartitionedChunks(chunks, order)
 
 
-def _columns(gathering: Gathering, partition_count: int, keyless: Callable[[], int]) -> Parts:
+def _split_columns(batch: OpenBatch, partition_count: int, keyless: Callable[[], int]) -> PartitionedChunks:
     columns = columns_of(
-        gathering.values,
-        keys=gathering.keys or None,
-        headers=gathering.headers or None,
-        tags=gathering.tags or None,
-        timestamps_us=gathering.timestamps_us or None,
+        batch.values,
+        keys=batch.keys or None,
+        headers=batch.headers or None,
+        tags=batch.tags or None,
+        timestamps_us=batch.timestamps_us or None,
     )
     hashed = None
-    if gathering.keys:
-        hashed = partition_list(gathering.keys, partition_count)
+    if batch.keys:
+        hashed = partition_list(batch.keys, partition_count)
         if hashed is None:
             hashed = partition_column(columns.column("key"), partition_count)
-    given: Any = pa.array(gathering.partitions, pa.int32()) if gathering.partitions else None
+    given: Any = pa.array(batch.partitions, pa.int32()) if batch.partitions else None
     targets: Any = hashed if given is None else given if hashed is None else pc.coalesce(given, hashed)
-    routed = by_target(columns, targets, keyless)
-    loads: list[Load] = []
-    for partition, rows, size_bytes in routed.pieces:
-        assert partition is not None, "some have a key or a partition, so that all are sorted"
-        loads.append(ColumnsLoad(rows, partition=partition, deadline=gathering.deadline, size_bytes=size_bytes))
-    return Parts(loads, routed.order.to_numpy())  # type: ignore[arg-type]  # indexed, and asked for its length
+    grouped = group_by_partition(columns, targets, keyless)
+    chunks: list[Chunk] = []
+    for partition, rows, size_bytes in grouped.pieces:
+        assert partition is not None, "some records have a key or a partition, so each row has a partition"
+        chunks.append(ColumnChunk(rows, partition=partition, deadline=batch.deadline, size_bytes=size_bytes))
+    return PartitionedChunks(chunks, grouped.order.to_numpy())  # type: ignore[arg-type]  # indexed, and asked for its length

@@ -1,13 +1,13 @@
-"""What users hand to a producer, on its way through a batch: loads, their deliveries, batches. Without I/O.
+"""Chunks of records, their deliveries and the outgoing batches that carry them. No I/O.
 
-A *load* is some records for one partition with one outcome: columns that came as columns, or loose records that came
-one by one (`open_batch.py`) and become columns in one go when their batch is formed. A *delivery* is that outcome: one
-object a load, not one a record, so receipts cost nothing until somebody looks at them. Failures are stored and raised
-to whoever waits; they are never set on a future that nobody may read, so asyncio has nothing to complain about.
+A *chunk* holds records for one partition with one outcome: columns, or lists of single records (`open_batch.py`) that
+are converted to columns when their batch is encoded. A *delivery* is the outcome of a chunk. There is one for each
+chunk, not for each record, so receipts cost nothing until they are read. A failure is stored and raised to callers
+that await it; it is never set on a future, since asyncio logs an exception that is not retrieved.
 
-A *batch* carries loads. Its bytes are made once, when it is first sent, and stay the same on every retry: that is how
-the node recognises it. Only when it is certain that the node never stored it and never will may it get other numbers
-(`renumber`), and even then the body stays.
+An *outgoing batch* carries chunks. It is encoded once, when it is first sent, and its bytes stay the same on every
+retry, so that the node recognises duplicates. It gets new sequence numbers (`renumber`) only if the node has certainly
+not stored it and never will; the body stays the same even then.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import pyarrow as pa
 
 from tidelog.errors import TidelogError
 from tidelog.model import NOT_KNOWN, NOT_STORED, Receipt
-from tidelog.produce.deduplicated_records import Drops, offsets_of
-from tidelog.produce.expiry import again
+from tidelog.produce.deduplicated_records import DroppedRecords, offsets_of
+from tidelog.produce.expiry import copy_of_error
 from tidelog_proto.batch.columns import Headers, columns_of
 from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.batch.record_batch import EncodedBatch
@@ -36,11 +36,11 @@ from tidelog_proto.process.buffers import batch_pool
 T = TypeVar("T")
 
 RECORD_OVERHEAD_BYTES: Final = 96
-"""What a loose record takes in memory besides its bytes: list slots, object headers."""
+"""Memory that a single record takes besides its bytes: list slots and object headers."""
 
 
 class Delivery:
-    """The outcome of one load: `base_offset` of its first record, or `error`; `offsets` where some were dropped."""
+    """The outcome of one chunk: `base_offset`, or `error`; `offsets` if some records were dropped."""
 
     __slots__ = (
         "_waiters",
@@ -61,68 +61,68 @@ class Delivery:
         self.base_offset = 0
         self.timestamp_us = 0
         self.duplicates = 0
-        """How many of the records were dropped, as far as is known."""
+        """Number of records that were dropped as duplicates, as far as the node reported it."""
         self.offsets: npt.NDArray[np.int64] | None = None
-        """Of each record, where they are not simply one behind the other."""
+        """The offset of each record if the offsets are not consecutive."""
         self.error: TidelogError | None = None
         self.done = False
         self.watched = False
         self.traces: tuple[str, ...] = ()
-        """Of what the records are published for; see `trace_contexts`."""
+        """Trace contexts of the requests that the records are published for; see `trace_contexts`."""
         self.callbacks: list[Callable[[Any, Any], object] | None] = []
-        """What to call with the receipt or error of each record, where anything is; called by who has the load."""
+        """One callback for each record, or empty; the owner of the chunk calls them with the receipt or error."""
         self._waiters: list[asyncio.Future[None]] = []
 
     def __await__(self) -> Generator[Any, None, None]:
-        """Wait for the outcome. No coroutine, because one would be made for every record that is sent alone.
+        """Wait for the outcome. Not a coroutine: one would be created for each record that is sent alone.
 
         Raises:
             TidelogError: the records were not acknowledged.
         """
         self.watched = True
         if not self.done:
-            # A future a waiter: cancelling one who waits must not cancel the others.
+            # One future for each waiter: cancelling one must not cancel the others.
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             yield from waiter
         if self.error is not None:
-            raise again(self.error)
+            raise copy_of_error(self.error)
 
     def add_waiters(self, waiters: list[asyncio.Future[None]]) -> None:
-        """Complete futures when the outcome, which is not known yet, is; whoever waits looks at it then."""
+        """Complete the futures when the outcome is known; it is not known yet."""
         self.watched = True
         self._waiters += waiters
 
     async def settled(self) -> None:
-        """Wait for the outcome, whatever it is; to do so is not to have been told of it."""
+        """Wait for the outcome without raising it; an error still counts as unreported."""
         if not self.done:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
 
     def succeed(self, base_offset: int, timestamp_us: int) -> None:
-        """The records are stored from `base_offset` on."""
+        """Record that the records are stored from `base_offset` on."""
         self.base_offset = base_offset
         self.timestamp_us = timestamp_us
         self._finish()
 
     def succeed_in_part(self, offsets: npt.NDArray[np.int64], timestamp_us: int, duplicates: int) -> None:
-        """The records are acknowledged, and some were dropped: `NOT_STORED`, or, each of them, `NOT_KNOWN`."""
+        """Record that some records were dropped: their offset is `NOT_STORED`, or all offsets are `NOT_KNOWN`."""
         stored = offsets[offsets >= 0]
         self.offsets, self.duplicates = offsets, duplicates
         self.succeed(int(stored[0]) if len(stored) else NOT_STORED, timestamp_us)
 
     def receipt(self, at: int) -> Receipt:
-        """Return the receipt of a record of the load, which was acknowledged."""
+        """Return the receipt of the record at an index; the chunk was acknowledged."""
         offset = self.base_offset + at if self.offsets is None else int(self.offsets[at])
         return Receipt(self.partition, offset, self.timestamp_us)
 
     def stored(self, count: int) -> int:
-        """Return how many of the load's records, which are so many, have offsets."""
+        """Return how many of the chunk's `count` records have an offset."""
         return count if self.offsets is None else int(np.count_nonzero(self.offsets >= 0))
 
     def fail(self, error: TidelogError) -> None:
-        """The records are not acknowledged."""
+        """Record the error of the records."""
         self.error = error
         self._finish()
 
@@ -135,8 +135,8 @@ class Delivery:
                 waiter.set_result(None)
 
 
-class ColumnsLoad:
-    """Records that came as columns."""
+class ColumnChunk:
+    """Records of one partition as columns."""
 
     __slots__ = ("_columns", "count", "deadline", "delivery", "size_bytes")
 
@@ -152,16 +152,16 @@ class ColumnsLoad:
         return self._columns
 
 
-class LooseLoad:
-    """Records that came one by one. All of them have a timestamp of their own, or none has.
+class ListChunk:
+    """Records of one partition as lists. Either all of them have a timestamp, or none has.
 
     Args:
-        values: one a record.
-        keys, headers, tags, timestamps_us: one a record, or nothing where no record has such a thing.
-        partition: where they go.
-        deadline: loop time at which they are given up, in s.
-        size_bytes: about what they take in memory.
-        full: no more would have fitted, so that waiting for more is in vain.
+        values: the value of each record.
+        keys, headers, tags, timestamps_us: one for each record, or None if no record has one.
+        partition: the target partition.
+        deadline: event loop time at which the records expire, in seconds.
+        size_bytes: estimated size in memory.
+        full: whether the open batch had no space left, so the queue does not wait for more records.
     """
 
     __slots__ = (
@@ -203,11 +203,11 @@ class LooseLoad:
 
     @property
     def timestamped(self) -> bool:
-        """Whether the records have timestamps of their own."""
+        """Whether the records have explicit timestamps."""
         return self.timestamps_us is not None
 
     def single(self) -> tuple[bytes, bytes | None] | None:
-        """Return value and key if this is one plain record that `encode_single` takes, else None."""
+        """Return value and key if this is one plain record that `encode_single` accepts, else None."""
         value = self.values[0]
         plain = self.headers is None and self.tags is None and self.timestamps_us is None
         if self.count != 1 or value is None or not plain or self.size_bytes > SINGLE_BYTES_MAX:
@@ -225,36 +225,36 @@ class LooseLoad:
         )
 
 
-Load = ColumnsLoad | LooseLoad
+Chunk = ColumnChunk | ListChunk
 
 
-class State(Enum):
-    """Where a batch is."""
+class BatchState(Enum):
+    """The state of an outgoing batch."""
 
-    WAITING = "to be sent, or sent again"
-    FLYING = "sent, the answer is due"
-    STORED = "acknowledged; it stays in line until those before it are settled"
-    DROPPED = "given up; it stays in line until those before it are settled"
+    WAITING = "to be sent or resent"
+    IN_FLIGHT = "sent, not answered yet"
+    STORED = "acknowledged; stays in the list until earlier batches are settled"
+    DROPPED = "failed; stays in the list until earlier batches are settled"
 
 
 @dataclass(slots=True, eq=False)
 class OutgoingBatch:
-    """One batch and the loads that it carries.
+    """One batch on the wire and the chunks that it carries.
 
     Attributes:
-        loads: in the order of their records.
-        encoded: what is sent.
-        base_sequence: the number of its first record.
-        deadline: loop time at which it is given up.
-        maybe_stored: some attempt ended with an unknown outcome. Never taken back while the numbers stay.
-        last_error: what the newest attempt met.
+        chunks: in the order of their records.
+        encoded: the encoded bytes.
+        base_sequence: sequence number of the first record.
+        deadline: event loop time at which the batch expires, in seconds.
+        maybe_stored: whether some attempt ended with an unknown outcome; reset only with new sequence numbers.
+        last_error: the error of the newest attempt.
     """
 
-    loads: Sequence[Load]
+    chunks: Sequence[Chunk]
     encoded: EncodedBatch
     base_sequence: int
     deadline: float
-    state: State = State.WAITING
+    state: BatchState = BatchState.WAITING
     maybe_stored: bool = False
     last_error: TidelogError | None = None
     count: int = field(init=False)
@@ -263,7 +263,7 @@ class OutgoingBatch:
         self.count = self.encoded.record_count
 
     def renumber(self, *, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Give the batch other numbers; the caller is certain that no copy of the old bytes can be stored."""
+        """Change the sequence numbers; the caller is certain that no copy of the old bytes can be stored."""
         header = unpack_header(self.encoded.header)._replace(
             producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
         )
@@ -271,42 +271,42 @@ class OutgoingBatch:
         self.base_sequence = base_sequence
         self.maybe_stored = False
 
-    def succeed(self, base_offset: int, timestamp_us: int, drops: Drops | None = None) -> None:
-        """Give every load its offsets; `drops` where a node has dropped some of the records."""
+    def succeed(self, base_offset: int, timestamp_us: int, drops: DroppedRecords | None = None) -> None:
+        """Set the offsets of every chunk; `drops` if the node dropped some records as duplicates."""
         if drops is not None:
             self._succeed_in_part(base_offset, timestamp_us, drops)
             return
-        for load in self.loads:
-            load.delivery.succeed(base_offset, timestamp_us)
-            base_offset += load.count
+        for chunk in self.chunks:
+            chunk.delivery.succeed(base_offset, timestamp_us)
+            base_offset += chunk.count
 
-    def _succeed_in_part(self, base_offset: int, timestamp_us: int, drops: Drops) -> None:
+    def _succeed_in_part(self, base_offset: int, timestamp_us: int, drops: DroppedRecords) -> None:
         flags = drops.flags(self.count)
         offsets = np.full(self.count, NOT_KNOWN) if flags is None else offsets_of(base_offset, flags)
         at = 0
-        for load in self.loads:
-            part = slice(at, at + load.count)
-            # Of whom those are that were dropped is not known of several loads when it is not of their records.
-            told = drops.dropped if len(self.loads) == 1 else 0
-            duplicates = told if flags is None else int(np.count_nonzero(flags[part]))
-            load.delivery.succeed_in_part(offsets[part], timestamp_us, duplicates)
+        for chunk in self.chunks:
+            part = slice(at, at + chunk.count)
+            # Without flags the dropped records cannot be attributed to one of several chunks.
+            dropped = drops.dropped if len(self.chunks) == 1 else 0
+            duplicates = dropped if flags is None else int(np.count_nonzero(flags[part]))
+            chunk.delivery.succeed_in_part(offsets[part], timestamp_us, duplicates)
             at = part.stop
 
 
-def join_loose(loads: Sequence[LooseLoad]) -> pa.RecordBatch:
-    """Return the records of loads, of which all or none are timestamped, as canonical columns."""
-    if len(loads) == 1:
-        return loads[0].columns()
-    nobody: list[None] = [None]
+def join_lists(chunks: Sequence[ListChunk]) -> pa.RecordBatch:
+    """Return the records of chunks as canonical columns; all chunks have timestamps, or none has."""
+    if len(chunks) == 1:
+        return chunks[0].columns()
+    no_value: list[None] = [None]
     no_headers: list[Headers] = [()]
     return columns_of(
-        list(chain.from_iterable(load.values for load in loads)),
-        keys=_joined([load.keys or nobody * load.count for load in loads], any(load.keys for load in loads)),
+        list(chain.from_iterable(chunk.values for chunk in chunks)),
+        keys=_joined([chunk.keys or no_value * chunk.count for chunk in chunks], any(chunk.keys for chunk in chunks)),
         headers=_joined(
-            [load.headers or no_headers * load.count for load in loads], any(load.headers for load in loads)
+            [chunk.headers or no_headers * chunk.count for chunk in chunks], any(chunk.headers for chunk in chunks)
         ),
-        tags=_joined([load.tags or nobody * load.count for load in loads], any(load.tags for load in loads)),
-        timestamps_us=_joined([load.timestamps_us or [] for load in loads], loads[0].timestamped),
+        tags=_joined([chunk.tags or no_value * chunk.count for chunk in chunks], any(chunk.tags for chunk in chunks)),
+        timestamps_us=_joined([chunk.timestamps_us or [] for chunk in chunks], chunks[0].timestamped),
     )
 
 
@@ -315,7 +315,7 @@ def _joined(parts: Iterable[Sequence[T]], used: bool) -> list[T] | None:
 
 
 def join_columns(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return parts of equal schema as one."""
+    """Concatenate record batches of equal schema."""
     if len(parts) == 1:
         return parts[0]
     return pa.Table.from_batches(parts).combine_chunks(memory_pool=batch_pool()).to_batches()[0]

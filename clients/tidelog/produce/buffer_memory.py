@@ -1,17 +1,17 @@
-"""The memory for what a producer has accepted and not delivered, and the line of those who cannot be taken at once.
+"""The buffer memory of a producer: bytes of accepted, undelivered records, and a FIFO queue of waiting calls.
 
-A call that has to wait, because the buffer is full or because it is not known yet where its records go, enters a line,
-and whoever comes meanwhile stands behind it: that is how records are accepted in the order in which they were given,
-whatever the first of them waited for. Nobody else takes room while somebody stands in line, not even what would fit:
-small records do not overtake large ones. One call at a time has the turn and keeps it until all of it is accepted.
+A call that has to wait, for memory or for the topic's metadata, enters the queue, and later calls wait for their turn
+after it: records are accepted in the order of the calls. While a call waits, no other call gets memory, even if its
+record would fit: small records do not overtake large ones. One call at a time has the turn, and keeps it until all of
+its records are accepted.
 
-Who only waited for room, to put a record afterwards, keeps his turn as a *claim*: the next put takes its room past the
-line, which ends the claim. Without it whoever came first would be refused because of those behind him, go to the end of
-the line, and so would the next one: nobody would ever get anything. A claim that is not used lapses after a few turns
-of the loop, so nobody is held up by who does not come back.
+A caller of `ready()` waits for memory first and puts a record afterwards. It keeps the turn as a *claim*: the next
+`put` reserves memory ahead of the queue, which ends the claim. Without claims, the `put` would be refused because other
+calls wait, its caller would queue again, and so would the next one: none would make progress. An unused claim expires
+after a few iterations of the event loop.
 
-Rejected: a queue of futures that reserve room for who waits. Who is told of his room goes on only in the loop's next
-turn, and a call that comes in between would be accepted first.
+Rejected: futures that reserve memory for a waiting call. The call resumes only in the next iteration of the loop, and
+a call that arrives before that would be accepted first.
 """
 
 from __future__ import annotations
@@ -20,149 +20,150 @@ import asyncio
 from typing import Final
 
 CLAIM_TURNS: Final = 8
-"""So many turns of the loop a claim lasts: who waits through a task, `gather` or `wait` hears of it some turns on."""
+"""Loop iterations that a claim lasts: a caller behind a task, `gather` or `wait` resumes some iterations later."""
 
 
-class Room:
-    """The buffer of one producer; belongs to one event loop.
+class BufferMemory:
+    """The buffer memory of one producer; belongs to one event loop.
 
     Args:
-        bytes_max: how much may be taken; what is larger gets the buffer for itself alone.
+        bytes_max: the limit; a record that is larger gets the whole buffer once it is empty.
     """
 
     def __init__(self, bytes_max: int) -> None:
-        self.taken_bytes = 0
-        self.kept_bytes = 0
-        """Of that, what is taken for records that have not come yet, by `ready` without a claim, until `let_go`."""
+        self.used_bytes = 0
+        self.reservation_bytes = 0
+        """The part of `used_bytes` that `wait_ready` has reserved for threads, until `release_reservation`."""
         self.bytes_max = bytes_max
-        self._turn = asyncio.Lock()  # serves in the order of coming, also while the one who is next wakes up
-        self._in_line = 0
+        self._turn = asyncio.Lock()  # first in, first out, also while the next waiter is resuming
+        self._waiting_calls = 0
         self._waiter: asyncio.Future[None] | None = None
         self._claim: asyncio.Handle | None = None
-        """Ends the turn of somebody who waited for room and has not come for it yet."""
+        """Ends the turn of a caller that has waited for memory and not used it yet."""
         self._closed: Exception | None = None
 
     @property
-    def is_awaited(self) -> bool:
-        """Whether somebody stands in line, or has the turn."""
-        return self._in_line > 0
+    def has_waiters(self) -> bool:
+        """Whether a call is queued or has the turn."""
+        return self._waiting_calls > 0
 
     @property
     def free_bytes(self) -> int:
-        """What may be taken, were there nobody in line."""
-        return max(0, self.bytes_max - self.taken_bytes)
+        """Bytes that may be reserved if no call is queued."""
+        return max(0, self.bytes_max - self.used_bytes)
 
-    def take(self, size_bytes: int, *, in_turn: bool = False, claiming: bool = False) -> bool:
-        """Take room if it is free and nobody stands in line.
+    def try_reserve(self, size_bytes: int, *, has_turn: bool = False, claiming: bool = False) -> bool:
+        """Reserve memory if it is free and no call is queued; return whether it was reserved.
 
         Args:
-            size_bytes: how much.
-            in_turn: whoever has the turn does not mind the line.
-            claiming: may use the claim that somebody has, which ends it.
+            size_bytes: the size.
+            has_turn: whether the caller has the turn, so that queued calls do not matter.
+            claiming: whether the call may use a claim, which ends it.
         """
-        taken_bytes = self.taken_bytes
+        used_bytes = self.used_bytes
         claim = self._claim if claiming else None
-        if (self._in_line and not in_turn and claim is None) or (
-            taken_bytes and taken_bytes + size_bytes > self.bytes_max
+        if (self._waiting_calls and not has_turn and claim is None) or (
+            used_bytes and used_bytes + size_bytes > self.bytes_max
         ):
             return False
-        self.taken_bytes = taken_bytes + size_bytes
+        self.used_bytes = used_bytes + size_bytes
         if claim is not None:
             self._end_claim(claim)
         return True
 
-    async def enter(self) -> None:
-        """Stand in line until it is one's turn; it ends with `leave`."""
-        self._in_line += 1
+    async def acquire_turn(self) -> None:
+        """Queue until the caller has the turn; `release_turn` ends it."""
+        self._waiting_calls += 1
         try:
             await self._turn.acquire()
         except BaseException:
-            self._in_line -= 1
+            self._waiting_calls -= 1
             raise
 
-    def leave(self) -> None:
-        """End one's turn."""
-        self._in_line -= 1
+    def release_turn(self) -> None:
+        """End the caller's turn."""
+        self._waiting_calls -= 1
         self._turn.release()
 
-    async def wait(self, size_bytes: int) -> None:
-        """Take room as soon as there is some; for who has the turn.
+    async def reserve(self, size_bytes: int) -> None:
+        """Wait for memory and reserve it; the caller has the turn.
 
         Raises:
-            Exception: what `close` was given.
+            Exception: the error that was passed to `close`.
         """
-        await self.wait_free(size_bytes)
-        self.take(size_bytes, in_turn=True)
+        await self.wait_for_space(size_bytes)
+        self.try_reserve(size_bytes, has_turn=True)
 
-    async def wait_free(self, size_bytes: int) -> None:
-        """Wait until there is so much room, without taking it; for who has the turn.
+    async def wait_for_space(self, size_bytes: int) -> None:
+        """Wait until memory is free, without reserving it; the caller has the turn.
 
         Raises:
-            Exception: what `close` was given.
+            Exception: the error that was passed to `close`.
         """
         while True:
             if self._closed is not None:
                 raise self._closed
-            if not self.taken_bytes or self.taken_bytes + size_bytes <= self.bytes_max:
+            if not self.used_bytes or self.used_bytes + size_bytes <= self.bytes_max:
                 return
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
-    async def ready(self, size_bytes: int, *, claim: bool) -> None:
-        """Stand in line until there is so much room.
+    async def wait_ready(self, size_bytes: int, *, claim: bool) -> None:
+        """Queue until memory is free.
 
         Args:
-            size_bytes: how much.
-            claim: keep the turn for the `take` that follows; else take the room at once, for who comes from elsewhere.
+            size_bytes: the size.
+            claim: whether to keep the turn for the `try_reserve` that follows; otherwise the memory is reserved here,
+                for a thread.
 
         Raises:
-            Exception: what `close` was given.
+            Exception: the error that was passed to `close`.
         """
-        await self.enter()
+        await self.acquire_turn()
         try:
-            await self.wait_free(size_bytes)
+            await self.wait_for_space(size_bytes)
         except BaseException:
-            self.leave()
+            self.release_turn()
             raise
         if claim:
-            self._lapse(CLAIM_TURNS)
+            self._expire_claim(CLAIM_TURNS)
         else:
-            self.take(size_bytes, in_turn=True)
-            self.kept_bytes += size_bytes
-            self.leave()
+            self.try_reserve(size_bytes, has_turn=True)
+            self.reservation_bytes += size_bytes
+            self.release_turn()
 
-    def let_go(self, size_bytes: int) -> None:
-        """Let others have what was kept."""
-        self.kept_bytes -= size_bytes
-        self.give_back(size_bytes)
+    def release_reservation(self, size_bytes: int) -> None:
+        """Release memory that `wait_ready` has reserved for a thread."""
+        self.reservation_bytes -= size_bytes
+        self.release(size_bytes)
 
-    def force(self, size_bytes: int) -> None:
-        """Count what is there already, whether it fits or not."""
-        self.taken_bytes += size_bytes
+    def reserve_over_limit(self, size_bytes: int) -> None:
+        """Count memory that is used already, even beyond the limit."""
+        self.used_bytes += size_bytes
 
-    def give_back(self, size_bytes: int) -> None:
-        """Let others have what was taken."""
-        self.taken_bytes -= size_bytes
+    def release(self, size_bytes: int) -> None:
+        """Release reserved memory."""
+        self.used_bytes -= size_bytes
         self._wake()
 
     def close(self, error: Exception) -> None:
-        """Let nobody wait any longer."""
+        """Make all calls that wait raise an error."""
         self._closed = error
         if self._claim is not None:
             self._end_claim(self._claim)
         self._wake()
 
-    def _lapse(self, turns: int) -> None:
+    def _expire_claim(self, turns: int) -> None:
         if turns:
-            self._claim = asyncio.get_running_loop().call_soon(self._lapse, turns - 1)
+            self._claim = asyncio.get_running_loop().call_soon(self._expire_claim, turns - 1)
         else:
             self._claim = None
-            self.leave()
+            self.release_turn()
 
     def _end_claim(self, claim: asyncio.Handle) -> None:
         claim.cancel()
         self._claim = None
-        self.leave()
+        self.release_turn()
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None

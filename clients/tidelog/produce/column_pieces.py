@@ -1,4 +1,4 @@
-"""Columns that a producer is given, in pieces that a lane takes: each for one partition, none larger than a batch."""
+"""Splitting of columns into pieces for partition queues: each for one partition, none larger than a batch."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from tidelog.model import TopicRoute
-from tidelog.produce.partition_queue import LaneOptions
-from tidelog.produce.partition_queues import Lanes
-from tidelog.produce.record_preparation import Preparation
-from tidelog.produce.splitting import by_target, split_rows
+from tidelog.produce.partition_queue import QueueOptions
+from tidelog.produce.partition_queues import PartitionQueues
+from tidelog.produce.record_preparation import RecordPreparation
+from tidelog.produce.splitting import group_by_partition, split_rows
 from tidelog_proto.batch.partitioner import partition_column, partition_list
 
-KEYED_CHUNK_BYTES: Final = 32 * 1024 * 1024
-"""Keyed inputs are sorted by partition in chunks of this size, so that the copy stays bounded."""
+KEYED_SORT_BYTES: Final = 32 * 1024 * 1024
+"""Keyed columns are sorted by partition in parts of this size, which bounds the memory of the copy."""
 
 
 class SizedPiece(NamedTuple):
-    """Rows for one partition, None for any, and their size in bytes."""
+    """Rows for one partition, or for any partition if that is None, and their size in bytes."""
 
     partition: int | None
     columns: pa.RecordBatch
@@ -31,17 +31,17 @@ class ColumnPieces:
     """Splits the columns of one producer.
 
     Args:
-        options: of the lanes, which say how large a batch gets.
-        preparation: with the partitioner, if there is one.
-        lanes: of which one takes the rows without a key that stand among others.
+        options: of the partition queues; they limit the size of a batch.
+        preparation: the producer's, with its partitioner.
+        queues: one of them gets the rows without a key.
     """
 
-    def __init__(self, options: LaneOptions, preparation: Preparation, lanes: Lanes) -> None:
+    def __init__(self, options: QueueOptions, preparation: RecordPreparation, queues: PartitionQueues) -> None:
         self._options = options
         self._preparation = preparation
-        self._lanes = lanes
+        self._queues = queues
 
-    def of(
+    def split(
         self,
         route: TopicRoute,
         batches: Sequence[pa.RecordBatch],
@@ -49,44 +49,44 @@ class ColumnPieces:
         orders: list[pa.Array[Any]],
         keys: Sequence[bytes | None] | None = None,
     ) -> Iterator[SizedPiece]:
-        """Yield the rows of canonical columns; note in `orders` how they were sorted, where they were.
+        """Yield the rows of canonical columns as pieces; add the sort order of sorted parts to `orders`.
 
         Args:
             route: of the topic.
             batches: the columns.
-            partition: where all rows go, if that was said.
-            orders: gets, for each chunk that was sorted, where each of its rows stood.
-            keys: the list that the key column of the only batch was made of, where there was one.
+            partition: the partition of all rows; None if the keys or the partitioner decide.
+            orders: receives, for each part that is sorted, the input index of each row.
+            keys: the list that the key column of a single batch was made from; None otherwise.
 
         Raises:
-            Exception: what a partitioner raises; nothing was yielded then.
+            Exception: an error of the partitioner; nothing was yielded.
         """
-        # A partitioner may raise: it is asked about all rows before the first of them is accepted.
+        # A partitioner may raise, so it is called for all rows before the first of them is accepted.
         targets: Iterable[pa.Array[Any] | None] = repeat(None)
-        if partition is None and self._preparation.chooses:
+        if partition is None and self._preparation.has_partitioner:
             targets = [self._chosen(columns, route.partition_count) for columns in batches]
         for columns, chosen in zip(batches, targets, strict=False):
             if partition is not None or (chosen is None and "key" not in columns.schema.names):
                 yield from self._split(partition, columns, columns.nbytes)
                 continue
             at, count = 0, route.partition_count
-            for chunk in split_rows(columns, bytes_max=KEYED_CHUNK_BYTES, records_max=columns.num_rows):
-                rows = chunk.num_rows
-                of_chunk = None if chosen is None else chosen.slice(at, rows)
-                if of_chunk is None and keys is not None and len(keys) == rows:
-                    of_chunk = partition_list(keys, count)
-                if of_chunk is None:
-                    of_chunk = partition_column(chunk.column("key"), count)
+            for part in split_rows(columns, bytes_max=KEYED_SORT_BYTES, records_max=columns.num_rows):
+                rows = part.num_rows
+                of_part = None if chosen is None else chosen.slice(at, rows)
+                if of_part is None and keys is not None and len(keys) == rows:
+                    of_part = partition_list(keys, count)
+                if of_part is None:
+                    of_part = partition_column(part.column("key"), count)
                 at += rows
-                routed = by_target(
-                    chunk, of_chunk, lambda: self._lanes.least_loaded(route.partition_count, 0).partition
+                grouped = group_by_partition(
+                    part, of_part, lambda: self._queues.least_loaded(route.partition_count, 0).partition
                 )
-                orders.append(routed.order)
-                for piece in routed.pieces:
+                orders.append(grouped.order)
+                for piece in grouped.pieces:
                     yield from self._split(piece.partition, piece.columns, piece.size_bytes)
 
     def _chosen(self, columns: pa.RecordBatch, partition_count: int) -> pa.Array[Any]:
-        """Return what the partitioner says of each row, null where it leaves that to others."""
+        """Return the partition that the partitioner chooses for each row, or null for the default."""
         keyed = "key" in columns.schema.names
         keys = columns.column("key").to_pylist() if keyed else [None] * columns.num_rows
         chosen: pa.Array[Any] = pa.array(self._preparation.targets(keys, partition_count), pa.int32())

@@ -1,4 +1,4 @@
-"""Which records of a batch a node has dropped, as their partition had their content already."""
+"""Records of a batch that a node dropped as duplicates, since their partition has their content already."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import numpy.typing as npt
 from tidelog.model import NOT_STORED
 
 
-class Drops(NamedTuple):
-    """What a node says of a batch: how many records it has dropped, and which.
+class DroppedRecords(NamedTuple):
+    """The records of a batch that a node has dropped.
 
     Attributes:
-        dropped: how many.
-        bits: which, a bit a record, the lowest of a byte first; empty where all were, or it is not known any more.
+        dropped: their number.
+        bits: one bit for each record of the batch, the lowest of a byte first; empty if all records were dropped, or if
+            the node no longer knows which.
     """
 
     dropped: int
     bits: bytes
 
     def flags(self, records: int) -> npt.NDArray[np.bool_] | None:
-        """Return for each of a batch's records whether it was dropped; None where that is not known."""
+        """Return for each record of the batch whether it was dropped; None if unknown."""
         if self.dropped >= records:
             return np.ones(records, np.bool_)
         if len(self.bits) != -(-records // 8):
@@ -32,7 +33,7 @@ class Drops(NamedTuple):
 
 
 def offsets_of(base_offset: int, flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Return the offset of each record: those that are left follow each other; `NOT_STORED` for the others."""
+    """Return the offset of each record: consecutive for stored records, `NOT_STORED` for dropped ones."""
     offsets = base_offset - 1 + np.cumsum(~flags, dtype=np.int64)
     offsets[flags] = NOT_STORED
     return offsets

@@ -1,7 +1,7 @@
-"""Calls users back about their records: once a record, on the event loop, in slices, so that others get their turn.
+"""Delivery callbacks (`on_delivery`), called on the event loop in slices, so that other tasks run in between.
 
-What a callback raises goes to the loop's exception handler, and the others are called all the same. A load's room in
-the producer's buffer is given back only when its callbacks were called, so slow ones hold up what comes in.
+An exception of a callback goes to the loop's exception handler, and the remaining callbacks are still called. The
+buffer memory of a chunk is released after its callbacks were called, so slow callbacks slow down the producer.
 """
 
 from __future__ import annotations
@@ -11,38 +11,38 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from tidelog.base.plain_callbacks import is_unawaited, to_be_awaited
-from tidelog.produce.batches import Delivery, Load
-from tidelog.produce.expiry import again
+from tidelog.base.plain_callbacks import coroutine_error, discard_coroutine
+from tidelog.produce.batches import Chunk, Delivery
+from tidelog.produce.expiry import copy_of_error
 
 SLICE: Final = 500
-"""So many callbacks are called in one turn of the loop."""
+"""Callbacks that are called in one iteration of the loop."""
 
 
 class DeliveryCallbacks:
-    """The callbacks of one producer that are due.
+    """The pending delivery callbacks of one producer.
 
     Args:
-        loop: where they are called.
-        called: is told of each load whose callbacks were called.
+        loop: the producer's event loop.
+        called: called with each chunk after its callbacks.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, called: Callable[[Load], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, called: Callable[[Chunk], None]) -> None:
         self._loop = loop
         self._called = called
-        self._due: deque[Load] = deque()
+        self._due: deque[Chunk] = deque()
         self._at = 0
-        """How many of the first load's callbacks were called."""
+        """Number of callbacks of the first chunk that were called."""
         self._scheduled = False
         self._idle: list[asyncio.Future[None]] = []
 
-    def add(self, load: Load) -> None:
-        """Call back about the records of a load that has an outcome, after what is due already."""
-        self._due.append(load)
+    def add(self, chunk: Chunk) -> None:
+        """Schedule the callbacks of a settled chunk, after those that are pending."""
+        self._due.append(chunk)
         self._schedule()
 
     async def all_called(self) -> None:
-        """Wait until nothing is due."""
+        """Wait until no callback is pending."""
         while self._due:
             idle: asyncio.Future[None] = self._loop.create_future()
             self._idle.append(idle)
@@ -57,16 +57,16 @@ class DeliveryCallbacks:
         self._scheduled = False
         left = SLICE
         while self._due and left > 0:
-            load = self._due[0]
-            callbacks, begin = load.delivery.callbacks, self._at
+            chunk = self._due[0]
+            callbacks, begin = chunk.delivery.callbacks, self._at
             end = self._at = min(len(callbacks), begin + left)
             left -= end - begin
-            self._call(load.delivery, begin, end)
+            self._call(chunk.delivery, begin, end)
             if end == len(callbacks):
                 self._due.popleft()
                 self._at = 0
-                load.delivery.callbacks = []
-                self._called(load)
+                chunk.delivery.callbacks = []
+                self._called(chunk)
         if self._due:
             self._schedule()
             return
@@ -82,14 +82,14 @@ class DeliveryCallbacks:
                 continue
             receipt = None if error is not None else delivery.receipt(at)
             try:
-                returned = callback(receipt, error and again(error))
-                if returned is not None and is_unawaited(returned):
-                    raise to_be_awaited("on_delivery", callback)  # noqa: TRY301 - told as what it raised itself
-            except Exception as raised:  # noqa: BLE001 - the user's code may raise whatever it likes
+                returned = callback(receipt, error and copy_of_error(error))
+                if returned is not None and discard_coroutine(returned):
+                    raise coroutine_error("on_delivery", callback)  # noqa: TRY301 - handled like an error of the callback
+            except Exception as raised:  # noqa: BLE001 - user code may raise anything
                 self._loop.call_exception_handler(
                     {"message": f"on_delivery {callback!r} raised", "exception": raised},
                 )
-            except BaseException:  # ends the loop, which may be run again, as that of a blocking client is
+            except BaseException:  # it stops the loop, which a blocking client then runs again
                 self._at = at + 1
                 self._schedule()
                 raise

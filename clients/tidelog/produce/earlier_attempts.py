@@ -1,11 +1,11 @@
-"""What earlier instances of a producer have stored of the piece of work that one does once more.
+"""Reading the batches that earlier, fenced instances of a producer have stored of the same piece of work.
 
-They are fenced by the time that anybody looks, so what they have stored is all there and stays as it is. It lies at
-the end of the log, behind the record with which the first of them began; so the log is read backwards, in growing
-stretches, until that is found, or something older of the same producer, or the start of the log. For several producers
-it is read once.
+They are fenced before this reads, so the set of their batches does not change any more. The batches are at the end of
+the log, after the control record with which the first of these instances began. So the log is read backwards, in
+growing ranges, until that record, an older batch of the same producer or the start of the log is found. For several
+producers the log is read once.
 
-Rejected: asking the owner. It remembers the newest few batches of a producer, which are not all.
+Rejected: asking the partition's owner, which remembers only the newest few batches of a producer.
 """
 
 from __future__ import annotations
@@ -14,67 +14,69 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Final
 
 from tidelog.cluster.routing import Router
-from tidelog.produce.producer_instances import Instance
-from tidelog.produce.work_registry import Enlisted
+from tidelog.produce.producer_instances import ProducerInstance
+from tidelog.produce.work_registry import Registration
 from tidelog.requests import fetch_and_commit, list_offsets
 from tidelog.requests.offset_ranges import FETCH_BYTES, WAIT_MS
 from tidelog_proto.batch.record_batch import RecordBatch
 
-STRETCH_MIN: Final = 65_536
-"""Offsets that are looked through first."""
+RANGE_OFFSETS_MIN: Final = 65_536
+"""Number of offsets in the first range."""
 _GROWTH: Final = 4
 
 
-class EarlierTries:
-    """Of one producer, which has begun.
+class EarlierAttempts:
+    """The earlier attempts at the piece of work of one producer, which has begun.
 
     Args:
         router: the client's.
-        topic: its name.
-        instance: that does the work now.
+        topic: the topic's name.
+        instance: the current instance.
 
     Attributes:
-        instance: the same.
+        instance: the current instance.
     """
 
-    def __init__(self, router: Router, topic: str, instance: Instance) -> None:
+    def __init__(self, router: Router, topic: str, instance: ProducerInstance) -> None:
         self._router = router
         self._topic = topic
         self.instance = instance
 
     @property
     def exist(self) -> bool:
-        """Whether somebody has begun the same before: nearly never."""
-        assert self.instance.epoch, "this one has begun"
+        """Whether another instance has begun the same piece before, which is rare."""
+        assert self.instance.epoch, "the instance has begun"
         return not self.instance.is_first
 
     @property
-    def enlisted(self) -> Enlisted | None:
-        """What is known of all parts of the piece, whoever had begun them; None where it has no parts."""
-        return self.instance.enlisted
+    def registration(self) -> Registration | None:
+        """The registration of this part of the piece; None if the piece has no parts."""
+        return self.instance.registration
 
-    async def batches(self, others: Iterable[EarlierTries] = ()) -> AsyncIterator[tuple[int, RecordBatch]]:
-        """Yield what they have stored, with its partition, in no order; memory holds one fetch of it.
+    async def batches(self, others: Iterable[EarlierAttempts] = ()) -> AsyncIterator[tuple[int, RecordBatch]]:
+        """Yield the partition and the batches that they have stored, unordered; memory holds one fetch.
 
         Args:
-            others: of more producers of the topic, whose batches come, too.
+            others: attempts of other producers of the topic, whose batches are yielded as well.
 
         Raises:
             TidelogError: a partition cannot be read.
         """
         instances = [each.instance for each in (self, *others) if each.exist]
-        for partition in sorted(set().union(*(each.entered for each in instances))):
-            first_epochs = {each.producer_id: each.first_epoch for each in instances if partition in each.entered}
+        for partition in sorted(set().union(*(each.fenced_partitions for each in instances))):
+            first_epochs = {
+                each.producer_id: each.first_epoch for each in instances if partition in each.fenced_partitions
+            }
             async for batch in self._stored_in(partition, first_epochs):
                 yield partition, batch
 
     async def _stored_in(self, partition: int, first_epochs: Mapping[int, int]) -> AsyncIterator[RecordBatch]:
-        """Yield batches of producers, given by id, from some epoch on."""
+        """Yield the batches of producers, from the given epoch of each producer id on."""
         found = await list_offsets.list_offsets(self._router, self._topic, "latest", [partition])
         start, end = found[partition].log_start_offset, found[partition].high_watermark
-        stretch, wanted = STRETCH_MIN, set(first_epochs)
+        range_size, wanted = RANGE_OFFSETS_MIN, set(first_epochs)
         while end > start and wanted:
-            offset = begin = max(start, end - stretch)
+            offset = begin = max(start, end - range_size)
             while offset < end:
                 fetched = await fetch_and_commit.fetch(
                     self._router,
@@ -92,12 +94,12 @@ class EarlierTries:
                     if first_epoch is None or batch.base_offset >= end:
                         continue
                     if batch.header.base_offset < begin and begin > start:
-                        continue  # the stretch before this one has all of it
+                        continue  # the next range, which precedes this one, has the whole batch
                     if epoch < first_epoch or (batch.control and epoch == first_epoch):
                         wanted.discard(producer_id)
                     if not batch.control and epoch >= first_epoch:
                         yield batch
                 if fetched.next_offset <= offset:
-                    break  # a hole at the end, of records that were deleted
+                    break  # the records at the end were deleted
                 offset = fetched.next_offset
-            end, stretch = begin, stretch * _GROWTH
+            end, range_size = begin, range_size * _GROWTH

@@ -1,4 +1,4 @@
-"""What is told of records that were given up, not delivered in time or impossible to send: many have one error."""
+"""Errors of records that expired or could not be encoded; many records share one error."""
 
 from __future__ import annotations
 
@@ -8,45 +8,47 @@ from tidelog.errors import DeliveryTimeoutError, OverloadedError, TidelogError
 from tidelog_proto import broker_pb2 as pb
 
 
-def expired(
+def expiry_error(
     cause: TidelogError | None, *, definite: bool, queued: bool = False, held_s: float = 0.0
 ) -> DeliveryTimeoutError:
-    """Return the error of a batch that was not delivered in time, or will not be.
+    """Return the error of a batch that was not delivered within the delivery timeout, or will not be.
 
     Args:
-        cause: what was in the way last.
-        definite: it was not stored.
-        queued: it was never sent.
-        held_s: for how long a quota still holds it back, in seconds; not above zero: none does.
+        cause: the last error of an attempt.
+        definite: whether the batch was certainly not stored.
+        queued: whether the batch was never sent.
+        held_s: remaining time for which a quota delays the batch, in seconds; 0 or less without one.
     """
     known = "it was not stored" if definite else "whether it was stored is unknown"
     what = f"not delivered within the delivery timeout, {known}"
     if held_s > 0 and definite and isinstance(cause, OverloadedError):
         error = DeliveryTimeoutError(
-            f"{what}: {cause}; that lasts for another {held_s:.1f} s",
+            f"{what}: {cause}; publishing is allowed again in {held_s:.1f} s",
             code=pb.OVERLOADED,
             definite=True,
             retry_after_ms=math.ceil(held_s * 1000),
         )
     else:
-        met = f"it never left the queue{f': {cause}' if cause else ''}" if queued else f"the last try met: {cause}"
+        met = (
+            f"it was never sent{f': {cause}' if cause else ''}" if queued else f"the last attempt failed with: {cause}"
+        )
         error = DeliveryTimeoutError(f"{what}; {met}" if queued or cause else what, definite=definite)
     error.__cause__ = cause
     return error
 
 
-def not_encoded(cause: Exception) -> TidelogError:
-    """Return the error of a batch that could not be made, as where there was no memory for it: it was never sent."""
-    error = TidelogError(f"no batch could be made of these records: {cause!r}", retriable=False, definite=True)
+def encoding_error(cause: Exception) -> TidelogError:
+    """Return the error of a batch that could not be encoded, for lack of memory for instance; it was never sent."""
+    error = TidelogError(f"these records could not be encoded as a batch: {cause!r}", retriable=False, definite=True)
     error.__cause__ = cause
     return error
 
 
-def again(error: TidelogError) -> TidelogError:
-    """Return an error to raise that others raise, too: alike, without the notes and tracebacks that those add to it.
+def copy_of_error(error: TidelogError) -> TidelogError:
+    """Return a copy of an error that several callers raise, without the traceback that each of them adds.
 
-    Many records have one error. Raised itself for each of them, it would grow by a frame or more each time, keep what
-    those hold, and tell in the log of one record of all that came before it.
+    Many records share one error. If the same object were raised for each of them, its traceback would grow with every
+    raise, keep the objects of those frames alive, and show unrelated frames.
     """
     fresh = type(error).__new__(type(error), *error.args)
     fresh.__dict__.update(error.__dict__)

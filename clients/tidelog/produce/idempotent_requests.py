@@ -1,12 +1,12 @@
-"""Publishing with an idempotency key: the log itself recognises a retry, whoever sends it and however much later.
+"""Publishing with an idempotency key: the log recognises a retry from any client at any later time.
 
-The key decides a producer id, under which one request writes one batch to each partition that it has records for. The
-batch's sequence is a digest of the request, so a retry need not have the same bytes. Partition 0 comes first: its
-batch, or where it gets no records a control batch, says for how many partitions the records are split. A retry is split
-in the same way, although the topic may have more partitions by then; so every record goes where the first try has put
-it.
+The key determines a producer id, under which one request writes one batch to each partition that it has records for.
+The sequence number of the batches is a digest of the request, so a retry need not have the same bytes. Partition 0 is
+written first: its batch, or a control batch if it gets no records, has the partition count by which the records are
+split. A retry uses the same partition count even if the topic has more partitions by then, so every record goes to the
+partition of the first attempt.
 
-Nothing is numbered and nothing is pipelined, so each part is tried again until it is answered or its time is over.
+There are no consecutive sequence numbers and no pipelining, so each part is retried until it is answered or times out.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from tidelog.errors import (
     error_of,
 )
 from tidelog.model import NOT_KNOWN, Receipt
-from tidelog.produce.deduplicated_records import Drops, offsets_of
-from tidelog.produce.expiry import expired
-from tidelog.produce.open_batch import LooseRows
-from tidelog.produce.splitting import by_target
+from tidelog.produce.deduplicated_records import DroppedRecords, offsets_of
+from tidelog.produce.expiry import expiry_error
+from tidelog.produce.open_batch import RecordLists
+from tidelog.produce.splitting import group_by_partition
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.partitioner import partition_column, partition_list
 from tidelog_proto.batch.record_batch import EncodedBatch, columns_of, encode_batch
@@ -49,9 +49,9 @@ from tidelog_proto.features import KEYED_REQUESTS
 from tidelog_proto.limits import KEYED_ID_MIN
 
 SPLITS_MAX: Final = 3
-"""How often the number of partitions may turn out to be another one: the first try has decided it by then."""
+"""Attempts with another partition count; the first attempt of a request has fixed it by then."""
 PARTS_AT_ONCE: Final = 16
-"""Parts of one request that are under way at a time."""
+"""Parts of one request that are in flight at the same time."""
 _SEQUENCE_BITS: Final = 62
 
 Outcome = Receipt | TidelogError
@@ -59,11 +59,11 @@ R = TypeVar("R")
 
 
 class RequestKey(NamedTuple):
-    """What the log recognises a request by.
+    """The identity of a request in the log.
 
     Attributes:
-        producer_id: decided by the key, and by whatever its scope is.
-        digest: of the request's content.
+        producer_id: determined by the idempotency key and its scope.
+        digest: digest of the request's content.
     """
 
     producer_id: int
@@ -71,11 +71,11 @@ class RequestKey(NamedTuple):
 
 
 def request_key(scope: Iterable[bytes], content: Iterable[bytes]) -> RequestKey:
-    """Return the key of a request. It is frozen: what was stored under it is looked for by these numbers.
+    """Return the identity of a request. It must never change: stored batches are recognised by it.
 
     Args:
-        scope: the key, and the names within which it is unique.
-        content: what has to be equal in a retry.
+        scope: the idempotency key, and the names within which it is unique.
+        content: the parts of the request that must be equal in a retry.
     """
     producer_id = KEYED_ID_MIN | int.from_bytes(_digest(scope)[:8]) >> 1
     return RequestKey(producer_id, int.from_bytes(_digest(content)[:8]) >> 64 - _SEQUENCE_BITS)
@@ -91,7 +91,7 @@ def _digest(parts: Iterable[bytes]) -> bytes:
 
 @dataclass(slots=True)
 class _Part:
-    """The records of one partition; `rows` are their places in the request."""
+    """The records of one partition; `rows` are their indexes in the request."""
 
     partition: int
     rows: Sequence[int]
@@ -99,17 +99,17 @@ class _Part:
 
 
 class _Split(NamedTuple):
-    """The first try was split for so many partitions."""
+    """The partition count of the first attempt."""
 
     partitions: int
 
 
 class KeyedRequests:
-    """Publishes requests with a key; made by `Client`, for the gateway.
+    """Publishes requests with an idempotency key, for the gateway; created by `Client`.
 
     Args:
         router: the client's.
-        check: refuses use after close.
+        check: raises an error if the client is closed.
     """
 
     def __init__(self, router: Router, check: Callable[[], None]) -> None:
@@ -117,20 +117,20 @@ class KeyedRequests:
         self._check_usable = check
 
     async def publish(
-        self, topic: str, rows: LooseRows, key: RequestKey, *, timeout_s: float | None = None
+        self, topic: str, rows: RecordLists, key: RequestKey, *, timeout_s: float | None = None
     ) -> list[Outcome]:
-        """Store the records of a request unless they are stored already, and return where each of them is.
+        """Store the records of a request unless they are stored already, and return the outcome of each.
 
         Args:
-            topic: its name.
+            topic: the topic's name.
             rows: the records.
-            key: of the request.
-            timeout_s: how long to try; None: as long as any request.
+            key: the identity of the request.
+            timeout_s: the timeout in seconds; None: the client's request timeout.
 
         Raises:
             ProducerIdSharedError: the key belongs to another request.
-            TidelogError: nothing was stored, or it is unknown whether anything was; `definite` says which.
-            ProtocolError: BATCH_TOO_LARGE, the records of a partition are more than a batch; nothing was stored.
+            TidelogError: if `definite`, nothing was stored; otherwise that is unknown.
+            ProtocolError: BATCH_TOO_LARGE, the records of a partition exceed a batch; nothing was stored.
         """
         self._check_usable()
         deadline = asyncio.get_running_loop().time() + (timeout_s or self._router.request_timeout_s)
@@ -140,9 +140,9 @@ class KeyedRequests:
         except UnknownTopicError:
             if not is_cached:
                 raise
-            return await self._publish(topic, rows, key, deadline)  # it may have been made again
+            return await self._publish(topic, rows, key, deadline)  # the topic may have been created again
 
-    async def _publish(self, topic: str, rows: LooseRows, key: RequestKey, deadline: float) -> list[Outcome]:
+    async def _publish(self, topic: str, rows: RecordLists, key: RequestKey, deadline: float) -> list[Outcome]:
         route = await self._router.topic_with(topic, {number for number in rows.partitions or () if number is not None})
         work = _Publish(self._router, topic, route.topic_id, key, deadline)
         split = route.partition_count
@@ -154,12 +154,13 @@ class KeyedRequests:
             split = begun.partitions
             await self._router.topic_with(topic, [split - 1])
         raise OutcomeUnknownError(
-            f"the first try of this request to {topic!r} was split in {SPLITS_MAX} ways; send it again", retriable=True
+            f"attempts of this request to {topic!r} used {SPLITS_MAX} different partition counts; send it again",
+            retriable=True,
         )
 
 
 class _Publish:
-    """One request on its way."""
+    """One request in progress."""
 
     def __init__(self, router: Router, topic: str, topic_id: bytes, key: RequestKey, deadline: float) -> None:
         self._router = router
@@ -169,22 +170,22 @@ class _Publish:
         self._deadline = deadline
         self._at_once = asyncio.Semaphore(PARTS_AT_ONCE)
         self._maybe_stored: set[int] = set()
-        """Partitions of which a try is unanswered, or has an unknown outcome."""
+        """Partitions with an attempt that is unanswered or has an unknown outcome."""
         self._met: dict[int, TidelogError] = {}
-        """What the newest try of each partition met."""
+        """The error of the newest attempt by partition."""
 
     async def begin(self, parts: Sequence[_Part], split: int) -> list[Receipt] | _Split:
-        """Have partition 0 decide about the request; return what it has stored, or how the first try was split.
+        """Write to partition 0 first; return its receipts, or the partition count of the first attempt.
 
         Raises:
-            TidelogError: partition 0 did not decide.
+            TidelogError: partition 0 did not accept the batch.
         """
         first = parts[0]
         try:
             if first.partition == 0:
                 return await self._store(first)
         except ProducerFencedError:
-            pass  # the claim tells how the first try was split
+            pass  # the claim returns the partition count of the first attempt
         claimed = await self._trying(0, lambda: self._claim(split))
         if claimed.HasField("error") and claimed.error.code != pb.PRODUCER_FENCED:
             raise self._refusal(error_of(claimed.error))
@@ -194,7 +195,7 @@ class _Publish:
         return _Split(known)
 
     async def rest(self, parts: Sequence[_Part], begun: list[Receipt], count: int) -> list[Outcome]:
-        """Store what partition 0 does not, and return the outcome of each record."""
+        """Store the records of the other partitions, and return the outcome of each record."""
         outcomes: list[Outcome | None] = [None] * count
 
         def note(part: _Part, found: Sequence[Outcome]) -> None:
@@ -215,10 +216,10 @@ class _Publish:
         return [outcome for outcome in outcomes if outcome is not None]
 
     async def _store(self, part: _Part) -> list[Receipt]:
-        """Store a part, or find it stored.
+        """Store a part, or return the receipts of its records if it is stored already.
 
         Raises:
-            TidelogError: it is not, or that is unknown.
+            TidelogError: the part is not stored, or that is unknown.
         """
         result = await self._trying(part.partition, lambda: self._publish(part))
         if result.HasField("error"):
@@ -227,21 +228,21 @@ class _Publish:
         count = len(part.rows)
         offsets: Iterable[int] = range(result.base_offset, result.base_offset + count)
         if result.duplicates:
-            flags = Drops(result.duplicates, result.dropped).flags(count)
+            flags = DroppedRecords(result.duplicates, result.dropped).flags(count)
             offsets = ([NOT_KNOWN] * count) if flags is None else offsets_of(result.base_offset, flags).tolist()
         return [Receipt(part.partition, offset, result.append_timestamp_us) for offset in offsets]
 
     def _refusal(self, error: TidelogError) -> TidelogError:
         if isinstance(error, ProducerIdSharedError):
             return ProducerIdSharedError(
-                "the idempotency key was used with another request to this topic, and nothing of this one is stored; "
-                "send other records under another key"
+                "the idempotency key was used with another request to this topic; nothing of this request is stored; "
+                "send it with another key"
             )
         if isinstance(error, UnknownProducerError):
             return _too_old(error.node)
         return error
 
-    # -------------------------------------------------------------------------------------------- one try
+    # -------------------------------------------------------------------------------------------- one attempt
 
     async def _publish(self, part: _Part) -> pb.PublishResult:
         envelope = pb.Envelope()
@@ -267,10 +268,10 @@ class _Publish:
     async def _ask(
         self, partition: int, envelope: pb.Envelope, attachment: Sequence[Any], size_bytes: int
     ) -> pb.Envelope:
-        """Ask a partition's owner, and return its answer, which has one result.
+        """Send a request to the owner of a partition, and return its answer, which has one result.
 
         Raises:
-            TidelogError: there is no answer.
+            TidelogError: there was no answer, or it has a retriable error.
         """
         router, loop = self._router, asyncio.get_running_loop()
         connection = await router.connection(self._topic, partition)
@@ -285,7 +286,7 @@ class _Publish:
         router.naming.name(envelope, connection)
         was_sent = partition in self._maybe_stored
         if connection.liveness is not None and connection.liveness.is_lost and not was_sent:
-            raise NodeUnreachableError(f"{connection.name} is connected and silent")
+            raise NodeUnreachableError(f"{connection.name} is connected and does not answer")
         answer = connection.request(envelope, attachment, attachment_bytes=size_bytes, timeout_s=left_s)
         throttles = router.naming.throttles(connection)
         for throttle in throttles:
@@ -328,10 +329,10 @@ class _Publish:
         return reply
 
     async def _ready(self, connection: Connection) -> None:
-        """Wait until a connection takes something, and quotas let it be published there.
+        """Wait until a connection accepts bytes and the quotas allow a publish.
 
         Raises:
-            OverloadedError: a quota is used up for longer than the request may take.
+            OverloadedError: a quota delays the publish past the deadline of the request.
         """
         loop = asyncio.get_running_loop()
 
@@ -353,10 +354,10 @@ class _Publish:
                 await until(partial(throttle.when_open, object()))
 
     async def _trying(self, partition: int, attempt: Callable[[], Awaitable[R]]) -> R:
-        """Try until there is a result, the time is over, or no further try can help.
+        """Retry until there is a result, the deadline has passed, or the error is not retriable.
 
         Raises:
-            TidelogError: what the last try met; the outcome is unknown if that of any try is.
+            TidelogError: the error of the last attempt; the outcome is unknown if that of some attempt is.
         """
 
         async def noting() -> R:
@@ -373,7 +374,7 @@ class _Publish:
                 return await self._router.retrying(noting, repeatable=True, topic=self._topic)
         except TimeoutError:
             if partition not in self._maybe_stored:
-                raise expired(self._met.get(partition), definite=True) from None
+                raise expiry_error(self._met.get(partition), definite=True) from None
             raise self._unknown(partition) from None
         except TidelogError as error:
             if partition in self._maybe_stored:
@@ -390,20 +391,18 @@ class _Publish:
 
 
 def _too_old(node: str) -> NodeUnreachableError:
-    return NodeUnreachableError(
-        f"{node or 'the owner'} is of a release that does not know of idempotency keys; upgrade all nodes"
-    )
+    return NodeUnreachableError(f"{node or 'the owner'} runs a release without idempotency keys; upgrade all nodes")
 
 
 def _epoch_of(split: int) -> int:
-    """Return the producer epoch that stands for a number of partitions; those of named producers are even."""
+    """Return the producer epoch that encodes a partition count; epochs of named producers are even."""
     return split << 1 | 1
 
 
-def _parts(rows: LooseRows, partitions: int, key: RequestKey) -> list[_Part]:
+def _parts(rows: RecordLists, partitions: int, key: RequestKey) -> list[_Part]:
     """Return the records by partition, in the order of the partitions.
 
-    Records without a partition and without a key go where the request's key says.
+    The partition of records without partition and key is derived from the request's key.
     """
     count = len(rows.values)
     columns = columns_of(
@@ -412,11 +411,11 @@ def _parts(rows: LooseRows, partitions: int, key: RequestKey) -> list[_Part]:
     targets = _targets(rows, columns, partitions)
     keyless = key.producer_id % partitions
     targets = pa.array([keyless] * count, pa.int32()) if targets is None else pc.fill_null(targets, keyless)
-    routed = by_target(columns, targets, lambda: keyless)
-    order, now_us = routed.order.to_numpy(), time.time_ns() // 1000
+    grouped = group_by_partition(columns, targets, lambda: keyless)
+    order, now_us = grouped.order.to_numpy(), time.time_ns() // 1000
     parts: list[_Part] = []
     at = 0
-    for partition, piece, _ in routed.pieces:
+    for partition, piece, _ in grouped.pieces:
         assert partition is not None, "every record has a partition"
         encoded = encode_batch(
             piece,
@@ -430,8 +429,8 @@ def _parts(rows: LooseRows, partitions: int, key: RequestKey) -> list[_Part]:
     return parts
 
 
-def _targets(rows: LooseRows, columns: pa.RecordBatch, partitions: int) -> Any:
-    """Return the partition of each record as int32; None, or a null, where the request's key decides."""
+def _targets(rows: RecordLists, columns: pa.RecordBatch, partitions: int) -> Any:
+    """Return the partition of each record as int32; None, or a null, if it is derived from the request's key."""
     hashed = None
     if rows.keys:
         hashed = partition_list(rows.keys, partitions)

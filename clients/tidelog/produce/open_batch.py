@@ -1,15 +1,14 @@
-"""Loose records on their way into a producer: one list a column, and no lane before there is one to be had.
+"""The open batch of a producer: single records as lists, one list for each column, before partitions are chosen.
 
-A *gathering* takes the records of put, enqueue and send, whatever partition they are for. Its bytes are reserved in the
-producer's buffer ahead, so that one more plain record is a subtraction and an append. It is *shut* when a lane can take
-what is there, or when it is full. Only then the partitions are decided: of keys by hashing them as a column, which
-costs a third of hashing them one by one. What was gathered goes to one lane whole, as the lists that it came in, or is
-split.
+An *open batch* takes the records of `put`, `enqueue` and `send` for all partitions. Its memory is reserved in advance,
+so that appending a plain record is a subtraction and an append. It is *sealed* when it is full or when a partition
+queue can send records. Partitions are chosen only then: keys are hashed as a column, which costs a third of hashing
+them one by one. The lists go to one partition queue unchanged, or are split by partition.
 
-A receipt is its gathering and a number; where that record went is computed when somebody asks.
+A receipt is an open batch and an index; the partition and offset of the record are computed when they are read.
 
-Rejected: a load for each partition from the start, which is a look-up, a hash and a branch a record, and many small
-batches where keys are many.
+Rejected: one open batch for each partition, which costs a look-up, a hash and a branch for each record, and gives many
+small batches if there are many keys.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from tidelog.produce.batches import RECORD_OVERHEAD_BYTES, Delivery
 from tidelog_proto.batch.columns import Headers
 
 OnDelivery = Callable[[Receipt | None, TidelogError | None], object]
-"""Is called with the receipt of a record, or with the error that it met."""
+"""A callback that is called with the receipt of a record and None, or with None and the error."""
 
 
 @dataclass(slots=True)
-class LooseRows:
-    """Records as lists of equal length, None for those that none of them uses; bytes, checked by who made them."""
+class RecordLists:
+    """Records as lists of equal length, None for a column without values; the creator has checked the types."""
 
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None] | None = None
@@ -42,10 +41,10 @@ class LooseRows:
     partitions: Sequence[int | None] | None = None
     timestamps_us: Sequence[int] | None = None
     trace: str = ""
-    """The `traceparent` of what they are published for; see `trace_contexts`."""
+    """The `traceparent` of the request that publishes the records; see `trace_contexts`."""
 
     def size_bytes(self) -> int:
-        """Return about how many bytes of memory they take, as `loose_size_bytes` counts."""
+        """Estimate their size in memory, as `record_size_bytes` does."""
         size_bytes = RECORD_OVERHEAD_BYTES * len(self.values) + sum(map(len, filter(None, self.values)))
         for column in (self.keys, self.tags):
             size_bytes += sum(map(len, filter(None, column or ())))
@@ -55,24 +54,24 @@ class LooseRows:
         return size_bytes
 
 
-SHUT: Final = -1
-"""What is left in a gathering that takes nothing without being asked."""
+SEALED: Final = -1
+"""`remaining_bytes` of a sealed batch: no record fits."""
 
 
-class Gathering:
-    """Records in the order in which they were given.
+class OpenBatch:
+    """Records in the order in which they were accepted.
 
-    The lists besides `values` end where the last record ended that had such a thing.
+    The lists besides `values` are shorter than `values` until `pad_columns`: they end at the last record with an entry.
 
     Attributes:
-        left_bytes: what is reserved and not used yet; below zero when nothing may join without a look.
-        granted_bytes: what is reserved, used or not.
-        deadline: loop time at which the records are given up, in s.
-        timestamps_us: of records that have timestamps of their own; None where all have none.
-        partitions: where records go that had a partition given; None for the others.
-        callbacks: what to call about records; None for those without.
-        delivery: the one outcome of all records, once they have gone to one lane.
-        traces: of what the records are published for, where anybody asks.
+        remaining_bytes: reserved, unused memory; negative if appends without a check are refused.
+        reserved_bytes: reserved memory, used or not.
+        deadline: event loop time at which the records expire, in seconds.
+        timestamps_us: explicit timestamps; None if the records have none.
+        partitions: explicit partitions; None for records without one.
+        callbacks: delivery callbacks; None for records without one.
+        delivery: the outcome of all records if they went to one partition queue.
+        traces: trace contexts of the requests that publish the records.
     """
 
     __slots__ = (
@@ -84,11 +83,11 @@ class Gathering:
         "callbacks",
         "deadline",
         "delivery",
-        "granted_bytes",
         "headers",
         "keys",
-        "left_bytes",
         "partitions",
+        "remaining_bytes",
+        "reserved_bytes",
         "tags",
         "timestamps_us",
         "traces",
@@ -97,8 +96,8 @@ class Gathering:
 
     def __init__(self, *, deadline: float, timestamped: bool) -> None:
         self.deadline = deadline
-        self.left_bytes = SHUT
-        self.granted_bytes = 0
+        self.remaining_bytes = SEALED
+        self.reserved_bytes = 0
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] = []
         self.headers: list[Headers] = []
@@ -116,25 +115,25 @@ class Gathering:
 
     @property
     def count(self) -> int:
-        """How many records there are."""
+        """Number of records."""
         return len(self.values)
 
     @property
     def size_bytes(self) -> int:
-        """What the records take."""
-        return self.granted_bytes - max(0, self.left_bytes)
+        """Estimated memory of the records."""
+        return self.reserved_bytes - max(0, self.remaining_bytes)
 
-    def grant(self, size_bytes: int) -> None:
-        """Let records of so many bytes join without a look; it takes nothing else that is left."""
-        self.granted_bytes += size_bytes
-        self.left_bytes = max(0, self.left_bytes) + size_bytes
+    def reserve(self, size_bytes: int) -> None:
+        """Add reserved memory, and allow appends without a check up to it."""
+        self.reserved_bytes += size_bytes
+        self.remaining_bytes = max(0, self.remaining_bytes) + size_bytes
 
-    def shut(self) -> int:
-        """Let nothing join without a look any more; return how many bytes were reserved in vain."""
-        left_bytes = max(0, self.left_bytes)
-        self.granted_bytes -= left_bytes
-        self.left_bytes = SHUT
-        return left_bytes
+    def seal(self) -> int:
+        """Refuse appends without a check; return how many reserved bytes are unused."""
+        remaining_bytes = max(0, self.remaining_bytes)
+        self.reserved_bytes -= remaining_bytes
+        self.remaining_bytes = SEALED
+        return remaining_bytes
 
     def add(  # noqa: PLR0917 - a record, as it is given
         self,
@@ -144,9 +143,9 @@ class Gathering:
         tag: str | None,
         partition: int | None,
         timestamp_us: int | None,
-        size_bytes: int = 0,  # noqa: ARG002 - the last part of a record, which is counted already
+        size_bytes: int = 0,  # noqa: ARG002 - the last field of a record; its memory is reserved already
     ) -> int:
-        """Add a record that was checked and whose bytes are counted already; return its number."""
+        """Append a checked record whose memory is reserved; return its index."""
         index = len(self.values)
         self.values.append(value)
         if key is not None:
@@ -162,12 +161,12 @@ class Gathering:
             self.partitions += [None] * (index - len(self.partitions))
             self.partitions.append(partition)
         if timestamp_us is not None:
-            assert self.timestamps_us is not None, "records with timestamps gather by themselves"
+            assert self.timestamps_us is not None, "records with explicit timestamps have a batch of their own"
             self.timestamps_us.append(timestamp_us)
         return index
 
-    def extend(self, rows: LooseRows) -> int:
-        """Add records that were checked and whose bytes are counted already; return the number of the first."""
+    def extend(self, rows: RecordLists) -> int:
+        """Append checked records whose memory is reserved; return the index of the first."""
         index = len(self.values)
         self.values += rows.values
         if rows.keys:
@@ -183,12 +182,12 @@ class Gathering:
             self.partitions += [None] * (index - len(self.partitions))
             self.partitions += rows.partitions
         if rows.timestamps_us:
-            assert self.timestamps_us is not None, "records with timestamps gather by themselves"
+            assert self.timestamps_us is not None, "records with explicit timestamps have a batch of their own"
             self.timestamps_us += rows.timestamps_us
         return index
 
-    def fill_up(self) -> None:
-        """Make all lists that are used as long as that of the values."""
+    def pad_columns(self) -> None:
+        """Extend all non-empty lists to the length of `values`."""
         count = len(self.values)
         columns: tuple[list[Any], ...] = (self.keys, self.tags, self.partitions, self.callbacks)
         for column in columns:
@@ -197,31 +196,31 @@ class Gathering:
         if self.headers:
             self.headers += [()] * (count - len(self.headers))
 
-    def call_back(self, index: int, callback: OnDelivery | None) -> None:
-        """Note what to call about the record that was added last."""
+    def set_callback(self, index: int, callback: OnDelivery | None) -> None:
+        """Set the delivery callback of the last record."""
         if callback is not None:
             self.callbacks += [None] * (index - len(self.callbacks))
             self.callbacks.append(callback)
 
-    # --------------------------------------------------------------------------------------------- placing
+    # -------------------------------------------------------------------------------------------- outcome
 
-    def placed_whole(self, delivery: Delivery) -> None:
-        """All records have the outcome of `delivery`, in their order."""
+    def set_delivery(self, delivery: Delivery) -> None:
+        """Set `delivery` as the outcome of all records, in their order."""
         self.delivery = delivery
         delivery.callbacks = self.callbacks
         if self._waiters:
             delivery.add_waiters([waiter for _, waiter in self._waiters])
-        self._let_go()
+        self._release_lists()
 
-    def placed_split(self, deliveries: Sequence[Delivery], ends: Sequence[int], order: Sequence[int]) -> None:
-        """The records went to several lanes.
+    def set_deliveries(self, deliveries: Sequence[Delivery], ends: Sequence[int], order: Sequence[int]) -> None:
+        """Set the outcomes of records that were split by partition.
 
         Args:
             deliveries: the outcome of each part.
             ends: where each part ends in `order`.
-            order: the numbers of the records, part by part.
+            order: the indexes of the records, part by part.
         """
-        # What the others are looked up by comes last: another thread may ask at any moment.
+        # `_deliveries` is set last: another thread that sees it reads the other two.
         self._order, self._ends, self._deliveries = order, ends, deliveries
         for index, waiter in self._waiters:
             delivery, _ = self._part_of(index)
@@ -231,10 +230,10 @@ class Gathering:
             for delivery, end in zip(deliveries, ends, strict=True):
                 delivery.callbacks = [self.callbacks[index] for index in order[begin:end]]
                 begin = end
-        self._let_go()
+        self._release_lists()
 
     def find(self, index: int) -> tuple[Delivery, int] | None:
-        """Return the outcome of the load that a record went to, and its number in there; None before that."""
+        """Return the delivery of a record and its index in the chunk; None before the batch was drained."""
         delivery = self.delivery
         if delivery is not None:
             return delivery, index
@@ -242,7 +241,7 @@ class Gathering:
 
     def _part_of(self, index: int) -> tuple[Delivery, int]:
         if self._places is None:
-            # The places of a permutation's members are its inverse.
+            # Invert the permutation.
             places = np.empty(len(self._order), np.int64)
             places[np.asarray(self._order)] = np.arange(len(self._order))
             self._places = places.tolist()
@@ -250,25 +249,25 @@ class Gathering:
         part = bisect_right(self._ends, place)
         return self._deliveries[part], place - (self._ends[part - 1] if part else 0)
 
-    def wait(self, index: int, waiter: asyncio.Future[None]) -> None:
-        """Complete `waiter` when the outcome of a record is known; for records that have no lane yet."""
+    def add_waiter(self, index: int, waiter: asyncio.Future[None]) -> None:
+        """Complete `waiter` when the outcome of a record is known; the batch is not drained yet."""
         self._waiters.append((index, waiter))
 
-    def _let_go(self) -> None:
-        """Forget what is in the loads now: receipts may be kept for long."""
+    def _release_lists(self) -> None:
+        """Release the lists, which the chunks have now: callers may keep receipts for a long time."""
         none: list[Any] = []
         self.values = self.keys = self.headers = self.tags = self.partitions = none
         self.timestamps_us = None
         self.callbacks, self._waiters = [], []
 
 
-def shut_gathering() -> Gathering:
-    """Return one that nothing ever joins: it stands where none is open."""
-    return Gathering(deadline=0.0, timestamped=False)
+def sealed_batch() -> OpenBatch:
+    """Return a batch that refuses every append, for use while no batch is open."""
+    return OpenBatch(deadline=0.0, timestamped=False)
 
 
-def loose_size_bytes(value: bytes | None, key: bytes | None, headers: Headers | None, tag: str | None) -> int:
-    """Return about how many bytes of memory a loose record takes."""
+def record_size_bytes(value: bytes | None, key: bytes | None, headers: Headers | None, tag: str | None) -> int:
+    """Estimate the memory of a single record."""
     size_bytes = RECORD_OVERHEAD_BYTES + len(value or b"") + len(key or b"") + len(tag or "")
     for name, content in headers or ():
         size_bytes += RECORD_OVERHEAD_BYTES + len(name) + len(content or b"")

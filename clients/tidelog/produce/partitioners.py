@@ -1,10 +1,11 @@
-"""Which partition a record goes to, where that is not left to the default: by name, or the user's own function.
+"""Partitioners: the choice of a record's partition, by name or by the user's function.
 
-The default is no partitioner at all: keys by `tidelog_proto.batch.partitioner`, hashed as columns, and records without
-a key to the partition with the fewest bytes under way. The others are asked once a record, so they cost more.
+The default is not a partitioner: keys are hashed as a column (`tidelog_proto.batch.partitioner`), and records without a
+key go to the partition with the fewest unacknowledged bytes. Partitioners are called once for each record, so they cost
+more.
 
-`crc32` and `murmur2` put keys where clients of Kafka put them (librdkafka's default, and the Java client's), for topics
-that move from there partition by partition. Records without a key are left to the default with them.
+`crc32` and `murmur2` choose the same partitions as Kafka clients (librdkafka's default and the Java client), for topics
+that are migrated partition by partition. With them, records without a key use the default.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Partitioner = str | Callable[[bytes | None, int], int]
 """A name ("murmur3", "murmur2", "crc32", "round_robin"), or a function of (key or None, number of partitions)."""
 
 Chooser = Callable[[bytes | None, int], int | None]
-"""As the function; None leaves a record to the default."""
+"""A function of (key or None, number of partitions); None chooses the default."""
 
 _MASK: Final = 0xFFFFFFFF
 _M: Final = 0x5BD1E995
@@ -63,10 +64,10 @@ _NAMED: Final[dict[str, Callable[[], Chooser | None]]] = {
 
 
 def chooser_of(given: Partitioner | None) -> Chooser | None:
-    """Return what chooses partitions; None for the default.
+    """Return the function that chooses partitions; None for the default.
 
     Raises:
-        InvalidRequestError: there is none of that name, or it is no function.
+        InvalidRequestError: the name is unknown, or the argument is neither a name nor a function.
     """
     if given is None:
         return None
@@ -74,13 +75,13 @@ def chooser_of(given: Partitioner | None) -> Chooser | None:
         return _NAMED[given]()
     if isinstance(given, str) or not callable(given):
         names = ", ".join(map(repr, _NAMED))
-        raise InvalidRequestError(f"partitioner is one of {names}, or a function, not {given!r}")
+        raise InvalidRequestError(f"partitioner must be one of {names}, or a function, got {given!r}")
     function = given
 
     def checked(key: bytes | None, partitions: int) -> int:
         number: Any = function(key, partitions)
         if not hasattr(number, "__index__") or not 0 <= number < partitions:
-            raise ValueError(f"the partitioner returned {number!r}; there are partitions 0 to {partitions - 1}")
+            raise ValueError(f"the partitioner must return a partition from 0 to {partitions - 1}, got {number!r}")
         return int(number)
 
     return checked

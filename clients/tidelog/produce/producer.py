@@ -1,7 +1,7 @@
-"""The producer: accepts records in every form that users have them, and gives receipts.
+"""The producer: accepts single records, lists and Arrow columns, and returns receipts.
 
-Records that come one by one gather (`accumulator.py`); `put` and `enqueue` have the way of a plain record into the open
-gathering written out, since a call more is a fifth of what they cost. Columns are split by partition at once.
+Single records are collected in an open batch (`accumulator.py`). `put` and `enqueue` contain the append of a plain
+record inline, since one more call would be a fifth of their cost. Columns are split by partition at once.
 """
 
 from __future__ import annotations
@@ -13,46 +13,46 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from tidelog.base.metric_calls import Teller
+from tidelog.base.metric_calls import MetricCalls
 from tidelog.base.plain_callbacks import check_callback
 from tidelog.cluster.routing import Router
 from tidelog.errors import ClosedError, NotBegunError, UnknownPartitionError
 from tidelog.model import Receipt, TopicRoute
-from tidelog.produce.accumulator import Gatherer
-from tidelog.produce.batches import RECORD_OVERHEAD_BYTES, ColumnsLoad, Delivery, Load
-from tidelog.produce.buffer_memory import Room
-from tidelog.produce.bulk_append import RowIntake
+from tidelog.produce.accumulator import RecordAccumulator
+from tidelog.produce.batches import RECORD_OVERHEAD_BYTES, Chunk, ColumnChunk, Delivery
+from tidelog.produce.buffer_memory import BufferMemory
+from tidelog.produce.bulk_append import BulkAppender
 from tidelog.produce.column_pieces import ColumnPieces
 from tidelog.produce.delivery_callbacks import DeliveryCallbacks
-from tidelog.produce.earlier_attempts import EarlierTries
-from tidelog.produce.expiry import again
+from tidelog.produce.earlier_attempts import EarlierAttempts
+from tidelog.produce.expiry import copy_of_error
 from tidelog.produce.open_batch import OnDelivery
-from tidelog.produce.partition_queue import LaneOptions
-from tidelog.produce.partition_queues import Lanes
+from tidelog.produce.partition_queue import QueueOptions
+from tidelog.produce.partition_queues import PartitionQueues
 from tidelog.produce.producer_id import make_producer_id
-from tidelog.produce.producer_instances import Instance
+from tidelog.produce.producer_instances import ProducerInstance
 from tidelog.produce.producer_meter import ProducerMeter
 from tidelog.produce.producer_options import ACKS, CODECS, ProducerOptions
 from tidelog.produce.receipts import PendingReceipt, PendingReceipts, Receipts
-from tidelog.produce.record_preparation import Preparation, Taken, whole
+from tidelog.produce.record_preparation import PreparedRecord, RecordPreparation, checked_int
 from tidelog.produce.sender import Sender
-from tidelog.produce.thread_handoff import Inside, buffer_full, unknown_partition
+from tidelog.produce.thread_handoff import ProducerInternals, buffer_full, unknown_partition
 from tidelog.produce.topic_binding import TopicBinding
 from tidelog_proto.batch.columns import Headers, canonical, columns_of
 
 FAILED_MAX: Final = 1024
-"""So many failures are kept until somebody asks for them or `flush` raises the first."""
+"""Unreported failures that are kept until a caller awaits them or `flush` raises the first."""
 
 _new: Final = object.__new__
-"""Makes a receipt without calling its class, which would run `__init__` in a frame of its own: a tenth of a `put`."""
+"""Creates a receipt without `__init__`, whose call would be a tenth of the cost of a `put`."""
 
 
 class Producer:
-    """Publishes to one topic. Made by `Client.producer`; use it as an async context manager, or `close` it.
+    """Publishes to one topic. Created by `Client.producer`; use it as an async context manager, or `close` it.
 
-    Records of one partition are stored in the order in which they were given, also by calls that wait for each other;
-    an accepted record is never stored twice, however often it has to be sent. It writes to the topic that has the name
-    when the first record is given: when that one is deleted, nothing more is accepted, whatever is made under its name.
+    Records of one partition are stored in the order of the calls, also if calls wait for memory. An accepted record is
+    never stored twice, even if it is sent again. The producer writes to the topic that has the name at the first
+    record: if that topic is deleted, the producer accepts nothing more, even if a new topic has the same name.
     """
 
     def __init__(
@@ -62,46 +62,48 @@ class Producer:
         options: ProducerOptions,
         check: Callable[[], None],
         *,
-        teller: Teller | None = None,
+        metric_calls: MetricCalls | None = None,
     ) -> None:
         self.topic = topic
         self._router = router
         self._options = options
         self._check_usable = check
-        self._instance = Instance(router, topic, options.name) if options.name is not None else None
-        self.earlier = None if self._instance is None else EarlierTries(router, topic, self._instance)
-        """What earlier instances have stored of the same piece of `Work`; of a named producer that has begun."""
-        self._lane_options = LaneOptions(
+        self._instance = ProducerInstance(router, topic, options.name) if options.name is not None else None
+        self.earlier = None if self._instance is None else EarlierAttempts(router, topic, self._instance)
+        """Batches of earlier instances for the same piece of `Work`; for a named producer that has begun."""
+        self._queue_options = QueueOptions(
             producer_id=make_producer_id() if self._instance is None else self._instance.producer_id,
             codec=CODECS[options.compression],
             batch_bytes=options.batch_bytes,
             is_named=self._instance is not None,
         )
-        self._preparation = Preparation(options)
-        self._room = Room(options.buffer_bytes)
+        self._preparation = RecordPreparation(options)
+        self._memory = BufferMemory(options.buffer_bytes)
         self._meter: ProducerMeter | None = None
-        if teller is not None:
-            self._meter = ProducerMeter(teller, topic, self._buffered_bytes, options.delivery_timeout_s)
-        self._lanes = Lanes(self._lane_options, self._settled, self._meter)
-        self._gatherer = Gatherer(
-            self._room,
-            self._lanes,
-            self._lane_options,
+        if metric_calls is not None:
+            self._meter = ProducerMeter(metric_calls, topic, self._buffered_bytes, options.delivery_timeout_s)
+        self._queues = PartitionQueues(self._queue_options, self._settled, self._meter)
+        self._accumulator = RecordAccumulator(
+            self._memory,
+            self._queues,
+            self._queue_options,
             delivery_timeout_s=options.delivery_timeout_s,
             shared=self._preparation.plain,
             settled=self._settled,
             meter=self._meter,
         )
-        self._pieces = ColumnPieces(self._lane_options, self._preparation, self._lanes)
+        self._pieces = ColumnPieces(self._queue_options, self._preparation, self._queues)
         self._sender: Sender | None = None
         self._callbacks: DeliveryCallbacks | None = None
         self._binding = TopicBinding(router, topic, self._instance)
-        self.inside = Inside(topic, self._preparation, self._gatherer, self._room, self._route_of_threads, self._ready)
+        self.internals = ProducerInternals(
+            topic, self._preparation, self._accumulator, self._memory, self._route_of_threads, self._ready
+        )
         """For `tidelog.sync`, not for users."""
-        self.rows = RowIntake(self._preparation, self._gatherer, self._known_route)
+        self.rows = BulkAppender(self._preparation, self._accumulator, self._known_route)
         """For the gateway, not for users."""
         self._refused_bytes = 0
-        """Size of the record for which the last `put` had no room."""
+        """Size of the record that the last `put` refused."""
         self._unturned_bytes = 0
         """Bytes accepted as columns since the producer last yielded to the event loop."""
         self._failed: list[Delivery] = []
@@ -138,67 +140,67 @@ class Producer:
         timestamp_us: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> PendingReceipt:
-        """Accept one record at once, or refuse it, and return its receipt: the call for plain loops.
+        """Accept one record without waiting, or refuse it, and return its receipt.
 
-        It is for the event loop's own thread. Records leave while that is let run, and whenever a batch is full.
-        A failure that no receipt is awaited for, and that no `on_delivery` was told of, is raised by `flush`.
+        Call it in the thread of the event loop. Records are sent when the caller yields to the event loop, and whenever
+        a batch is full. `flush` raises a failure whose receipt is not awaited and that has no `on_delivery`.
 
         Args:
-            value: as of `send`, and so are those up to `timestamp_us`.
-            key: see there.
-            headers: see there.
-            tag: see there.
-            partition: see there.
-            timestamp_us: see there.
-            on_delivery: is called on the event loop with the record's `Receipt` and None, or with None and its error; a
-                plain function, no coroutine function.
-                While many are called others of the loop have their turn, and the room of the records is not free yet.
+            value: as in `send`.
+            key: as in `send`.
+            headers: as in `send`.
+            tag: as in `send`.
+            partition: as in `send`.
+            timestamp_us: as in `send`.
+            on_delivery: called on the event loop with the record's `Receipt` and None, or with None and its error; a
+                plain function, not a coroutine function. Many callbacks are called in slices, between which other tasks
+                run; the buffer memory of a record is released after its callback.
 
         Raises:
-            BufferFullError: there is no room just now; it was not accepted. `await producer.ready()` waits for room.
-            NotBegunError: the topic is not known yet: `async with` the producer, or `await producer.begin()`.
-            UnknownPartitionError: as far as is known now the topic has fewer partitions; `send` asks the cluster.
-            SerializationError, TypeError, ValueError: as `send`.
+            BufferFullError: the buffer is full and the record was not accepted; `await producer.ready()` waits.
+            NotBegunError: the topic is not known yet; use `async with` or `await producer.begin()` first.
+            UnknownPartitionError: the topic has fewer partitions in the cached metadata; `send` refreshes it.
+            SerializationError, TypeError, ValueError: as in `send`.
         """
         plain = headers is None and tag is None and partition is None and timestamp_us is None
         if plain and type(value) is bytes and (on_delivery is None or callable(on_delivery)):
-            gathering = self._gatherer.open
+            batch = self._accumulator.open
             if key is None:
-                left_bytes = gathering.left_bytes - len(value) - RECORD_OVERHEAD_BYTES
-                if left_bytes >= 0:
-                    gathering.left_bytes = left_bytes
-                    values = gathering.values
+                remaining_bytes = batch.remaining_bytes - len(value) - RECORD_OVERHEAD_BYTES
+                if remaining_bytes >= 0:
+                    batch.remaining_bytes = remaining_bytes
+                    values = batch.values
                     index = len(values)
                     values.append(value)
                     if on_delivery is not None:
-                        callbacks = gathering.callbacks
+                        callbacks = batch.callbacks
                         if len(callbacks) != index:
                             callbacks += [None] * (index - len(callbacks))
                         callbacks.append(on_delivery)
                     receipt = _new(PendingReceipt)
-                    receipt.gathering = gathering
+                    receipt.batch = batch
                     receipt.index = index
                     return receipt
             elif type(key) is bytes:
-                left_bytes = gathering.left_bytes - len(value) - len(key) - RECORD_OVERHEAD_BYTES
-                if left_bytes >= 0:
-                    gathering.left_bytes = left_bytes
-                    values, keys = gathering.values, gathering.keys
+                remaining_bytes = batch.remaining_bytes - len(value) - len(key) - RECORD_OVERHEAD_BYTES
+                if remaining_bytes >= 0:
+                    batch.remaining_bytes = remaining_bytes
+                    values, keys = batch.values, batch.keys
                     index = len(values)
                     values.append(value)
                     if len(keys) != index:
                         keys += [None] * (index - len(keys))
                     keys.append(key)
                     if on_delivery is not None:
-                        callbacks = gathering.callbacks
+                        callbacks = batch.callbacks
                         if len(callbacks) != index:
                             callbacks += [None] * (index - len(callbacks))
                         callbacks.append(on_delivery)
                     receipt = _new(PendingReceipt)
-                    receipt.gathering = gathering
+                    receipt.batch = batch
                     receipt.index = index
                     return receipt
-        record = self._preparation.take(value, key, headers, tag, partition, timestamp_us)
+        record = self._preparation.prepare(value, key, headers, tag, partition, timestamp_us)
         return self._put(record, on_delivery)
 
     async def send(
@@ -214,17 +216,17 @@ class Producer:
         """Publish one record and wait until it is acknowledged. A `value` of None is a tombstone.
 
         Args:
-            value: the message: bytes, or what the producer's `value_serializer` takes.
-            key: decides the partition unless `partition` does: bytes, or what the producer's `key_serializer` takes.
+            value: the message: bytes, or an argument of the producer's `value_serializer`.
+            key: bytes, or an argument of the producer's `key_serializer`; it determines the partition.
             headers: (name, value) pairs.
             tag: a short label to filter by.
-            partition: where to put it; it wins over the key.
-            timestamp_us: µs since 1970; without one the time of sending counts.
+            partition: the partition, instead of the one of the key.
+            timestamp_us: µs since 1970; default: the time of sending.
 
         Raises:
-            TidelogError: it was not acknowledged; `definite` says whether it is certain that it is not stored.
-            SerializationError: key or value does not serialise; nothing was accepted.
-            TypeError, ValueError: an argument is of another type, or out of range.
+            TidelogError: the record was not acknowledged; if `definite`, it is certainly not stored.
+            SerializationError: key or value cannot be serialised; nothing was accepted.
+            TypeError, ValueError: an argument has the wrong type or is out of range.
         """
         return await (
             await self.enqueue(value, key=key, headers=headers, tag=tag, partition=partition, timestamp_us=timestamp_us)
@@ -240,77 +242,77 @@ class Producer:
         partition: int | None = None,
         timestamp_us: int | None = None,
     ) -> PendingReceipt:
-        """Accept one record (waiting while the buffer is full) and return its receipt to be awaited.
+        """Accept one record, waiting while the buffer is full, and return its receipt.
 
-        Arguments and errors are those of `send`. A failure that no receipt is awaited for is raised by `flush`.
+        Arguments and errors are those of `send`. `flush` raises a failure whose receipt is not awaited.
         """
         if type(value) is bytes and headers is None and tag is None and partition is None and timestamp_us is None:
-            gathering = self._gatherer.open
+            batch = self._accumulator.open
             if key is None:
-                left_bytes = gathering.left_bytes - len(value) - RECORD_OVERHEAD_BYTES
-                if left_bytes >= 0:
-                    gathering.left_bytes = left_bytes
-                    values = gathering.values
+                remaining_bytes = batch.remaining_bytes - len(value) - RECORD_OVERHEAD_BYTES
+                if remaining_bytes >= 0:
+                    batch.remaining_bytes = remaining_bytes
+                    values = batch.values
                     index = len(values)
                     values.append(value)
                     receipt = _new(PendingReceipt)
-                    receipt.gathering = gathering
+                    receipt.batch = batch
                     receipt.index = index
                     return receipt
             elif type(key) is bytes:
-                left_bytes = gathering.left_bytes - len(value) - len(key) - RECORD_OVERHEAD_BYTES
-                if left_bytes >= 0:
-                    gathering.left_bytes = left_bytes
-                    values, keys = gathering.values, gathering.keys
+                remaining_bytes = batch.remaining_bytes - len(value) - len(key) - RECORD_OVERHEAD_BYTES
+                if remaining_bytes >= 0:
+                    batch.remaining_bytes = remaining_bytes
+                    values, keys = batch.values, batch.keys
                     index = len(values)
                     values.append(value)
                     if len(keys) != index:
                         keys += [None] * (index - len(keys))
                     keys.append(key)
                     receipt = _new(PendingReceipt)
-                    receipt.gathering = gathering
+                    receipt.batch = batch
                     receipt.index = index
                     return receipt
-        record = self._preparation.take(value, key, headers, tag, partition, timestamp_us)
+        record = self._preparation.prepare(value, key, headers, tag, partition, timestamp_us)
         route = self._known_route(partition)
-        # Once a batch others have their turn, or what this one fills would not begin to leave before all is accepted.
-        pause = self._gatherer.make_way(record)
+        # Yield once for each full batch, so that a loop of calls sends batches before it has accepted all records.
+        pause = self._accumulator.drain_if_full(record)
         if route is not None and not pause:
-            if self._preparation.chooses:
-                record = self._preparation.chosen(record, route.partition_count)
-            accepted = self._gatherer.accept(record, route.partition_count)
+            if self._preparation.has_partitioner:
+                record = self._preparation.with_partition(record, route.partition_count)
+            accepted = self._accumulator.accept(record, route.partition_count)
             if accepted is not None:
                 return PendingReceipt(*accepted)
-        self._gatherer.freeze()
-        await self._room.enter()
+        self._accumulator.seal()
+        await self._memory.acquire_turn()
         try:
             if pause:
                 await asyncio.sleep(0)
             route = await self._route(partition)
-            record = self._preparation.chosen(record, route.partition_count)
-            await self._room.wait(record.size_bytes)
-            accepted = self._gatherer.accept(record, route.partition_count, room_taken=True)
+            record = self._preparation.with_partition(record, route.partition_count)
+            await self._memory.reserve(record.size_bytes)
+            accepted = self._accumulator.accept(record, route.partition_count, memory_reserved=True)
             assert accepted is not None
             return PendingReceipt(*accepted)
         finally:
-            self._room.leave()
+            self._memory.release_turn()
 
-    def _put(self, record: Taken, on_delivery: OnDelivery | None) -> PendingReceipt:
-        """Accept a record that cannot join the open gathering without a look."""
+    def _put(self, record: PreparedRecord, on_delivery: OnDelivery | None) -> PendingReceipt:
+        """Accept a record that needs a check before it is appended."""
         check_callback("on_delivery", on_delivery)
         route = self._known_route(None)
         if route is None:
             raise self._not_begun()
         if record.partition is not None and record.partition not in route.partitions:
             raise unknown_partition(self.topic, route, record.partition)
-        record = self._preparation.chosen(record, route.partition_count)
-        accepted = self._gatherer.accept(record, route.partition_count, claiming=True)
+        record = self._preparation.with_partition(record, route.partition_count)
+        accepted = self._accumulator.accept(record, route.partition_count, claiming=True)
         if accepted is None:
             self._refused_bytes = record.size_bytes
             raise buffer_full(self.topic)
-        gathering, index = accepted
-        gathering.call_back(index, on_delivery)
-        return PendingReceipt(gathering, index)
+        batch, index = accepted
+        batch.set_callback(index, on_delivery)
+        return PendingReceipt(batch, index)
 
     async def send_many(
         self,
@@ -322,15 +324,14 @@ class Producer:
         """Publish many records and wait until all are acknowledged. The fast path for lists of bytes.
 
         Args:
-            values: the messages; None is a tombstone. As of `send`, they may be what a serializer takes.
-            keys: one a record, None for no key.
-            partition: where to put all of them; it wins over keys.
+            values: the messages, as in `send`; None is a tombstone.
+            keys: a key for each record, or None for records without one.
+            partition: the partition of all records, instead of the ones of the keys.
 
         Raises:
-            TidelogError: some were not acknowledged; a note on it says how many were.
-            SerializationError: a key or value does not serialise; nothing was accepted.
-            TypeError, ValueError: not bytes (text is known by the first that is not None), or keys and values differ in
-                length.
+            TidelogError: some records were not acknowledged; a note of the error has their number.
+            SerializationError: a key or value cannot be serialised; nothing was accepted.
+            TypeError, ValueError: values or keys are not bytes, or differ in length.
         """
         return await (await self.enqueue_many(values, keys=keys, partition=partition))
 
@@ -341,83 +342,83 @@ class Producer:
         keys: Sequence[Any] | None = None,
         partition: int | None = None,
     ) -> PendingReceipts:
-        """As `send_many`, returning as soon as all records are accepted."""
+        """Accept many records like `send_many`, and return as soon as all are accepted."""
         values, keys = self._preparation.values(values), self._preparation.keys(keys)
         return await self._enqueue_columns([columns_of(values, keys=keys)], partition, keys)
 
     async def send_arrow(self, data: pa.RecordBatch | pa.Table, *, partition: int | None = None) -> Receipts:
-        """Publish Arrow columns as they are and wait until all are acknowledged.
+        """Publish Arrow columns and wait until all records are acknowledged.
 
-        Large columns are not copied: memory that was lent to Arrow must not change before that.
+        Large columns are not copied, so their memory must not change before that.
 
         Args:
             data: a column `value`, and any of `key`, `headers`, `tag`, `timestamp`, of types that cast to the
                 canonical ones.
-            partition: where to put all rows; it wins over a key column.
+            partition: the partition of all rows, instead of the ones of a key column.
 
         Raises:
-            TidelogError: some were not acknowledged; a note on it says how many were.
+            TidelogError: some records were not acknowledged; a note of the error has their number.
             TypeError, ValueError: the columns are not those of records.
         """
         return await (await self.enqueue_arrow(data, partition=partition))
 
     async def enqueue_arrow(self, data: pa.RecordBatch | pa.Table, *, partition: int | None = None) -> PendingReceipts:
-        """As `send_arrow`, returning as soon as all records are accepted."""
+        """Accept columns like `send_arrow`, and return as soon as all records are accepted."""
         batches = data.to_batches() if isinstance(data, pa.Table) else [data]
         return await self._enqueue_columns([canonical(batch) for batch in batches], partition)
 
     # -------------------------------------------------------------------------------------------- lifecycle
 
     async def begin(self) -> None:
-        """Find the topic, so that `put` may be called. `async with` does it; doing it twice does nothing.
+        """Look up the topic, so that `put` may be called. `async with` calls it; a second call has no effect.
 
-        A named producer fences its older instances here: when this returns, they store nothing more.
+        A named producer fences its older instances here: after that they store nothing more.
 
         Raises:
-            UnknownTopicError: there is no such topic.
-            ProducerFencedError: others with the name begin again and again.
-            TidelogError: no node could tell in time.
+            UnknownTopicError: the topic does not exist.
+            ProducerFencedError: other producers with the name kept beginning at the same time.
+            TidelogError: no node answered in time.
         """
         if self._known_route(None) is not None:
             return
-        await self._room.enter()
+        await self._memory.acquire_turn()
         try:
             await self._route(None)
         finally:
-            self._room.leave()
+            self._memory.release_turn()
 
     async def ready(self) -> None:
-        """Wait until there is room for what `put` refused last, behind all others who wait for room.
+        """Wait for buffer memory for the record that `put` refused last, after all calls that wait already.
 
-        The next `put` has that room, whoever waits by then, if it comes at once: keep nothing else between the two.
+        The memory is kept for the next `put` for a short time only: call `put` without awaiting anything in between.
 
         Raises:
-            TidelogError: nothing is accepted any more.
+            TidelogError: the producer is closed.
         """
         await self._ready(self._refused_bytes, claim=True)
 
     async def flush(self) -> None:
-        """Wait for every record accepted so far, and until callbacks that were due meanwhile have been called.
+        """Wait until all accepted records are settled and their callbacks were called.
 
         Raises:
-            TidelogError: the first failure of a record whose receipt nobody awaited.
+            TidelogError: the first failure of a record whose receipt was not awaited.
         """
         self._check_usable()
-        self._gatherer.hand_over()
-        for load in self._lanes.unsettled():
-            await load.delivery.settled()
+        self._accumulator.drain()
+        for chunk in self._queues.unsettled():
+            await chunk.delivery.settled()
         if self._callbacks is not None:
             await self._callbacks.all_called()
         failed, self._failed = self._failed, []
         for delivery in failed:
             if delivery.error is not None and not delivery.watched:
-                raise again(delivery.error)
+                raise copy_of_error(delivery.error)
 
     async def close(self) -> None:
-        """Flush and stop. Doing it twice does nothing.
+        """Flush and stop. A second call has no effect.
 
         Raises:
-            TidelogError: as `flush`; the producer is closed nevertheless.
+            TidelogError: as in `flush`; the producer is closed nevertheless.
         """
         if self._closed:
             return
@@ -428,35 +429,34 @@ class Producer:
             await self.abort()
 
     async def abort(self) -> None:
-        """Stop now; what is not acknowledged fails with ClosedError."""
+        """Stop without waiting; records without acknowledgement fail with ClosedError."""
         self._closed = True
         error = ClosedError("the producer was closed before this record was acknowledged")
-        self._room.close(error)
+        self._memory.close(error)
         if self._sender is not None:
             await self._sender.close()
-        self._gatherer.fail(error)
-        self._lanes.fail_all(error)
+        self._accumulator.fail(error)
+        self._queues.fail_all(error)
         if self._callbacks is not None:
-            await self._callbacks.all_called()  # the loop may end with this
+            await self._callbacks.all_called()  # the event loop may end after this call
 
     # --------------------------------------------------------------------------------------------- internals
 
     async def _ready(self, size_bytes: int, *, claim: bool = False) -> None:
         self._known_route(None)
-        self._gatherer.freeze()
-        await self._room.ready(size_bytes, claim=claim)
+        self._accumulator.seal()
+        await self._memory.wait_ready(size_bytes, claim=claim)
 
     def _not_begun(self) -> NotBegunError:
         return NotBegunError(
-            f"it is not known yet where records of {self.topic!r} go: use the producer in a `with` block, or call its "
-            "`begin()` first"
+            f"the producer of topic {self.topic!r} has not begun: use it in a `with` block, or call `begin()` first"
         )
 
     def _route_of_threads(self) -> TopicRoute:
-        """Return the topic's route where a record may be put; for any thread.
+        """Return the topic's cached route; thread-safe.
 
         Raises:
-            TidelogError: nothing may be put.
+            TidelogError: the producer is closed or has not begun.
         """
         if self._closed:
             raise ClosedError("the producer is closed")
@@ -466,10 +466,10 @@ class Producer:
         return route
 
     def _known_route(self, partition: int | None) -> TopicRoute | None:
-        """Return the topic's route where that, and `partition`, is known already; None when `_route` has to ask.
+        """Return the topic's route if it, and `partition`, are cached; None if `_route` has to request it.
 
         Raises:
-            TidelogError: nothing is accepted here any more.
+            TidelogError: the producer is closed.
         """
         self._check_usable()
         if self._closed:
@@ -482,12 +482,12 @@ class Producer:
                 acks=ACKS[self._options.acks],
                 loop=loop,
                 request_timeout_s=self._options.request_timeout_s,
-                source=self._gatherer,
+                source=self._accumulator,
                 instance=self._instance,
                 meter=self._meter,
             )
             self._callbacks = DeliveryCallbacks(loop, self._called_back)
-            self._gatherer.bind(self._sender, loop)
+            self._accumulator.bind(self._sender, loop)
         return self._binding.known(partition)
 
     async def _route(self, partition: int | None) -> TopicRoute:
@@ -501,32 +501,32 @@ class Producer:
     async def _enqueue_columns(
         self, batches: Sequence[pa.RecordBatch], partition: int | None, keys: Sequence[bytes | None] | None = None
     ) -> PendingReceipts:
-        partition = partition if partition is None or type(partition) is int else whole("partition", partition)
-        room, in_turn, parts = self._room, False, list[tuple[Any, int]]()
+        partition = partition if partition is None or type(partition) is int else checked_int("partition", partition)
+        memory, has_turn, parts = self._memory, False, list[tuple[Any, int]]()
         orders: list[pa.Array[Any]] = []
         try:
             route = self._known_route(partition)
-            if route is None or room.is_awaited:
-                self._gatherer.freeze()
-                await room.enter()
-                in_turn = True
+            if route is None or memory.has_waiters:
+                self._accumulator.seal()
+                await memory.acquire_turn()
+                has_turn = True
                 route = await self._route(partition)
-            # What came one by one before is stored before, and does not keep room that it may never need.
-            if self._gatherer.gathering is not None:
-                self._gatherer.hand_over()
-            for number, columns, size_bytes in self._pieces.of(route, batches, partition, orders, keys):
-                if not room.take(size_bytes, in_turn=in_turn):
-                    if not in_turn:
-                        await room.enter()
-                        in_turn = True
-                    await room.wait(size_bytes)
+            # Earlier single records are stored first, and release the memory that their batch does not need.
+            if self._accumulator.batch is not None:
+                self._accumulator.drain()
+            for number, columns, size_bytes in self._pieces.split(route, batches, partition, orders, keys):
+                if not memory.try_reserve(size_bytes, has_turn=has_turn):
+                    if not has_turn:
+                        await memory.acquire_turn()
+                        has_turn = True
+                    await memory.reserve(size_bytes)
                 parts.append(self._add_columns(route, number, columns, size_bytes))
                 self._unturned_bytes += size_bytes
         finally:
-            if in_turn:
-                room.leave()
+            if has_turn:
+                memory.release_turn()
         if self._unturned_bytes >= self._options.batch_bytes:
-            # As in `enqueue`: what a loop of calls fills would not begin to leave before the buffer is full.
+            # As in `enqueue`, so that a loop of calls sends batches before the buffer is full.
             self._unturned_bytes = 0
             await asyncio.sleep(0)
         return PendingReceipts(parts, orders or None)
@@ -535,43 +535,43 @@ class Producer:
         self, route: TopicRoute, partition: int | None, columns: pa.RecordBatch, size_bytes: int
     ) -> tuple[Any, int]:
         if partition is None:
-            lane = self._lanes.least_loaded(route.partition_count, size_bytes)
+            queue = self._queues.least_loaded(route.partition_count, size_bytes)
         elif partition in route.partitions:
-            lane = self._lanes.by_partition.get(partition) or self._lanes.lane(partition)
+            queue = self._queues.by_partition.get(partition) or self._queues.queue(partition)
         else:
-            self._room.give_back(size_bytes)
+            self._memory.release(size_bytes)
             raise UnknownPartitionError(
                 f"topic {self.topic!r} has partitions 0 to {route.partition_count - 1}, not {partition}"
             )
         deadline = asyncio.get_running_loop().time() + self._options.delivery_timeout_s
-        load = ColumnsLoad(columns, partition=lane.partition, deadline=deadline, size_bytes=size_bytes)
-        lane.add(load)
+        chunk = ColumnChunk(columns, partition=queue.partition, deadline=deadline, size_bytes=size_bytes)
+        queue.add(chunk)
         assert self._sender is not None
-        self._sender.wake(lane)
-        return load.delivery, load.count
+        self._sender.wake(queue)
+        return chunk.delivery, chunk.count
 
-    def _settled(self, load: Load) -> None:
-        delivery = load.delivery
+    def _settled(self, chunk: Chunk) -> None:
+        delivery = chunk.delivery
         if delivery.callbacks:
             assert self._callbacks is not None
-            delivery.watched |= None not in delivery.callbacks  # somebody is told of each record
-            self._callbacks.add(load)
+            delivery.watched |= None not in delivery.callbacks  # each record has a callback
+            self._callbacks.add(chunk)
         else:
-            self._free(load)
+            self._free(chunk)
         if delivery.error is not None and not delivery.watched:
             self._failed.append(delivery)
             self._router.unreported.add(self)
             if len(self._failed) > FAILED_MAX:
                 self._failed = [each for each in self._failed if not each.watched][:FAILED_MAX]
 
-    def _called_back(self, load: Load) -> None:
-        self._free(load)
+    def _called_back(self, chunk: Chunk) -> None:
+        self._free(chunk)
         if self._meter is not None:
-            self._meter.weigh()
+            self._meter.report_buffered()
 
-    def _free(self, load: Load) -> None:
-        self._room.give_back(load.size_bytes)
+    def _free(self, chunk: Chunk) -> None:
+        self._memory.release(chunk.size_bytes)
 
     def _buffered_bytes(self) -> int:
-        """Return what is accepted and not delivered: what is only reserved for records to come is none of it."""
-        return self._room.taken_bytes - self._room.kept_bytes - self._gatherer.reserved_bytes
+        """Return the bytes that are accepted and not delivered, without memory reserved for later records."""
+        return self._memory.used_bytes - self._memory.reservation_bytes - self._accumulator.unused_bytes

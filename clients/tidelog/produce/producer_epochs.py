@@ -1,7 +1,8 @@
-"""The epochs of a producer id that partitions know: one is written there, and the answer says who was there before.
+"""Writing of a producer epoch into partitions, which fences older instances of the producer there.
 
-An owner appends a control batch with the epoch and answers once that is committed, so every later owner knows it. One
-that is older than the newest it refuses, and tells that one; one that it has already it does not append again.
+The owner of a partition appends a control batch with the epoch and answers once it is committed, so every later owner
+knows the epoch. The owner refuses an epoch that is older than the newest one and returns the newest. An epoch that it
+has already is not appended again.
 """
 
 from __future__ import annotations
@@ -18,33 +19,33 @@ from tidelog.requests.paging import in_requests
 from tidelog_proto import broker_pb2 as pb
 
 BEGUN_PER_REQUEST: Final = 256
-"""Partitions that are asked to take an epoch together. In each something is synced to disk, and where nothing was
-before, files are made first: some 10 ms each on a slow disk, and a request must be answered in time."""
+"""Partitions in one request. Each of them syncs to disk and may have to create files first, which takes some 10 ms on a
+slow disk, and the request must be answered in time."""
 
 
-class Written(NamedTuple):
-    """What partitions have now.
+class WrittenEpoch(NamedTuple):
+    """The state of partitions after an epoch was written.
 
     Attributes:
         newest: the newest epoch.
-        repeated: whether an instance with the epoch that was written had begun in one of them before.
+        repeated: whether some partition had the written epoch already.
     """
 
     newest: int
     repeated: bool
 
     def is_new_at(self, epoch: int) -> bool:
-        """Whether the instance that has just written this epoch is the newest, and the only one that has it."""
+        """Whether the written epoch is the newest, and no other instance has written it before."""
         return self.newest <= epoch and not self.repeated
 
 
 async def write_epoch(
     router: Router, topic_id: bytes, partitions: Iterable[int], producer_id: int, epoch: int
-) -> Written:
-    """Write an instance's epoch into partitions and return what is there now.
+) -> WrittenEpoch:
+    """Write an instance's epoch into partitions and return their state.
 
     Raises:
-        TidelogError: some partition did not take it.
+        TidelogError: a partition did not accept the epoch.
     """
     newest, repeated = epoch, False
     for numbers in in_requests(list(partitions), BEGUN_PER_REQUEST):
@@ -70,16 +71,20 @@ async def write_epoch(
             if not result.HasField("error") or result.error.code == pb.PRODUCER_FENCED:
                 newest = max(newest, result.producer_epoch)
                 repeated |= result.repeated
-            elif result.error.code == pb.UNKNOWN_PARTITION:  # its owner has not heard yet that the topic has grown
+            elif (
+                result.error.code == pb.UNKNOWN_PARTITION
+            ):  # the owner does not have the topic's new partition count yet
                 failures.append(EpochChangingError(result.error.message))
             else:
                 failures.append(error_of(result.error))
         for failure in sorted(failures, key=lambda each: each.retriable):
             raise failure
-    return Written(newest, repeated)
+    return WrittenEpoch(newest, repeated)
 
 
 def fenced_error(name: str | Work, topic: str) -> ProducerFencedError:
-    """Return what an instance is told behind which a newer one has begun."""
-    told = name.producer_name if isinstance(name, Work) else name
-    return ProducerFencedError(f"a newer producer named {told!r} writes to {topic!r}: this one is over", definite=True)
+    """Return the error of an instance that a newer one has fenced."""
+    shown = name.producer_name if isinstance(name, Work) else name
+    return ProducerFencedError(
+        f"producer {shown!r} of topic {topic!r} was fenced by a newer instance with this name", definite=True
+    )

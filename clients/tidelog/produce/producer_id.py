@@ -1,11 +1,11 @@
-"""The id under which a producer writes, which all its lanes share, and when that changes.
+"""The producer id, shared by all partition queues of a producer, and its replacement.
 
-A producer without a name makes its id by chance, so nobody else has it, unless the producer was copied: a machine whose
-image was taken while it published, or that was started twice from one. Then a node refuses what it takes for another
-batch of the same numbers (`ProducerIdSharedError`), and the producer goes on under a new id. Whoever is not refused
-keeps the old one. A producer with a name cannot have another id: this instance of it is over.
+A producer without a name has a random id, which is unique unless the process was copied, for example with an image of
+a running virtual machine. Then the node refuses a different batch with the same sequence numbers
+(`ProducerIdSharedError`), and the refused producer continues under a new id. A named producer cannot change its id, so
+this instance fails.
 
-Rejected: a new epoch of the old id. It would fence the other one, which has done nothing wrong.
+Rejected: a new epoch of the old id, which would fence the other producer.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from tidelog.errors import ProducerIdSharedError
 
 
 def make_producer_id() -> int:
-    """Return an id that nobody else has, and that is not 0."""
+    """Return a random id that is not 0."""
     return secrets.randbits(63) | 1
 
 
 class ProducerId:
-    """Of one producer; belongs to one event loop.
+    """The id of one producer; belongs to one event loop.
 
     Attributes:
-        number: what goes on under an id goes on under this one.
-        over: why nothing goes on: of a named producer whose id another one uses.
+        number: the current id.
+        over: the error of a named producer whose id another producer uses; None otherwise.
     """
 
     __slots__ = ("_is_named", "number", "over")
@@ -36,11 +36,12 @@ class ProducerId:
         self._is_named = is_named
 
     def give_up(self, used: int, error: ProducerIdSharedError) -> None:
-        """Somebody else uses an id: take a new one, unless that has been done."""
+        """Replace an id that another producer uses, unless it was replaced already."""
         if self._is_named:
             if self.over is None:
                 self.over = ProducerIdSharedError(
-                    f"this instance of a named producer is over, begin another one: {error}", definite=True
+                    f"this named producer cannot continue: {error}; create a new producer with the same name",
+                    definite=True,
                 )
                 self.over.__cause__ = error
         elif used == self.number:

@@ -1,54 +1,54 @@
-"""The metrics of one producer, in terms of batches.
+"""The metrics of one producer, counted in batches.
 
-The buffer is told as changes and not as a level, so that several producers of a topic, and several clients, add up.
+Buffered bytes are reported as changes, not as a level, so that the values of several producers and clients add up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tidelog.base.metric_calls import Teller
+from tidelog.base.metric_calls import MetricCalls
 from tidelog.errors import TidelogError
-from tidelog.produce.batches import Load, OutgoingBatch
+from tidelog.produce.batches import Chunk, OutgoingBatch
 
 
 class ProducerMeter:
-    """Tells what becomes of one producer's records.
+    """Reports the sent, acknowledged, failed and buffered records of one producer.
 
     Args:
-        teller: whom.
+        metric_calls: the client's.
         topic: the producer's.
-        buffered_bytes: returns what the producer has accepted and not delivered.
-        delivery_timeout_s: from a record's acceptance to its deadline.
+        buffered_bytes: returns the bytes that the producer has accepted and not delivered.
+        delivery_timeout_s: time from acceptance to the deadline of a record, in seconds.
     """
 
     def __init__(
-        self, teller: Teller, topic: str, buffered_bytes: Callable[[], int], delivery_timeout_s: float
+        self, metric_calls: MetricCalls, topic: str, buffered_bytes: Callable[[], int], delivery_timeout_s: float
     ) -> None:
-        self._tell, self._metrics = teller.tell, teller.metrics
+        self._call, self._metrics = metric_calls.call, metric_calls.metrics
         self._topic = topic
         self._now_buffered_bytes = buffered_bytes
         self._delivery_timeout_s = delivery_timeout_s
         self._buffered_bytes = 0
 
     def sent(self, batch: OutgoingBatch) -> None:
-        """A batch was written to a connection."""
+        """Count a batch that was written to a connection."""
         call = self._metrics.sent if batch.last_error is None else self._metrics.retried
-        self._tell(call, self._topic, batch.count, batch.encoded.length)
+        self._call(call, self._topic, batch.count, batch.encoded.length)
 
     def acknowledged(self, batch: OutgoingBatch, now: float) -> None:
-        """A batch was acknowledged; `now` is the clock of deadlines."""
+        """Count an acknowledged batch; `now` is the time of the clock of deadlines."""
         latency_s = now - (batch.deadline - self._delivery_timeout_s)
-        self._tell(self._metrics.acknowledged, self._topic, batch.count, batch.encoded.length, latency_s)
+        self._call(self._metrics.acknowledged, self._topic, batch.count, batch.encoded.length, latency_s)
 
-    def failed(self, loads: Sequence[Load], error: TidelogError) -> None:
-        """Loads were given up together."""
-        if loads:
-            self._tell(self._metrics.failed, self._topic, sum(load.count for load in loads), error.code_name)
+    def failed(self, chunks: Sequence[Chunk], error: TidelogError) -> None:
+        """Count chunks that failed with the same error."""
+        if chunks:
+            self._call(self._metrics.failed, self._topic, sum(chunk.count for chunk in chunks), error.code_name)
 
-    def weigh(self) -> None:
-        """Tell of the buffer if it has changed."""
+    def report_buffered(self) -> None:
+        """Report the change of the buffered bytes, if any."""
         buffered_bytes = self._now_buffered_bytes()
         if change_bytes := buffered_bytes - self._buffered_bytes:
             self._buffered_bytes = buffered_bytes
-            self._tell(self._metrics.buffered, self._topic, change_bytes)
+            self._call(self._metrics.buffered, self._topic, change_bytes)

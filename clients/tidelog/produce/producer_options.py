@@ -1,4 +1,4 @@
-"""What a producer was asked for, checked before anything is done."""
+"""The options of a producer and their checks."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ CODECS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
-    """What `Client.producer` was asked for. See there.
+    """The options of `Client.producer`; they are documented there.
 
     Raises:
-        InvalidRequestError: an option has no such value.
+        InvalidRequestError: an option has an invalid value.
     """
 
     acks: Acks = "quorum"
@@ -49,13 +49,18 @@ class ProducerOptions:
 
     def __post_init__(self) -> None:
         if self.acks not in ACKS:
-            raise InvalidRequestError(f"acks is one of {', '.join(map(repr, ACKS))}, not {self.acks!r}")
+            raise InvalidRequestError(f"acks must be one of {', '.join(map(repr, ACKS))}, got {self.acks!r}")
         if self.compression not in CODECS:
-            raise InvalidRequestError(f"compression is one of {', '.join(map(repr, CODECS))}, not {self.compression!r}")
-        if not (self.buffer_bytes > 0 and self.batch_bytes > 0 and self.delivery_timeout_s > 0):  # nor is NaN
-            raise InvalidRequestError("buffer_bytes, batch_bytes and delivery_timeout_s are above zero")
+            raise InvalidRequestError(
+                f"compression must be one of {', '.join(map(repr, CODECS))}, got {self.compression!r}"
+            )
+        if not (self.buffer_bytes > 0 and self.batch_bytes > 0 and self.delivery_timeout_s > 0):  # NaN fails, too
+            raise InvalidRequestError(
+                f"buffer_bytes, batch_bytes and delivery_timeout_s must be > 0, got {self.buffer_bytes!r}, "
+                f"{self.batch_bytes!r} and {self.delivery_timeout_s!r}"
+            )
         if self.request_timeout_s is not None and not (0 < self.request_timeout_s < math.inf):
-            raise InvalidRequestError(f"request_timeout_s is above zero, not {self.request_timeout_s!r}")
+            raise InvalidRequestError(f"request_timeout_s must be > 0 and finite, got {self.request_timeout_s!r}")
         if self.name is not None:
             check_name(self.name)
         chooser_of(self.partitioner)

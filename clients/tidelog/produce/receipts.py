@@ -1,7 +1,8 @@
-"""Receipts: where acknowledged records are, computed when somebody asks.
+"""Receipts: the partitions and offsets of acknowledged records, computed when they are read.
 
-A hundred thousand records that went out as eight batches are eight ranges. Which of them holds the i-th record of the
-input is arithmetic for inputs without keys, and for keyed inputs one permutation that is inverted at the first look.
+A hundred thousand records that were sent as eight batches have eight ranges. The range of the i-th input record is
+computed from the lengths of the ranges for inputs without keys, and from a permutation, which is inverted on first use,
+for keyed inputs.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from tidelog.cluster import trace_contexts
 from tidelog.errors import TidelogError
 from tidelog.model import Receipt
 from tidelog.produce.batches import Delivery
-from tidelog.produce.expiry import again
-from tidelog.produce.open_batch import Gathering
+from tidelog.produce.expiry import copy_of_error
+from tidelog.produce.open_batch import OpenBatch
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiptRange:
-    """Neighbours in one partition: offsets `base_offset` to `base_offset + count - 1`. Unpacks like a tuple.
+    """Consecutive records of one partition: offsets `base_offset` to `base_offset + count - 1`. Unpacks like a tuple.
 
-    Records that were dropped as duplicates are not among them; with none left `base_offset` is -1 and `count` 0.
+    Records that were dropped as duplicates are not included; if all were, `base_offset` is -1 and `count` 0.
     """
 
     partition: int
@@ -41,39 +42,39 @@ class ReceiptRange:
 
 
 class PendingReceipt:
-    """A record that is accepted and on its way. Awaiting it gives its `Receipt`, as often as you like.
+    """An accepted record that is not acknowledged yet. Awaiting it returns its `Receipt`; it can be awaited repeatedly.
 
-    What it consists of is for `tidelog.sync`, not for users.
+    Its attributes are for `tidelog.sync`, not for users.
     """
 
-    __slots__ = ("gathering", "index")
+    __slots__ = ("batch", "index")
 
-    def __init__(self, gathering: Gathering, index: int) -> None:
-        self.gathering = gathering
+    def __init__(self, batch: OpenBatch, index: int) -> None:
+        self.batch = batch
         self.index = index
 
     def done(self) -> bool:
-        """Whether awaiting it would not wait."""
-        found = self.gathering.find(self.index)
+        """Whether the outcome is known, so that awaiting returns at once."""
+        found = self.batch.find(self.index)
         return found is not None and found[0].done
 
     def __await__(self) -> Generator[Any, None, Receipt]:
-        gathering, index = self.gathering, self.index
-        found = gathering.find(index)
+        batch, index = self.batch, self.index
+        found = batch.find(index)
         if found is None:
-            # A future a waiter: cancelling one who waits must not cancel the others.
+            # One future for each waiter: cancelling one must not cancel the others.
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            gathering.wait(index, waiter)
+            batch.add_waiter(index, waiter)
             yield from waiter
-            found = gathering.find(index)
-            assert found is not None, "what is not placed has no outcome"
+            found = batch.find(index)
+            assert found is not None, "a settled record has a delivery"
         delivery, at = found
         yield from delivery.__await__()
         return delivery.receipt(at)
 
 
 class Receipts(Sequence[Receipt]):
-    """The receipts of many records: `ranges` in the order in which they went out, `[i]` for the i-th record given."""
+    """The receipts of many records: `ranges` in the order of sending, `[i]` for the i-th input record."""
 
     def __init__(self, parts: Sequence[tuple[Delivery, int]], orders: Sequence[pa.Array[Any]] | None = None) -> None:
         self._deliveries = [delivery for delivery, _ in parts]
@@ -92,7 +93,7 @@ class Receipts(Sequence[Receipt]):
 
     @property
     def duplicates(self) -> int:
-        """How many of the records were dropped, as their partitions had their content already."""
+        """Number of records that were dropped because their partitions had the content already."""
         return sum(delivery.duplicates for delivery in self._deliveries)
 
     def __len__(self) -> int:
@@ -109,7 +110,7 @@ class Receipts(Sequence[Receipt]):
             return [self._at(at) for at in range(*index.indices(len(self)))]
         at = index + len(self) if index < 0 else index
         if not 0 <= at < len(self):
-            raise IndexError(f"record {index} of {len(self)}")
+            raise IndexError(f"record index {index} is out of range for {len(self)} records")
         return self._at(at)
 
     def __iter__(self) -> Iterator[Receipt]:
@@ -123,7 +124,7 @@ class Receipts(Sequence[Receipt]):
         return delivery.receipt(place - start)
 
     def _place(self, index: int) -> int:
-        """Return where the record at `index` of the input went in the order of sending."""
+        """Return the position of the input record at `index` in the order of sending."""
         if self._places is None:
             places: list[int] = []
             for order in self._orders or ():
@@ -137,10 +138,10 @@ class Receipts(Sequence[Receipt]):
 
 @dataclass(frozen=True, slots=True)
 class PieceOutcome:
-    """The outcome of neighbours in one partition: where they are stored, or the error that they met.
+    """The outcome of consecutive records of one partition: their offsets, or an error.
 
     Attributes:
-        stored: how many were stored, from `base_offset` on; the others are duplicates, or have met the error.
+        stored: number of records that were stored, from `base_offset` on; the others are duplicates or have the error.
     """
 
     partition: int
@@ -152,7 +153,7 @@ class PieceOutcome:
 
 
 class PendingReceipts:
-    """Many records that are accepted and on their way. Awaiting it gives their `Receipts`."""
+    """Many accepted records that are not acknowledged yet. Awaiting it returns their `Receipts`."""
 
     __slots__ = ("_orders", "_parts")
 
@@ -161,7 +162,7 @@ class PendingReceipts:
         self._orders = orders
 
     def done(self) -> bool:
-        """Whether awaiting it would not wait."""
+        """Whether the outcome is known, so that awaiting returns at once."""
         return all(delivery.done for delivery, _ in self._parts)
 
     def __await__(self) -> Generator[Any, None, Receipts]:
@@ -175,7 +176,7 @@ class PendingReceipts:
             delivery.watched = True
             await delivery.settled()
             if delivery.error is not None:
-                outcomes.append(PieceOutcome(delivery.partition, count, error=again(delivery.error)))
+                outcomes.append(PieceOutcome(delivery.partition, count, error=copy_of_error(delivery.error)))
                 continue
             stored = delivery.stored(count)
             base, dropped = delivery.base_offset, delivery.duplicates
@@ -199,62 +200,62 @@ class PendingReceipts:
 
 
 def deliveries_of(receipts: PendingReceipts) -> list[Delivery]:
-    """Return the outcomes of the parts of many records."""
-    return [delivery for delivery, _ in receipts._parts]  # noqa: SLF001 - no member, as the blocking face has none
+    """Return the deliveries of many pending records."""
+    return [delivery for delivery, _ in receipts._parts]  # noqa: SLF001 - a member would be part of the public API
 
 
 class PendingRows:
-    """Records that were accepted as lists and are on their way."""
+    """Records that were accepted as lists and are not acknowledged yet."""
 
-    __slots__ = ("_count", "_first", "_gathering")
+    __slots__ = ("_batch", "_count", "_first")
 
-    def __init__(self, gathering: Gathering, first: int, count: int) -> None:
-        self._gathering = gathering
+    def __init__(self, batch: OpenBatch, first: int, count: int) -> None:
+        self._batch = batch
         self._first = first
         self._count = count
 
     async def settled(self) -> None:
         """Wait until each record is stored or has failed; failures then count as reported to the caller."""
-        gathering, first = self._gathering, self._first
-        if gathering.find(first) is None:
+        batch, first = self._batch, self._first
+        if batch.find(first) is None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            gathering.wait(first, waiter)
+            batch.add_waiter(first, waiter)
             await waiter
         for delivery in self._deliveries():
             delivery.watched = True
             await delivery.settled()
 
     def stored_at(self) -> ReceiptRange | None:
-        """Return where the records are if they are settled and all stored, one behind the other in one partition."""
-        delivery = self._gathering.delivery
+        """Return the range of settled records that are all stored consecutively in one partition, else None."""
+        delivery = self._batch.delivery
         if delivery is None or not delivery.done or delivery.error is not None or delivery.offsets is not None:
             return None
         return ReceiptRange(delivery.partition, delivery.base_offset + self._first, self._count)
 
     def outcomes(self) -> list[Receipt | TidelogError]:
-        """Return the receipt of each settled record, or the error that it met."""
-        found = [self._gathering.find(self._first + at) for at in range(self._count)]
+        """Return the receipt or the error of each settled record."""
+        found = [self._batch.find(self._first + at) for at in range(self._count)]
         return [
-            delivery.receipt(at) if delivery.error is None else again(delivery.error)
+            delivery.receipt(at) if delivery.error is None else copy_of_error(delivery.error)
             for delivery, at in (place for place in found if place is not None)
         ]
 
     def _deliveries(self) -> Sequence[Delivery]:
-        delivery = self._gathering.delivery
+        delivery = self._batch.delivery
         if delivery is not None:
             return (delivery,)
-        found = (self._gathering.find(self._first + at) for at in range(self._count))
+        found = (self._batch.find(self._first + at) for at in range(self._count))
         return list({id(place[0]): place[0] for place in found if place is not None}.values())
 
 
-def note_trace(receipt: PendingReceipt | PendingReceipts) -> None:
-    """Have publishes of records that have not left yet carry the context of what runs."""
+def attach_trace(receipt: PendingReceipt | PendingReceipts) -> None:
+    """Add the current trace context to the records of a receipt that are not sent yet."""
     context = trace_contexts.current()
     if not context:
         return
     if isinstance(receipt, PendingReceipt):
-        if receipt.gathering.traces[-1:] != (context,):
-            receipt.gathering.traces += (context,)
+        if receipt.batch.traces[-1:] != (context,):
+            receipt.batch.traces += (context,)
         return
     for delivery in deliveries_of(receipt):
         delivery.traces += (context,)

@@ -1,7 +1,7 @@
-"""What becomes of a record, or of many, before a producer accepts them: serialised, checked, measured.
+"""Preparation of records before a producer accepts them: serialisation, validation, size.
 
-Whatever is wrong with a record is said at the call, and nothing of the call is accepted then: once it has joined
-others, it would spoil their batch.
+An invalid record raises an error in the call, and nothing of the call is accepted. Later it would make the batch of
+other records fail.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tidelog.produce.open_batch import loose_size_bytes
+from tidelog.produce.open_batch import record_size_bytes
 from tidelog.produce.partitioners import chooser_of
 from tidelog.produce.producer_options import ProducerOptions
 from tidelog.produce.serializers import serializer_of
@@ -18,8 +18,8 @@ from tidelog_proto.batch.columns import TIMESTAMP_US_MAX, Headers
 from tidelog_proto.limits import TAG_BYTES_MAX
 
 
-class Taken(NamedTuple):
-    """One record that may be accepted; `size_bytes` is about what it takes in memory."""
+class PreparedRecord(NamedTuple):
+    """A valid record; `size_bytes` is its estimated size in memory."""
 
     value: bytes | None
     key: bytes | None
@@ -30,22 +30,22 @@ class Taken(NamedTuple):
     size_bytes: int
 
 
-class Preparation:
-    """Prepares records as a producer's options say.
+class RecordPreparation:
+    """Prepares records according to a producer's options.
 
     Attributes:
-        chooses: records go through a partitioner that is not the default.
-        plain: records come as bytes and are left to the default partitioner.
+        has_partitioner: whether a partitioner other than the default chooses partitions.
+        plain: whether there are neither serializers nor a partitioner.
     """
 
     def __init__(self, options: ProducerOptions) -> None:
         self._key = serializer_of(options.key_serializer, "key")
         self._value = serializer_of(options.value_serializer, "value")
         self._choose = chooser_of(options.partitioner)
-        self.chooses = self._choose is not None
+        self.has_partitioner = self._choose is not None
         self.plain = self._key is None and self._value is None and self._choose is None
 
-    def take(  # noqa: PLR0917 - a record, as it is given
+    def prepare(  # noqa: PLR0917 - the fields of a record
         self,
         value: Any,
         key: Any,
@@ -53,11 +53,11 @@ class Preparation:
         tag: str | None,
         partition: int | None,
         timestamp_us: int | None,
-    ) -> Taken:
-        """Return a record as it will be accepted, without what a partitioner makes of it.
+    ) -> PreparedRecord:
+        """Serialise and check a record; its partition is chosen later.
 
         Raises:
-            SerializationError: key or value does not serialise.
+            SerializationError: key or value cannot be serialised.
             TypeError, ValueError: see `Producer.send`.
         """
         if self._value is not None:
@@ -65,21 +65,21 @@ class Preparation:
         if self._key is not None:
             key = self._key(key)
         if partition is not None:
-            partition = whole("partition", partition)
+            partition = checked_int("partition", partition)
         if timestamp_us is not None:
-            timestamp_us = whole("timestamp_us", timestamp_us)
+            timestamp_us = checked_int("timestamp_us", timestamp_us)
         _check_record(value, key, tag, timestamp_us)
         if headers is not None:
-            # What is given may be used for the next record, too, before this one is sent, or be read only once.
+            # Copied: the caller may reuse the list before this record is sent, or have passed an iterator.
             headers = tuple([_header_of(header) for header in headers])
-        size_bytes = loose_size_bytes(value, key, headers, tag)
-        return Taken(value, key, headers, tag, partition, timestamp_us, size_bytes)
+        size_bytes = record_size_bytes(value, key, headers, tag)
+        return PreparedRecord(value, key, headers, tag, partition, timestamp_us, size_bytes)
 
-    def chosen(self, record: Taken, partition_count: int) -> Taken:
+    def with_partition(self, record: PreparedRecord, partition_count: int) -> PreparedRecord:
         """Return the record with the partition that the partitioner chooses, unless it has one.
 
         Raises:
-            Exception: what the partitioner raises.
+            Exception: an error of the partitioner.
         """
         if self._choose is None or record.partition is not None:
             return record
@@ -89,7 +89,7 @@ class Preparation:
         """Return the values of many records as bytes.
 
         Raises:
-            SerializationError: one does not serialise.
+            SerializationError: one of them cannot be serialised.
             TypeError: they are text.
         """
         return _no_text(values, "value") if self._value is None else [self._value(value) for value in values]
@@ -98,7 +98,7 @@ class Preparation:
         """Return the keys of many records as bytes.
 
         Raises:
-            SerializationError: one does not serialise.
+            SerializationError: one of them cannot be serialised.
             TypeError: they are text.
         """
         if keys is None:
@@ -106,10 +106,10 @@ class Preparation:
         return _no_text(keys, "key") if self._key is None else [self._key(key) for key in keys]
 
     def targets(self, keys: Sequence[bytes | None], partition_count: int) -> list[int | None]:
-        """Return the partition that the partitioner chooses for each record; None leaves it to the default.
+        """Return the partition that the partitioner chooses for each record; None means the default.
 
         Raises:
-            Exception: what the partitioner raises.
+            Exception: an error of the partitioner.
         """
         choose = self._choose
         assert choose is not None
@@ -117,65 +117,67 @@ class Preparation:
 
 
 def _no_text(many: Sequence[Any], what: str) -> Sequence[bytes | None]:
-    """Return values or keys of many records; text is refused, which Arrow would take for its UTF-8.
+    """Return the values or keys of many records; refuse text, which Arrow would encode as UTF-8.
 
-    All else that is no bytes Arrow refuses itself. The first one stands for all: to look at each would cost a tenth of
-    what sending it does.
+    Arrow itself refuses other types. Only the first item that is not None is checked: checking each would cost a tenth
+    of sending it.
 
     Raises:
         TypeError: they are text.
     """
     given: Sequence[Any] = list(many) if isinstance(many, Iterator) else many
     if isinstance(given, str) or isinstance(next((each for each in given if each is not None), None), str):
-        raise TypeError(f"a {what} is bytes or None, not str: encode it, or give the producer a {what}_serializer")
+        raise TypeError(
+            f"a {what} must be bytes or None, got str; encode it, or pass {what}_serializer to the producer"
+        )
     return given
 
 
-def whole(what: str, number: Any) -> int | None:
-    """Return a number that was given, if one was, as an exact int: numbers of NumPy are welcome, True is none.
+def checked_int(what: str, number: Any) -> int | None:
+    """Return an integer argument as an int, None for None; integers of NumPy are accepted, booleans are not.
 
     Args:
         what: the parameter's name, for the error.
-        number: what was given; None is none.
+        number: the argument.
 
     Raises:
-        TypeError: it is no whole number.
+        TypeError: it is not an integer.
     """
     if number is None or type(number) is int:
         return number
     if isinstance(number, bool) or not hasattr(number, "__index__"):
-        raise TypeError(f"{what} is a whole number, not {number!r}")
+        raise TypeError(f"{what} must be an integer, got {number!r}")
     return operator.index(number)
 
 
 def _header_of(header: object) -> tuple[str, bytes | None]:
-    """Return a header as a pair of its own.
+    """Return a copy of a header.
 
     Raises:
-        TypeError: it is no (text, bytes or None) pair.
+        TypeError: it is not a pair of text and bytes or None.
     """
     match header:
         case (str() as name, bytes() | None as content):
             name.encode()
             return name, content
         case _:
-            raise TypeError(f"a header is (text, bytes or None), not {header!r}")
+            raise TypeError(f"a header must be a pair (str, bytes or None), got {header!r}")
 
 
 def _check_record(value: object, key: object, tag: object, timestamp_us: int | None) -> None:
-    """Refuse a record that no batch could carry, before it can spoil its neighbours' batch.
+    """Refuse a record that cannot be encoded, since its batch would fail.
 
     Raises:
         TypeError, ValueError: see `Producer.send`.
     """
     if not (value is None or isinstance(value, bytes)):
-        raise TypeError(f"a value is bytes or None, not {type(value).__name__}")
+        raise TypeError(f"a value must be bytes or None, got {type(value).__name__}")
     if not (key is None or isinstance(key, bytes)):
-        raise TypeError(f"a key is bytes or None, not {type(key).__name__}")
+        raise TypeError(f"a key must be bytes or None, got {type(key).__name__}")
     if tag is not None:
         if not isinstance(tag, str):
-            raise TypeError(f"a tag is text or None, not {type(tag).__name__}")
+            raise TypeError(f"a tag must be str or None, got {type(tag).__name__}")
         if len(tag.encode()) > TAG_BYTES_MAX:
-            raise ValueError(f"a tag has at most {TAG_BYTES_MAX} bytes")
+            raise ValueError(f"a tag must have at most {TAG_BYTES_MAX} bytes, got {len(tag.encode())}")
     if timestamp_us is not None and not 0 <= timestamp_us <= TIMESTAMP_US_MAX:
-        raise ValueError(f"timestamp_us is µs since 1970, up to the year 9999, not {timestamp_us}")
+        raise ValueError(f"timestamp_us must be µs since 1970, up to the year 9999, got {timestamp_us}")

@@ -1,14 +1,14 @@
-"""Carries a producer's batches to their owners: the thin shell around the lanes.
+"""The sender: writes the batches of a producer's partition queues to the partition owners.
 
-Lanes that have something to do are collected and served once per turn of the event loop, so batches for different
-partitions of one node travel in one PUBLISH. A batch leaves its lane only when it can be written at once: the owner
-is known, its connection stands and takes bytes, and nothing of the lane is in flight on another connection. That is why
-nothing here can overtake anything else. Whatever is missing is looked for by one small task per lane, which then wakes
-the lane.
+Queues that are awake are served once in each iteration of the event loop, so batches for several partitions of one node
+are sent in one PUBLISH. A batch leaves its queue only when it can be written at once: the owner is known, its
+connection is established and accepts bytes, and no batch of the queue is in flight on another connection. Therefore no
+batch overtakes another. If the owner or the connection is missing, a task of the queue looks for it and wakes the
+queue.
 
-When a partition has moved and its old owner is silent, the batches in flight there are abandoned (`owner_changes.py`):
-they end with an unknown outcome and are sent again, under the same sequence, to the new owner. Answers that still come
-to them are not looked at.
+If a partition has moved and its old owner does not answer, the batches in flight there are abandoned
+(`owner_changes.py`): their outcome is unknown, and they are resent to the new owner with the same sequence numbers.
+Late answers to them are ignored.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from tidelog.errors import (
 )
 from tidelog.model import PartitionRoute
 from tidelog.produce.batches import OutgoingBatch
-from tidelog.produce.deduplicated_records import Drops
-from tidelog.produce.partition_queue import RETRY_S_MAX, Lane, known_before
-from tidelog.produce.producer_instances import Instance
+from tidelog.produce.deduplicated_records import DroppedRecords
+from tidelog.produce.partition_queue import RETRY_S_MAX, PartitionQueue, foreign_duplicate_error
+from tidelog.produce.producer_instances import ProducerInstance
 from tidelog.produce.producer_meter import ProducerMeter
-from tidelog.produce.silent_node_detection import PublishWatch
+from tidelog.produce.silent_node_detection import SilentNodeDetector
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX
 from tidelog_proto.wire.frames import Frame
 
 FRAME_BYTES_TARGET: Final = 4 * 1024 * 1024
-"""A PUBLISH is closed when it has grown past this; its reply comes when its last batch is done."""
+"""Size at which no further batch is added to a PUBLISH; it is answered when its last batch is done."""
 
 REQUEST_S_MIN: Final = 0.25
 _MS: Final = 1000
@@ -60,40 +60,40 @@ _log: Final = logging.getLogger("tidelog.client")
 
 
 @dataclass(slots=True, eq=False)
-class Shipment:
-    """A batch on its way and the lane that waits for its answer; `expected` until it came or was given up."""
+class SentBatch:
+    """A batch in flight and its queue; `expected` is set until the answer arrives or is abandoned."""
 
-    lane: Lane
+    queue: PartitionQueue
     batch: OutgoingBatch
     expected: Expectation | None = None
 
 
 class RetryTimer(NamedTuple):
-    """When a lane tries again, and the route that it failed on."""
+    """The retry timer of a queue, and the route of the failed attempt."""
 
-    lane: Lane
+    queue: PartitionQueue
     handle: asyncio.TimerHandle
     route: PartitionRoute | None
 
 
-class Source(Protocol):
-    """Where records gather that no lane has yet."""
+class RecordSource(Protocol):
+    """The record accumulator, as the sender uses it."""
 
     @property
-    def gathering(self) -> object | None:
-        """What there is of them."""
+    def batch(self) -> object | None:
+        """The open batch; None without records."""
         ...
 
-    def offer(self) -> None:
-        """Give them to lanes if one could send them; what gets something is woken."""
+    def drain_if_sendable(self) -> None:
+        """Drain the open batch if a queue could send it, and wake the queues."""
         ...
 
 
 class Sender:
-    """Serves the lanes of one producer. Belongs to one event loop; makes tasks only when a lane needs one.
+    """Serves the partition queues of one producer; belongs to one event loop.
 
-    Before lanes are served, `source` is asked for more. `instance` is that of a named producer, None for others.
-    `topic_id` is the topic that the producer writes to: set before a lane is served, and never another.
+    Before queues are served, `source` is drained. `instance` is the instance of a named producer, None for others.
+    `topic_id` is the id of the producer's topic; it is set before a queue is served and never changes.
     """
 
     def __init__(
@@ -104,8 +104,8 @@ class Sender:
         acks: pb.Acks,
         loop: asyncio.AbstractEventLoop,
         request_timeout_s: float | None = None,
-        source: Source | None = None,
-        instance: Instance | None = None,
+        source: RecordSource | None = None,
+        instance: ProducerInstance | None = None,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         meter: ProducerMeter | None = None,
     ) -> None:
@@ -120,39 +120,39 @@ class Sender:
         self._instance = instance
         self._clock_us = clock_us
         self._meter = meter
-        self._ready: dict[int, Lane] = {}
+        self._awake: dict[int, PartitionQueue] = {}
         self._scheduled = False
         self._closed = False
         self._timers: dict[int, RetryTimer] = {}
         self._expiries: dict[int, asyncio.TimerHandle] = {}
-        self._flying_on: dict[int, Connection] = {}
-        self._unanswered: PublishWatch[list[Shipment]] = PublishWatch(loop, self._fell_silent)
+        self._in_flight_on: dict[int, Connection] = {}
+        self._unanswered: SilentNodeDetector[list[SentBatch]] = SilentNodeDetector(loop, self._node_lost)
         self._unwatch = watch_weakly(partial(router.watch, topic), loop, self._routes_changed)
-        self._seekers: dict[int, asyncio.Task[None]] = {}
-        self._troubled_since: dict[int, float] = {}
-        """Partitions in which nothing is stored at the moment."""
-        self._told = False
-        """Whether the user knows of those."""
+        self._owner_lookups: dict[int, asyncio.Task[None]] = {}
+        self._stalled_since: dict[int, float] = {}
+        """Partitions whose publishes fail, with the time of the first failure."""
+        self._stall_logged = False
+        """Whether the failures were logged."""
 
-    def wake(self, lane: Lane) -> None:
-        """Serve `lane` in this turn of the loop, after everybody who runs now."""
-        self._ready[lane.partition] = lane
+    def wake(self, queue: PartitionQueue) -> None:
+        """Serve a queue in the next iteration of the event loop."""
+        self._awake[queue.partition] = queue
         if not self._scheduled and not self._closed:
             self._scheduled = True
             self._loop.call_soon(self._serve)
 
     def wake_soon(self) -> None:
-        """Ask the source for more, and serve what it gives, in this turn of the loop."""
+        """Drain the source and serve its queues in the next iteration of the event loop."""
         if not self._scheduled and not self._closed:
             self._scheduled = True
             self._loop.call_soon(self._serve)
 
     def serve_now(self) -> None:
-        """Serve the lanes that are awake at once: for a loop that puts records and does not let others run."""
+        """Serve the queues that are awake now, for callers that put records without yielding to the event loop."""
         self._serve()
 
     async def close(self) -> None:
-        """Stop seeking and waking. What is in flight is still answered."""
+        """Stop looking for owners and serving queues. Answers to batches in flight are still handled."""
         self._closed = True
         self._unwatch()
         self._unanswered.close()
@@ -160,199 +160,209 @@ class Sender:
             timer.handle.cancel()
         for handle in self._expiries.values():
             handle.cancel()
-        seekers = list(self._seekers.values())
-        for seeker in seekers:
-            seeker.cancel()
-        await asyncio.gather(*seekers, return_exceptions=True)
+        lookups = list(self._owner_lookups.values())
+        for lookup in lookups:
+            lookup.cancel()
+        await asyncio.gather(*lookups, return_exceptions=True)
 
     # --------------------------------------------------------------------------------------------- serving
 
     def _serve(self) -> None:
-        if self._source is not None and self._source.gathering is not None and not self._closed:
-            self._source.offer()  # what it wakes is served now: this turn is not over yet
+        if self._source is not None and self._source.batch is not None and not self._closed:
+            self._source.drain_if_sendable()  # the queues that it wakes are served below
         self._scheduled = False
         if self._closed:
             return
         if self._meter is not None:
-            self._meter.weigh()
-        ready, self._ready = self._ready, {}
+            self._meter.report_buffered()
+        awake, self._awake = self._awake, {}
         now, now_us = self._loop.time(), self._clock_us()
-        serving = list(ready.values())
-        # One batch of each lane a round: a PUBLISH never holds two of one partition, so that pipelined batches are
-        # answered one by one.
+        serving = list(awake.values())
+        # One batch of each queue in a round: a PUBLISH never has two batches of one partition, so that pipelined
+        # batches are answered individually.
         while serving:
-            shipments: dict[Connection, list[Shipment]] = {}
-            going_on: list[Lane] = []
-            for lane in serving:
-                connection = self._connection(lane, now)
-                batch = None if connection is None else lane.next_to_send(now, now_us)
+            sent_batches: dict[Connection, list[SentBatch]] = {}
+            remaining: list[PartitionQueue] = []
+            for queue in serving:
+                connection = self._connection(queue, now)
+                batch = None if connection is None else queue.next_to_send(now, now_us)
                 if connection is not None and batch is not None:
-                    shipments.setdefault(connection, []).append(Shipment(lane, batch))
+                    sent_batches.setdefault(connection, []).append(SentBatch(queue, batch))
                     if connection.throttle is not None or self._naming.is_throttled:
                         for throttle in self._naming.throttles(connection):
                             throttle.published(batch.encoded.length)
-                    if lane.has_more:
-                        going_on.append(lane)
+                    if queue.has_more:
+                        remaining.append(queue)
                 else:
-                    self._wake_later(lane, now)
-            for connection, of_node in shipments.items():
+                    self._wake_later(queue, now)
+            for connection, of_node in sent_batches.items():
                 self._publish(connection, of_node, now)
-            serving = going_on
+            serving = remaining
 
-    def _connection(self, lane: Lane, now: float) -> Connection | None:
-        """Return the connection to write to right now; None when something has to happen first."""
-        lane.expire(now)
-        if lane.idle:
+    def _connection(self, queue: PartitionQueue, now: float) -> Connection | None:
+        """Return the connection that can be written to now; None if the queue has to wait."""
+        queue.expire(now)
+        if queue.idle:
             return None
-        if self._is_gone():
-            lane.fail_all(gone_error(self._topic))
+        if self._is_topic_replaced():
+            queue.fail_all(gone_error(self._topic))
             return None
-        if lane.is_barred and self._instance is not None and lane.partition in self._instance.entered:
-            lane.enter(self._instance.epoch)
-        connection = None if lane.is_barred else self._router.connection_now(self._topic, lane.partition)
+        if queue.awaits_fencing and self._instance is not None and queue.partition in self._instance.fenced_partitions:
+            queue.start_epoch(self._instance.epoch)
+        connection = None if queue.awaits_fencing else self._router.connection_now(self._topic, queue.partition)
         if connection is None:
-            if lane.partition not in self._seekers:
-                seeker = self._loop.create_task(self._seek(lane), name=f"seek the owner of {lane.partition}")
-                self._seekers[lane.partition] = seeker
+            if queue.partition not in self._owner_lookups:
+                lookup = self._loop.create_task(
+                    self._find_owner(queue), name=f"look for the owner of {queue.partition}"
+                )
+                self._owner_lookups[queue.partition] = lookup
             return None
-        if self._flying_on.get(lane.partition) is not connection and lane.flying:
-            return None  # what is in flight elsewhere is answered or abandoned first, and that wakes the lane
-        if connection.liveness is not None and connection.liveness.is_lost and self._gives_up(lane, connection):
+        if self._in_flight_on.get(queue.partition) is not connection and queue.in_flight:
+            return None  # the batches on the other connection are answered or abandoned first, which wakes the queue
+        if (
+            connection.liveness is not None
+            and connection.liveness.is_lost
+            and self._fail_if_unreachable(queue, connection)
+        ):
             return None
         if not connection.ready:
-            connection.when_ready(partial(self.wake, lane))
+            connection.when_ready(partial(self.wake, queue))
             return None
         if connection.throttle is not None or self._naming.is_throttled:
             for throttle in self._naming.throttles(connection):
                 if not throttle.may_publish():
-                    throttle.when_open((self, lane.partition), partial(self.wake, lane))
-                    self._is_held(lane, throttle, now)
+                    throttle.when_open((self, queue.partition), partial(self.wake, queue))
+                    self._wait_for_quota(queue, throttle, now)
                     return None
         return connection
 
-    def _gives_up(self, lane: Lane, connection: Connection) -> bool:
-        """Fail what a lane has for a lost node, unless another node may take its place; return whether it did."""
-        error = NodeUnreachableError(f"{connection.name} is connected and silent, and so are all other nodes")
+    def _fail_if_unreachable(self, queue: PartitionQueue, connection: Connection) -> bool:
+        """Fail the records for a lost node unless another node may take over; return whether the queue is idle then."""
+        error = NodeUnreachableError(f"{connection.name} is connected and does not answer, and no other node answers")
         if not self._router.pool.gives_up(error, math.inf):
             return False
-        lane.fail_all(error)
-        return lane.idle
+        queue.fail_all(error)
+        return queue.idle
 
-    def _is_held(self, lane: Lane, throttle: Throttle, now: float) -> None:
-        """Let a lane wait for a quota, and give up in time what waits for too long."""
-        lane.held(throttle.open_at, OverloadedError(f"the quota of {throttle.whose} is used up"))
-        self._give_up_early(lane, now)
-        self._expire_later(lane)
+    def _wait_for_quota(self, queue: PartitionQueue, throttle: Throttle, now: float) -> None:
+        """Delay a queue until a quota allows it, and fail records that the quota delays past their deadline."""
+        queue.hold_until(throttle.open_at, OverloadedError(f"the quota of {throttle.whose} is used up"))
+        self._expire_early(queue, now)
+        self._expire_later(queue)
 
-    def _give_up_early(self, lane: Lane, now: float) -> None:
-        """Let a caller who waits for an answer hear at once that his records wait for longer than they may."""
+    def _expire_early(self, queue: PartitionQueue, now: float) -> None:
+        """Fail records that a quota delays past their deadline at once if the producer publishes for a named caller."""
         if self._naming.caller is not None:
-            lane.expire(now, by=lane.held_until)
+            queue.expire(now, by=queue.throttled_until)
 
-    def _is_gone(self) -> bool:
-        """Whether the name stands for another topic now. What is on its way to the old one is judged by its answer."""
+    def _is_topic_replaced(self) -> bool:
+        """Whether the topic was replaced by another one of this name; batches in flight are still answered."""
         route = self._router.metadata.topic(self._topic)
         return route is not None and route.topic_id != self.topic_id
 
-    def _expire_later(self, lane: Lane) -> None:
-        """Look at a lane in time to give up what waits for a quota for too long."""
-        at = lane.next_expiry
-        if at < math.inf and lane.partition not in self._expiries:
-            self._expiries[lane.partition] = self._loop.call_at(at, self._expires, lane)
+    def _expire_later(self, queue: PartitionQueue) -> None:
+        """Schedule the expiry of records that wait for a quota."""
+        at = queue.next_expiry
+        if at < math.inf and queue.partition not in self._expiries:
+            self._expiries[queue.partition] = self._loop.call_at(at, self._expires, queue)
 
-    def _expires(self, lane: Lane) -> None:
-        del self._expiries[lane.partition]
-        connection = self._router.connection_now(self._topic, lane.partition)
-        if connection is not None:  # the debt may have grown by what was on its way
-            lane.held_until = max(lane.held_until, *(each.open_at for each in self._naming.throttles(connection)), 0.0)
-        self.wake(lane)
+    def _expires(self, queue: PartitionQueue) -> None:
+        del self._expiries[queue.partition]
+        connection = self._router.connection_now(self._topic, queue.partition)
+        if connection is not None:  # batches that were in flight may have increased the delay
+            queue.throttled_until = max(
+                queue.throttled_until, *(each.open_at for each in self._naming.throttles(connection)), 0.0
+            )
+        self.wake(queue)
 
-    def _wake_later(self, lane: Lane, now: float) -> None:
-        at = lane.wake_at()
-        if at is not None and lane.held_until > now:
-            self._give_up_early(lane, now)
-            self._expire_later(lane)
-        if at is not None and lane.partition not in self._timers:
-            handle = self._loop.call_at(at, self._timer_rang, lane)
-            route = self._router.metadata.route(self._topic, lane.partition)
-            self._timers[lane.partition] = RetryTimer(lane, handle, route)
+    def _wake_later(self, queue: PartitionQueue, now: float) -> None:
+        at = queue.wake_at()
+        if at is not None and queue.throttled_until > now:
+            self._expire_early(queue, now)
+            self._expire_later(queue)
+        if at is not None and queue.partition not in self._timers:
+            handle = self._loop.call_at(at, self._retry_due, queue)
+            route = self._router.metadata.route(self._topic, queue.partition)
+            self._timers[queue.partition] = RetryTimer(queue, handle, route)
 
-    def _timer_rang(self, lane: Lane) -> None:
-        del self._timers[lane.partition]
-        self.wake(lane)
+    def _retry_due(self, queue: PartitionQueue) -> None:
+        del self._timers[queue.partition]
+        self.wake(queue)
 
     def _routes_changed(self) -> None:
-        """Let lanes that wait to try again do so at once where somebody else is asked now."""
+        """Retry at once in partitions whose route has changed."""
         for partition, timer in list(self._timers.items()):
             if self._router.metadata.route(self._topic, partition) != timer.route:
                 timer.handle.cancel()
-                timer.lane.hurry()
-                self._timer_rang(timer.lane)
+                timer.queue.retry_now()
+                self._retry_due(timer.queue)
 
-    async def _seek(self, lane: Lane) -> None:
-        """Find the lane's owner and a connection to it; give up what expires meanwhile."""
+    async def _find_owner(self, queue: PartitionQueue) -> None:
+        """Look for the owner of a queue and connect to it; fail records that expire meanwhile."""
         backoff, began = Backoff(longest_s=RETRY_S_MAX), self._loop.time()
         try:
-            while not lane.idle:
+            while not queue.idle:
                 try:
-                    if lane.is_barred and self._instance is not None:
-                        async with asyncio.timeout_at(lane.first_deadline):
-                            await self._instance.enter(lane.partition)
-                    await self._router.connection(self._topic, lane.partition)
+                    if queue.awaits_fencing and self._instance is not None:
+                        async with asyncio.timeout_at(queue.first_deadline):
+                            await self._instance.fence(queue.partition)
+                    await self._router.connection(self._topic, queue.partition)
                 except TimeoutError:
-                    lane.expire(self._loop.time())
+                    queue.expire(self._loop.time())
                 except TidelogError as error:
                     if not error.retriable:
-                        lane.fail_all(gone_error(self._topic) if self._is_gone() else error)
+                        queue.fail_all(gone_error(self._topic) if self._is_topic_replaced() else error)
                         return
-                    lane.in_the_way = error
-                    lane.expire(self._loop.time())
+                    queue.last_send_error = error
+                    queue.expire(self._loop.time())
                     wait_s = backoff.next_wait_s(error.retry_after_ms)
                     if self._router.pool.gives_up(error, self._loop.time() + wait_s - began):
-                        lane.fail_all(error)
+                        queue.fail_all(error)
                         began = self._loop.time()
-                    self._tell_trouble(lane, error)
+                    self._log_stall(queue, error)
                     await self._router.news(self._topic, wait_s)
                 else:
                     return
         finally:
-            del self._seekers[lane.partition]
-            if not lane.idle:
-                self.wake(lane)
+            del self._owner_lookups[queue.partition]
+            if not queue.idle:
+                self.wake(queue)
 
     # ------------------------------------------------------------------------------------------ publishing
 
-    def _publish(self, connection: Connection, shipments: list[Shipment], now: float) -> None:
-        if len(shipments) == 1:
-            self._write(connection, shipments, shipments[0].batch.encoded.length, now)
+    def _publish(self, connection: Connection, sent_batches: list[SentBatch], now: float) -> None:
+        if len(sent_batches) == 1:
+            self._write(connection, sent_batches, sent_batches[0].batch.encoded.length, now)
             return
-        frame: list[Shipment] = []
+        frame: list[SentBatch] = []
         size_bytes = 0
-        for shipment in shipments:
-            length = shipment.batch.encoded.length
+        for sent_batch in sent_batches:
+            length = sent_batch.batch.encoded.length
             if frame and (size_bytes + length > FRAME_BYTES_TARGET or len(frame) == BATCHES_PER_PUBLISH_MAX):
                 self._write(connection, frame, size_bytes, now)
                 frame, size_bytes = [], 0
-            frame.append(shipment)
+            frame.append(sent_batch)
             size_bytes += length
         self._write(connection, frame, size_bytes, now)
 
-    def _write(self, connection: Connection, shipments: list[Shipment], size_bytes: int, now: float) -> None:
-        left_s = min([shipment.batch.deadline for shipment in shipments]) - now
+    def _write(self, connection: Connection, sent_batches: list[SentBatch], size_bytes: int, now: float) -> None:
+        left_s = min([sent_batch.batch.deadline for sent_batch in sent_batches]) - now
         timeout_s = min(self._request_timeout_s, max(REQUEST_S_MIN, left_s))
         envelope = pb.Envelope()
         publish = envelope.publish
         publish.acks, publish.timeout_ms = self._acks, int(timeout_s * _MS)
         parts: list[bytes | memoryview] = []
-        for shipment in shipments:
-            encoded, partition = shipment.batch.encoded, shipment.lane.partition
+        for sent_batch in sent_batches:
+            encoded, partition = sent_batch.batch.encoded, sent_batch.queue.partition
             publish.entries.add(topic_id=self.topic_id, partition=partition, length=encoded.length)
             parts += (encoded.header, encoded.body, *encoded.rest)
-            self._flying_on[partition] = connection
-            shipment.expected = self._router.moves.expect(
-                self._topic, partition, connection, partial(self._abandoned, shipment)
+            self._in_flight_on[partition] = connection
+            sent_batch.expected = self._router.moves.expect(
+                self._topic, partition, connection, partial(self._abandoned, sent_batch)
             )
-        traces = [trace for shipment in shipments for load in shipment.batch.loads for trace in load.delivery.traces]
+        traces = [
+            trace for sent_batch in sent_batches for chunk in sent_batch.batch.chunks for trace in chunk.delivery.traces
+        ]
         if traces:
             carry(envelope, traces)
         try:
@@ -362,126 +372,126 @@ class Sender:
                 parts,
                 attachment_bytes=size_bytes,
                 timeout_s=timeout_s,
-                answered=partial(self._answered, connection, shipments, envelope),
+                answered=partial(self._answered, connection, sent_batches, envelope),
             )
         except TidelogError as error:
             if connection.throttle is not None or self._naming.is_throttled:
-                self._came_back(connection, shipments)
-            self._failed(shipments, error)
+                self._release_throttles(connection, sent_batches)
+            self._failed(sent_batches, error)
             return
         if connection.liveness is not None:
-            self._unanswered.sent(connection, shipments)
+            self._unanswered.sent(connection, sent_batches)
         if self._meter is not None:
-            for shipment in shipments:
-                self._meter.sent(shipment.batch)
+            for sent_batch in sent_batches:
+                self._meter.sent(sent_batch.batch)
 
-    def _came_back(self, connection: Connection, shipments: Sequence[Shipment]) -> None:
-        """Count as on their way no more what a node bounds."""
+    def _release_throttles(self, connection: Connection, sent_batches: Sequence[SentBatch]) -> None:
+        """Release the bytes of answered batches in the throttles of the node."""
         for throttle in self._naming.throttles(connection):
-            throttle.answered(sum(shipment.batch.encoded.length for shipment in shipments))
+            throttle.answered(sum(sent_batch.batch.encoded.length for sent_batch in sent_batches))
 
     def _answered(
-        self, connection: Connection, shipments: list[Shipment], asked: pb.Envelope, answer: Frame | TidelogError
+        self, connection: Connection, sent_batches: list[SentBatch], asked: pb.Envelope, answer: Frame | TidelogError
     ) -> None:
         if connection.liveness is not None:
-            self._unanswered.answered(connection, shipments)
+            self._unanswered.answered(connection, sent_batches)
         if not isinstance(answer, TidelogError) and (answer.envelope.caller_throttle_ms or self._naming.is_throttled):
             self._naming.heard(answer.envelope, connection)
         if connection.throttle is not None or self._naming.is_throttled:
-            self._came_back(connection, shipments)
+            self._release_throttles(connection, sent_batches)
         if isinstance(answer, TidelogError):
             self._naming.learn_from(asked, answer)
-            self._failed(shipments, answer)
+            self._failed(sent_batches, answer)
             return
         try:
             reply = check_answer("publish", answer, connection).envelope.publish_reply
-            results = results_of(reply.results, len(shipments), connection)
+            results = results_of(reply.results, len(sent_batches), connection)
         except TidelogError as error:
-            self._failed(shipments, error)
+            self._failed(sent_batches, error)
             return
         now = self._loop.time()
-        for shipment, result in zip(shipments, results, strict=True):
-            if not self._is_expected(shipment):
+        for sent_batch, result in zip(sent_batches, results, strict=True):
+            if not self._is_expected(sent_batch):
                 continue
-            if result.duplicate and shipment.lane.is_not_its_own(shipment.batch):
-                self._judge(shipment, known_before(), now)
+            if result.duplicate and sent_batch.queue.is_foreign_duplicate(sent_batch.batch):
+                self._handle_error(sent_batch, foreign_duplicate_error(), now)
             elif result.HasField("error"):
-                self._judge(shipment, error_of(result.error, connection.name), now)
+                self._handle_error(sent_batch, error_of(result.error, connection.name), now)
             else:
-                drops = Drops(result.duplicates, result.dropped) if result.duplicates else None
-                shipment.lane.acknowledged(shipment.batch, result.base_offset, result.append_timestamp_us, drops)
+                drops = DroppedRecords(result.duplicates, result.dropped) if result.duplicates else None
+                sent_batch.queue.acknowledged(sent_batch.batch, result.base_offset, result.append_timestamp_us, drops)
                 if self._meter is not None:
-                    self._meter.acknowledged(shipment.batch, now)
-                self._no_trouble(shipment.lane)
-                # Of a batch of which nothing was left there is one record, which is for the node.
-                stored = max(shipment.batch.count - result.duplicates, 1)
-                partition, end_offset = shipment.lane.partition, result.base_offset + stored
+                    self._meter.acknowledged(sent_batch.batch, now)
+                self._clear_stall(sent_batch.queue)
+                # The node stores one record of its own for a batch whose records were all dropped.
+                stored = max(sent_batch.batch.count - result.duplicates, 1)
+                partition, end_offset = sent_batch.queue.partition, result.base_offset + stored
                 self._router.ends.note(self.topic_id, partition, epoch=result.epoch, end_offset=end_offset)
                 self._router.stored_in(self._topic, partition, result.epoch)
-            if not shipment.lane.idle:
-                self.wake(shipment.lane)
-        if self._source is not None and self._source.gathering is not None:
+            if not sent_batch.queue.idle:
+                self.wake(sent_batch.queue)
+        if self._source is not None and self._source.batch is not None:
             self.wake_soon()
 
-    def _failed(self, shipments: Sequence[Shipment], error: TidelogError) -> None:
+    def _failed(self, sent_batches: Sequence[SentBatch], error: TidelogError) -> None:
         now = self._loop.time()
-        for shipment in shipments:
-            if self._is_expected(shipment):
-                self._judge(shipment, error, now)
-                self.wake(shipment.lane)
+        for sent_batch in sent_batches:
+            if self._is_expected(sent_batch):
+                self._handle_error(sent_batch, error, now)
+                self.wake(sent_batch.queue)
 
-    def _is_expected(self, shipment: Shipment) -> bool:
-        """Tell whether an answer to it still counts; from now on none does."""
-        expected, shipment.expected = shipment.expected, None
+    def _is_expected(self, sent_batch: SentBatch) -> bool:
+        """Return whether the answer to a batch is still expected; after that it is not."""
+        expected, sent_batch.expected = sent_batch.expected, None
         if expected is None:
             return False
         self._router.moves.forget(expected)
         return True
 
-    def _abandoned(self, shipment: Shipment, error: TidelogError) -> None:
-        """The partition has moved, and the old owner does not answer."""
-        shipment.expected = None
-        self._judge(shipment, error, self._loop.time())
-        shipment.lane.hurry()
-        self.wake(shipment.lane)
+    def _abandoned(self, sent_batch: SentBatch, error: TidelogError) -> None:
+        """Handle a batch whose partition has moved while the old owner does not answer."""
+        sent_batch.expected = None
+        self._handle_error(sent_batch, error, self._loop.time())
+        sent_batch.queue.retry_now()
+        self.wake(sent_batch.queue)
 
-    def _fell_silent(self, shipments: list[Shipment], error: ConnectionLostError) -> None:
-        """Give up what was sent to a lost node, and what waits behind that, where no other node can be asked."""
+    def _node_lost(self, sent_batches: list[SentBatch], error: ConnectionLostError) -> None:
+        """Fail the batches that were sent to a lost node and the queued records, unless another node can be reached."""
         if not self._router.pool.gives_up(error, math.inf):
-            return  # another node may take the partitions, and the batches are sent there
-        for shipment in shipments:
-            connection = self._flying_on[shipment.lane.partition]
-            if self._is_expected(shipment):
-                self._judge(shipment, error, self._loop.time())
-                self._gives_up(shipment.lane, connection)
-                self.wake(shipment.lane)
+            return  # another node may take over the partitions, and the batches are resent to it
+        for sent_batch in sent_batches:
+            connection = self._in_flight_on[sent_batch.queue.partition]
+            if self._is_expected(sent_batch):
+                self._handle_error(sent_batch, error, self._loop.time())
+                self._fail_if_unreachable(sent_batch.queue, connection)
+                self.wake(sent_batch.queue)
 
-    def _judge(self, shipment: Shipment, error: TidelogError, now: float) -> None:
-        lane = shipment.lane
-        lane.failed(shipment.batch, error, now)
-        connection = self._flying_on.get(lane.partition)
+    def _handle_error(self, sent_batch: SentBatch, error: TidelogError, now: float) -> None:
+        queue = sent_batch.queue
+        queue.failed(sent_batch.batch, error, now)
+        connection = self._in_flight_on.get(queue.partition)
         if isinstance(error, OverloadedError) and connection is not None and self._naming.refused(error, connection):
-            lane.hurry()  # what it waits for from now on is the quota, which may end before that
+            queue.retry_now()  # the queue waits for the quota instead, which may end earlier
         if error.retriable:
-            self._tell_trouble(lane, error)
-        self._router.learn_from(self._topic, error, lane.partition)
+            self._log_stall(queue, error)
+        self._router.learn_from(self._topic, error, queue.partition)
         if self._closed:
-            lane.fail_all(ClosedError("the producer was closed before this record was acknowledged"))
+            queue.fail_all(ClosedError("the producer was closed before this record was acknowledged"))
 
-    # --------------------------------------------------------------------------------------------- telling
+    # --------------------------------------------------------------------------------------------- logging
 
-    def _tell_trouble(self, lane: Lane, error: TidelogError) -> None:
-        """Say what a partition waits for when that goes on, once until all is well again."""
-        if lane.idle:
-            self._no_trouble(lane)
+    def _log_stall(self, queue: PartitionQueue, error: TidelogError) -> None:
+        """Log the error of a partition that has failed for a while, once until all partitions work again."""
+        if queue.idle:
+            self._clear_stall(queue)
             return
         now = self._loop.time()
-        since = self._troubled_since.setdefault(lane.partition, now)
-        if not self._told and now - since >= TELL_AFTER_S:
-            self._told = True
-            where = (self._topic, lane.partition)
-            _log.warning("%s/%d: nothing can be published yet, still trying: %s", *where, told(error))
+        since = self._stalled_since.setdefault(queue.partition, now)
+        if not self._stall_logged and now - since >= TELL_AFTER_S:
+            self._stall_logged = True
+            where = (self._topic, queue.partition)
+            _log.warning("%s/%d: publishing fails, retrying: %s", *where, told(error))
 
-    def _no_trouble(self, lane: Lane) -> None:
-        if self._troubled_since.pop(lane.partition, None) is not None and not self._troubled_since:
-            self._told = False
+    def _clear_stall(self, queue: PartitionQueue) -> None:
+        if self._stalled_since.pop(queue.partition, None) is not None and not self._stalled_since:
+            self._stall_logged = False

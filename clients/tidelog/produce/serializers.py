@@ -1,6 +1,6 @@
-"""What makes bytes of keys and values, where a producer was asked to: by name, or the user's own function.
+"""Serializers of keys and values, by name or as the user's function.
 
-None stays None: a record without a key, or a tombstone.
+None is not serialised: it is a record without a key, or a tombstone.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any, Final
 from tidelog.errors import InvalidRequestError, SerializationError
 
 Serializer = str | Callable[[Any], bytes]
-"""A name ("json", "utf-8"), or a function from what the user has to bytes."""
+"""A name ("json", "utf-8"), or a function that returns bytes."""
 
 
 def _json(thing: object) -> bytes:
-    # Not a number, and infinity, are no JSON: other readers would stumble over them.
+    # NaN and infinity are not valid JSON, so other parsers refuse them.
     return json.dumps(thing, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _utf_8(thing: object) -> bytes:
     if not isinstance(thing, str):
-        raise TypeError(f"text is wanted, not {type(thing).__name__}")
+        raise TypeError(f"must be str, got {type(thing).__name__}")
     return thing.encode()
 
 
@@ -30,21 +30,21 @@ _NAMED: Final[dict[str, Callable[[Any], bytes]]] = {"json": _json, "utf-8": _utf
 
 
 def serializer_of(given: Serializer | None, what: str) -> Callable[[Any], bytes | None] | None:
-    """Return the function that makes bytes of keys or values; None where they are bytes already.
+    """Return the function that serialises keys or values; None if they are bytes already.
 
     Args:
-        given: what the user asked for.
+        given: the user's option.
         what: "key" or "value", for errors.
 
     Raises:
-        InvalidRequestError: there is none of that name, or it is no function.
+        InvalidRequestError: the name is unknown, or the option is neither a name nor a function.
     """
     if given is None:
         return None
     serialize = _NAMED.get(given) if isinstance(given, str) else given
     if not callable(serialize):
         names = ", ".join(map(repr, _NAMED))
-        raise InvalidRequestError(f"{what}_serializer is one of {names}, or a function, not {given!r}")
+        raise InvalidRequestError(f"{what}_serializer must be one of {names}, or a function, got {given!r}")
 
     def checked(thing: Any) -> bytes | None:
         if thing is None:
@@ -52,9 +52,9 @@ def serializer_of(given: Serializer | None, what: str) -> Callable[[Any], bytes 
         try:
             made = serialize(thing)
         except Exception as error:
-            raise SerializationError(f"a {what} does not serialise: {error}") from error
+            raise SerializationError(f"a {what} cannot be serialised: {error}") from error
         if not isinstance(made, bytes):
-            raise SerializationError(f"the {what}_serializer returned {type(made).__name__}, not bytes")
+            raise SerializationError(f"{what}_serializer must return bytes, got {type(made).__name__}")
         return made
 
     return checked

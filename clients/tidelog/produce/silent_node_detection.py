@@ -1,7 +1,7 @@
-"""Detection of a node that falls silent while publishes to it are unanswered: see `liveness.py`.
+"""Detection of a node that stops answering while publishes to it are unanswered; see `liveness.py`.
 
-Without it a publish to a stopped node would wait for its delivery timeout. One timer runs while any publish is
-unanswered, and only where the client has a time for unreachable nodes: elsewhere nothing is counted.
+Without it a publish to a stopped node would wait for its delivery timeout. One timer runs while a publish is
+unanswered, and only if the client has a timeout for unreachable nodes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tidelog.errors import ConnectionLostError
 T = TypeVar("T")
 
 
-class PublishWatch(Generic[T]):
-    """What one producer has sent and has no answer to.
+class SilentNodeDetector(Generic[T]):
+    """Watches the unanswered publishes of one producer.
 
     Args:
-        loop: the producer's.
-        lost: called with what was sent to a node that is lost, and the error of it.
+        loop: the producer's event loop.
+        lost: called with each publish to a lost node, and the error.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, lost: Callable[[T, ConnectionLostError], None]) -> None:
@@ -31,22 +31,22 @@ class PublishWatch(Generic[T]):
         self._unanswered: dict[Connection, dict[int, tuple[float, T]]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def sent(self, connection: Connection, what: T) -> None:
-        """Note something that was sent."""
+    def sent(self, connection: Connection, publish: T) -> None:
+        """Watch a publish that was sent."""
         if connection.liveness is None:
             return
-        self._unanswered.setdefault(connection, {})[id(what)] = (self._loop.time(), what)
+        self._unanswered.setdefault(connection, {})[id(publish)] = (self._loop.time(), publish)
         if self._timer is None:
             self._timer = self._loop.call_later(PROBE_AFTER_S, self._look)
 
-    def answered(self, connection: Connection, what: T) -> None:
-        """Note that it has its answer, or that nobody waits for one any more."""
+    def answered(self, connection: Connection, publish: T) -> None:
+        """Stop watching a publish that was answered or abandoned."""
         of_node = self._unanswered.get(connection)
-        if of_node is not None and of_node.pop(id(what), None) is not None and not of_node:
+        if of_node is not None and of_node.pop(id(publish), None) is not None and not of_node:
             del self._unanswered[connection]
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching all publishes."""
         self._unanswered.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -60,10 +60,10 @@ class PublishWatch(Generic[T]):
             if first_at > since or connection.liveness is None or not connection.liveness.look():
                 continue
             error = ConnectionLostError(
-                f"{connection.name} is silent: a publish has no answer, nor has a probe, so the records may be stored"
+                f"{connection.name} answers neither a publish nor a probe; the records may be stored"
             )
             del self._unanswered[connection]
-            for _, what in of_node.values():
-                self._lost(what, error)
+            for _, publish in of_node.values():
+                self._lost(publish, error)
         if self._unanswered and self._timer is None:
             self._timer = self._loop.call_later(PROBE_LOOK_S, self._look)

@@ -1,8 +1,9 @@
-"""Large inputs into pieces of a batch's size, and keyed inputs by partition, without a step a record in Python.
+"""Splitting of columns by batch size and by partition, without Python code for each record.
 
-Splitting costs slices (no copies). Going by key costs one stable sort of the partition numbers and one `take` of the
-columns, whatever the number of partitions is; rejected was a filter per partition, which reads everything once for
-each of them.
+Splitting by size makes slices, without copies. Splitting by partition costs one stable sort of the partition numbers
+and one `take` of the columns, for any number of partitions.
+
+Rejected: a filter for each partition, which reads all columns once for each of them.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ _BINARY: Final = pa.binary()
 
 
 class Piece(NamedTuple):
-    """Rows for one partition, and their size in bytes; None is "any", for rows of which none has a key."""
+    """Rows for one partition, and their size in bytes; the partition is None for any, if no row has a key."""
 
     partition: int | None
     columns: pa.RecordBatch
     size_bytes: int
 
 
-class Routed(NamedTuple):
-    """Rows in the order in which they go out, and for each where it stood in the input."""
+class GroupedRows(NamedTuple):
+    """Pieces in the order of sending, and the input index of each of their rows."""
 
     pieces: list[Piece]
     order: pa.Array[Any]
@@ -39,7 +40,7 @@ class Routed(NamedTuple):
 def split_rows(columns: pa.RecordBatch, *, bytes_max: int, records_max: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows in slices of about `bytes_max` bytes and at most `records_max` rows, at least one each.
 
-    Rows of very different sizes are halved until they fit, so no slice of more than one row is above four times
+    A slice with very large rows is halved until it fits, so a slice of more than one row has at most four times
     `bytes_max`.
     """
     rows, size_bytes = columns.num_rows, columns.nbytes
@@ -59,21 +60,21 @@ def split_rows(columns: pa.RecordBatch, *, bytes_max: int, records_max: int) -> 
             yield piece
 
 
-def by_target(columns: pa.RecordBatch, targets: pa.Array[Any], keyless: Callable[[], int]) -> Routed:
+def group_by_partition(columns: pa.RecordBatch, targets: pa.Array[Any], keyless: Callable[[], int]) -> GroupedRows:
     """Group rows by their partition, keeping the input's order within each partition.
 
     Args:
         columns: canonical columns.
-        targets: the partition of each row as int32; null for those that may go anywhere.
-        keyless: chooses the partition of rows without one that stand among others: to keep their places beside them,
-            they have to have one before the rows are sorted.
+        targets: the partition of each row as int32; null for any partition.
+        keyless: chooses the partition of rows with null, if other rows have a partition: all rows need one before they
+            are sorted.
     """
     if targets.null_count == len(targets):
-        return Routed([Piece(None, columns, columns.nbytes)], pa.array(range(columns.num_rows), pa.int64()))
+        return GroupedRows([Piece(None, columns, columns.nbytes)], pa.array(range(columns.num_rows), pa.int64()))
     if targets.null_count:
         targets = pc.fill_null(targets, pa.scalar(keyless(), targets.type))
     numbers: npt.NDArray[np.int32] = targets.to_numpy()
-    # Stable sorts of 16-bit numbers go by digits, in linear time; numpy's calls cost less than Arrow's kernels do here.
+    # NumPy sorts 16-bit integers with a radix sort, in linear time; its calls cost less than Arrow's kernels here.
     counts = np.bincount(numbers)
     order = np.argsort(numbers.astype(np.int16) if len(counts) <= INT16_MAX else numbers, kind="stable")
     indices: pa.Array[Any] = pa.array(order, pa.int64())
@@ -81,16 +82,16 @@ def by_target(columns: pa.RecordBatch, targets: pa.Array[Any], keyless: Callable
     found = np.flatnonzero(counts).tolist()
     bounds = [0, *np.cumsum(counts[found]).tolist()]
     slices = [taken.slice(begin, end - begin) for begin, end in pairwise(bounds)]
-    return Routed(list(map(Piece, found, slices, _sizes(taken, slices, bounds))), indices)
+    return GroupedRows(list(map(Piece, found, slices, _sizes(taken, slices, bounds))), indices)
 
 
 def _sizes(columns: pa.RecordBatch, slices: list[pa.RecordBatch], bounds: list[int]) -> list[int]:
-    """Return about what `nbytes` says of each slice: bits for nulls are left out.
+    """Return approximately `nbytes` of each slice: validity bitmaps are not counted.
 
     Args:
-        columns: not a slice themselves.
-        slices: which lie side by side.
-        bounds: where the first begins, and where each ends.
+        columns: the sliced columns; not a slice themselves.
+        slices: adjacent slices.
+        bounds: the start of the first slice, and the end of each.
     """
     sizes = [0] * len(slices)
     for column in columns.columns:

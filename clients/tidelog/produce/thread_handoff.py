@@ -1,12 +1,13 @@
-"""How records get from threads to the loop of a blocking client: whole gatherings, not one call a record.
+"""Handoff of records from threads to the event loop of a blocking client, in batches instead of single calls.
 
-Threads add to one gathering under a lock, and the first record in it has the loop come for it. So a loop that is busy
-finds more when it comes, and a thread that puts faster than the loop sends fills one gathering after the other, until
-the producer's buffer is full. What waits here counts as taken from that buffer; since the loop may accept something
-else at the same moment, the bound may be passed by one gathering.
+Threads append to one batch under a lock, and the first record of a batch schedules the handoff on the loop. A busy loop
+finds more records when it runs, and a thread that puts faster than the loop sends fills several batches, until the
+producer's buffer is full. Batches that wait here count against that buffer; since the loop may accept other records at
+the same time, the limit may be exceeded by one batch.
 
-A thread that has waited for room has that taken for its next put, or others would be quicker again and again. Turns of
-the loop say nothing of when a thread goes on (see `buffer_memory.py`), so the time decides how long it is kept.
+A thread that has waited for memory has it reserved for its next `put`, since other threads could use it first again and
+again. A thread resumes independently of the iterations of the loop (see `buffer_memory.py`), so the reservation expires
+after a time.
 """
 
 from __future__ import annotations
@@ -16,76 +17,76 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
-from tidelog.base.fork_safety import shut_behind_fork
+from tidelog.base.fork_safety import call_in_forked_child
 from tidelog.base.loop_thread import LoopThread
 from tidelog.base.plain_callbacks import check_callback
 from tidelog.errors import BufferFullError, UnknownPartitionError
 from tidelog.model import TopicRoute
-from tidelog.produce.accumulator import Gatherer
+from tidelog.produce.accumulator import RecordAccumulator
 from tidelog.produce.batches import RECORD_OVERHEAD_BYTES
-from tidelog.produce.buffer_memory import Room
-from tidelog.produce.open_batch import Gathering, OnDelivery, shut_gathering
-from tidelog.produce.record_preparation import Preparation, Taken
+from tidelog.produce.buffer_memory import BufferMemory
+from tidelog.produce.open_batch import OnDelivery, OpenBatch, sealed_batch
+from tidelog.produce.record_preparation import PreparedRecord, RecordPreparation
 from tidelog_proto.batch.columns import Headers
 
-TO_BE_REFUSED: Final = 1 << 62
-"""The size of what has to be looked at: it never fits."""
+NEVER_FITS: Final = 1 << 62
+"""A size that never fits, for records that need a check."""
 
-KEPT_S: Final = 1.0
-"""For so long room is kept for a thread that has waited for it."""
+RESERVATION_S: Final = 1.0
+"""How long memory stays reserved for a thread that has waited for it."""
 
 
-class Inside(NamedTuple):
-    """The parts of a producer that a crossing needs.
+class ProducerInternals(NamedTuple):
+    """The parts of a producer that a thread handoff needs.
 
     Attributes:
-        topic: its name, for errors.
-        preparation: what makes records of arguments.
-        gatherer: what takes over whole gatherings, in the loop.
-        room: the producer's buffer.
-        route: returns the topic's route, in any thread; raises where nothing may be put.
-        ready: waits until there is room for so many bytes, and takes it, in the loop.
+        topic: the topic's name, for errors.
+        preparation: prepares records.
+        accumulator: takes batches, on the loop.
+        memory: the producer's buffer memory.
+        route: returns the topic's route, in any thread; raises TidelogError if nothing may be put.
+        ready: waits for memory of a given size and reserves it, on the loop.
     """
 
     topic: str
-    preparation: Preparation
-    gatherer: Gatherer
-    room: Room
+    preparation: RecordPreparation
+    accumulator: RecordAccumulator
+    memory: BufferMemory
     route: Callable[[], TopicRoute]
     ready: Callable[[int], Awaitable[None]]
 
 
-class _OfThread(threading.local):
-    """What a thread was refused last, in bytes, and the room that it has waited for since then."""
+class _ThreadState(threading.local):
+    """Size of the record that was refused last for this thread, and the memory reserved for it since."""
 
     refused_bytes = 0
-    kept: list[int] | None = None
+    reservation: list[int] | None = None
 
 
-class Crossing:
-    """The records of one blocking producer that no loop has seen yet. Any thread may put."""
+class ThreadHandoff:
+    """Records of one blocking producer that the loop has not taken yet. Thread-safe."""
 
-    def __init__(self, thread: LoopThread, inside: Inside) -> None:
+    def __init__(self, thread: LoopThread, internals: ProducerInternals) -> None:
         self._thread = thread
-        self._inside = inside
+        self._internals = internals
         self._lock = threading.Lock()
-        self._shut = shut_gathering()
-        self._open = self._shut
-        """What plain records join: the newest of those that wait, or one that takes nothing."""
-        self._waiting: list[tuple[Gathering, int]] = []
-        """Gatherings that the loop comes for, each with the number of partitions that the topic had."""
-        self._of_thread = _OfThread()
-        self._used_bytes = 0
-        """Room that was kept for threads and is not needed any more; it is given back in the loop."""
-        shut_behind_fork(self, Crossing.shut_behind_fork)
+        self._sealed = sealed_batch()
+        self._open = self._sealed
+        """The newest waiting batch if plain records may be appended to it, else a sealed batch."""
+        self._waiting: list[tuple[OpenBatch, int]] = []
+        """Batches for the loop, each with the topic's partition count."""
+        self._thread_state = _ThreadState()
+        self._ended_bytes = 0
+        """Reserved memory of threads that is not needed any more; the loop releases it."""
+        call_in_forked_child(self, ThreadHandoff.seal_after_fork)
 
-    def shut_behind_fork(self) -> None:
-        """Let nothing join; a thread that is not here any more may have held the lock."""
+    def seal_after_fork(self) -> None:
+        """Drop waiting batches in a forked child, and replace the lock, which another thread may have held."""
         self._lock = threading.Lock()
-        self._open = self._shut
+        self._open = self._sealed
         self._waiting = []
 
-    def put(  # noqa: PLR0917 - a record, as it is given
+    def put(  # noqa: PLR0917 - the fields of a record
         self,
         value: Any,
         key: Any,
@@ -94,8 +95,8 @@ class Crossing:
         partition: int | None,
         timestamp_us: int | None,
         on_delivery: OnDelivery | None,
-    ) -> tuple[Gathering, int]:
-        """Accept a record; return where it is. Errors are those of `Producer.put`."""
+    ) -> tuple[OpenBatch, int]:
+        """Append a record; return its batch and index. Raises the errors of `Producer.put`."""
         plain = headers is None and tag is None and partition is None and timestamp_us is None
         if plain and type(value) is bytes and (on_delivery is None or callable(on_delivery)):
             if key is None:
@@ -103,134 +104,140 @@ class Crossing:
             elif type(key) is bytes:
                 size_bytes = len(value) + len(key) + RECORD_OVERHEAD_BYTES
             else:
-                size_bytes = TO_BE_REFUSED
+                size_bytes = NEVER_FITS
             with self._lock:
-                gathering = self._open
-                left_bytes = gathering.left_bytes - size_bytes
-                if left_bytes >= 0:
-                    gathering.left_bytes = left_bytes
-                    values = gathering.values
+                batch = self._open
+                remaining_bytes = batch.remaining_bytes - size_bytes
+                if remaining_bytes >= 0:
+                    batch.remaining_bytes = remaining_bytes
+                    values = batch.values
                     index = len(values)
                     values.append(value)
                     if key is not None:
-                        keys = gathering.keys
+                        keys = batch.keys
                         if len(keys) != index:
                             keys += [None] * (index - len(keys))
                         keys.append(key)
                     if on_delivery is not None:
-                        gathering.call_back(index, on_delivery)
-                    return gathering, index
-        return self._put(self._inside.preparation.take(value, key, headers, tag, partition, timestamp_us), on_delivery)
+                        batch.set_callback(index, on_delivery)
+                    return batch, index
+        return self._put(
+            self._internals.preparation.prepare(value, key, headers, tag, partition, timestamp_us), on_delivery
+        )
 
     def ready(self) -> None:
-        """Wait until there is room for what this thread was refused last; its next put has that room."""
+        """Wait for memory for the record that this thread was refused last, and reserve it for the next `put`."""
         with self._lock:
-            self._use_kept()
-        size_bytes = self._of_thread.refused_bytes
-        self._of_thread.kept = self._thread.run(lambda: self._keep(size_bytes))
+            self._take_reservation()
+        size_bytes = self._thread_state.refused_bytes
+        self._thread_state.reservation = self._thread.run(lambda: self._reserve(size_bytes))
 
-    async def _keep(self, size_bytes: int) -> list[int]:
-        """Take room for a thread as soon as there is some, for a while; in the loop."""
-        self._give_back()
-        await self._inside.ready(size_bytes)
-        kept = [size_bytes]
-        asyncio.get_running_loop().call_later(KEPT_S, self._lapse, kept)
-        return kept
+    async def _reserve(self, size_bytes: int) -> list[int]:
+        """Wait for memory and reserve it for `RESERVATION_S`; on the loop."""
+        self._release_unneeded()
+        await self._internals.ready(size_bytes)
+        reservation = [size_bytes]
+        asyncio.get_running_loop().call_later(RESERVATION_S, self._expire, reservation)
+        return reservation
 
-    def _lapse(self, kept: list[int]) -> None:
+    def _expire(self, reservation: list[int]) -> None:
         with self._lock:
-            self._used_bytes += sum(kept)
-            kept.clear()
-        self._give_back()
+            self._ended_bytes += sum(reservation)
+            reservation.clear()
+        self._release_unneeded()
 
-    def _use_kept(self) -> int:
-        """Return how much room was kept for this thread, which is kept no longer; under the lock."""
-        kept, self._of_thread.kept = self._of_thread.kept, None
-        size_bytes = sum(kept or ())
-        if kept:
-            kept.clear()
-        self._used_bytes += size_bytes
+    def _take_reservation(self) -> int:
+        """End the reservation of this thread and return its size; under the lock."""
+        reservation, self._thread_state.reservation = self._thread_state.reservation, None
+        size_bytes = sum(reservation or ())
+        if reservation:
+            reservation.clear()
+        self._ended_bytes += size_bytes
         return size_bytes
 
-    def _give_back(self) -> None:
-        """Let others have what was used, or not wanted; in the loop."""
+    def _release_unneeded(self) -> None:
+        """Release reservations that were used or have expired; on the loop."""
         with self._lock:
-            size_bytes, self._used_bytes = self._used_bytes, 0
+            size_bytes, self._ended_bytes = self._ended_bytes, 0
         if size_bytes:
-            self._inside.room.let_go(size_bytes)
+            self._internals.memory.release_reservation(size_bytes)
 
-    def let_pass(self) -> None:
-        """Let who is putting in another thread finish: what that put the loop takes before what is run from now on."""
+    def wait_for_puts(self) -> None:
+        """Wait for a `put` in another thread, so that the loop takes its record before anything that is run later."""
         with self._lock:
             pass
 
-    def _put(self, record: Taken, on_delivery: OnDelivery | None) -> tuple[Gathering, int]:
-        inside = self._inside
+    def _put(self, record: PreparedRecord, on_delivery: OnDelivery | None) -> tuple[OpenBatch, int]:
+        internals = self._internals
         check_callback("on_delivery", on_delivery)
         self._thread.check()
-        route = inside.route()
+        route = internals.route()
         if record.partition is not None and record.partition not in route.partitions:
-            raise unknown_partition(inside.topic, route, record.partition)
-        # The user's function is not called under the lock: it may put something itself.
-        record = inside.preparation.chosen(record, route.partition_count)
+            raise unknown_partition(internals.topic, route, record.partition)
+        # The partitioner is user code that may call `put`, so it is called without the lock.
+        record = internals.preparation.with_partition(record, route.partition_count)
         with self._lock:
-            gathering = self._place_for(record, route)
-            index = gathering.add(*record)
-            gathering.call_back(index, on_delivery)
-            return gathering, index
+            batch = self._batch_for(record, route)
+            index = batch.add(*record)
+            batch.set_callback(index, on_delivery)
+            return batch, index
 
-    def _place_for(self, record: Taken, route: TopicRoute) -> Gathering:
-        """Return a gathering in which the record's bytes are counted; under the lock."""
-        inside, size_bytes = self._inside, record.size_bytes
+    def _batch_for(self, record: PreparedRecord, route: TopicRoute) -> OpenBatch:
+        """Return the batch for a record, with its memory reserved; under the lock."""
+        internals, size_bytes = self._internals, record.size_bytes
         newest = self._waiting[-1][0] if self._waiting else None
         timestamped = record.timestamp_us is not None
-        if newest is not None and (newest.timestamps_us is not None) == timestamped and newest.left_bytes >= size_bytes:
-            newest.left_bytes -= size_bytes
+        if (
+            newest is not None
+            and (newest.timestamps_us is not None) == timestamped
+            and newest.remaining_bytes >= size_bytes
+        ):
+            newest.remaining_bytes -= size_bytes
             return newest
         if newest is not None:
-            newest.shut()
-            self._open = self._shut
-        kept_bytes = self._use_kept()
-        waiting_bytes = sum(gathering.granted_bytes for gathering, _ in self._waiting)
-        taken_bytes = inside.room.taken_bytes + waiting_bytes - self._used_bytes
-        free_bytes = inside.room.bytes_max - taken_bytes
-        if taken_bytes and free_bytes < size_bytes > kept_bytes:
-            self._of_thread.refused_bytes = size_bytes
-            raise buffer_full(inside.topic)
-        inside.route()  # the producer may have been closed meanwhile; behind that the loop may never come
-        gathering = Gathering(deadline=0.0, timestamped=timestamped)
-        gathering.grant(max(size_bytes, min(inside.gatherer.capacity_bytes, free_bytes)))
-        gathering.left_bytes -= size_bytes
+            newest.seal()
+            self._open = self._sealed
+        reservation_bytes = self._take_reservation()
+        waiting_bytes = sum(batch.reserved_bytes for batch, _ in self._waiting)
+        used_bytes = internals.memory.used_bytes + waiting_bytes - self._ended_bytes
+        free_bytes = internals.memory.bytes_max - used_bytes
+        if used_bytes and free_bytes < size_bytes > reservation_bytes:
+            self._thread_state.refused_bytes = size_bytes
+            raise buffer_full(internals.topic)
+        internals.route()  # raises if the producer was closed meanwhile: the loop may never take the batch
+        batch = OpenBatch(deadline=0.0, timestamped=timestamped)
+        batch.reserve(max(size_bytes, min(internals.accumulator.capacity_bytes, free_bytes)))
+        batch.remaining_bytes -= size_bytes
         if not self._waiting:
-            self._thread.call(self._take_over)
-        self._waiting.append((gathering, route.partition_count))
-        if inside.preparation.plain and not timestamped:
-            self._open = gathering
-        return gathering
+            self._thread.call(self._hand_over)
+        self._waiting.append((batch, route.partition_count))
+        if internals.preparation.plain and not timestamped:
+            self._open = batch
+        return batch
 
-    def _take_over(self) -> None:
-        """Take what waits into the producer; in the loop."""
+    def _hand_over(self) -> None:
+        """Move the waiting batches into the accumulator; on the loop."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
-            self._open = self._shut
-            for gathering, _ in waiting:
-                gathering.shut()
-        for gathering, partition_count in waiting:
-            self._inside.gatherer.adopt(gathering, partition_count)
-        self._give_back()
+            self._open = self._sealed
+            for batch, _ in waiting:
+                batch.seal()
+        for batch, partition_count in waiting:
+            self._internals.accumulator.add_batch(batch, partition_count)
+        self._release_unneeded()
 
 
 def buffer_full(topic: str) -> BufferFullError:
-    """Return the error of a record that there is no room for."""
+    """Return the error of a record that does not fit the buffer."""
     return BufferFullError(
-        f"the buffer of the producer of {topic!r} is full, or other calls wait for room in it: wait for `ready()`, "
-        "and put again"
+        f"the buffer of the producer of topic {topic!r} is full, or other calls wait for it: wait for `ready()`, then "
+        "put again, or raise buffer_bytes"
     )
 
 
 def unknown_partition(topic: str, route: TopicRoute, partition: int) -> UnknownPartitionError:
-    """Return the error of a record for a partition that is not known; whether it is there `send` asks the cluster."""
+    """Return the error of a record for a partition that is not in the cached metadata; `send` refreshes it."""
     return UnknownPartitionError(
-        f"this producer knows of partitions 0 to {route.partition_count - 1} of topic {topic!r}, not {partition}",
+        f"topic {topic!r} has partitions 0 to {route.partition_count - 1} in this producer's metadata, not {partition}",
         retriable=True,
     )

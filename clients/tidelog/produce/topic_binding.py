@@ -14,7 +14,7 @@ from __future__ import annotations
 from tidelog.cluster.metadata import gone_error
 from tidelog.cluster.routing import Router
 from tidelog.model import TopicRoute
-from tidelog.produce.producer_instances import Instance
+from tidelog.produce.producer_instances import ProducerInstance
 
 
 class TopicBinding:
@@ -29,7 +29,7 @@ class TopicBinding:
         topic_id: of the topic that the producer writes to; empty before `find` has returned once.
     """
 
-    def __init__(self, router: Router, topic: str, instance: Instance | None) -> None:
+    def __init__(self, router: Router, topic: str, instance: ProducerInstance | None) -> None:
         self.topic_id = b""
         self._router = router
         self._topic = topic

@@ -1,8 +1,8 @@
-"""What a producer is named after, and the numbers that its name decides.
+"""Names of producers, and the producer ids and epochs that are derived from them.
 
-The name decides the producer id, so all that have it are instances of one producer, and their epochs, in steps of
-`EPOCHS_PER_INSTANCE`, say who is the newest. A piece of a longer work has a range of instances of its own, above those
-of all pieces before it.
+The name determines the producer id, so all producers with a name are instances of one producer. Their epochs, in steps
+of `EPOCHS_PER_INSTANCE`, determine which is the newest. Each piece of a longer work has a range of instances above
+those of all earlier pieces.
 """
 
 from __future__ import annotations
@@ -13,29 +13,28 @@ from typing import Final, NamedTuple
 from tidelog.errors import InvalidRequestError
 from tidelog_proto.limits import EPOCHS_PER_INSTANCE, PRODUCER_EPOCH_MAX, PRODUCER_NAME_BYTES_MAX
 
-TRIES_PER_PIECE: Final = 256
-"""Instances that are kept for one piece of a work."""
+INSTANCES_PER_PIECE: Final = 256
+"""Instances that are reserved for one piece of work."""
 PARTS_MAX: Final = 2**24
-"""So many parts a piece may have."""
+"""Maximum number of parts of a piece."""
 _INSTANCES_MAX: Final = PRODUCER_EPOCH_MAX // EPOCHS_PER_INSTANCE
-_PIECES: Final = (_INSTANCES_MAX - 1) // TRIES_PER_PIECE
-"""Pieces of one producer id; what comes behind them has another id."""
+_PIECES: Final = (_INSTANCES_MAX - 1) // INSTANCES_PER_PIECE
+"""Pieces of one producer id; later pieces have another id."""
 
 
 class Work(NamedTuple):
-    """The name of a producer that does one piece of a longer work, such as a micro-batch, and may have to do it again.
+    """The name of a producer that does one piece of a longer work, such as a micro-batch, and may have to repeat it.
 
-    Whoever does a later piece fences those of earlier ones, and who does one once more fences who tried before. What
-    those have stored of it `Producer.earlier` tells.
+    A producer of a later piece fences the producers of earlier pieces, and a producer that repeats a piece fences those
+    that tried it before. `Producer.earlier` reads the records that these have stored.
 
-    Several may share a piece: each does a part, under a producer id of its own, and is entered in a roll that the topic
-    keeps (`work_registry.py`). So who does a piece once more, in other parts than before, learns of those that there
-    were.
+    Several producers may share a piece. Each does a part, under a producer id of its own, and registers it in the topic
+    (`work_registry.py`), so that a producer that repeats the piece with other parts learns which parts existed.
 
     Attributes:
-        name: of the work.
-        piece: 0 or more; pieces are done one after the other.
-        part: of the piece, 0 or more; None where it has no parts.
+        name: name of the work.
+        piece: number of the piece, from 0; pieces are done in order.
+        part: number of the part, from 0; None if the piece has no parts.
     """
 
     name: str
@@ -44,17 +43,17 @@ class Work(NamedTuple):
 
     @property
     def producer_name(self) -> str:
-        """What the part is called, whatever the piece."""
+        """The name of the part, the same for all pieces."""
         return self.name if self.part is None else f"{self.name}/{self.part}"
 
 
-class Numbers(NamedTuple):
-    """Under which an instance writes.
+class InstanceNumbers(NamedTuple):
+    """The producer id and the range of epochs of a name.
 
     Attributes:
-        producer_id: of all that have the name; not 0.
-        first_epoch: of the first instance, of this piece where it is one.
-        last_epoch: of the last that there may be.
+        producer_id: the id of all instances; not 0.
+        first_epoch: the epoch of the first instance, or of the first instance of the piece.
+        last_epoch: the epoch of the last possible instance.
     """
 
     producer_id: int
@@ -62,29 +61,31 @@ class Numbers(NamedTuple):
     last_epoch: int
 
 
-def numbers_of(name: str | Work) -> Numbers:
-    """Return what a name decides. It is frozen: what was stored under it is looked for by these numbers."""
+def numbers_of(name: str | Work) -> InstanceNumbers:
+    """Return the numbers of a name. They must never change: stored records are found by them."""
     first, last = 1, _INSTANCES_MAX
     if isinstance(name, Work):
         round_, piece = divmod(name.piece, _PIECES)
-        first += piece * TRIES_PER_PIECE
-        last = first + TRIES_PER_PIECE - 1
-        name = f"{name.producer_name}\0{round_}"  # which no name of anybody's program is likely to be
+        first += piece * INSTANCES_PER_PIECE
+        last = first + INSTANCES_PER_PIECE - 1
+        name = f"{name.producer_name}\0{round_}"  # names with a null character are unlikely in programs
     producer_id = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 1 | 1
-    return Numbers(producer_id, first * EPOCHS_PER_INSTANCE, last * EPOCHS_PER_INSTANCE)
+    return InstanceNumbers(producer_id, first * EPOCHS_PER_INSTANCE, last * EPOCHS_PER_INSTANCE)
 
 
 def check_name(name: object) -> None:
-    """Refuse what is no name.
+    """Check a producer's name.
 
     Raises:
-        InvalidRequestError: it is none.
+        InvalidRequestError: the name is invalid.
     """
     if isinstance(name, Work):
         if name.piece < 0:
-            raise InvalidRequestError(f"the pieces of a work are numbered from 0, not {name.piece!r}")
+            raise InvalidRequestError(f"the piece of a work must be >= 0, got {name.piece!r}")
         if name.part is not None and not 0 <= name.part < PARTS_MAX:
-            raise InvalidRequestError(f"the parts of a piece are numbered from 0 to {PARTS_MAX - 1}, not {name.part!r}")
+            raise InvalidRequestError(f"the part of a piece must be 0 to {PARTS_MAX - 1}, got {name.part!r}")
         name = name.producer_name if name.name else ""
     if not isinstance(name, str) or not 0 < len(name.encode()) <= PRODUCER_NAME_BYTES_MAX:
-        raise InvalidRequestError(f"a producer's name is a text of 1 to {PRODUCER_NAME_BYTES_MAX} bytes, not {name!r}")
+        raise InvalidRequestError(
+            f"a producer's name must be a str of 1 to {PRODUCER_NAME_BYTES_MAX} bytes, got {name!r}"
+        )

@@ -1,13 +1,13 @@
-"""The roll of a piece of work that several do in parts: who begins one is entered before anything of it is stored.
+"""The registry of a piece of work that is done in parts: each part registers before it stores its first record.
 
-It is the epoch of one more producer id, in partition 0 of the topic, to which nobody writes records: the first epoch of
-the piece says that somebody has begun a part of it, and a higher one up to which number parts have. Epochs only rise,
-so the roll forgets nobody, and it costs a control record or two a piece, not one a part.
+The registry is the epoch of a separate producer id in partition 0 of the topic; no records have this id. The first
+epoch of the piece means that some part has begun, and a higher epoch bounds the numbers of the parts that have begun.
+Epochs only increase, so no registration is lost, and a piece costs one or two control records, not one for each part.
 
-A piece has fewer epochs than parts, so the roll names a number that is some 6 % too high at most; to 16 it is exact.
+A piece has fewer epochs than possible parts, so the bound may be up to 6 % too high; it is exact up to 16 parts.
 
-Whoever is the first of a piece knows that nobody has stored anything of it, under whatever number. Of two who begin at
-the same time one is; where its answer gets lost none is, and they look for what there is not.
+The first part to register knows that no record of the piece is stored. If two parts register at the same time, one of
+them is the first. If its answer is lost, none is, and both look for earlier records that do not exist.
 """
 
 from __future__ import annotations
@@ -18,58 +18,58 @@ from typing import Final, NamedTuple
 
 from tidelog.cluster.routing import Router
 from tidelog.produce.producer_epochs import fenced_error, write_epoch
-from tidelog.produce.work import PARTS_MAX, TRIES_PER_PIECE, Work, numbers_of
+from tidelog.produce.work import INSTANCES_PER_PIECE, PARTS_MAX, Work, numbers_of
 from tidelog_proto.limits import EPOCHS_PER_INSTANCE
 
-_BOUNDS: Final = tuple(accumulate(repeat(1, TRIES_PER_PIECE - 1), lambda bound, _: bound + 1 + bound // 16))
-"""Of steps from 1, see `parts_at`."""
+_BOUNDS: Final = tuple(accumulate(repeat(1, INSTANCES_PER_PIECE - 1), lambda bound, _: bound + 1 + bound // 16))
+"""The bound of each step from 1 on; see `parts_bound`."""
 assert _BOUNDS[-1] >= PARTS_MAX, "every part has a step"
 
 
-def step_of(part: int) -> int:
-    """Return the epoch's step, 1 or more, that says that parts up to this one have been begun."""
+def step_for(part: int) -> int:
+    """Return the smallest step, from 1 on, whose bound includes this part."""
     return bisect_right(_BOUNDS, part) + 1
 
 
-def parts_at(step: int) -> int:
-    """Return below which number all parts are that a step, from 0, stands for."""
+def parts_bound(step: int) -> int:
+    """Return the bound of a step, from 0 on: all parts that have begun have lower numbers."""
     return _BOUNDS[step - 1] if step else 0
 
 
-class Enlisted(NamedTuple):
-    """What the roll had when a part was entered.
+class Registration(NamedTuple):
+    """The state of the registry before a part was registered.
 
     Attributes:
-        is_first: whether nobody had begun a part of the piece.
-        parts: all that had been begun are numbered below this, as may be some that had not; 0 for the first.
+        is_first: whether no part of the piece had begun.
+        parts: upper bound of the numbers of the parts that had begun; 0 if none had.
     """
 
     is_first: bool
     parts: int
 
 
-async def enlist(router: Router, topic: str, topic_id: bytes, work: Work) -> Enlisted:
-    """Enter a part, and return what was there before.
+async def register_part(router: Router, topic: str, topic_id: bytes, work: Work) -> Registration:
+    """Register a part, and return the state of the registry before.
 
     Args:
         router: the client's.
-        topic: its name.
-        topic_id: its id, of 16 bytes.
-        work: with a part.
+        topic: the topic's name.
+        topic_id: the topic's id, 16 bytes.
+        work: the piece and part.
 
     Raises:
-        ProducerFencedError: somebody has begun a later piece.
-        TidelogError: partition 0 did not take it.
+        ProducerFencedError: another producer has begun a later piece.
+        TidelogError: partition 0 did not accept the epoch.
     """
-    assert work.part is not None, "it has a part"
+    assert work.part is not None, "the work has a part"
     numbers = numbers_of(Work(f"{work.name}\0roll", work.piece))
     written = await write_epoch(router, topic_id, [0], numbers.producer_id, numbers.first_epoch)
     is_first, newest = written.is_new_at(numbers.first_epoch), written.newest
-    epoch = max(newest, numbers.first_epoch + step_of(work.part) * EPOCHS_PER_INSTANCE)
+    epoch = max(newest, numbers.first_epoch + step_for(work.part) * EPOCHS_PER_INSTANCE)
     while epoch <= numbers.last_epoch:
-        # Also where another has entered as much: an owner tells of what is not committed yet, and may lose it.
+        # Written even if the epoch exists already: an owner may return an epoch that is not committed yet.
         written = await write_epoch(router, topic_id, [0], numbers.producer_id, epoch)
         if written.newest == epoch:
-            return Enlisted(is_first, parts_at((newest - numbers.first_epoch) // EPOCHS_PER_INSTANCE))
+            return Registration(is_first, parts_bound((newest - numbers.first_epoch) // EPOCHS_PER_INSTANCE))
         epoch = written.newest
     raise fenced_error(work, topic)

@@ -1,1 +1,1 @@
-"""Requests to partition owners and coordinators, one question a time."""
+"""Requests to partition owners and group coordinators."""

@@ -1,4 +1,4 @@
-"""COMMITTED: the positions of a group, asked of its coordinator."""
+"""The COMMITTED request: a group's committed positions, from its coordinator."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tidelog_proto import broker_pb2 as pb
 
 
 async def committed(router: Router, group: str, topic: str | None) -> list[Committed]:
-    """Return a group's positions. See `Client.committed`."""
+    """Return a group's committed positions. See `Client.committed`."""
     checked_group(group)
 
     async def ask(connection: Connection) -> list[Committed]:
         asked = pb.Committed(group=group)
         if topic is not None:
-            # Of the topic, not of the partitions that are known here: there may be more.
+            # The request names the topic, not its partitions: the cached metadata may lack new ones.
             asked.topic_id = (await router.topic(topic)).topic_id
         results: list[pb.CommittedResult] = []
         while True:
@@ -40,9 +40,9 @@ async def committed(router: Router, group: str, topic: str | None) -> list[Commi
 
 
 async def _names(router: Router, connection: Connection, results: Iterable[pb.CommittedResult]) -> dict[bytes, str]:
-    """Return the topics' names by id: as the node tells them, or as they are known here.
+    """Return the names of topics by id, from the results or from the cached metadata.
 
-    A node of an older release tells none; then all that it has is looked at.
+    A node of an older release does not return names; then the metadata of all topics is requested.
     """
     named = {result.topic_id: result.topic or router.metadata.name_of(result.topic_id) for result in results}
     if None in named.values():

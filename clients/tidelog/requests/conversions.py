@@ -1,4 +1,4 @@
-"""Topics, offsets and status between the wire's messages and the client's values; no I/O."""
+"""Checks of arguments, and conversions between wire messages and the client's values. No I/O."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.names import check_group_name, check_topic_name
 
 At = Literal["earliest", "latest"] | datetime | int
-"""A point in a log: its ends, a time, or that time in µs since 1970."""
+"""A point in a log: its start or end, a time, or a time in µs since 1970."""
 
 
 class NewestOf(NamedTuple):
-    """The newest record of a key, as a point in a log."""
+    """The position of the newest record of a key."""
 
     key: bytes
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PARTITION_MAX: Final = 2**32 - 1
-"""What a request has room for; how many a topic has the nodes know."""
+"""The largest partition number of the wire format; nodes check the topic's partition count."""
 
 
 def checked_topic(name: str) -> str:
-    """Return `name` if a user may give it to a topic.
+    """Return `name` if it is a valid topic name.
 
     Raises:
-        InvalidTopicError: it breaks a rule.
-        InvalidRequestError: it is no text.
+        InvalidTopicError: the name breaks a rule.
+        InvalidRequestError: the name is not a str.
     """
     if not isinstance(name, str):
-        raise InvalidRequestError(f"a topic's name is text, not {name!r}")
+        raise InvalidRequestError(f"a topic's name must be a str, got {name!r}")
     try:
         check_topic_name(name)
     except ProtocolError as error:
@@ -49,13 +49,13 @@ def checked_topic(name: str) -> str:
 
 
 def checked_group(name: str) -> str:
-    """Return `name` if a group may be called that.
+    """Return `name` if it is a valid group name.
 
     Raises:
-        InvalidRequestError: it breaks a rule.
+        InvalidRequestError: the name breaks a rule.
     """
     if not isinstance(name, str):
-        raise InvalidRequestError(f"a group's name is text, not {name!r}")
+        raise InvalidRequestError(f"a group's name must be a str, got {name!r}")
     try:
         check_group_name(name)
     except ProtocolError as error:
@@ -64,50 +64,56 @@ def checked_group(name: str) -> str:
 
 
 def checked_positions(positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return a copy of positions to commit, if they are some.
+    """Return a copy of positions to commit.
 
     Raises:
-        InvalidRequestError: they are none.
+        InvalidRequestError: the argument is not a mapping from partitions to offsets.
     """
     if not isinstance(positions, Mapping):
-        raise InvalidRequestError(f"positions to commit are partition -> next offset to read, not {positions!r}")
+        raise InvalidRequestError(
+            f"positions must be a mapping TopicPartition -> next offset to read, got {positions!r}"
+        )
     for where, offset in positions.items():
         if not isinstance(where, TopicPartition):
             raise InvalidRequestError(
-                f"of which topic is partition {where!r}? positions to commit are TopicPartition(...) -> offset"
+                f"positions must be a mapping TopicPartition -> next offset to read, got the key {where!r}"
             )
         check_position(where, offset)
     return dict(positions)
 
 
 def check_position(where: TopicPartition, offset: int) -> None:
-    """Refuse what is no position: there can be no such partition or offset.
+    """Check a position to commit.
 
     Raises:
-        InvalidRequestError: that is so.
+        InvalidRequestError: the partition or the offset is not an integer, or is out of range.
     """
     if not _is_number(where.partition):
-        raise InvalidRequestError(f"a partition of {where.topic!r} is a number, not {where.partition!r}")
+        raise InvalidRequestError(f"a partition of topic {where.topic!r} must be an integer, got {where.partition!r}")
     if not _is_number(offset):
         raise InvalidRequestError(
-            f"an offset to commit for {where.topic}/{where.partition} is a number, not {offset!r}"
+            f"the offset to commit for {where.topic}/{where.partition} must be an integer, got {offset!r}"
         )
     if not 0 <= offset <= OFFSET_MAX:
-        raise InvalidRequestError(f"{offset} is no offset to commit for {where.topic}/{where.partition}")
+        raise InvalidRequestError(
+            f"the offset to commit for {where.topic}/{where.partition} must be 0 to {OFFSET_MAX}, got {offset}"
+        )
     if not 0 <= where.partition <= _PARTITION_MAX:
-        raise InvalidRequestError(f"{where.partition} is no partition of {where.topic!r} to commit for")
+        raise InvalidRequestError(
+            f"a partition of topic {where.topic!r} must be 0 to {_PARTITION_MAX}, got {where.partition}"
+        )
 
 
 def _is_number(given: object) -> bool:
-    """Whether something is a whole number, of whichever library."""
+    """Whether an object is an integer, of Python or of a library such as NumPy."""
     return hasattr(given, "__index__")
 
 
 def list_offsets_entry(topic_id: bytes, partition: int, at: At | NewestOf) -> pb.ListOffsetsEntry:
-    """Return one question of LIST_OFFSETS.
+    """Return an entry of LIST_OFFSETS.
 
     Raises:
-        InvalidRequestError: `at` is no point in a log.
+        InvalidRequestError: `at` is not a point in a log.
     """
     if at == "earliest":
         return pb.ListOffsetsEntry(topic_id=topic_id, partition=partition, earliest=True)
@@ -119,14 +125,14 @@ def list_offsets_entry(topic_id: bytes, partition: int, at: At | NewestOf) -> pb
         return pb.ListOffsetsEntry(topic_id=topic_id, partition=partition, timestamp_us=microseconds(at))
     if type(at) is int:
         return pb.ListOffsetsEntry(topic_id=topic_id, partition=partition, timestamp_us=at)
-    raise InvalidRequestError(f"{at!r} is no point in a log; use 'earliest', 'latest', a datetime or µs since 1970")
+    raise InvalidRequestError(f"a point in a log must be 'earliest', 'latest', a datetime or µs since 1970, got {at!r}")
 
 
 def microseconds(moment: datetime) -> int:
     """Return µs since 1970.
 
     Raises:
-        InvalidRequestError: the moment has no time zone, so it could be any of 24.
+        InvalidRequestError: the moment has no time zone, so it is ambiguous.
     """
     if moment.tzinfo is None:
         raise InvalidRequestError(f"{moment} has no time zone; use datetime(..., tzinfo=timezone.utc)")
@@ -135,10 +141,10 @@ def microseconds(moment: datetime) -> int:
 
 
 def offset_of(result: pb.ListOffsetsResult, *, by_time: bool) -> Offset:
-    """Return an answer of LIST_OFFSETS.
+    """Return the offset of a LIST_OFFSETS result.
 
     Raises:
-        TidelogError: the error that stands in its place.
+        TidelogError: the result is an error.
     """
     if result.HasField("error"):
         raise error_of(result.error)
@@ -152,7 +158,7 @@ def offset_of(result: pb.ListOffsetsResult, *, by_time: bool) -> Offset:
 
 
 def committed_of(results: Iterable[pb.CommittedResult], names: Mapping[bytes, str]) -> list[Committed]:
-    """Return the positions that were found; topics without a name in `names` are gone and left out.
+    """Return the positions that were found; topics without a name in `names` were deleted and are omitted.
 
     Raises:
         TidelogError: the first error among the results.

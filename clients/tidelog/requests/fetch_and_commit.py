@@ -1,4 +1,4 @@
-"""FETCH, COMMIT and COMMITTED: what a reader asks of partition owners and coordinators, one question a time."""
+"""The requests FETCH (to partition owners and replicas) and COMMIT (to group coordinators)."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from tidelog.model import Committed, Fetched, TopicPartition
 from tidelog.requests import list_offsets
 from tidelog.requests.conversions import check_position, checked_group, committed_of
 from tidelog.requests.paging import in_requests
-from tidelog.requests.partial_results import Commits, tell_done
+from tidelog.requests.partial_results import Commits, attach_done
 from tidelog.requests.record_filters import record_filter
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.record_batch import RecordBatch, iter_batches
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX
 
-HELD_BACK_LOOK_S: Final = 1.0
-"""How often a node is asked that holds a reader to a quota, at least; it keeps each question for seconds itself."""
+QUOTA_RETRY_S: Final = 1.0
+"""Longest pause between fetches while a read quota is exceeded; the node delays each answer itself."""
 _MS: Final = 1000
 
 
@@ -56,14 +56,14 @@ async def fetch(
     topic_id: bytes = b"",
     control: bool = False,
 ) -> Fetched:
-    """Read whole batches from `offset` on, or what is wanted of them; `control`: also those of the broker's own.
+    """Read whole batches, or the requested parts of them, from `offset` on; `control`: include control batches.
 
     See `Client.fetch`.
     """
     if offset < 0 or not 0 < max_bytes <= FETCH_BYTES_MAX or not 0 <= wait_ms <= FETCH_WAIT_MS_MAX:
         raise InvalidRequestError(
-            f"offset {offset}, max_bytes {max_bytes} (1 to {FETCH_BYTES_MAX}), wait_ms {wait_ms} "
-            f"(0 to {FETCH_WAIT_MS_MAX}): one of them is out of range"
+            f"offset must be >= 0, got {offset}; max_bytes must be 1 to {FETCH_BYTES_MAX}, got {max_bytes}; "
+            f"wait_ms must be 0 to {FETCH_WAIT_MS_MAX}, got {wait_ms}"
         )
     entry = pb.FetchEntry(partition=partition, offset=offset, topic_id=topic_id)
     if (wanted := record_filter(key, tag)) is not None:
@@ -78,8 +78,8 @@ async def fetch(
             try:
                 fetched = await _fetched_from(router, near, topic, request, end_offset or 0, control=control)
                 if offset <= fetched.high_watermark:
-                    return fetched  # else only the owner can tell whether there is such an offset
-            except TidelogError as error:  # the owner knows whether it is one
+                    return fetched  # otherwise only the owner knows whether the offset exists
+            except TidelogError as error:  # the owner returns an error that is not the replica's own
                 if error.retriable:
                     router.nearby.shun(near.connection.address, told(error))
         reached = await router.reading_connection(topic, partition)
@@ -88,28 +88,28 @@ async def fetch(
     while True:
         try:
             return await router.about_topic(topic, attempt, repeatable=True, partition=partition)
-        except _HeldBack as held:
-            # Not a failure, whose time is bounded: reads go on when the quota lets them.
-            await asyncio.sleep(min(held.for_s, HELD_BACK_LOOK_S))
+        except _QuotaExceeded as held:
+            # Not a failure, so there is no time limit: the read continues when the quota allows it.
+            await asyncio.sleep(min(held.retry_after_s, QUOTA_RETRY_S))
 
 
-class _HeldBack(Exception):  # noqa: N818 - no error: nobody but `fetch` sees it
-    """A node has records, and gives none, since who asks has read as much as a quota lets him for now."""
+class _QuotaExceeded(Exception):  # noqa: N818 - a signal to `fetch`, not an error
+    """A node has records and returns none, since the reader has used up its read quota."""
 
-    def __init__(self, for_s: float) -> None:
+    def __init__(self, retry_after_s: float) -> None:
         super().__init__()
-        self.for_s = for_s
+        self.retry_after_s = retry_after_s
 
 
 async def _fetched_from(
     router: Router, reached: Reached, topic: str, request: pb.Fetch, end_offset: int, *, control: bool
 ) -> Fetched:
-    """Ask a node once; `end_offset`: up to there there are records, as whoever asks knows."""
+    """Send one FETCH to a node; `end_offset`: the caller knows that records exist up to this offset."""
     route = await router.topic(topic)
     envelope = pb.Envelope(fetch=request)
     (entry,) = envelope.fetch.entries
     if entry.topic_id and entry.topic_id != route.topic_id:
-        raise UnknownTopicError(f"the topic {topic!r} that was to be read was deleted; the one of that name is another")
+        raise UnknownTopicError(f"topic {topic!r} was deleted and created again; open it again to read the new topic")
     entry.topic_id = route.topic_id
     partition, offset = entry.partition, entry.offset
     where = [TopicPartition(topic, partition)]
@@ -119,14 +119,14 @@ async def _fetched_from(
         raise error_of(result.error, reached.connection.name)
     known_end = router.ends.known(route.topic_id, partition, epoch=result.epoch)
     router.ends.note(route.topic_id, partition, epoch=result.epoch, end_offset=result.high_watermark)
-    # An owner that ends before has lost something; another replica may only not have heard of it yet.
+    # If the owner's log ends earlier, records were lost; another replica may only lag.
     known_end = max(known_end, result.high_watermark, 0 if reached.is_owner else end_offset)
-    got_on = result.next_offset > offset  # past records that are not wanted, too
-    if not result.length and not got_on and offset < known_end:
+    has_advanced = result.next_offset > offset  # also past records that the filter excludes
+    if not result.length and not has_advanced and offset < known_end:
         held_ms = max(frame.envelope.throttle_ms, frame.envelope.caller_throttle_ms)
-        if held_ms and request.wait_ms:  # a lookup, which does not wait for records, is given up as others are
-            raise _HeldBack(held_ms / _MS)
-        raise _lags(reached.connection, topic, partition, offset)
+        if held_ms and request.wait_ms:  # a fetch that does not wait for records fails like other requests
+            raise _QuotaExceeded(held_ms / _MS)
+        raise _lag_error(reached.connection, topic, partition, offset)
     batches = parse_batches(frame.attachment, TopicPartition(topic, partition), offset, control=control)
     router.epochs.read(route.topic_id, partition, batches)
     return Fetched(
@@ -138,19 +138,21 @@ async def _fetched_from(
     )
 
 
-def _lags(connection: Connection, topic: str, partition: int, offset: int) -> TidelogError:
-    """Return the error for a record that is committed, and that the node which was asked does not have yet."""
+def _lag_error(connection: Connection, topic: str, partition: int, offset: int) -> TidelogError:
+    """Return the error for a committed record that the node does not have yet."""
     host, port = connection.address
-    return EpochChangingError(f"{host}:{port} cannot read {topic!r}/{partition} up to offset {offset} yet; try again")
+    return EpochChangingError(
+        f"node {host}:{port} does not have {topic!r}/{partition} up to offset {offset} yet; try again"
+    )
 
 
 def parse_batches(
     attachment: memoryview, where: TopicPartition, offset: int, *, control: bool = False
 ) -> list[RecordBatch]:
-    """Cut an attachment into batches, without what lies before `offset`; the broker's own with `control` only.
+    """Parse an attachment into batches from `offset` on; control batches are included only with `control`.
 
     Raises:
-        CorruptBatchError, UnsupportedBatchError: the bytes are damaged, or of a newer version; says where.
+        CorruptBatchError, UnsupportedBatchError: the bytes are damaged, or of a newer version; with the position.
     """
     wanted: list[RecordBatch] = []
     at = offset
@@ -175,16 +177,16 @@ async def commit(
     note: str,
     topic_id: bytes | None = None,
 ) -> dict[int, Committed]:
-    """Commit a group's positions in the topic `topic_id`, None for whichever has the name. See `Client.commit`."""
+    """Commit a group's positions in the topic with `topic_id`; None: with this name. See `Client.commit`."""
     checked_group(group)
     if not isinstance(positions, Mapping):
-        raise InvalidRequestError(f"positions to commit are partition -> next offset to read, not {positions!r}")
+        raise InvalidRequestError(f"positions must be a mapping partition -> next offset to read, got {positions!r}")
     for partition, offset in positions.items():
         check_position(TopicPartition(topic, partition), offset)
     if not positions:
         return {}
     done: dict[bytes, dict[int, Committed]] = {}
-    """By topic id: what one try has committed is not asked for by the next one, which asks for the rest."""
+    """Committed positions by topic id: the next attempt sends only the rest."""
 
     async def ask(connection: Connection) -> dict[int, Committed]:
         route = await router.topic(topic)
@@ -200,7 +202,7 @@ async def commit(
                     partition=partition,
                     next_offset=next_offset,
                     note=note,
-                    # Who moves a position by hand goes by the log as it is now, not by what was read here at some time.
+                    # A reset refers to the current log, not to records that this client has read before.
                     record_epoch=None if reset else router.epochs.at(route.topic_id, partition, next_offset),
                 )
                 for partition, next_offset in part
@@ -217,13 +219,13 @@ async def commit(
             raise refusal
         return {partition: held[partition] for partition in positions if partition in held}
 
-    # A commit that is repeated says the same again, and without reset positions only move forward. With it, a copy that
-    # is late could undo a newer reset, so that one goes to one node at a time.
+    # Repeating a commit is safe, as positions only move forward. A late copy of a reset could undo a newer reset, so a
+    # reset is sent to one node at a time.
     try:
         return await router.about_topic(topic, lambda: router.at_any(ask, repeatable=not reset), repeatable=True)
     except TidelogError as error:
         route = router.metadata.topic(topic)
-        tell_done(error, done.get(topic_id or (route.topic_id if route is not None else b""), {}), "committed")
+        attach_done(error, done.get(topic_id or (route.topic_id if route is not None else b""), {}), "committed")
         raise
 
 

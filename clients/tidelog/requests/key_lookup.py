@@ -1,4 +1,4 @@
-"""The newest record of a key: where it is, then the record."""
+"""Lookup of the newest record of a key: its offset, then the record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelog.requests.conversions import NewestOf
 from tidelog_proto.batch.partitioner import partition_for_key
 
 _TRIES_MAX: Final = 8
-"""Between the two questions a newer record may have come and retention or compaction have deleted the older one."""
+"""Attempts: between the two requests a newer record may have replaced the one that was found."""
 
 
 async def newest_of_key(router: Router, topic: str, key: bytes, partition: int | None) -> Record | None:
@@ -41,4 +41,6 @@ async def newest_of_key(router: Router, topic: str, key: bytes, partition: int |
             for record in batch:
                 if record.offset == place.offset:
                     return Record(topic, partition, *record)
-    raise EpochChangingError(f"the newest record of the key in {topic}/{partition} is replaced all the time; try again")
+    raise EpochChangingError(
+        f"the newest record of the key in {topic}/{partition} was replaced during each of {_TRIES_MAX} reads; try again"
+    )

@@ -1,4 +1,4 @@
-"""LIST_OFFSETS: where a point in the log of partitions lies, and which positions lie beyond the ends of theirs."""
+"""The request LIST_OFFSETS, and the check that positions are not beyond the end of the log."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from tidelog.requests.paging import in_requests
 from tidelog_proto import broker_pb2 as pb
 
 OFFSETS_PER_REQUEST: Final = 256
-"""Of how many partitions a node is asked at a time where they lie: it may have to open each of them first."""
-ENDS_S: Final = 2.0
-"""For so long owners are asked for ends before a commit; a position about which nobody answers is committed."""
+"""Partitions in one request: the node may have to open each of them first."""
+END_CHECK_TIMEOUT_S: Final = 2.0
+"""Timeout of the check of log ends before a commit; without an answer a position is committed unchecked."""
 
 
 class OffsetSearch:
-    """Looks for one point in the log of several partitions; what was found is kept between tries.
+    """Resolves one point in the logs of several partitions; results are kept between attempts.
 
-    So one partition without an owner does not make all the others be asked again. The log's end only owners tell, who
-    confirm it; another replica that is asked in place of one says what is missing. All else any replica tells.
+    So a partition without an owner does not repeat the requests for the others. Only an owner returns the end of a log;
+    a replica that is asked instead returns an error. Every replica resolves other points.
 
     Attributes:
-        found: by partition.
-        failures: why the others were not found by the last try.
+        found: the results by partition.
+        failures: the errors of the last attempt by partition.
     """
 
     def __init__(self, router: Router, topic: str, at: At | NewestOf, wanted: Iterable[int]) -> None:
@@ -44,14 +44,14 @@ class OffsetSearch:
 
     @property
     def missing(self) -> list[int]:
-        """The partitions that were not found yet."""
+        """The partitions without a result."""
         return [partition for partition in self._wanted if partition not in self.found]
 
     async def attempt(self) -> dict[int, Offset]:
-        """Look for those that are missing, once; return all.
+        """Ask once for the missing partitions; return all results.
 
         Raises:
-            TidelogError: the first failure; one that no repeating mends comes first.
+            TidelogError: the first failure; errors that are not retriable come first.
         """
         self.failures = {}
         missing = self.missing
@@ -62,23 +62,23 @@ class OffsetSearch:
         groups: dict[Connection, tuple[Reached, list[int]]] = {}
         for partition, one in zip(missing, reached, strict=True):
             if isinstance(one, BaseException):
-                self._note([partition], one)
+                self._record_failure([partition], one)
             else:
                 groups.setdefault(one.connection, (one, []))[1].append(partition)
-        await asyncio.gather(*(self._ask_in_turn(one, group) for one, group in groups.values()))
+        await asyncio.gather(*(self._ask_in_sequence(one, group) for one, group in groups.values()))
         if any(isinstance(failure, UnknownTopicError) for failure in self.failures.values()):
-            self.found.clear()  # the name may stand for another topic now
+            self.found.clear()  # the name may belong to a new topic now
         for failure in sorted(self.failures.values(), key=lambda each: each.retriable):
             raise failure
         return {partition: self.found[partition] for partition in self._wanted}
 
-    async def _ask_in_turn(self, reached: Reached, group: list[int]) -> None:
-        """Ask a node for some partitions after the others, until it fails: what is left fails with it."""
+    async def _ask_in_sequence(self, reached: Reached, group: list[int]) -> None:
+        """Send the requests for a node one after the other; after a failure the remaining partitions fail, too."""
         for start in range(0, len(group), OFFSETS_PER_REQUEST):
             try:
                 await self._ask(reached, group[start : start + OFFSETS_PER_REQUEST])
             except TidelogError as failure:
-                self._note(group[start:], failure)
+                self._record_failure(group[start:], failure)
                 return
 
     async def _ask(self, reached: Reached, group: list[int]) -> None:
@@ -99,7 +99,7 @@ class OffsetSearch:
                 self._router.learn_from(self._topic, error, partition)
                 self.failures[partition] = error
 
-    def _note(self, partitions: Iterable[int], failure: BaseException) -> None:
+    def _record_failure(self, partitions: Iterable[int], failure: BaseException) -> None:
         if not isinstance(failure, TidelogError):
             raise failure
         self.failures.update(dict.fromkeys(partitions, failure))
@@ -110,13 +110,13 @@ async def list_offsets(
 ) -> dict[int, Offset]:
     """Resolve a point in the log. See `Client.list_offsets`."""
     wanted = list(partitions or ())
-    if partitions is None:  # all, those included that were added since this client last looked
+    if partitions is None:  # all partitions, including those added since the last metadata refresh
         wanted = sorted((await router.about_topic(topic, lambda: router.topic_now(topic), repeatable=True)).partitions)
     return await router.about_topic(topic, OffsetSearch(router, topic, at, wanted).attempt, repeatable=True)
 
 
 async def ends_of(router: Router, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:
-    """Return the ends of logs as their owners say; without those that do not say it now."""
+    """Return the ends of logs from their owners; partitions whose owner does not answer are omitted."""
     topics: dict[str, list[int]] = {}
     for where in partitions:
         topics.setdefault(where.topic, []).append(where.partition)
@@ -132,29 +132,31 @@ async def ends_of(router: Router, partitions: Iterable[TopicPartition]) -> dict[
 async def beyond_ends(
     router: Router, topic: str, topic_id: bytes, positions: Mapping[int, int]
 ) -> dict[int, OffsetOutOfRangeError]:
-    """Return why positions lie beyond the ends of their partitions, by partition, where that can be told.
+    """Return the errors of positions beyond the end of their log, by partition.
 
-    A group would wait there for records that may never be, or skip those that come to lie in front. The node that
-    stores positions does not know where the logs of others end. A client does for the most part: it has read up to
-    there. So the owner is asked only about what lies beyond all that is known here: whoever commits what he was handed
-    asks nobody.
+    A group would wait at such a position for records that may never exist, or skip records before it. The coordinator
+    does not know the ends of logs of other nodes, but a client usually does, since it has read the records. The owner
+    is asked only about positions beyond the ends that this client knows, so commits of consumed records need no
+    request.
     """
     doubted = [number for number, offset in positions.items() if offset > router.ends.newest(topic_id, number)]
     if not doubted:
         return {}
     search = OffsetSearch(router, topic, "latest", doubted)
-    with contextlib.suppress(TidelogError, TimeoutError):  # whoever stores the position says what is wrong, if anything
-        async with asyncio.timeout(ENDS_S):
+    with contextlib.suppress(TidelogError, TimeoutError):  # the commit itself returns an error if there is one
+        async with asyncio.timeout(END_CHECK_TIMEOUT_S):
             await search.attempt()
     return {
-        number: beyond(topic, number, positions[number], end)
+        number: beyond_end_error(topic, number, positions[number], end)
         for number, end in search.found.items()
         if positions[number] > end.high_watermark
     }
 
 
-def beyond(topic: str, partition: int, offset: int, end: Offset) -> OffsetOutOfRangeError:
-    """Return the error for a position behind the end that an owner has told."""
-    error = OffsetOutOfRangeError(f"{topic}/{partition}: {offset} lies beyond the end of the log, {end.high_watermark}")
+def beyond_end_error(topic: str, partition: int, offset: int, end: Offset) -> OffsetOutOfRangeError:
+    """Return the error of a position beyond the end of the log."""
+    error = OffsetOutOfRangeError(
+        f"{topic}/{partition}: offset {offset} is beyond the end of the log, {end.high_watermark}"
+    )
     error.log_start_offset, error.high_watermark = end.log_start_offset, end.high_watermark
     return error

@@ -1,11 +1,10 @@
-"""Ranges of a partition's records, fetched in large reads, the next one on its way meanwhile.
+"""Reading of offset ranges of a partition with large fetches and one prefetch.
 
-While a caller takes what was fetched, one further fetch is in flight on a thread: memory is bounded by two answers.
-`fetch` is passed in, so that everything that can go wrong between planning and reading (retention, a log that turned
-out shorter) is tested without a node.
+While the caller consumes one answer, the next fetch is in flight on a thread, so memory is bounded by two answers.
+`fetch` is an argument, so that retention and truncation between planning and reading are tested without a node.
 
-Rejected: subscribing (push is for the live end; a range is pulled best in large reads) and several fetches in flight
-(partitions may be read in parallel).
+Rejected: a subscription, since push delivery suits the end of the log, and several fetches in flight, since partitions
+can be read in parallel.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from tidelog.model import Fetched
 from tidelog_proto.batch.record_batch import RecordBatch
 
 FETCH_BYTES: Final = 7 * 1024 * 1024
-"""What one fetch of a range asks for; two of them are held at most. From 8 MiB on the allocator of received batches
-(`tidelog_proto.process.buffers`) gives memory back to the kernel at once, which then clears it anew for each answer."""
+"""Bytes of one fetch; memory holds two of them. From 8 MiB on the allocator of received batches
+(`tidelog_proto.process.buffers`) returns memory to the kernel at once, which then clears the pages for each answer."""
 WAIT_MS: Final = 5_000
-"""How long a fetch waits for planned records that a node does not have yet, before they count as lost."""
+"""How long a fetch waits for records that a node does not have yet, before they count as lost."""
 
 Fetch = Callable[[int], Fetched]
-"""Fetches from an offset on; waits a moment when nothing is there yet."""
+"""Fetches from an offset on; waits up to `WAIT_MS` for records."""
 Lost = Callable[["OffsetRange", int, int], None]
-"""Is told of a range and of the offsets, from and up to, that are gone; raises if that may not be."""
+"""Called with a range and the start and end of lost offsets; raises an error if the loss is not acceptable."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
     """The records start <= offset < end of one partition.
 
-    `topic_id` is that of the topic that they are in; empty: of whichever has the name as they are read.
+    `topic_id` is the id of the topic; if empty, the topic with this name at the time of reading is used.
     """
 
     topic: str
@@ -52,16 +51,18 @@ class OffsetRange:
 
 
 def fetch_options(wanted: OffsetRange, schema: pa.Schema) -> FetchOptions:
-    """Return how a range is fetched of which these columns are wanted."""
+    """Return the fetch options for a range and the columns of a schema."""
     columns = [name for name in WIRE_COLUMNS if name in schema.names]
     options = FetchOptions(max_bytes=FETCH_BYTES, min_bytes=1, wait_ms=WAIT_MS, columns=columns, end_offset=wanted.end)
     if wanted.topic_id:
-        options["topic_id"] = wanted.topic_id  # with each fetch: a topic may be made anew between two of them
+        options["topic_id"] = (
+            wanted.topic_id
+        )  # in each fetch, since the topic may be deleted and created again in between
     return options
 
 
 def fetch_range(wanted: OffsetRange, fetch: Fetch, lost: Lost) -> Iterator[RecordBatch]:
-    """Yield the record batches that hold `wanted`, the last perhaps reaching beyond it.
+    """Yield the record batches of the range; the last one may extend beyond it.
 
     Raises:
         TidelogError: as `fetch` and `lost`.
@@ -73,7 +74,7 @@ def fetch_range(wanted: OffsetRange, fetch: Fetch, lost: Lost) -> Iterator[Recor
             batches, next_offset = _answer(pending, wanted, offset, lost)
             if next_offset < wanted.end:
                 pending = pool.submit(fetch, next_offset)
-            # A batch keeps what it has decoded, which compressed may be very much more: each is let go behind its turn.
+            # A batch caches its decoded columns, which may be much larger, so each is released after it was consumed.
             batches.reverse()
             while batches:
                 batch = batches.pop()
@@ -83,11 +84,11 @@ def fetch_range(wanted: OffsetRange, fetch: Fetch, lost: Lost) -> Iterator[Recor
 
 
 def _answer(pending: Future[Fetched], wanted: OffsetRange, offset: int, lost: Lost) -> tuple[list[RecordBatch], int]:
-    """Wait for a fetch at `offset`; return its batches and where to go on, behind what is lost."""
+    """Wait for a fetch at `offset`; return its batches and the next offset, after lost records."""
     try:
         fetched = pending.result()
     except OffsetOutOfRangeError as error:
-        # Deleted records are skipped up to the new start; behind the log's end there is nothing to go on with.
+        # Deleted records are skipped up to the new start of the log; beyond the end of the log the range is over.
         next_offset = min(error.log_start_offset, wanted.end) if error.log_start_offset > offset else wanted.end
     else:
         if fetched.next_offset > offset:

@@ -1,9 +1,9 @@
-"""Answers that come in pages: asked for one after the other, and put together.
+"""Paged answers, requested one page after the other and merged, and requests with many entries.
 
-A topic may be spread over pages. What follows it under the same id is more of it; under another id it was made again in
-between, and what came before is gone. A node whose pages do not go on anywhere is not asked for ever.
+A topic may be spread over several pages. A later page with the same topic id extends the topic; with another id the
+topic was created again in between, and the earlier part is dropped. A node that repeats a page raises an error.
 
-A question about more partitions than one request may name is several, too: `in_requests`.
+Requests for more partitions than the limit of one request are split: `in_requests`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
 
 class _TopicPage(Protocol):
-    """What answers TOPIC list and describe, CLUSTER_STATUS and METADATA."""
+    """An answer to TOPIC list or describe, CLUSTER_STATUS or METADATA."""
 
     @property
     def next(self) -> pb.TopicCursor:
-        """Where it ended."""
+        """The cursor of the next page."""
         ...
 
     def HasField(self, field_name: str, /) -> bool:  # noqa: N802 - protobuf's name
-        """Whether there is more."""
+        """Whether there is a next page."""
         ...
 
 
@@ -35,25 +35,25 @@ EntryT = TypeVar("EntryT")
 
 
 def in_requests(entries: list[EntryT], most: int | None = None) -> Iterator[list[EntryT]]:
-    """Yield what a request each may name, in order; nothing of nothing. `most`: so many, where that is fewer."""
+    """Yield the entries of each request, in order. `most`: a lower limit than that of the protocol."""
     most = most or ENTRIES_PER_REQUEST_MAX
     for start in range(0, len(entries), most):
         yield entries[start : start + most]
 
 
 def request_count(entries: int) -> int:
-    """Return how many requests so many entries make."""
+    """Return the number of requests for a number of entries."""
     return -(-entries // ENTRIES_PER_REQUEST_MAX)
 
 
-class Gathered:
-    """Topics of which pages tell, in the order in which they were first told of."""
+class MergedTopics:
+    """Topics merged from pages, in the order of their first page."""
 
     def __init__(self) -> None:
         self._topics: dict[str, pb.TopicInfo] = {}
 
     def add(self, infos: Iterable[pb.TopicInfo]) -> None:
-        """Take a page."""
+        """Merge the topics of a page."""
         for info in infos:
             known = self._topics.get(info.name)
             if known is None or known.topic_id != info.topic_id:
@@ -63,19 +63,19 @@ class Gathered:
             known.partitions.extend(info.partitions)
 
     def topics(self) -> list[pb.TopicInfo]:
-        """Return them all."""
+        """Return all topics."""
         return list(self._topics.values())
 
 
 async def pages(ask: Callable[[pb.TopicCursor | None], Awaitable[PageT]]) -> AsyncIterator[PageT]:
-    """Yield an answer's pages.
+    """Yield the pages of an answer.
 
     Args:
-        ask: asks for the page behind a cursor; None for the first.
+        ask: requests the page after a cursor; None for the first page.
 
     Raises:
-        BadReplyError: the pages do not go on.
-        TidelogError: what `ask` raises.
+        BadReplyError: a page is repeated.
+        TidelogError: an error of `ask`.
     """
     cursor: pb.TopicCursor | None = None
     while True:
@@ -84,25 +84,25 @@ async def pages(ask: Callable[[pb.TopicCursor | None], Awaitable[PageT]]) -> Asy
         if not page.HasField("next"):
             return
         if page.next == cursor:
-            raise BadReplyError(f"a node gives the page behind {page.next.topic!r} again and again")
+            raise BadReplyError(f"a node repeats the page after topic {page.next.topic!r}")
         cursor = page.next
 
 
-async def listed(router: Router, *, internal: bool) -> list[pb.TopicInfo]:
-    """Return all topics, by TOPIC list."""
-    gathered = Gathered()
+async def list_topics(router: Router, *, internal: bool) -> list[pb.TopicInfo]:
+    """Return all topics."""
+    merged = MergedTopics()
 
     async def ask(cursor: pb.TopicCursor | None) -> pb.TopicReply:
         envelope = pb.Envelope(topic_list=pb.TopicList(internal=internal, cursor=cursor))
         return (await router.call_any(lambda: envelope, repeatable=True)).envelope.topic_reply
 
     async for page in pages(ask):
-        gathered.add(page.topics)
-    return gathered.topics()
+        merged.add(page.topics)
+    return merged.topics()
 
 
-async def listed_briefly(router: Router, *, after: str, limit: int) -> tuple[list[pb.TopicInfo], bool]:
-    """Return at most `limit` topics whose names come behind `after`, without partitions, and whether there are more."""
+async def list_topic_page(router: Router, *, after: str, limit: int) -> tuple[list[pb.TopicInfo], bool]:
+    """Return at most `limit` topics with names after `after`, without partitions, and whether there are more."""
     found: list[pb.TopicInfo] = []
     first = pb.TopicCursor(topic=after) if after else None
 
@@ -117,9 +117,9 @@ async def listed_briefly(router: Router, *, after: str, limit: int) -> tuple[lis
     return found, False
 
 
-async def status(router: Router, *, nodes_only: bool = False) -> pb.ClusterStatusReply:
+async def cluster_status(router: Router, *, nodes_only: bool = False) -> pb.ClusterStatusReply:
     """Return the state of the cluster, with all topics unless `nodes_only`."""
-    gathered = Gathered()
+    merged = MergedTopics()
     found = pb.ClusterStatusReply()
 
     async def ask(cursor: pb.TopicCursor | None) -> pb.ClusterStatusReply:
@@ -130,7 +130,7 @@ async def status(router: Router, *, nodes_only: bool = False) -> pb.ClusterStatu
     async for page in pages(ask):
         found.cluster_id = page.cluster_id
         found.nodes.extend(page.nodes)
-        gathered.add(page.topics)
+        merged.add(page.topics)
     if not nodes_only:
-        found.topics.extend(gathered.topics())
+        found.topics.extend(merged.topics())
     return found

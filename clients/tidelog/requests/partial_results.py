@@ -1,7 +1,7 @@
-"""What was done of a request about many partitions when the rest of it failed: the error tells it.
+"""Partial results of operations on many partitions, attached to the error of the failed rest.
 
-Such a request is several, and each names several partitions; one that is refused takes nothing back of the others. So
-who asked has to hear which those were, also when the error by itself is certain that nothing was written.
+Such an operation may be several requests, each for several partitions, and a failure does not undo the others. The
+error lists the partitions that were changed, even if the failed request itself certainly changed none.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from tidelog.errors import TidelogError
 from tidelog.model import Committed, TopicPartition
 
 NAMED_MAX: Final = 8
-"""So many stretches of partitions are named in a message; `done` has all."""
+"""Ranges of partitions that a message lists; `done` has all partitions."""
 
 
 class Commits(NamedTuple):
-    """The outcome for each position: the stored ones, and the errors of the others."""
+    """The stored positions, and the errors of the others."""
 
     held: dict[TopicPartition, Committed]
     failed: dict[TopicPartition, TidelogError]
 
 
-def tell_done(error: TidelogError, done: Mapping[int, object], what: str) -> None:
-    """Have an error tell what was done before it, or beside it; nothing changes if that is nothing.
+def attach_done(error: TidelogError, done: Mapping[int, object], what: str) -> None:
+    """Attach the successful partitions to an error; do nothing if there are none.
 
     Args:
-        error: about to be raised.
-        done: partition -> what came of it.
+        error: the error that will be raised.
+        done: the result of each successful partition.
         what: the verb of the message: "deleted", "committed".
     """
     if not done:
         return
     error.done = dict(done)
     error.definite = False
-    stretches = _stretches(sorted(done))
-    named = ", ".join(stretches[:NAMED_MAX]) + (", ..." if len(stretches) > NAMED_MAX else "")
+    ranges = _ranges(sorted(done))
+    named = ", ".join(ranges[:NAMED_MAX]) + (", ..." if len(ranges) > NAMED_MAX else "")
     word = "partition" if len(done) == 1 else "partitions"
-    error.args = (f"{error}; {what} all the same: {word} {named}", *error.args[1:])
+    error.args = (f"{error}; {what} nevertheless: {word} {named}", *error.args[1:])
 
 
-def _stretches(numbers: list[int]) -> list[str]:
-    """Return ascending numbers as text, those that follow each other as one stretch."""
+def _ranges(numbers: list[int]) -> list[str]:
+    """Return ascending numbers as texts, consecutive numbers as one range."""
     found: list[str] = []
     first = last = numbers[0]
     for number in [*numbers[1:], -1]:

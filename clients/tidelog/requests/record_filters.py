@@ -1,4 +1,4 @@
-"""Which records a reader wants, where it does not want all: by key, by tag, or by both. No I/O."""
+"""Filters of records by key or tag. No I/O."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tidelog_proto.limits import TAG_BYTES_MAX
 
 
 class RecordFilter(NamedTuple):
-    """What must match; None for anything. Nodes leave out the rest, so it never travels."""
+    """The key and tag that a record must have; None matches all. Nodes filter, so other records are not sent."""
 
     key: bytes | None = None
     tag: str | None = None
 
     def to_message(self) -> pb.RecordFilter:
-        """Return it as the protocol has it."""
+        """Return the filter as a protobuf message."""
         message = pb.RecordFilter()
         if self.key is not None:
             message.key = self.key
@@ -32,5 +32,5 @@ def record_filter(key: bytes | None, tag: str | None) -> RecordFilter | None:
         InvalidRequestError: the tag is too long.
     """
     if tag is not None and len(tag.encode()) > TAG_BYTES_MAX:
-        raise InvalidRequestError(f"a tag of {len(tag.encode())} bytes; it has at most {TAG_BYTES_MAX}")
+        raise InvalidRequestError(f"a tag must have at most {TAG_BYTES_MAX} bytes, got {len(tag.encode())}")
     return RecordFilter(key, tag) if (key, tag) != (None, None) else None

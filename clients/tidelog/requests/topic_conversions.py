@@ -1,4 +1,4 @@
-"""Topics and the status of a cluster between the messages of the wire and the values of the client; no I/O."""
+"""Conversion of topics and cluster status from wire messages to the client's values. No I/O."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _ROLE_NAME: Final[Mapping[int, str]] = {pb.INGESTION: "ingestion", pb.PERSISTENC
 
 
 def topic_of(info: pb.TopicInfo, partitions: Iterable[Partition] | None = None) -> Topic:
-    """Return a described topic; `partitions` where not all are in `info`.
+    """Return the topic of `info`; `partitions` if it does not have all of them.
 
     Raises:
         TidelogError: the error that the node returned for the topic.
     """
     if info.HasField("error"):
         raise error_of(info.error)
-    told = map(partition_of, info.partitions) if partitions is None else partitions
+    described = map(partition_of, info.partitions) if partitions is None else partitions
     return Topic(
         name=info.name,
         topic_id=info.topic_id,
-        partitions=tuple(sorted(told, key=lambda each: each.partition)),
+        partitions=tuple(sorted(described, key=lambda each: each.partition)),
         count=info.config.partitions,
         **values_of(info.config),
     )
 
 
 def partition_of(info: pb.PartitionInfo) -> Partition:
-    """Return a described partition."""
+    """Return the partition of `info`."""
     return Partition(
         partition=info.partition,
         owner=info.owner,
@@ -65,17 +65,17 @@ def partition_of(info: pb.PartitionInfo) -> Partition:
 def _next_deletion(partition: pb.PartitionInfo) -> NextDeletion | None:
     if not partition.HasField("next_deletion"):
         return None
-    told = partition.next_deletion
+    deletion = partition.next_deletion
     return NextDeletion(
-        below=told.below,
-        size_bytes=told.size_bytes,
-        at_us=told.at_us or None,
-        bytes_more=told.bytes_more if told.bounded else None,
+        below=deletion.below,
+        size_bytes=deletion.size_bytes,
+        at_us=deletion.at_us or None,
+        bytes_more=deletion.bytes_more if deletion.bounded else None,
     )
 
 
 def status_of(reply: pb.ClusterStatusReply) -> ClusterStatus:
-    """Return the cluster's status."""
+    """Return the status of the cluster."""
     nodes = tuple(
         Node(
             node_id=status.node.node_id,

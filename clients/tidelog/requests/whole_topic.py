@@ -1,4 +1,4 @@
-"""A topic with all of its partitions, of answers that come in pages."""
+"""A topic with all of its partitions, merged from a paged answer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tidelog.requests.topic_conversions import partition_of, topic_of
 from tidelog_proto import broker_pb2 as pb
 
 
-async def whole(router: Router, reply: pb.TopicReply) -> Topic:
-    """Return the topic of an answer, which may hold its first partitions only, with all of them.
+async def whole_topic(router: Router, reply: pb.TopicReply) -> Topic:
+    """Return the topic of an answer with all partitions; the answer may have only the first of them.
 
     Raises:
-        UnknownTopicError: it was deleted meanwhile.
-        TidelogError: the answer has this error in place of the topic, or a request for a further page failed.
+        UnknownTopicError: the topic was deleted meanwhile.
+        TidelogError: the answer is an error, or a request for a further page failed.
     """
     (info,) = reply.topics
     if not reply.HasField("next"):
@@ -29,7 +29,7 @@ async def whole(router: Router, reply: pb.TopicReply) -> Topic:
     async for page in pages(ask):
         for more in page.topics:
             if more.topic_id != info.topic_id:
-                partitions.clear()  # it was made again in between
+                partitions.clear()  # the topic was created again in between
             info = more
             partitions += map(partition_of, more.partitions)
     return topic_of(info, partitions)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from tidelog.base.metric_calls import Teller
+from tidelog.base.metric_calls import MetricCalls
 from tidelog.model import TopicPartition
 from tidelog.subscriptions.subscription import Prefetched
 from tidelog_proto.batch.record_batch import RecordBatch
@@ -17,8 +17,8 @@ from tidelog_proto.batch.record_batch import RecordBatch
 class ConsumerMeter:
     """Tells what one consumer takes of its partitions, and how much it has in front of it in each."""
 
-    def __init__(self, teller: Teller) -> None:
-        self._tell, self._metrics = teller.tell, teller.metrics
+    def __init__(self, metric_calls: MetricCalls) -> None:
+        self._tell, self._metrics = metric_calls.call, metric_calls.metrics
         self._taken: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
 

@@ -315,7 +315,7 @@ class Serving:
     def lies_beyond(self, where: TopicPartition, end: Offset) -> None:
         """A partition is read from beyond its end, as its owner says; the replica that serves it only waits there."""
         self._leave(where)
-        self._out_of_range(where, list_offsets.beyond(*where, self._arrived[where], end))
+        self._out_of_range(where, list_offsets.beyond_end_error(*where, self._arrived[where], end))
         self.stir()
 
     async def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:

@@ -64,7 +64,7 @@ class TopicPattern:
         found: list[str] = []
         after, more = "", True
         while more:
-            infos, more = await paging.listed_briefly(router, after=after, limit=_PAGE)
+            infos, more = await paging.list_topic_page(router, after=after, limit=_PAGE)
             names = [info.name for info in infos]
             found += self.matching(names)
             more = more and bool(names) and names[-1] > after

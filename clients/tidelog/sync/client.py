@@ -45,7 +45,7 @@ from tidelog.produce.partitioners import Partitioner
 from tidelog.produce.producer_options import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT
 from tidelog.produce.receipts import Receipts
 from tidelog.produce.serializers import Serializer
-from tidelog.produce.thread_handoff import Crossing
+from tidelog.produce.thread_handoff import ThreadHandoff
 from tidelog.requests.conversions import At
 from tidelog.subscriptions.consumer_options import OnOutOfRange, Partitions, Start
 from tidelog.subscriptions.deserializers import Deserializer, OnUndecodable
@@ -302,7 +302,7 @@ class Client:
     def _end(self, how: Any) -> None:
         if self._thread.closed:
             return
-        self._thread.check_outside()
+        self._thread.check_other_thread()
         try:
             if self._thread.started:
                 try:
@@ -323,7 +323,7 @@ class Producer:
         self._client = client  # keeps it from being closed while this producer lives
         self._thread = thread
         self._producer = producer
-        self._crossing = Crossing(thread, producer.inside)
+        self._handoff = ThreadHandoff(thread, producer.internals)
 
     def __enter__(self) -> Self:
         self.begin()
@@ -353,8 +353,8 @@ class Producer:
         Records of one thread keep their order, and those of several get one. `on_delivery` is called in the client's
         own thread, where nothing of this client that blocks may be called.
         """
-        gathering, index = self._crossing.put(value, key, headers, tag, partition, timestamp_us, on_delivery)
-        return PendingReceipt(self._thread, gathering, index)
+        batch, index = self._handoff.put(value, key, headers, tag, partition, timestamp_us, on_delivery)
+        return PendingReceipt(self._thread, batch, index)
 
     def send(
         self,
@@ -389,7 +389,7 @@ class Producer:
                 value, key=key, headers=headers, tag=tag, partition=partition, timestamp_us=timestamp_us
             )
         )
-        return PendingReceipt(self._thread, pending.gathering, pending.index)
+        return PendingReceipt(self._thread, pending.batch, pending.index)
 
     def send_many(
         self,
@@ -427,7 +427,7 @@ class Producer:
 
     def ready(self) -> None:
         """See `tidelog.Producer.ready`: the next `put` of this thread has that room, within a second."""
-        self._crossing.ready()
+        self._handoff.ready()
 
     def flush(self) -> None:
         """See `tidelog.Producer.flush`."""
@@ -446,7 +446,7 @@ class Producer:
     def abort(self) -> None:
         """See `tidelog.Producer.abort`."""
         if not self._thread.closed:
-            self._crossing.let_pass()
+            self._handoff.wait_for_puts()
             self._thread.run(self._producer.abort)
 
 

@@ -13,7 +13,7 @@ from tidelog.base.loop_thread import LoopThread
 from tidelog.errors import UsageError
 from tidelog.model import Receipt
 from tidelog.produce import receipts as asynchronous_receipts
-from tidelog.produce.open_batch import Gathering
+from tidelog.produce.open_batch import OpenBatch
 from tidelog.produce.receipts import Receipts
 
 T_co = TypeVar("T_co", covariant=True)
@@ -31,16 +31,16 @@ class _Pending(Protocol[T_co]):
 class PendingReceipt:
     """See `tidelog.PendingReceipt`: a record that is accepted and on its way."""
 
-    __slots__ = ("_gathering", "_index", "_thread")
+    __slots__ = ("_batch", "_index", "_thread")
 
-    def __init__(self, thread: LoopThread, gathering: Gathering, index: int) -> None:
+    def __init__(self, thread: LoopThread, batch: OpenBatch, index: int) -> None:
         self._thread = thread
-        self._gathering = gathering
+        self._batch = batch
         self._index = index
 
     def done(self) -> bool:
         """Whether `result` would not wait."""
-        return asynchronous_receipts.PendingReceipt(self._gathering, self._index).done()
+        return asynchronous_receipts.PendingReceipt(self._batch, self._index).done()
 
     def result(self, timeout_s: float | None = None) -> Receipt:
         """Wait for the acknowledgement; what is known may be asked for also when the client is closed.
@@ -49,7 +49,7 @@ class PendingReceipt:
             TidelogError: the record was not acknowledged.
             TimeoutError: not yet.
         """
-        return _result(self._thread, asynchronous_receipts.PendingReceipt(self._gathering, self._index), timeout_s)
+        return _result(self._thread, asynchronous_receipts.PendingReceipt(self._batch, self._index), timeout_s)
 
 
 class PendingReceipts:

@@ -1,10 +1,10 @@
-"""Batches of a partition joined into larger ones with the columns that a reader wants; never record by record.
+"""Joining of small batches of a partition into larger ones with the columns of a reader, without code for each record.
 
-What no record of a batch uses is not on the wire (keys, headers, tags, timestamps of their own) and is filled in with
-one Arrow call; what is the same for all records (topic, partition) or counts up (offset) is made when a joined batch
-leaves. Engines take a fixed time for each batch, so small ones are worth joining.
+Columns that a batch does not have on the wire (keys, headers, tags, explicit timestamps) are filled in with one Arrow
+call. Constant columns (topic, partition) and offsets are added when a joined batch is emitted. Query engines have a
+fixed cost for each batch, so joining small batches saves time.
 
-Rejected: dictionary-encoded topics (readers want the plain type that the schema names).
+Rejected: dictionary-encoded topic names, since readers expect the plain type of the schema.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tidelog_proto.batch.header import Flags
 from tidelog_proto.batch.record_batch import RecordBatch
 
 JOINED_BYTES: Final = 768 * 1024
-"""A joined batch leaves when it holds this many bytes, however few its rows. An engine's time for a batch is little
-beside that for so many bytes, and a record batch that has them by itself is not copied."""
+"""Size at which a joined batch is emitted, even with few rows. The fixed cost of an engine for a batch is small
+compared with the cost of this many bytes, and a record batch of this size is not copied."""
 
 _WIRE: Final = {
     "timestamp": Flags.TIMESTAMP,
@@ -32,17 +32,17 @@ _WIRE: Final = {
     "headers": Flags.HEADERS,
     "tag": Flags.TAG,
 }
-"""The columns that come from the log, and what says that a batch has them; the others are made here."""
+"""The columns of the wire and their header flags; the other columns are created here."""
 
 
 @dataclass(frozen=True, slots=True)
 class WireBatch:
-    """What a task wants of one record batch.
+    """The requested columns of one record batch.
 
     Attributes:
-        offsets: each record's, ascending; where the log was compacted with gaps.
-        base_timestamp_us: every record's timestamp if there is no such column (µs since 1970).
-        arrays: the wanted columns that are present, by name, `rows` long.
+        offsets: the offset of each record, ascending; with gaps if the log was compacted.
+        base_timestamp_us: the timestamp of all records, in µs since 1970, if there is no timestamp column.
+        arrays: the requested columns that the batch has, by name.
     """
 
     offsets: npt.NDArray[np.int64]
@@ -51,21 +51,21 @@ class WireBatch:
 
     @property
     def rows(self) -> int:
-        """How many records."""
+        """Number of records."""
         return len(self.offsets)
 
     @property
     def nbytes(self) -> int:
-        """The bytes that the columns reference."""
+        """Bytes that the columns reference."""
         return sum(array.nbytes for array in self.arrays.values())
 
     def cut(self, start: int, end: int) -> WireBatch:
-        """Return the records with start <= offset < end, without a copy; possibly none."""
+        """Return the records with start <= offset < end, without a copy; may be empty."""
         first, stop = np.searchsorted(self.offsets, (start, end)).tolist()
         return self.slice(first, max(first, stop) - first)
 
     def where(self, chosen: pa.BooleanArray) -> WireBatch:
-        """Return the records at which `chosen`, `rows` long, is true; null counts as false."""
+        """Return the records for which `chosen` is true; null counts as false."""
         if chosen.true_count == self.rows:
             return self
         arrays = {name: array.filter(chosen) for name, array in self.arrays.items()}
@@ -73,7 +73,7 @@ class WireBatch:
         return WireBatch(self.offsets[kept], self.base_timestamp_us, arrays)
 
     def slice(self, first: int, rows: int) -> WireBatch:
-        """Return at most `rows` records from the one at `first` on, without a copy."""
+        """Return at most `rows` records from index `first` on, without a copy."""
         offsets = self.offsets[first : first + rows]
         if len(offsets) == self.rows:
             return self
@@ -82,23 +82,23 @@ class WireBatch:
 
 
 def wire_batch(batch: RecordBatch, schema: pa.Schema) -> WireBatch:
-    """Take the columns of `schema` out of a fetched batch; nothing is decoded for none of them, but for gaps."""
+    """Return the columns of `schema` in a fetched batch; it is decoded only for columns, or for gaps in the offsets."""
     present = [name for name, flag in _WIRE.items() if batch.header.flags & flag and name in schema.names]
     columns = batch.columns() if present else None
     arrays = {} if columns is None else {name: columns.column(name) for name in present}
     return WireBatch(batch.offsets().to_numpy(), batch.header.base_timestamp_us, arrays)
 
 
-class Joiner:
+class BatchJoiner:
     """Joins the batches of one partition into batches of one schema. Not thread-safe.
 
-    `add` takes a batch and gives back the joined batches that are full, `finish` gives the rest.
+    `add` takes a batch and yields the joined batches that are full; `finish` yields the rest.
 
     Args:
-        schema: what is wanted: columns of the wire, `offset`, and those of `constants`. Headers that may be null are
-            null where a record has none, others are empty lists.
-        constants: the columns that are the same in all rows, by name, as Arrow's scalars.
-        max_records: of a joined batch, which is let go early at `JOINED_BYTES`.
+        schema: columns of the wire, `offset`, and those of `constants`. For records without headers a nullable headers
+            column is null, another one is an empty list.
+        constants: the columns with the same value in all rows, by name, as Arrow scalars.
+        max_records: most records of a joined batch, which is emitted earlier at `JOINED_BYTES`.
     """
 
     def __init__(self, schema: pa.Schema, constants: Mapping[str, Any], *, max_records: int) -> None:
@@ -107,13 +107,13 @@ class Joiner:
         self._constants = constants
         self._max_records = max_records
         self._repeated: dict[str, pa.Array[Any]] = {}
-        """The longest column of each constant that was made: shorter ones are its beginning, and cost nothing."""
+        """The longest array of each constant so far; shorter ones are slices of it, without a copy."""
         self._pieces: list[WireBatch] = []
         self._rows = 0
         self._bytes = 0
 
     def add(self, batch: WireBatch) -> Iterator[pa.RecordBatch]:
-        """Take a batch in and yield what is full."""
+        """Add a batch and yield the joined batches that are full."""
         start = 0
         while start < batch.rows:
             piece = batch.slice(start, self._max_records - self._rows)
@@ -125,7 +125,7 @@ class Joiner:
                 yield self._joined()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Yield what is left, if anything is."""
+        """Yield the remaining records, if any."""
         if self._pieces:
             yield self._joined()
 
@@ -139,8 +139,8 @@ class Joiner:
         if field.name in self._constants:
             return self._constant(field.name)
         if field.name == "offset":
-            return _one([pa.array(piece.offsets) for piece in self._pieces])
-        return _one([_column(piece, field) for piece in self._pieces])
+            return _concatenated([pa.array(piece.offsets) for piece in self._pieces])
+        return _concatenated([_column(piece, field) for piece in self._pieces])
 
     def _constant(self, name: str) -> pa.Array[Any]:
         longest = self._repeated.get(name)
@@ -150,7 +150,7 @@ class Joiner:
 
 
 def _column(piece: WireBatch, field: pa.Field[pa.DataType]) -> pa.Array[Any]:
-    """Return a wire column of a piece, made up if the batch does not have it."""
+    """Return a wire column of a piece, or its default values if the batch does not have it."""
     column = piece.arrays.get(field.name)
     if column is not None:
         column = _without_empty_lists(column) if field.name == "headers" and field.nullable else column
@@ -165,8 +165,8 @@ def _column(piece: WireBatch, field: pa.Field[pa.DataType]) -> pa.Array[Any]:
 
 
 def _without_empty_lists(lists: Any) -> pa.Array[Any]:
-    """Return the lists with null for each empty one: no headers are null, whatever else is in the batch."""
-    # A slice's offsets keep their place in the whole array, and a mask is only taken with offsets of their own.
+    """Return the lists with null for each empty one, so that records without headers have null in every batch."""
+    # `from_arrays` accepts a mask only with offsets that are not a slice, so they are copied.
     offsets = pa.array(lists.offsets.to_numpy())
     starts = offsets.to_numpy()
     without: pa.Array[Any] = pa.ListArray.from_arrays(offsets, lists.values, mask=pa.array(starts[1:] == starts[:-1]))
@@ -174,10 +174,10 @@ def _without_empty_lists(lists: Any) -> pa.Array[Any]:
 
 
 def _nulls(rows: int, of: Any) -> pa.Array[Any]:
-    """Return nulls; `of` is any type (the stubs list each concrete one, and the base class is none of them)."""
+    """Return an array of nulls; `of` is any type (the type stubs accept only concrete types)."""
     nulls: pa.Array[Any] = pa.nulls(rows, of)
     return nulls
 
 
-def _one(arrays: list[pa.Array[Any]]) -> pa.Array[Any]:
+def _concatenated(arrays: list[pa.Array[Any]]) -> pa.Array[Any]:
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)

@@ -1,4 +1,4 @@
-"""A real node for the tests of programs that use Tidelog.
+"""A node for tests of programs that use Tidelog.
 
     import tidelog.testing
 
@@ -7,9 +7,8 @@
 
 In an event loop: `async with tidelog.testing.node() as node, node.async_client() as client`.
 
-It is started in a temporary directory on free ports of this machine, in about a second, and everything of it is gone
-at the end: also when a test fails, is interrupted, or kills the process. With pytest there are fixtures,
-see `tidelog_pytest`.
+The node starts in about a second, in a temporary directory and on free ports. Its process and its directory are removed
+at the end, also if a test fails, is interrupted, or the process is killed. For pytest fixtures see `tidelog_pytest`.
 """
 
 from __future__ import annotations

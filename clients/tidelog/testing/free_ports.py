@@ -1,8 +1,8 @@
-"""Ports of this machine for a node that will be started, and started again.
+"""Free ports for a node that will be started and restarted.
 
-They lie below those that the kernel gives out by itself (from 32768 on Linux, from 49152 elsewhere): else any
-connection could be given a node's port before the node starts, or starts again. A client that tries to reach a node
-which is down could even be given the very port that it tries, and so be connected to itself.
+They are below the ephemeral ports of the kernel (from 32768 on Linux, from 49152 elsewhere): otherwise another
+connection could get a node's port before the node starts or restarts, and a client that tries to reach a stopped node
+could get the node's port as its own and connect to itself.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Final
 
 HOST: Final = "127.0.0.1"
 
-CHOSEN_FROM: Final = range(20_000, 32_000)
-"""Where they are looked for."""
+PORT_RANGE: Final = range(20_000, 32_000)
+"""The range of candidate ports."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of the loopback address that are free for TCP and UDP at the moment.
+    """Return ports of the loopback address that are free for TCP and UDP.
 
     Args:
-        count: how many.
+        count: number of ports.
 
     Raises:
-        OSError: there are not so many.
+        OSError: fewer ports are free.
     """
     ports: list[int] = []
     with ExitStack() as held:
-        for port in secrets.SystemRandom().sample(CHOSEN_FROM, len(CHOSEN_FROM)):
+        for port in secrets.SystemRandom().sample(PORT_RANGE, len(PORT_RANGE)):
             if len(ports) == count:
                 break
             with suppress(OSError):
@@ -38,5 +38,5 @@ def free_ports(count: int) -> list[int]:
                 datagrams.bind(listener.getsockname())
                 ports.append(port)
     if len(ports) < count:
-        raise OSError(f"fewer than {count} ports from {CHOSEN_FROM[0]} to {CHOSEN_FROM[-1]} are free")
+        raise OSError(f"fewer than {count} ports from {PORT_RANGE[0]} to {PORT_RANGE[-1]} are free")
     return ports

@@ -1,4 +1,4 @@
-"""A node that a test starts, uses and throws away."""
+"""A temporary node for tests."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tidelog.testing.free_ports import HOST
 from tidelog.testing.process import NodeProcess, NodeStartError
 
 PREFIX_LENGTH_MAX: Final = 150
-"""The rest of a topic's name makes it another one each time."""
+"""Longest prefix of a topic's name; a random suffix follows."""
 
 START_TIMEOUT_S_DEFAULT: Final = 60.0
 
-_CHOSEN_HERE: Final = frozenset({"data", "host", "port", "management_host", "management_port"})
-_NO_TOPIC: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_MANAGED_SETTINGS: Final = frozenset({"data", "host", "port", "management_host", "management_port"})
+_INVALID_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class LocalNode:
-    """One node of its own on this machine, with its data in a temporary directory. Made by `node`.
+    """A node on this machine with its data in a temporary directory. Created by `node`.
 
-    Use it with `with` or `async with`: it runs inside, and behind it everything of it is gone. All of its methods
-    block; in an event loop that has something else to do, call those that take long with `asyncio.to_thread`.
+    Use it with `with` or `async with`: the node runs inside the block, and its process and directory are removed at the
+    end. All methods block; in an event loop with other tasks call slow ones with `asyncio.to_thread`.
     """
 
     def __init__(self, settings: Mapping[str, object], start_timeout_s: float) -> None:
@@ -41,13 +41,13 @@ class LocalNode:
         self._process: NodeProcess | None = None
         self._admin: sync.Client | None = None
         self._pid = 0
-        self._gone = False
+        self._removed = False
 
     def __enter__(self) -> Self:
         if self._process is not None:
-            raise NodeStartError("this node was started before: make another one with `tidelog.testing.node()`")
+            raise NodeStartError("this node was started before; create another one with `tidelog.testing.node()`")
         self._pid = os.getpid()
-        # Resolved, so that nobody is misled by a directory that is changed later.
+        # Resolved, so that a later change of a symbolic link or of the working directory has no effect.
         directory = Path(tempfile.mkdtemp(prefix="tidelog-")).resolve()
         self._process = NodeProcess(directory, self._settings, self._start_timeout_s)
         try:
@@ -79,33 +79,33 @@ class LocalNode:
 
     @property
     def bootstrap(self) -> str:
-        """Its HOST:PORT, the same for as long as the node is in use."""
-        return f"{HOST}:{self._used.port}"
+        """HOST:PORT of the node; it stays the same over restarts."""
+        return f"{HOST}:{self._running.port}"
 
     @property
     def management_url(self) -> str:
-        """Where its health and metrics are, without a slash at the end."""
-        return f"http://{HOST}:{self._used.management_port}"
+        """Base URL of health checks and metrics, without a trailing slash."""
+        return f"http://{HOST}:{self._running.management_port}"
 
     @property
     def pid(self) -> int:
-        """Its process id, another one after each start.
+        """The process id; each start has a new one.
 
         Raises:
-            NodeStartError: it does not run; the text says why.
+            NodeStartError: the node does not run; the message has the reason.
         """
-        return self._used.pid
+        return self._running.pid
 
     @property
     def log(self) -> str:
-        """What the node has said so far, over all of its starts."""
-        return self._used.log()
+        """The log of the node, of all starts."""
+        return self._running.log()
 
     def client(self, **options: Any) -> sync.Client:
         """Return a new blocking client; close it, or use it with `with`.
 
         Args:
-            options: as of `tidelog.sync.Client`.
+            options: options of `tidelog.sync.Client`.
         """
         return sync.Client(self.bootstrap, **options)
 
@@ -113,66 +113,66 @@ class LocalNode:
         """Return a new client for an event loop; close it, or use it with `async with`.
 
         Args:
-            options: as of `tidelog.Client`.
+            options: options of `tidelog.Client`.
         """
         return asynchronous.Client(self.bootstrap, **options)
 
     def topic(self, prefix: str = "topic", *, partitions: int = 1, **settings: Any) -> str:
-        """Create a topic under a name that no other one has, and return the name.
+        """Create a topic with a unique name, and return the name.
 
         Args:
-            prefix: what the name begins with; what no topic may be called is replaced by `_`.
-            partitions: how many.
-            settings: as of `Client.create_topic`.
+            prefix: prefix of the name; characters that are invalid in a topic name are replaced by `_`.
+            partitions: number of partitions.
+            settings: settings of `Client.create_topic`.
 
         Raises:
-            NodeStartError: the node does not run; the text says why.
-            TidelogError: it could not be created.
+            NodeStartError: the node does not run; the message has the reason.
+            TidelogError: the topic could not be created.
         """
-        name = f"{_NO_TOPIC.sub('_', prefix)[:PREFIX_LENGTH_MAX]}-{secrets.token_hex(6)}"
+        name = f"{_INVALID_CHARACTERS.sub('_', prefix)[:PREFIX_LENGTH_MAX]}-{secrets.token_hex(6)}"
         self._admin_client().create_topic(name, partitions=partitions, **settings)
         return name
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; a node of many tests need not keep what each of them has published.
+        """Delete a topic, for example to free disk space between tests.
 
         Raises:
-            NodeStartError: the node does not run; the text says why.
-            UnknownTopicError: there is no such topic.
+            NodeStartError: the node does not run; the message has the reason.
+            UnknownTopicError: the topic does not exist.
         """
         self._admin_client().delete_topic(name)
 
     def restart(self) -> None:
-        """Stop it in good order, unless it was killed, and start it again, with the same ports and data.
+        """Stop the node gracefully, unless it was killed, and start it again with the same ports and data.
 
         Raises:
-            NodeStartError: it did not start again.
+            NodeStartError: the node did not start.
         """
-        self._used.stop()
-        self._used.start()
+        self._running.stop()
+        self._running.start()
 
     def kill(self) -> None:
-        """Kill it with SIGKILL, as a crash would; `restart` starts it again with what it had on its disk."""
-        self._used.kill()
+        """Kill the node with SIGKILL, like a crash; `restart` starts it again with its data on disk."""
+        self._running.kill()
 
     @property
-    def _used(self) -> NodeProcess:
-        if self._process is None or self._gone:
-            what = "is gone, its `with` block has ended" if self._gone else "has not been started"
-            raise NodeStartError(f"the node {what}: enter `tidelog.testing.node()` with `with` or `async with`")
+    def _running(self) -> NodeProcess:
+        if self._process is None or self._removed:
+            what = "was removed at the end of its `with` block" if self._removed else "has not been started"
+            raise NodeStartError(f"the node {what}; use `tidelog.testing.node()` in a `with` or `async with` statement")
         return self._process
 
     def _admin_client(self) -> sync.Client:
-        self._used.check()
+        self._running.check()
         if self._admin is None:
             self._admin = self.client(client_id="tidelog-testing")
         return self._admin
 
     def _remove(self) -> None:
-        """End the process and remove what there is of it. In a fork of the process that started it: do nothing."""
+        """End the process and remove its directory. Has no effect in a fork of the process that started the node."""
         if self._process is None or os.getpid() != self._pid:
             return
-        self._gone = True
+        self._removed = True
         if self._admin is not None:
             self._admin.abort()
         self._process.kill()
@@ -182,21 +182,21 @@ class LocalNode:
 def node(
     *, settings: Mapping[str, object] | None = None, start_timeout_s: float = START_TIMEOUT_S_DEFAULT
 ) -> LocalNode:
-    """Return a node for tests; it starts when it is entered with `with` or `async with`, and is gone behind that.
+    """Return a node for tests; it runs inside a `with` or `async with` block.
 
     It needs the extra `broker` of the package `tidelog`.
 
     Args:
-        settings: of the node, by their names in the configuration, such as `{"retention_interval_ms": 100}`. What the
-            environment says of nodes (TIDELOG_NODE_…) does not count.
-        start_timeout_s: how long it may take to be ready, above zero.
+        settings: settings of the node by their configuration names, such as `{"retention_interval_ms": 100}`.
+            Environment variables of nodes (TIDELOG_NODE_…) are ignored.
+        start_timeout_s: longest time until the node is ready, in seconds.
 
     Raises:
-        ValueError: `start_timeout_s` is not above zero, or `settings` has what is chosen here: ports, hosts, data.
-        NodeStartError: entering it failed; the text has what the node said last.
+        ValueError: `start_timeout_s` is not > 0, or `settings` has ports, hosts or the data directory.
+        NodeStartError: the node did not start; the message has the end of its log.
     """
     if start_timeout_s <= 0:
-        raise ValueError(f"start_timeout_s is above zero, not {start_timeout_s}")
-    if taken := _CHOSEN_HERE.intersection(settings or ()):
-        raise ValueError(f"a node for tests is given another {', '.join(sorted(taken))} by itself: leave that out")
+        raise ValueError(f"start_timeout_s must be > 0, got {start_timeout_s}")
+    if taken := _MANAGED_SETTINGS.intersection(settings or ()):
+        raise ValueError(f"a node for tests chooses {', '.join(sorted(taken))} itself; remove that from settings")
     return LocalNode(dict(settings or {}), start_timeout_s)

@@ -1,8 +1,8 @@
-"""A node as a child process over a directory: started, stopped, killed. It blocks.
+"""A node as a child process with a directory: start, stop, kill. Calls block.
 
-The child is the `tidelog` command of this interpreter, so a node in a test is what a node in production is. It runs in
-a session of its own: Ctrl-C reaches the tests alone, and they end it. It ends with this process, however that ends, and
-takes its directory along (`tidelog_cli.up.temporary_child`).
+The child is the `tidelog` command of this interpreter, as in production. It runs in its own session, so Ctrl-C reaches
+only the tests, which end it. When this process ends in any way, the child ends, too, and removes its directory
+(`tidelog_cli.up.temporary_child`).
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from tidelog.testing.free_ports import HOST, free_ports
 from tidelog_proto.process.private_files import open_private_log
 
 STOP_TIMEOUT_S: Final = 10.0
-"""From SIGTERM to SIGKILL."""
+"""Time between SIGTERM and SIGKILL."""
 
-STARTS_MAX: Final = 5
-"""How often other ports are tried where somebody was faster to take those that had been free."""
+START_ATTEMPTS: Final = 5
+"""Starts with other ports if another process has taken the free ones meanwhile."""
 
-_SETTING: Final = "TIDELOG_NODE_"
+_SETTING_PREFIX: Final = "TIDELOG_NODE_"
 _LOG_LINES: Final = 20
 _MS: Final = 1000
-_LEFT_OUT: Final = frozenset({"PYTHONOPTIMIZE"})
-"""A node refuses to run without its assertions."""
+_EXCLUDED_VARIABLES: Final = frozenset({"PYTHONOPTIMIZE"})
+"""Environment variables that the child does not get: a node refuses to run without assertions."""
 
 
 class NodeStartError(RuntimeError):
-    """A node of a test does not run; the text has the end of its log, and what to install if that is missing."""
+    """A test node does not run; the message has the end of its log, and the package to install if one is missing."""
 
 
 class NodeProcess:
-    """One node over one directory; it keeps its ports from one start to the next.
+    """One node with one directory; it keeps its ports over restarts.
 
     Args:
-        directory: an existing one, for its data and its log; removed by the child if this process ends.
-        settings: of the node, by the names of the configuration.
-        start_timeout_s: from start to readiness.
+        directory: an existing directory for data and log; the child removes it when this process ends.
+        settings: settings of the node by their configuration names.
+        start_timeout_s: longest time from start to readiness, in seconds.
     """
 
     def __init__(self, directory: Path, settings: Mapping[str, object], start_timeout_s: float) -> None:
@@ -54,16 +54,16 @@ class NodeProcess:
         self._log_path = directory / "node.log"
         self._ports: Sequence[int] = ()
         self._process: subprocess.Popen[bytes] | None = None
-        self._ended_by_us = ""
+        self._stop_reason = ""
 
     @property
     def port(self) -> int:
-        """The native port; known once it has been started."""
+        """The native port; known after the first start."""
         return self._ports[0]
 
     @property
     def management_port(self) -> int:
-        """Where health and metrics are; known once it has been started."""
+        """The port of health checks and metrics; known after the first start."""
         return self._ports[1]
 
     @property
@@ -71,32 +71,32 @@ class NodeProcess:
         """The process id.
 
         Raises:
-            NodeStartError: it does not run.
+            NodeStartError: the node does not run.
         """
         self.check()
         assert self._process is not None
         return self._process.pid
 
     def check(self) -> None:
-        """Pass where the node runs.
+        """Check that the node runs.
 
         Raises:
-            NodeStartError: it does not.
+            NodeStartError: the node does not run.
         """
         process = self._process
         if process is None:
-            raise NodeStartError(self._ended_by_us or "the node has not been started")
+            raise NodeStartError(self._stop_reason or "the node has not been started")
         if process.poll() is not None:
-            raise NodeStartError(self._told(f"the node ended by itself with code {process.returncode}"))
+            raise NodeStartError(self._with_log(f"the node has exited with code {process.returncode}"))
 
     def start(self) -> None:
-        """Start it and wait until it is ready.
+        """Start the node and wait until it is ready.
 
         Raises:
-            NodeStartError: it ended, or took too long, before it was ready.
+            NodeStartError: the node exited or was not ready in time.
         """
         first = not self._ports
-        for left in reversed(range(STARTS_MAX)):
+        for left in reversed(range(START_ATTEMPTS)):
             if first:
                 self._ports = free_ports(2)
             try:
@@ -108,23 +108,23 @@ class NodeProcess:
                 return
 
     def stop(self) -> None:
-        """Stop it in good order; what does not run is left alone."""
+        """Stop the node gracefully; has no effect if it does not run."""
         if self._process is not None:
             self._process.terminate()
             try:
                 self._process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-            self._forget("the node was stopped")
+            self._clear_process("the node was stopped")
 
     def kill(self) -> None:
-        """Kill it with SIGKILL; what does not run is left alone."""
+        """Kill the node with SIGKILL; has no effect if it does not run."""
         if self._process is not None:
             self._process.kill()
-            self._forget("the node was killed with `kill()`: `restart()` starts it again")
+            self._clear_process("the node was killed with `kill()`; start it again with `restart()`")
 
     def log(self) -> str:
-        """Return what it has said so far, over all starts; empty for nothing."""
+        """Return the log of all starts; may be empty."""
         try:
             return self._log_path.read_text("utf-8", "replace")
         except FileNotFoundError:
@@ -136,7 +136,7 @@ class NodeProcess:
         ports = ("--port", str(native), "--management-port", str(management))
         with open_private_log(self._log_path, append=True) as log:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter, with arguments of our own
-                # -P: a module of the tests' own folder is not taken for one that the node wants.
+                # -P: modules in the working directory must not replace modules of the node.
                 [
                     sys.executable,
                     "-P",
@@ -161,39 +161,39 @@ class NodeProcess:
             raise
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait for the line that a node prints when it serves.
+        """Wait for the line that a node prints when it is ready.
 
         Raises:
-            NodeStartError: there was none.
+            NodeStartError: the node did not print the line.
         """
         assert process.stdout is not None
-        poll, said, deadline = select.poll(), b"", time.monotonic() + self._start_timeout_s
+        poll, line, deadline = select.poll(), b"", time.monotonic() + self._start_timeout_s
         poll.register(process.stdout, select.POLLIN)
-        while not said.endswith(b"\n"):
+        while not line.endswith(b"\n"):
             if not poll.poll(max(0.0, deadline - time.monotonic()) * _MS):
-                raise NodeStartError(self._told(f"the node was not ready after {self._start_timeout_s:g} s"))
+                raise NodeStartError(self._with_log(f"the node was not ready after {self._start_timeout_s:g} s"))
             piece = os.read(process.stdout.fileno(), 1 << 12)
             if not piece:
                 code = process.wait()
-                raise NodeStartError(self._told(f"the node did not start, it ended with code {code}"))
-            said += piece
-        assert json.loads(said)["port"] == self.port, "it listens where it was told to"
+                raise NodeStartError(self._with_log(f"the node did not start: it exited with code {code}"))
+            line += piece
+        assert json.loads(line)["port"] == self.port, "the node listens on the given port"
 
-    def _forget(self, why: str) -> None:
+    def _clear_process(self, why: str) -> None:
         assert self._process is not None
-        process, self._process, self._ended_by_us = self._process, None, why
+        process, self._process, self._stop_reason = self._process, None, why
         process.wait()
         for pipe in (process.stdin, process.stdout):
             assert pipe is not None
             pipe.close()
 
-    def _told(self, what: str) -> str:
+    def _with_log(self, what: str) -> str:
         lines = self.log().splitlines()[-_LOG_LINES:]
-        return "\n  ".join([f"{what}; it said last:" if lines else f"{what}, without a word", *lines])
+        return "\n  ".join([f"{what}; the end of its log:" if lines else f"{what}; its log is empty", *lines])
 
 
 def _environ(settings: Mapping[str, object]) -> dict[str, str]:
-    """Return the child's environment: this process's own settings of nodes are not its."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_SETTING)}
-    told = {f"{_SETTING}{name.upper()}": str(value) for name, value in settings.items()}
-    return {name: value for name, value in kept.items() if name not in _LEFT_OUT} | told
+    """Return the environment of the child, without the node settings of this process."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_SETTING_PREFIX)}
+    own = {f"{_SETTING_PREFIX}{name.upper()}": str(value) for name, value in settings.items()}
+    return {name: value for name, value in kept.items() if name not in _EXCLUDED_VARIABLES} | own

@@ -61,7 +61,7 @@ def _option(setting: TopicSetting) -> Any:
     if setting.kind is bool:
         return Annotated[bool | None, typer.Option(f"{names[0]}/--no{names[0][1:]}", help=text)]
     if setting.kind is str:
-        choices: Any = StrEnum("Choices", [(choice, choice) for choice in setting.choices])
+        choices: Any = StrEnum("Choices", {choice: choice for choice in setting.choices})  # type: ignore[misc]
         return Annotated[choices | None, typer.Option(*names, help=text)]
     parser = {
         Unit.MILLISECONDS: duration_ms if setting.minimum else duration_or_none_ms,

@@ -13,7 +13,7 @@ from typing import Final
 
 from tidelog.cluster.connection import Address, Connection, connect
 from tidelog.errors import TidelogError
-from tidelog.requests.paging import Gathered, pages
+from tidelog.requests.paging import MergedTopics, pages
 from tidelog_cli.base.failures import CommandFailed
 from tidelog_proto import broker_pb2 as pb
 
@@ -35,15 +35,15 @@ class View:
         Raises:
             TidelogError: the node does not answer.
         """
-        gathered = Gathered()
+        merged = MergedTopics()
 
         async def ask(cursor: pb.TopicCursor | None) -> pb.MetadataReply:
             asked = pb.Envelope(metadata=pb.Metadata(topics=[topic], cursor=cursor))
             return (await self._connection.call(asked, timeout_s=ANSWER_S)).envelope.metadata_reply
 
         async for page in pages(ask):
-            gathered.add(page.topics)
-        return gathered.topics()[0]
+            merged.add(page.topics)
+        return merged.topics()[0]
 
     async def status(self) -> pb.ClusterStatusReply:
         """Return the cluster's state, the copies of each partition included, by CLUSTER_STATUS.
@@ -51,7 +51,7 @@ class View:
         Raises:
             TidelogError: the node does not answer.
         """
-        gathered, found = Gathered(), pb.ClusterStatusReply()
+        merged, found = MergedTopics(), pb.ClusterStatusReply()
 
         async def ask(cursor: pb.TopicCursor | None) -> pb.ClusterStatusReply:
             asked = pb.Envelope(cluster_status=pb.ClusterStatus(cursor=cursor))
@@ -60,8 +60,8 @@ class View:
         async for page in pages(ask):
             found.cluster_id = page.cluster_id
             found.nodes.extend(page.nodes)
-            gathered.add(page.topics)
-        found.topics.extend(gathered.topics())
+            merged.add(page.topics)
+        found.topics.extend(merged.topics())
         return found
 
     async def rebalance(self) -> int:

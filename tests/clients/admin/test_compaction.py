@@ -111,7 +111,7 @@ async def test_one_that_is_refused_is_told_with_what_was_compacted(
     monkeypatch.setattr(FakeConnection, "on_compact", answer, raising=False)
     with pytest.raises(InvalidRequestError) as refused:
         await client.compact_topic("t")
-    assert str(refused.value) == "t/2 is on hold; compacted all the same: partitions 0 to 1"
+    assert str(refused.value) == "t/2 is on hold; compacted nevertheless: partitions 0 to 1"
     assert refused.value.done == {0: Compacted(10, 1), 1: Compacted(11, 1)}
     with pytest.raises(InvalidRequestError) as only:
         await client.compact_topic("t", [2, 3])

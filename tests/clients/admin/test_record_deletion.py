@@ -88,7 +88,7 @@ async def test_one_that_is_refused_is_told_with_what_was_done(
     deletions.refusals[2] = [ProtocolError(pb.FORBIDDEN, "t is on hold")]
     with pytest.raises(ForbiddenError) as refused:
         await client.delete_records("t", moment(2026))
-    assert str(refused.value) == "t is on hold; deleted all the same: partitions 0 to 1, 3 to 4"
+    assert str(refused.value) == "t is on hold; deleted nevertheless: partitions 0 to 1, 3 to 4"
     assert refused.value.done == {0: 10, 1: 11, 3: 13, 4: 14}
     assert not refused.value.definite, "something was done"
     with pytest.raises(InvalidRequestError) as nothing:

@@ -28,19 +28,19 @@ async def fail() -> None:
     raise ValueError("as it is")
 
 
-def test_nothing_runs_before_it_is_needed(thread: LoopThread) -> None:
+def test_thread_starts_with_the_first_run(thread: LoopThread) -> None:
     assert all(each.name != "test loop" for each in threading.enumerate())
     assert thread.run(answer) == 42
     assert any(each.name == "test loop" and each.daemon for each in threading.enumerate())
     assert thread.started
 
 
-def test_errors_come_as_they_are(thread: LoopThread) -> None:
+def test_errors_are_raised_unchanged(thread: LoopThread) -> None:
     with pytest.raises(ValueError, match="as it is"):
         thread.run(fail)
 
 
-def test_a_timeout_cancels(thread: LoopThread) -> None:
+def test_timeout_cancels_the_coroutine(thread: LoopThread) -> None:
     cancelled = threading.Event()
 
     async def forever() -> None:
@@ -54,7 +54,7 @@ def test_a_timeout_cancels(thread: LoopThread) -> None:
     assert cancelled.wait(5)
 
 
-def test_who_waits_while_it_is_stopped_is_told_so(thread: LoopThread) -> None:
+def test_waiting_call_raises_closed_error_on_stop(thread: LoopThread) -> None:
     began, told = threading.Event(), list[BaseException]()
 
     async def forever() -> None:
@@ -67,7 +67,7 @@ def test_who_waits_while_it_is_stopped_is_told_so(thread: LoopThread) -> None:
                 thread.result_of(thread.submit(forever))
             else:
                 thread.run(forever)
-        except BaseException as error:  # noqa: BLE001 - whatever it is
+        except BaseException as error:  # noqa: BLE001 - compared below
             told.append(error)
 
     waiting = [threading.Thread(target=wait, args=(each,)) for each in (False, True)]
@@ -80,19 +80,19 @@ def test_who_waits_while_it_is_stopped_is_told_so(thread: LoopThread) -> None:
         each.join(5)
     assert [type(error) for error in told] == [ClosedError] * 2
     assert not any(isinstance(error, ClosedError) and error.definite for error in told), (
-        "nobody knows how far they came"
+        "the outcome of the coroutines is unknown"
     )
 
 
-def test_a_call_that_would_wait_for_itself_is_refused(thread: LoopThread) -> None:
+def test_call_in_the_loop_thread_is_refused(thread: LoopThread) -> None:
     async def inside() -> None:
         thread.run(answer)
 
-    with pytest.raises(UsageError, match="wait for itself"):
+    with pytest.raises(UsageError, match="would deadlock"):
         thread.run(inside)
 
 
-def test_stopping_cancels_what_runs_and_ends_the_thread(thread: LoopThread) -> None:
+def test_stop_cancels_coroutines_and_ends_the_thread(thread: LoopThread) -> None:
     began = threading.Event()
 
     async def forever() -> None:
@@ -110,17 +110,17 @@ def test_stopping_cancels_what_runs_and_ends_the_thread(thread: LoopThread) -> N
         thread.run(answer)
 
 
-def test_what_ends_a_program_ends_nothing_here(thread: LoopThread, caplog: pytest.LogCaptureFixture) -> None:
+def test_system_exit_does_not_stop_the_loop(thread: LoopThread, caplog: pytest.LogCaptureFixture) -> None:
     async def leave() -> None:
         asyncio.get_running_loop().call_soon(sys.exit, 3)
 
     for _ in range(2):
         thread.run(leave)
         assert thread.run(answer) == 42
-    assert "SystemExit(3) was raised in the thread 'test loop'" in caplog.text
+    assert "a callback raised SystemExit(3) in the client's thread 'test loop'" in caplog.text
 
 
-def test_what_ends_a_program_while_the_thread_is_stopped_does_not_keep_it(thread: LoopThread) -> None:
+def test_system_exit_during_stop_does_not_keep_the_thread(thread: LoopThread) -> None:
     async def both() -> None:
         loop = asyncio.get_running_loop()
         loop.call_soon(thread.stop)
@@ -133,7 +133,7 @@ def test_what_ends_a_program_while_the_thread_is_stopped_does_not_keep_it(thread
         time.sleep(0.01)
 
 
-def test_behind_a_fork_it_is_refused(thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_use_after_fork_is_refused(thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
     thread.run(answer)
     with monkeypatch.context() as patched:
         patched.setattr(os, "getpid", lambda: -1)
@@ -141,4 +141,4 @@ def test_behind_a_fork_it_is_refused(thread: LoopThread, monkeypatch: pytest.Mon
         thread.stop()
         with pytest.raises(ForkedError):
             thread.run(answer)
-    assert thread.run(answer) == 42, "the parent goes on"
+    assert thread.run(answer) == 42, "the parent process is not affected"

@@ -30,41 +30,41 @@ class Later:
 
 
 @pytest.mark.parametrize("callback", [later, partial(later, 1), Later(), Later().method])
-def test_what_has_to_be_awaited_is_refused(callback: object) -> None:
-    with pytest.raises(TypeError, match="on_this is a plain function"):
+def test_coroutine_function_is_refused(callback: object) -> None:
+    with pytest.raises(TypeError, match="on_this must be a plain function"):
         check_callback("on_this", callback)
 
 
 @pytest.mark.parametrize("callback", [None, print, lambda: None, [].append, partial(print), dict, Later])
-def test_what_is_called_is_taken(callback: object) -> None:
+def test_plain_callable_is_accepted(callback: object) -> None:
     check_callback("on_this", callback)
 
 
-async def test_put_refuses_one_and_accepts_nothing(node: FakeNode, client: Client) -> None:
+async def test_put_with_coroutine_function_accepts_nothing(node: FakeNode, client: Client) -> None:
     wrong: Any = later
     async with client.producer("t") as producer:
-        with pytest.raises(TypeError, match="on_delivery is a plain function"):
+        with pytest.raises(TypeError, match="on_delivery must be a plain function"):
             producer.put(b"a", on_delivery=wrong)
     assert node.values("t") == []
 
 
-async def test_one_that_joined_without_a_look_is_told_of(client: Client) -> None:
+async def test_coroutine_of_unchecked_callback_is_reported(client: Client) -> None:
     seen: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
     async with client.producer("t") as producer:
         for _ in range(3):
             producer.put(b"a")
         producer.put(b"a", on_delivery=lambda *_: later())
-    assert [str(context["exception"])[:29] for context in seen] == ["on_delivery is a plain functi"]
+    assert [str(context["exception"])[:35] for context in seen] == ["on_delivery must be a plain functio"]
 
 
-async def test_committing_soon_refuses_one() -> None:
+async def test_commit_soon_refuses_coroutine_function() -> None:
     async def store(*_: object) -> Commits:
         raise AssertionError
 
     soon, wrong = CommitsSoon(store, "g", dict), Later()
-    with pytest.raises(TypeError, match="on_commit is a plain function"):
+    with pytest.raises(TypeError, match="on_commit must be a plain function"):
         soon.add({T0: 1}, wrong)
-    with pytest.raises(TypeError, match="on_commit is a plain function"):
+    with pytest.raises(TypeError, match="on_commit must be a plain function"):
         soon.refuse(MemberFencedError("no member"), wrong)
     await soon.settled()

@@ -14,20 +14,20 @@ DUMPS: list[Callable[[Any], object]] = [pickle.dumps, cloudpickle.dumps, copy.co
 
 
 @pytest.mark.parametrize("dump", DUMPS)
-async def test_a_client_says_that_it_cannot_be_pickled_and_what_to_do(dump: Callable[[Any], object]) -> None:
+async def test_pickling_a_client_raises_with_the_remedy(dump: Callable[[Any], object]) -> None:
     async with Client("127.0.0.1:1") as client:
         for each in (client, client.producer("t"), client.consumer("t"), {"nested": [client]}):
             if dump is copy.copy and isinstance(each, dict):
-                continue  # what is in it is not copied
-            with pytest.raises(TypeError, match=r"cannot be pickled or copied: .* make one where it is used"):
+                continue  # a shallow copy would share the connections
+            with pytest.raises(TypeError, match=r"cannot be pickled or copied: .* create one where it is used"):
                 dump(each)
 
 
 @pytest.mark.parametrize("dump", DUMPS)
-def test_a_blocking_client_says_that_it_cannot_be_pickled_and_what_to_do(dump: Callable[[Any], object]) -> None:
+def test_pickling_a_blocking_client_raises_with_the_remedy(dump: Callable[[Any], object]) -> None:
     with sync.Client("127.0.0.1:1") as client:
         for each in (client, lambda: client):
             if dump in {copy.copy, copy.deepcopy, pickle.dumps} and callable(each):
                 continue  # functions are copied and pickled by name
-            with pytest.raises(TypeError, match="make one where it is used"):
+            with pytest.raises(TypeError, match="create one where it is used"):
                 dump(each)

@@ -52,13 +52,13 @@ async def outcome(
     *,
     wait_s: float = 0.0,
     during: Callable[[float], None] = lambda _: None,
-    for_s: float = 1.6,
+    retry_after_s: float = 1.6,
 ) -> tuple[BaseException | None, float]:
     """Watch a request for a while; return how it failed, if it did, and after how long."""
     liveness, answer = Liveness(quiet, quiet.loop, TIMEOUT_S), quiet.loop.create_future()
     began = quiet.loop.time()
     task = asyncio.create_task(liveness.watch(kind, answer, wait_s=wait_s))
-    while not task.done() and quiet.loop.time() - began < for_s:
+    while not task.done() and quiet.loop.time() - began < retry_after_s:
         during(quiet.loop.time() - began)
         await asyncio.sleep(0.02)
     took_s = quiet.loop.time() - began
@@ -89,7 +89,7 @@ async def test_a_slow_node_that_answers_probes_is_waited_for() -> None:
             quiet.hear()
 
     heard = [0]
-    failure, _ = await outcome(quiet, "fetch", during=answers_probes, for_s=3.0)
+    failure, _ = await outcome(quiet, "fetch", during=answers_probes, retry_after_s=3.0)
     assert failure is None
     assert len(quiet.probes) >= 2, "each time that it was quiet for long it was probed again"
 

@@ -104,7 +104,7 @@ async def test_who_begins_beyond_the_end_is_told_so_though_a_replica_cannot_tell
 ) -> None:
     await publish(cluster, "abc")
     async with client.consumer("wide", start=5, partitions=[0]) as consumer, asyncio.timeout(20):
-        with pytest.raises(OffsetOutOfRangeError, match="wide/0: 5 lies beyond the end of the log, 1") as refused:
+        with pytest.raises(OffsetOutOfRangeError, match="wide/0: offset 5 is beyond the end of the log, 1") as refused:
             await anext(consumer)
         assert (refused.value.log_start_offset, refused.value.high_watermark) == (0, 1)
         assert asked(cluster)[0] == 0, "the replica was read all the time"

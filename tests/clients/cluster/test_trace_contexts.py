@@ -9,8 +9,8 @@ from tests.clients.fake_node import FakeNode
 
 from tidelog import Client
 from tidelog.cluster import trace_contexts
-from tidelog.produce.open_batch import LooseRows
-from tidelog.produce.receipts import note_trace
+from tidelog.produce.open_batch import RecordLists
+from tidelog.produce.receipts import attach_trace
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import TRACE_CONTEXTS_MAX
 
@@ -41,12 +41,12 @@ async def test_a_publish_carries_the_contexts_of_its_records(source: list[str]) 
     node = await node_with_topic()
     async with Client(f"127.0.0.1:{node.port}") as client, client.producer("t") as producer:
         for context in (CONTEXT, OTHER, CONTEXT, ""):
-            pending = producer.rows.put(LooseRows([b"x"], trace=context))
+            pending = producer.rows.put(RecordLists([b"x"], trace=context))
         assert pending is not None
         await pending.settled()
         source[0] = CONTEXT
         receipt = await producer.enqueue(b"y")
-        note_trace(receipt)
+        attach_trace(receipt)
         await receipt
         await producer.send(b"z")
     await node.stop()

@@ -68,7 +68,7 @@ def test_what_does_not_say_of_which_topic_is_refused(options: dict[str, Any]) ->
         ({"topics": (b"t",)}, "no name"),
         ({"topics": ("t",), "group": 123}, "group is a name"),
         ({"topics": ("t",), "partitions": 0}, "partitions is some numbers"),
-        ({"topics": ("t",), "dead_letter": 5, "value_deserializer": "json"}, "name is text"),
+        ({"topics": ("t",), "dead_letter": 5, "value_deserializer": "json"}, "name must be a str"),
         ({"pattern": b"t"}, "pattern is text"),
     ],
 )
@@ -81,23 +81,27 @@ def test_what_is_of_another_type_is_refused_with_what_is_wanted(arguments: dict[
 async def test_positions_of_another_type_are_refused_with_what_is_wanted(node: FakeNode, client: Client) -> None:
     async with client.consumer("t", group="g", partitions="all") as consumer:
         for wrong, text in (
-            ({0: 1}, "of which topic is partition 0"),
-            ({("t", 0): 1}, "of which topic"),
-            ([1], "positions to commit are"),
-            ({TopicPartition("t", "0"): 1}, "a partition of 't' is a number"),  # type: ignore[arg-type]
-            ({T0: "1"}, "an offset to commit for t/0 is a number"),
-            ({T0: 1.0}, "is a number"),
+            ({0: 1}, "got the key 0"),
+            ({("t", 0): 1}, r"got the key \('t', 0\)"),
+            ([1], "positions must be a mapping"),
+            ({TopicPartition("t", "0"): 1}, "a partition of topic 't' must be an integer"),  # type: ignore[arg-type]
+            ({T0: "1"}, "the offset to commit for t/0 must be an integer"),
+            ({T0: 1.0}, "must be an integer"),
         ):
             positions: Any = wrong
             with pytest.raises(InvalidRequestError, match=text):
                 await consumer.commit(positions)
             with pytest.raises(InvalidRequestError, match=text):
                 consumer.commit_soon(positions)
-    for group, given, text in ((123, {0: 1}, "name is text"), ("g", {T0: 1}, "is a number"), ("g", [1], "next offset")):
+    for group, given, text in (
+        (123, {0: 1}, "name must be a str"),
+        ("g", {T0: 1}, "must be an integer"),
+        ("g", [1], "next offset"),
+    ):
         what: Any = (group, "t", given)
         with pytest.raises(InvalidRequestError, match=text):
             await client.commit(*what)
-    with pytest.raises(InvalidRequestError, match="name is text"):
+    with pytest.raises(InvalidRequestError, match="name must be a str"):
         await client.groups.describe(5)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""When a gathering is handed over, and who may join it. What comes of it is told in test_put.py."""
+"""The record accumulator: when it drains and seals its open batch. test_put.py tests the results."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import os
 import pytest
 
 from tidelog.errors import ClosedError
-from tidelog.produce.accumulator import Gatherer
-from tidelog.produce.batches import Load, LooseLoad
-from tidelog.produce.buffer_memory import Room
-from tidelog.produce.open_batch import Gathering
-from tidelog.produce.partition_queue import Lane, LaneOptions
-from tidelog.produce.partition_queues import Lanes
+from tidelog.produce.accumulator import RecordAccumulator
+from tidelog.produce.batches import Chunk, ListChunk
+from tidelog.produce.buffer_memory import BufferMemory
+from tidelog.produce.open_batch import OpenBatch
+from tidelog.produce.partition_queue import PartitionQueue, QueueOptions
+from tidelog.produce.partition_queues import PartitionQueues
 from tidelog.produce.producer_options import ProducerOptions
-from tidelog.produce.record_preparation import Preparation, Taken
+from tidelog.produce.record_preparation import PreparedRecord, RecordPreparation
 
 PLAIN = ProducerOptions()
 
 
-def record(value: bytes = b"x" * 104, *, key: bytes | None = None, timestamp_us: int | None = None) -> Taken:
+def record(value: bytes = b"x" * 104, *, key: bytes | None = None, timestamp_us: int | None = None) -> PreparedRecord:
     """Return a record; by default it takes 200 bytes."""
-    return Preparation(PLAIN).take(value, key, None, None, None, timestamp_us)
+    return RecordPreparation(PLAIN).prepare(value, key, None, None, None, timestamp_us)
 
 
 class FakeSender:
@@ -31,8 +31,8 @@ class FakeSender:
         self.soon = 0
         self.served = 0
 
-    def wake(self, lane: Lane) -> None:
-        self.awake.append(lane.partition)
+    def wake(self, queue: PartitionQueue) -> None:
+        self.awake.append(queue.partition)
 
     def wake_soon(self) -> None:
         self.soon += 1
@@ -43,155 +43,158 @@ class FakeSender:
 
 class Scene:
     def __init__(self, *, buffer_bytes: int = 10_000, batch_bytes: int = 1_000, shared: bool = True) -> None:
-        options = LaneOptions(producer_id=7, batch_bytes=batch_bytes)
-        self.settled: list[Load] = []
-        self.room = Room(buffer_bytes)
-        self.lanes = Lanes(options, self.settled.append)
+        options = QueueOptions(producer_id=7, batch_bytes=batch_bytes)
+        self.settled: list[Chunk] = []
+        self.memory = BufferMemory(buffer_bytes)
+        self.queues = PartitionQueues(options, self.settled.append)
         self.sender = FakeSender()
-        self.gatherer = Gatherer(
-            self.room, self.lanes, options, delivery_timeout_s=5.0, shared=shared, settled=self.settled.append
+        self.accumulator = RecordAccumulator(
+            self.memory, self.queues, options, delivery_timeout_s=5.0, shared=shared, settled=self.settled.append
         )
-        self.gatherer.bind(self.sender, asyncio.get_running_loop())  # type: ignore[arg-type]  # what is used of it
+        self.accumulator.bind(self.sender, asyncio.get_running_loop())  # type: ignore[arg-type]  # only these members are used
 
     def counts(self) -> list[int]:
-        return [load.count for load in self.lanes.unsettled()]
+        return [chunk.count for chunk in self.queues.unsettled()]
 
 
-async def test_the_loop_is_woken_once_a_gathering_and_room_is_reserved_for_a_batch() -> None:
+async def test_open_batch_wakes_loop_once_and_reserves_memory_for_a_batch() -> None:
     scene = Scene()
     for _ in range(5):
-        assert scene.gatherer.accept(record(), 1) is not None
-    assert (scene.sender.soon, scene.sender.served, scene.room.taken_bytes) == (1, 0, 1_000)
-    assert scene.gatherer.open.left_bytes == 0
+        assert scene.accumulator.accept(record(), 1) is not None
+    assert (scene.sender.soon, scene.sender.served, scene.memory.used_bytes) == (1, 0, 1_000)
+    assert scene.accumulator.open.remaining_bytes == 0
     assert scene.counts() == []
 
 
-async def test_what_is_full_leaves_at_once_and_keeps_no_more_room_than_it_takes() -> None:
+async def test_full_batch_is_sent_at_once_and_releases_unused_memory() -> None:
     scene = Scene()
     for _ in range(6):
-        scene.gatherer.accept(record(), 1)
-    (load,) = scene.lanes.unsettled()
-    assert isinstance(load, LooseLoad)
-    assert (load.count, load.size_bytes, load.full) == (5, 1_000, True)
+        scene.accumulator.accept(record(), 1)
+    (chunk,) = scene.queues.unsettled()
+    assert isinstance(chunk, ListChunk)
+    assert (chunk.count, chunk.size_bytes, chunk.full) == (5, 1_000, True)
     assert scene.sender.served == 1
-    scene.gatherer.hand_over()
+    scene.accumulator.drain()
     assert scene.counts() == [5, 1]
-    assert scene.room.taken_bytes == 1_200
+    assert scene.memory.used_bytes == 1_200
 
 
-async def test_records_with_timestamps_gather_by_themselves_and_nobody_joins_them_unseen() -> None:
+async def test_records_with_timestamps_have_their_own_batch_without_unchecked_appends() -> None:
     scene = Scene()
-    scene.gatherer.accept(record(), 1)
-    scene.gatherer.accept(record(timestamp_us=1), 1)
-    assert scene.gatherer.open.left_bytes < 0
-    scene.gatherer.accept(record(timestamp_us=2), 1)
-    scene.gatherer.accept(record(), 1)
+    scene.accumulator.accept(record(), 1)
+    scene.accumulator.accept(record(timestamp_us=1), 1)
+    assert scene.accumulator.open.remaining_bytes < 0
+    scene.accumulator.accept(record(timestamp_us=2), 1)
+    scene.accumulator.accept(record(), 1)
     assert scene.counts() == [1, 2]
 
 
-async def test_it_is_offered_only_where_a_lane_could_send_it() -> None:
+async def test_batch_is_drained_only_if_a_queue_could_send_it() -> None:
     scene = Scene()
-    scene.gatherer.accept(record(), 1)
-    scene.gatherer.offer()
-    batch = scene.lanes.lane(0).next_to_send(0.0, 0)
+    scene.accumulator.accept(record(), 1)
+    scene.accumulator.drain_if_sendable()
+    batch = scene.queues.queue(0).next_to_send(0.0, 0)
     assert batch is not None
-    scene.gatherer.accept(record(), 1)
-    scene.gatherer.offer()
-    assert scene.gatherer.gathering is not None, "the only lane waits for an answer"
-    scene.lanes.lane(0).acknowledged(batch, 0, 0)
-    scene.gatherer.offer()
-    assert scene.gatherer.gathering is None
+    scene.accumulator.accept(record(), 1)
+    scene.accumulator.drain_if_sendable()
+    assert scene.accumulator.batch is not None, "the only queue waits for an answer"
+    scene.queues.queue(0).acknowledged(batch, 0, 0)
+    scene.accumulator.drain_if_sendable()
+    assert scene.accumulator.batch is None
 
 
-async def test_of_two_partitions_one_that_was_never_used_is_free() -> None:
+async def test_unused_partition_counts_as_free() -> None:
     scene = Scene()
     for _ in range(2):
-        scene.gatherer.accept(record(), 2)
-        scene.gatherer.offer()
-        lane = scene.lanes.lane(scene.sender.awake[-1])
-        assert lane.next_to_send(0.0, 0) is not None
+        scene.accumulator.accept(record(), 2)
+        scene.accumulator.drain_if_sendable()
+        queue = scene.queues.queue(scene.sender.awake[-1])
+        assert queue.next_to_send(0.0, 0) is not None
     assert sorted(scene.sender.awake) == [0, 1]
-    scene.gatherer.accept(record(), 2)
-    scene.gatherer.offer()
-    assert scene.gatherer.gathering is not None
+    scene.accumulator.accept(record(), 2)
+    scene.accumulator.drain_if_sendable()
+    assert scene.accumulator.batch is not None
 
 
-async def test_nobody_joins_past_who_stands_in_line() -> None:
+async def test_append_does_not_overtake_waiting_call() -> None:
     scene = Scene()
-    scene.gatherer.accept(record(), 1)
-    scene.gatherer.freeze()
-    assert (scene.gatherer.open.left_bytes, scene.room.taken_bytes) == (-1, 200)
-    await scene.room.enter()
-    assert scene.gatherer.accept(record(), 1) is None
-    await scene.room.wait(200)
-    assert scene.gatherer.accept(record(), 1, room_taken=True) is not None
-    assert scene.gatherer.open.left_bytes < 0
-    scene.room.leave()
-    assert scene.gatherer.accept(record(), 1) is not None
-    assert scene.gatherer.open.left_bytes == 400
-    scene.gatherer.hand_over()
+    scene.accumulator.accept(record(), 1)
+    scene.accumulator.seal()
+    assert (scene.accumulator.open.remaining_bytes, scene.memory.used_bytes) == (-1, 200)
+    await scene.memory.acquire_turn()
+    assert scene.accumulator.accept(record(), 1) is None
+    await scene.memory.reserve(200)
+    assert scene.accumulator.accept(record(), 1, memory_reserved=True) is not None
+    assert scene.accumulator.open.remaining_bytes < 0
+    scene.memory.release_turn()
+    assert scene.accumulator.accept(record(), 1) is not None
+    assert scene.accumulator.open.remaining_bytes == 400
+    scene.accumulator.drain()
     assert scene.counts() == [3]
 
 
-async def test_without_sharing_nobody_joins_unseen() -> None:
+async def test_unchecked_appends_are_off_without_sharing() -> None:
     scene = Scene(shared=False)
     for _ in range(2):
-        assert scene.gatherer.accept(record(), 1) is not None
-        assert scene.gatherer.open.left_bytes < 0
-    assert scene.room.taken_bytes == 400
+        assert scene.accumulator.accept(record(), 1) is not None
+        assert scene.accumulator.open.remaining_bytes < 0
+    assert scene.memory.used_bytes == 400
 
 
-async def test_columns_of_a_split_gathering_take_the_room_that_they_take() -> None:
+async def test_split_columns_reserve_their_own_size() -> None:
     scene = Scene(buffer_bytes=10**6, batch_bytes=10**6)
     for number in range(1_000):
-        scene.gatherer.accept(record(key=b"%d" % number), 4)
-    scene.gatherer.hand_over()
+        scene.accumulator.accept(record(key=b"%d" % number), 4)
+    scene.accumulator.drain()
     assert sum(scene.counts()) == 1_000
-    sizes = [load.size_bytes for load in scene.lanes.unsettled()]
-    assert scene.room.taken_bytes == sum(sizes) < 150_000
+    sizes = [chunk.size_bytes for chunk in scene.queues.unsettled()]
+    assert scene.memory.used_bytes == sum(sizes) < 150_000
     assert sorted(scene.sender.awake) == [0, 1, 2, 3]
 
 
-async def test_what_gathered_elsewhere_comes_behind_what_gathered_here() -> None:
+async def test_batch_of_other_thread_follows_open_batch() -> None:
     scene = Scene()
-    scene.gatherer.accept(record(), 1)
-    other = Gathering(deadline=0.0, timestamped=False)
-    other.grant(500)
-    other.left_bytes -= 200
+    scene.accumulator.accept(record(), 1)
+    other = OpenBatch(deadline=0.0, timestamped=False)
+    other.reserve(500)
+    other.remaining_bytes -= 200
     other.add(b"other", None, None, None, None, None)
-    other.shut()
-    scene.gatherer.adopt(other, 1)
-    assert [load.columns().column("value")[0].as_py()[:5] for load in scene.lanes.unsettled()] == [b"xxxxx", b"other"]
-    assert scene.room.taken_bytes == 400
+    other.seal()
+    scene.accumulator.add_batch(other, 1)
+    assert [chunk.columns().column("value")[0].as_py()[:5] for chunk in scene.queues.unsettled()] == [
+        b"xxxxx",
+        b"other",
+    ]
+    assert scene.memory.used_bytes == 400
     assert other.deadline > asyncio.get_running_loop().time()
 
 
-async def test_what_is_given_up_fails_and_so_does_what_comes_later() -> None:
+async def test_fail_applies_to_open_batch_and_later_batches() -> None:
     scene = Scene()
-    found = scene.gatherer.accept(record(), 1)
+    found = scene.accumulator.accept(record(), 1)
     assert found is not None
-    scene.gatherer.fail(ClosedError("closed"))
+    scene.accumulator.fail(ClosedError("closed"))
     delivery = found[0].delivery
     assert delivery is not None
     with pytest.raises(ClosedError):
         await delivery
-    late = Gathering(deadline=0.0, timestamped=False)
+    late = OpenBatch(deadline=0.0, timestamped=False)
     late.add(b"late", None, None, None, None, None)
-    scene.gatherer.adopt(late, 1)
+    scene.accumulator.add_batch(late, 1)
     assert late.delivery is not None
     assert isinstance(late.delivery.error, ClosedError)
     assert len(scene.settled) == 2
 
 
-async def test_behind_a_fork_nobody_joins_unseen() -> None:
+async def test_unchecked_appends_are_off_after_fork() -> None:
     scene = Scene()
     for _ in range(2):
-        scene.gatherer.accept(record(), 1)
-    assert scene.gatherer.open.left_bytes > 0
+        scene.accumulator.accept(record(), 1)
+    assert scene.accumulator.open.remaining_bytes > 0
     child = os.fork()
     if child == 0:
-        answer = "true" if scene.gatherer.open.left_bytes < 0 else "false"
+        answer = "true" if scene.accumulator.open.remaining_bytes < 0 else "false"
         os.execvp(answer, [answer])
     _, status = await asyncio.to_thread(os.waitpid, child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    assert scene.gatherer.open.left_bytes > 0
+    assert scene.accumulator.open.remaining_bytes > 0

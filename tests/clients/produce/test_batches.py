@@ -7,26 +7,26 @@ from typing import Any
 import pytest
 
 from tidelog.errors import OverloadedError
-from tidelog.produce.batches import ColumnsLoad, Delivery, LooseLoad, OutgoingBatch, join_columns, join_loose
+from tidelog.produce.batches import ColumnChunk, Delivery, ListChunk, OutgoingBatch, join_columns, join_lists
 from tidelog_proto.batch.columns import columns_of
 from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.batch.record_batch import encode_batch
 
 
-def loose(values: list[bytes | None], **columns: Any) -> LooseLoad:
-    return LooseLoad(values, partition=0, deadline=0.0, size_bytes=10 * len(values), **columns)
+def loose(values: list[bytes | None], **columns: Any) -> ListChunk:
+    return ListChunk(values, partition=0, deadline=0.0, size_bytes=10 * len(values), **columns)
 
 
-def test_loose_records_become_only_the_columns_they_use() -> None:
+def test_lists_become_only_the_columns_in_use() -> None:
     plain = loose([b"a", None], keys=[], headers=[], tags=[])
     assert plain.columns().equals(columns_of([b"a", None]))
     assert (plain.count, plain.size_bytes, plain.timestamped) == (2, 20, False)
 
 
-def test_loose_loads_are_joined_and_columns_that_some_lack_are_filled_up() -> None:
+def test_joined_lists_fill_missing_columns_with_nulls() -> None:
     bare, keyed = loose([b"a"]), loose([b"b", None], keys=[b"k", None])
     rich = loose([b"c"], headers=[[("h", b"x")]], tags=["t"])
-    assert join_loose([bare, keyed, rich]).equals(
+    assert join_lists([bare, keyed, rich]).equals(
         columns_of(
             [b"a", b"b", None, b"c"],
             keys=[None, b"k", None, None],
@@ -35,11 +35,11 @@ def test_loose_loads_are_joined_and_columns_that_some_lack_are_filled_up() -> No
         )
     )
     stamped = [loose([b"a"], timestamps_us=[1]), loose([b"b"], timestamps_us=[2])]
-    assert all(load.timestamped for load in stamped)
-    assert join_loose(stamped).equals(columns_of([b"a", b"b"], timestamps_us=[1, 2]))
+    assert all(chunk.timestamped for chunk in stamped)
+    assert join_lists(stamped).equals(columns_of([b"a", b"b"], timestamps_us=[1, 2]))
 
 
-def test_one_plain_record_is_told_apart() -> None:
+def test_single_plain_record_is_recognised() -> None:
     assert loose([b"a"]).single() == (b"a", None)
     assert loose([b"a"], keys=[b"k"]).single() == (b"a", b"k")
     for other in (loose([None]), loose([b"a", b"b"]), loose([b"a"], tags=["t"]), loose([b"a"], timestamps_us=[1])):
@@ -53,18 +53,18 @@ def test_parts_are_joined_in_order() -> None:
 
 
 async def test_a_delivery_has_one_outcome() -> None:
-    load = ColumnsLoad(columns_of([b"a"]), partition=4, deadline=0.0, size_bytes=1)
-    waiting = asyncio.ensure_future(load.delivery)
+    chunk = ColumnChunk(columns_of([b"a"]), partition=4, deadline=0.0, size_bytes=1)
+    waiting = asyncio.ensure_future(chunk.delivery)
     await asyncio.sleep(0)
     assert not waiting.done()
-    load.delivery.succeed(7, 8)
+    chunk.delivery.succeed(7, 8)
     await waiting
-    assert (load.delivery.partition, load.delivery.base_offset, load.delivery.timestamp_us) == (4, 7, 8)
+    assert (chunk.delivery.partition, chunk.delivery.base_offset, chunk.delivery.timestamp_us) == (4, 7, 8)
     with pytest.raises(AssertionError):
-        load.delivery.fail(OverloadedError("late"))
+        chunk.delivery.fail(OverloadedError("late"))
 
 
-async def test_failures_reach_who_waits_and_who_comes_later() -> None:
+async def test_failure_reaches_current_and_later_waiters() -> None:
     delivery = Delivery(0)
     waiting = asyncio.ensure_future(delivery)
     await asyncio.sleep(0)
@@ -75,7 +75,7 @@ async def test_failures_reach_who_waits_and_who_comes_later() -> None:
     assert delivery.watched
 
 
-async def test_a_failure_of_many_does_not_grow_by_who_is_told_of_it() -> None:
+async def test_shared_error_does_not_grow_with_each_raise() -> None:
     delivery = Delivery(0)
     delivery.fail(OverloadedError("full"))
     lengths: list[int] = []
@@ -88,24 +88,24 @@ async def test_a_failure_of_many_does_not_grow_by_who_is_told_of_it() -> None:
 
 
 def batch_of(*sizes: int) -> OutgoingBatch:
-    loads = [ColumnsLoad(columns_of([b"x"] * size), partition=0, deadline=1.0, size_bytes=size * 10) for size in sizes]
+    chunks = [ColumnChunk(columns_of([b"x"] * size), partition=0, deadline=1.0, size_bytes=size * 10) for size in sizes]
     encoded = encode_batch(columns_of([b"x"] * sum(sizes)), now_us=1, producer_id=9, base_sequence=4)
-    return OutgoingBatch(loads, encoded, 4, 1.0)
+    return OutgoingBatch(chunks, encoded, 4, 1.0)
 
 
-def test_a_batch_has_the_records_of_its_loads() -> None:
+def test_batch_has_the_records_of_its_chunks() -> None:
     batch = batch_of(2, 3)
     assert batch.count == 5
 
 
-def test_loads_get_their_share_of_the_offsets() -> None:
+def test_chunks_get_consecutive_offsets() -> None:
     batch = batch_of(2, 3, 1)
     batch.succeed(100, 5)
-    assert [load.delivery.base_offset for load in batch.loads] == [100, 102, 105]
-    assert {load.delivery.timestamp_us for load in batch.loads} == {5}
+    assert [chunk.delivery.base_offset for chunk in batch.chunks] == [100, 102, 105]
+    assert {chunk.delivery.timestamp_us for chunk in batch.chunks} == {5}
 
 
-def test_new_numbers_change_the_header_and_nothing_else() -> None:
+def test_renumbering_changes_only_the_header() -> None:
     batch = batch_of(2)
     batch.maybe_stored = True
     before, body = unpack_header(batch.encoded.header), bytes(batch.encoded.body)

@@ -9,7 +9,7 @@ from tests.clients.fake_node import FakeNode, Refuse
 from tidelog import Client, Producer
 from tidelog.errors import ClosedError, CorruptBatchError
 from tidelog.model import Receipt
-from tidelog.produce.open_batch import LooseRows, loose_size_bytes
+from tidelog.produce.open_batch import RecordLists, record_size_bytes
 from tidelog.produce.receipts import PendingRows
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.partitioner import partition_for_key
@@ -22,24 +22,24 @@ async def begun(client: Client, topic: str = "t", **options: Any) -> Producer:
     return producer
 
 
-def put(producer: Producer, rows: LooseRows) -> PendingRows:
+def put(producer: Producer, rows: RecordLists) -> PendingRows:
     pending = producer.rows.put(rows)
     assert pending is not None
     return pending
 
 
-def test_rows_count_as_much_as_records_one_by_one() -> None:
-    rows = LooseRows([b"abc", None], [None, b"k"], [[("h", b"1"), ("i", None)], []], ["tag", None], [0, None], [1, 2])
-    each = loose_size_bytes(b"abc", None, [("h", b"1"), ("i", None)], "tag") + loose_size_bytes(None, b"k", [], None)
+def test_lists_have_the_size_of_their_records() -> None:
+    rows = RecordLists([b"abc", None], [None, b"k"], [[("h", b"1"), ("i", None)], []], ["tag", None], [0, None], [1, 2])
+    each = record_size_bytes(b"abc", None, [("h", b"1"), ("i", None)], "tag") + record_size_bytes(None, b"k", [], None)
     assert rows.size_bytes() == each
 
 
-async def test_rows_and_records_share_a_batch_in_order(node: FakeNode, client: Client) -> None:
+async def test_lists_and_single_records_share_a_batch_in_order(node: FakeNode, client: Client) -> None:
     producer = await begun(client)
     before = await producer.enqueue(b"0")
-    first = put(producer, LooseRows([b"1", None], keys=[b"k", None], tags=[None, "x"]))
+    first = put(producer, RecordLists([b"1", None], keys=[b"k", None], tags=[None, "x"]))
     between = producer.put(b"3", key=b"m")
-    second = put(producer, LooseRows([b"4"], headers=[[("h", b"v")]]))
+    second = put(producer, RecordLists([b"4"], headers=[[("h", b"v")]]))
     await asyncio.gather(first.settled(), second.settled())
     assert [(await before).offset, (await between).offset] == [0, 3]
     assert [tuple(place) if (place := each.stored_at()) else None for each in (first, second)] == [(0, 1, 2), (0, 4, 1)]
@@ -52,38 +52,38 @@ async def test_rows_and_records_share_a_batch_in_order(node: FakeNode, client: C
     assert parsed.headers() == [(), (), (), (), (("h", b"v"),)]
 
 
-async def test_rows_go_where_their_partitions_and_keys_say(node: FakeNode, client: Client) -> None:
+async def test_lists_go_to_the_partitions_of_their_keys(node: FakeNode, client: Client) -> None:
     producer = await begun(client, "wide")
     keys = [b"key-%d" % number for number in range(20)]
-    pending = put(producer, LooseRows(keys, keys=keys, partitions=[3, *[None] * 19]))
+    pending = put(producer, RecordLists(keys, keys=keys, partitions=[3, *[None] * 19]))
     await pending.settled()
-    assert pending.stored_at() is None, "they are in several partitions"
+    assert pending.stored_at() is None, "the records are in several partitions"
     for key, outcome in zip(keys, pending.outcomes(), strict=True):
         assert isinstance(outcome, Receipt)
         assert outcome.partition == (3 if key == keys[0] else partition_for_key(key, 4))
         assert node.partition("wide", outcome.partition).values()[outcome.offset] == key
 
 
-async def test_rows_with_timestamps_gather_by_themselves(node: FakeNode, client: Client) -> None:
+async def test_lists_with_timestamps_have_their_own_batch(node: FakeNode, client: Client) -> None:
     producer = await begun(client)
-    pending = [put(producer, LooseRows([b"1"])), put(producer, LooseRows([b"2"], timestamps_us=[7]))]
+    pending = [put(producer, RecordLists([b"1"])), put(producer, RecordLists([b"2"], timestamps_us=[7]))]
     await asyncio.gather(*(each.settled() for each in pending))
     assert node.values("t") == [b"1", b"2"]
     (record,) = RecordBatch.parse(node.partition("t").batches[1])
     assert record.timestamp_us == 7
 
 
-async def test_what_cannot_be_accepted_at_once_is_not_accepted(node: FakeNode, client: Client) -> None:
+async def test_lists_are_refused_if_accepting_needs_waiting(node: FakeNode, client: Client) -> None:
     unknown = client.producer("t")
-    assert unknown.rows.put(LooseRows([b"a"])) is None, "it has not begun"
+    assert unknown.rows.put(RecordLists([b"a"])) is None, "the producer has not begun"
     small = await begun(client, batch_bytes=4096)
-    assert small.rows.put(LooseRows([b"a" * 5000])) is None, "larger than a batch"
-    assert small.rows.put(LooseRows([b"a"], partitions=[9])) is None, "no such partition is known"
+    assert small.rows.put(RecordLists([b"a" * 5000])) is None, "larger than a batch"
+    assert small.rows.put(RecordLists([b"a"], partitions=[9])) is None, "the partition does not exist"
     full = await begun(client, buffer_bytes=1000)
     node.hold = asyncio.Event()
-    held = put(full, LooseRows([b"a" * 800]))
+    held = put(full, RecordLists([b"a" * 800]))
     await node.received("publish")
-    assert full.rows.put(LooseRows([b"a" * 800])) is None, "the buffer is full"
+    assert full.rows.put(RecordLists([b"a" * 800])) is None, "the buffer is full"
     node.hold.set()
     await held.settled()
     assert node.values("t") == [b"a" * 800]
@@ -92,10 +92,10 @@ async def test_what_cannot_be_accepted_at_once_is_not_accepted(node: FakeNode, c
 async def test_a_refused_batch_is_the_outcome_of_each_row(node: FakeNode, client: Client) -> None:
     producer = await begun(client)
     node.script.append(Refuse(pb.CORRUPT_BATCH))
-    pending = put(producer, LooseRows([b"a", b"b"]))
+    pending = put(producer, RecordLists([b"a", b"b"]))
     await pending.settled()
     assert pending.stored_at() is None
     assert [type(outcome) for outcome in pending.outcomes()] == [CorruptBatchError] * 2
     await producer.close()
     with pytest.raises(ClosedError):
-        producer.rows.put(LooseRows([b"a"]))
+        producer.rows.put(RecordLists([b"a"]))

@@ -8,10 +8,10 @@ import pytest
 
 from tidelog.model import PartitionRoute, TopicRoute
 from tidelog.produce.column_pieces import ColumnPieces, SizedPiece
-from tidelog.produce.partition_queue import LaneOptions
-from tidelog.produce.partition_queues import Lanes
+from tidelog.produce.partition_queue import QueueOptions
+from tidelog.produce.partition_queues import PartitionQueues
 from tidelog.produce.producer_options import ProducerOptions
-from tidelog.produce.record_preparation import Preparation
+from tidelog.produce.record_preparation import RecordPreparation
 from tidelog_proto.batch.columns import columns_of
 from tidelog_proto.batch.partitioner import FEW_KEYS, partition_for_key
 
@@ -21,14 +21,14 @@ PARTITIONS = 3
 def pieces_of(
     values: Sequence[bytes | None], keys: Sequence[bytes | None] | None, *, listed: bool, batch_records: int = 65_536
 ) -> tuple[list[SizedPiece], list[Any]]:
-    options = LaneOptions(producer_id=1, batch_records=batch_records)
-    lanes = Lanes(options, lambda _: None)
+    options = QueueOptions(producer_id=1, batch_records=batch_records)
+    queues = PartitionQueues(options, lambda _: None)
     route = PartitionRoute("here", 1)
     topic = TopicRoute("t", b"t" * 16, MappingProxyType(dict.fromkeys(range(PARTITIONS), route)))
     orders: list[Any] = []
-    pieces = ColumnPieces(options, Preparation(ProducerOptions()), lanes)
+    pieces = ColumnPieces(options, RecordPreparation(ProducerOptions()), queues)
     columns = columns_of(values, keys=keys)
-    return list(pieces.of(topic, [columns], None, orders, keys if listed else None)), orders
+    return list(pieces.split(topic, [columns], None, orders, keys if listed else None)), orders
 
 
 def keys_of(piece: SizedPiece) -> list[bytes | None]:
@@ -36,7 +36,7 @@ def keys_of(piece: SizedPiece) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("count", [5, 2_000, FEW_KEYS + 1])
-def test_records_go_to_the_same_places_whether_their_keys_come_as_a_list_or_as_a_column(count: int) -> None:
+def test_key_list_and_key_column_give_the_same_partitions(count: int) -> None:
     values: list[bytes | None] = [b"%d" % number for number in range(count)]
     keys: list[bytes | None] = [b"k%d" % number for number in range(count)]
     listed, listed_orders = pieces_of(values, keys, listed=True)
@@ -47,7 +47,7 @@ def test_records_go_to_the_same_places_whether_their_keys_come_as_a_list_or_as_a
         assert {partition_for_key(key or b"", PARTITIONS) for key in keys_of(piece)} == {piece.partition}
 
 
-def test_records_without_a_key_stand_among_others_with_one() -> None:
+def test_keyless_records_are_mixed_with_keyed_ones() -> None:
     keys: list[bytes | None] = [None if number % 2 else b"k%d" % number for number in range(100)]
     pieces, orders = pieces_of([b"v"] * 100, keys, listed=True)
     assert [key for piece in pieces for key in keys_of(piece)] == [keys[row] for row in orders[0].to_pylist()]
@@ -62,7 +62,7 @@ def test_no_piece_is_larger_than_a_batch() -> None:
     assert len({piece.partition for piece in pieces}) == 1
 
 
-def test_records_without_keys_may_go_anywhere() -> None:
+def test_keyless_records_have_no_partition() -> None:
     pieces, orders = pieces_of([b"v"] * 10, None, listed=False)
     assert [(piece.partition, piece.columns.num_rows) for piece in pieces] == [(None, 10)]
     assert not orders

@@ -1,4 +1,4 @@
-"""What a node says of dropped records, and the offsets that follow from it."""
+"""Dropped records as a node reports them, and the resulting offsets."""
 
 from __future__ import annotations
 
@@ -8,37 +8,42 @@ import numpy as np
 import pytest
 
 from tidelog.model import NOT_KNOWN, NOT_STORED, Receipt
-from tidelog.produce.batches import ColumnsLoad, OutgoingBatch
-from tidelog.produce.deduplicated_records import Drops, offsets_of
+from tidelog.produce.batches import ColumnChunk, OutgoingBatch
+from tidelog.produce.deduplicated_records import DroppedRecords, offsets_of
 from tidelog.produce.receipts import ReceiptRange, Receipts
 from tidelog_proto.batch.record_batch import columns_of, encode_batch
 
 
 def shipped(*sizes: int) -> OutgoingBatch:
-    loads = [ColumnsLoad(columns_of([b"x"] * size), partition=3, deadline=0.0, size_bytes=size) for size in sizes]
-    return OutgoingBatch(loads, encode_batch(columns_of([b"x"] * sum(sizes)), now_us=1), 0, 0.0)
+    chunks = [ColumnChunk(columns_of([b"x"] * size), partition=3, deadline=0.0, size_bytes=size) for size in sizes]
+    return OutgoingBatch(chunks, encode_batch(columns_of([b"x"] * sum(sizes)), now_us=1), 0, 0.0)
 
 
 def receipts_of(batch: OutgoingBatch) -> list[Receipts]:
-    return [Receipts([(load.delivery, load.count)]) for load in batch.loads]
+    return [Receipts([(chunk.delivery, chunk.count)]) for chunk in batch.chunks]
 
 
 def test_flags() -> None:
-    assert Drops(3, b"").flags(3) is not None
-    flags = Drops(2, b"\x05\x00").flags(9)
+    assert DroppedRecords(3, b"").flags(3) is not None
+    flags = DroppedRecords(2, b"\x05\x00").flags(9)
     assert flags is not None
     assert flags.tolist() == [True, False, True, *[False] * 6]
     assert offsets_of(10, flags).tolist() == [-1, 10, -1, 11, 12, 13, 14, 15, 16]
 
 
-@pytest.mark.parametrize("drops", [Drops(1, b""), Drops(1, b"\x01\x00"), Drops(1, b"\x03"), Drops(2, b"\x01")])
-def test_what_cannot_be_is_not_known(drops: Drops) -> None:
+@pytest.mark.parametrize(
+    "drops",
+    [DroppedRecords(1, b""), DroppedRecords(1, b"\x01\x00"), DroppedRecords(1, b"\x03"), DroppedRecords(2, b"\x01")],
+)
+def test_inconsistent_drops_are_unknown(drops: DroppedRecords) -> None:
     assert drops.flags(4) is None
 
 
-async def test_loads_of_a_batch_get_what_is_theirs() -> None:
+async def test_each_chunk_gets_its_drops() -> None:
     batch = shipped(2, 3, 1)
-    batch.succeed(100, 7, Drops(3, b"\x26"))  # the second of the first load, the first of the next, and the last
+    batch.succeed(
+        100, 7, DroppedRecords(3, b"\x26")
+    )  # the second record of the first chunk, the first of the next, and the last
     one, two, three = receipts_of(batch)
     assert list(one) == [Receipt(3, 100, 7), Receipt(3, NOT_STORED, 7)]
     assert [receipt.duplicates for receipt in one] == [0, 1]
@@ -50,18 +55,18 @@ async def test_loads_of_a_batch_get_what_is_theirs() -> None:
 
 
 async def _delivered(batch: OutgoingBatch) -> None:
-    for load in batch.loads:
-        await load.delivery
+    for chunk in batch.chunks:
+        await chunk.delivery
 
 
-def test_where_it_is_not_known_nothing_is_claimed() -> None:
+def test_unknown_drops_give_unknown_offsets() -> None:
     batch = shipped(2, 2)
-    batch.succeed(100, 7, Drops(3, b""))
+    batch.succeed(100, 7, DroppedRecords(3, b""))
     for receipts in receipts_of(batch):
         assert list(receipts) == [Receipt(3, NOT_KNOWN, 7)] * 2
         assert receipts.duplicates == 0
     alone = shipped(4)
-    alone.succeed(100, 7, Drops(3, b""))
+    alone.succeed(100, 7, DroppedRecords(3, b""))
     assert receipts_of(alone)[0].duplicates == 3
 
 

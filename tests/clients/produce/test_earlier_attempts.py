@@ -1,4 +1,4 @@
-"""A piece of work that is done once more, at a real node: what was stored of it before is found, and nothing else."""
+"""Batches of earlier attempts at a piece of work, read from a real node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidelog import Client
 from tidelog.errors import InvalidRequestError, ProducerFencedError
 from tidelog.produce import earlier_attempts, work
 from tidelog.produce.producer import Producer
-from tidelog.produce.work import TRIES_PER_PIECE, Work
+from tidelog.produce.work import INSTANCES_PER_PIECE, Work
 from tidelog.requests import fetch_and_commit
 
 
@@ -35,10 +35,10 @@ async def stored_before(producer: Producer) -> list[Any]:
     )
 
 
-async def test_what_earlier_tries_stored_is_found_and_nothing_else(
+async def test_only_batches_of_earlier_attempts_are_found(
     real: Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(earlier_attempts, "STRETCH_MIN", 3)
+    monkeypatch.setattr(earlier_attempts, "RANGE_OFFSETS_MIN", 3)
     others = real.producer(topic)
     before = await begun(real, topic, 6)
     assert before.earlier is not None
@@ -66,33 +66,33 @@ async def test_what_earlier_tries_stored_is_found_and_nothing_else(
         await begun(real, topic, 7)
 
 
-async def test_a_batch_across_the_border_of_two_stretches_is_told_of_once(
+async def test_batch_across_two_ranges_is_yielded_once(
     real: Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = await begun(real, topic, 0)
     await first.send_many([b"%02d" % number for number in range(10)], partition=0)
     for stretch in range(1, 12):
-        monkeypatch.setattr(earlier_attempts, "STRETCH_MIN", stretch)
+        monkeypatch.setattr(earlier_attempts, "RANGE_OFFSETS_MIN", stretch)
         assert await stored_before(await begun(real, topic, 0)) == [b"%02d" % number for number in range(10)]
 
 
-async def test_what_is_no_piece_of_a_work_is_refused(real: Client, topic: str) -> None:
+async def test_invalid_work_is_refused(real: Client, topic: str) -> None:
     for name in (Work("job", -1), Work("", 1), Work("x" * 300, 1)):
         with pytest.raises(InvalidRequestError):
             real.producer(topic, name=name)
 
 
-async def test_a_piece_is_tried_so_often_and_no_more(real: Client, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "TRIES_PER_PIECE", 2)
-    assert TRIES_PER_PIECE > 2
+async def test_attempts_at_a_piece_are_bounded(real: Client, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "INSTANCES_PER_PIECE", 2)
+    assert INSTANCES_PER_PIECE > 2
     for _ in range(2):
         await begun(real, topic, 3)
-    with pytest.raises(InvalidRequestError, match="had all instances"):
+    with pytest.raises(InvalidRequestError, match="are used up"):
         await begun(real, topic, 3)
     await begun(real, topic, 4)
 
 
-async def test_for_several_producers_the_log_is_read_once(
+async def test_log_is_read_once_for_several_producers(
     real: Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetched: list[int] = []
@@ -114,7 +114,7 @@ async def test_for_several_producers_the_log_is_read_once(
             await first[number].send_many([b"%d of %d" % (number, piece)] * 2, partition=number % 2)
     await real.alter_topic(topic, partitions=3)
     again = [*await parts(1), real.producer(topic, name=Work("job", 1, 12))]
-    await again[-1].begin()  # which nobody had before
+    await again[-1].begin()  # a part without earlier attempts
     monkeypatch.setattr(fetch_and_commit, "fetch", counting)
     last, *others = [producer.earlier for producer in reversed(again) if producer.earlier is not None]
     found: list[Any] = [

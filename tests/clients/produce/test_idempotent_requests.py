@@ -1,4 +1,4 @@
-"""Requests with an idempotency key at real nodes: a retry gives the same places, and nothing is stored twice."""
+"""Requests with an idempotency key, at real nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelog import Client
 from tidelog.errors import ProducerIdSharedError, UnknownPartitionError, UnknownTopicError
 from tidelog.model import Receipt
 from tidelog.produce.idempotent_requests import Outcome, RequestKey, request_key
-from tidelog.produce.open_batch import LooseRows
+from tidelog.produce.open_batch import RecordLists
 
 
 @pytest.fixture
@@ -26,9 +26,9 @@ def key_of(key: str, content: str = "") -> RequestKey:
     return request_key([key.encode()], [content.encode()])
 
 
-def rows_of(count: int, *, keyed: bool = True) -> LooseRows:
+def rows_of(count: int, *, keyed: bool = True) -> RecordLists:
     values = [b"v%d" % number for number in range(count)]
-    return LooseRows(values, keys=[b"k%d" % number for number in range(count)] if keyed else None)
+    return RecordLists(values, keys=[b"k%d" % number for number in range(count)] if keyed else None)
 
 
 async def stored(client: Client, topic: str) -> Counter[bytes | None]:
@@ -51,7 +51,7 @@ def places(outcomes: list[Outcome]) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("count", [1, 2, 50])
 @pytest.mark.parametrize("keyed", [True, False])
-async def test_a_retry_gives_the_same_places_and_stores_nothing(
+async def test_retry_returns_the_same_offsets_and_stores_nothing(
     real: Client, topic: str, count: int, keyed: bool
 ) -> None:
     rows = rows_of(count, keyed=keyed)
@@ -78,7 +78,7 @@ async def test_another_request_under_the_key_is_refused(real: Client, topic: str
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-async def test_a_retry_after_the_topic_has_grown_goes_where_the_first_try_went(
+async def test_retry_after_growth_uses_the_partitions_of_the_first_attempt(
     real: Client, topic: str, shared_node: str, keyed: bool
 ) -> None:
     requests = [rows_of(count, keyed=keyed) for count in (1, 2, 5, 40)]
@@ -96,12 +96,12 @@ async def test_a_retry_after_the_topic_has_grown_goes_where_the_first_try_went(
 
 
 async def test_explicit_partitions_are_kept(real: Client, topic: str) -> None:
-    rows = LooseRows([b"a", b"b", b"c"], partitions=[2, None, 1])
+    rows = RecordLists([b"a", b"b", b"c"], partitions=[2, None, 1])
     first = await real.keyed_requests.publish(topic, rows, key_of("a"))
     assert [partition for partition, _ in places(first)][::2] == [2, 1]
     assert await real.keyed_requests.publish(topic, rows, key_of("a")) == first
     with pytest.raises(UnknownPartitionError):
-        await real.keyed_requests.publish(topic, LooseRows([b"x"], partitions=[9]), key_of("b"))
+        await real.keyed_requests.publish(topic, RecordLists([b"x"], partitions=[9]), key_of("b"))
     with pytest.raises(UnknownTopicError):
         await real.keyed_requests.publish("no-such-topic", rows, key_of("a"))
 
@@ -110,14 +110,14 @@ async def test_many_keys_evict_no_producer(real: Client, topic: str) -> None:
     async with real.producer(topic) as producer:
         await producer.send(b"before", partition=0)
         for number in range(300):
-            await real.keyed_requests.publish(topic, LooseRows([b"x"], partitions=[0]), key_of(f"{number}"))
+            await real.keyed_requests.publish(topic, RecordLists([b"x"], partitions=[0]), key_of(f"{number}"))
         await producer.send(b"after", partition=0)
     assert (await stored(real, topic))[b"after"] == 1
 
 
-def test_the_numbers_of_a_key_are_frozen() -> None:
-    """What was stored under a key is found by these numbers, whatever release looks for it."""
+def test_numbers_of_a_key_never_change() -> None:
+    """Batches of a key are recognised by these numbers in every release."""
     key = request_key([b"ada", b"orders", b"k-1"], [b"{}"])
     assert key == RequestKey(producer_id=10879709371684466455, digest=2251004843405602314)
     assert (key.producer_id >> 63, key.digest >> 62) == (1, 0)
-    assert request_key([b"a", b"bc"], []) != request_key([b"ab", b"c"], []), "parts do not run into each other"
+    assert request_key([b"a", b"bc"], []) != request_key([b"ab", b"c"], []), "the boundaries of parts are significant"

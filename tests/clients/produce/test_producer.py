@@ -28,9 +28,9 @@ from tidelog_proto.batch.record_batch import RecordBatch
 
 
 async def settled(receipt: PendingReceipt) -> None:
-    """Wait until it is known what became of a record, without asking for it."""
+    """Wait until a record has an outcome, without awaiting its receipt."""
     async with asyncio.timeout(20):
-        while not receipt.done():  # noqa: ASYNC110 - what tells is awaiting it
+        while not receipt.done():  # noqa: ASYNC110 - awaiting the receipt would change the result
             await asyncio.sleep(0.001)
 
 
@@ -39,7 +39,7 @@ def producer(client: Client) -> Producer:
     return client.producer("t", delivery_timeout_s=5.0)
 
 
-async def test_a_record_is_acknowledged_with_everything_on_it(node: FakeNode, producer: Producer) -> None:
+async def test_record_is_stored_with_all_fields(node: FakeNode, producer: Producer) -> None:
     receipt = await producer.send(b"v", key=b"k", headers=[("h", b"1"), ("h", None)], tag="blue", timestamp_us=12)
     assert receipt == (0, 0, 7)
     (record,) = RecordBatch.parse(node.partition("t").batches[0])
@@ -63,9 +63,7 @@ async def test_a_tombstone_and_mixed_columns_share_a_batch(node: FakeNode, produ
     assert parsed.headers() == [(), (), (), (("n", b"v"),)]
 
 
-async def test_what_is_enqueued_in_one_turn_is_one_batch_and_more_gathers_in_flight(
-    node: FakeNode, producer: Producer
-) -> None:
+async def test_records_of_one_loop_iteration_are_one_batch(node: FakeNode, producer: Producer) -> None:
     node.hold = asyncio.Event()
     first = [await producer.enqueue(b"1"), await producer.enqueue(b"2")]
     await node.received("publish")
@@ -103,7 +101,7 @@ async def test_keys_choose_partitions_and_receipts_follow_the_input(node: FakeNo
             assert receipt.partition == partition_for_key(key, 4)
     for number in range(4):
         keyed = [int(value or b"0") for value in node.partition("wide", number).values() if int(value or b"0") % 10]
-        assert keyed == sorted(keyed), "the order of the input is kept within a partition"
+        assert keyed == sorted(keyed), "records of a partition keep the input order"
 
 
 async def test_an_explicit_partition_wins_over_keys(node: FakeNode, client: Client) -> None:
@@ -113,7 +111,7 @@ async def test_an_explicit_partition_wins_over_keys(node: FakeNode, client: Clie
     assert node.partition("wide", 3).values() == [b"v", b"w"]
 
 
-async def test_without_keys_all_partitions_take_their_share(node: FakeNode, client: Client) -> None:
+async def test_keyless_records_are_spread_over_all_partitions(node: FakeNode, client: Client) -> None:
     producer = client.producer("wide", batch_bytes=1024)
     await producer.send_many([b"x" * 100] * 1000)
     sizes = Counter({number: node.partition("wide", number).end_offset for number in range(4)})
@@ -134,7 +132,7 @@ async def test_compression(node: FakeNode, client: Client, codec: str) -> None:
     assert node.values("t") == [b"same"] * 1000
 
 
-async def test_arrow_columns_go_as_they_are(node: FakeNode, client: Client) -> None:
+async def test_arrow_columns_are_published(node: FakeNode, client: Client) -> None:
     table = pa.table({"key": ["a", "b", "a"], "value": [b"1", None, b"3"]})
     receipts = await client.producer("wide").send_arrow(table)
     assert [receipt.partition for receipt in receipts] == [partition_for_key(key, 4) for key in (b"a", b"b", b"a")]
@@ -170,7 +168,7 @@ async def test_a_retried_batch_is_stored_once(node: FakeNode, producer: Producer
 
 
 @pytest.mark.parametrize("fault", [Do.SILENT_BEFORE, Do.SILENT_AFTER])
-async def test_an_answer_that_never_comes_is_asked_for_again(node: FakeNode, fault: Do) -> None:
+async def test_unanswered_publish_is_resent(node: FakeNode, fault: Do) -> None:
     node.script.append(fault)
     async with Client(f"127.0.0.1:{node.port}", request_timeout_s=0.5) as client:
         assert (await client.producer("t").send(b"v")).offset == 0
@@ -188,7 +186,7 @@ async def test_pipelined_batches_keep_their_order_through_a_fault(node: FakeNode
     assert [receipt.offset for receipt in receipts] == list(range(200))
 
 
-async def test_a_refused_batch_fails_alone_and_the_rest_gets_new_numbers(node: FakeNode, client: Client) -> None:
+async def test_refused_batch_fails_alone_and_later_ones_are_renumbered(node: FakeNode, client: Client) -> None:
     node.script.extend([Do.STORE, Refuse(pb.CORRUPT_BATCH)])
     producer = client.producer("t", batch_bytes=2048)
     pieces = [await producer.enqueue_many([b"%d" % i * 2000]) for i in range(6)]
@@ -208,14 +206,16 @@ async def test_a_refusal_after_an_unknown_outcome_is_not_definite(node: FakeNode
     assert node.values("t") == [b"maybe", b"next"]
 
 
-async def test_a_forgotten_producer_begins_anew_when_nothing_is_in_doubt(node: FakeNode, producer: Producer) -> None:
+async def test_forgotten_producer_begins_a_new_epoch_without_batches_in_doubt(
+    node: FakeNode, producer: Producer
+) -> None:
     await producer.send(b"one")
     node.partition("t").producers = type(node.partition("t").producers)()
     assert (await producer.send(b"two")).offset == 1
     assert node.values("t") == [b"one", b"two"]
 
 
-async def test_a_forgotten_producer_in_doubt_is_an_indefinite_error(node: FakeNode, producer: Producer) -> None:
+async def test_forgotten_producer_with_batch_in_doubt_has_unknown_outcome(node: FakeNode, producer: Producer) -> None:
     await producer.send(b"one")
 
     def forget(_: pb.Publish) -> Do:
@@ -239,7 +239,7 @@ async def test_the_delivery_deadline(node: FakeNode, client: Client) -> None:
     assert (await producer.send(b"later")).offset == 0
 
 
-async def test_a_node_that_is_away_is_waited_for(node: FakeNode, client: Client) -> None:
+async def test_producer_waits_for_an_unreachable_node(node: FakeNode, client: Client) -> None:
     producer = client.producer("t")
     await producer.send(b"one")
     port = node.port
@@ -259,7 +259,7 @@ async def test_an_unknown_topic_or_partition_fails_at_once(client: Client) -> No
         await client.producer("wide").send_many([b"v"], partition=-1)
 
 
-async def test_a_topic_deleted_under_a_producer(node: FakeNode, client: Client) -> None:
+async def test_producer_of_deleted_topic_fails(node: FakeNode, client: Client) -> None:
     producer = client.producer("t")
     await producer.send(b"v")
     await client.delete_topic("t")
@@ -269,14 +269,12 @@ async def test_a_topic_deleted_under_a_producer(node: FakeNode, client: Client) 
     for way in (producer.send(b"x"), producer.send_many([b"x"])):
         with pytest.raises(UnknownTopicError, match="make a new producer"):
             await way
-    assert node.values("t") == [], "a topic made under the name of another is another"
+    assert node.values("t") == [], "a recreated topic is another topic"
     assert (await client.producer("t").send(b"y")).offset == 0
 
 
 @pytest.mark.parametrize("awaited_late", [False, True])
-async def test_an_error_that_was_awaited_is_not_raised_again(
-    node: FakeNode, client: Client, *, awaited_late: bool
-) -> None:
+async def test_awaited_error_is_not_raised_by_flush(node: FakeNode, client: Client, *, awaited_late: bool) -> None:
     producer = client.producer("t")
     node.script.append(Refuse(pb.BATCH_TOO_LARGE))
     receipt = await producer.enqueue(b"v")
@@ -291,9 +289,7 @@ async def test_an_error_that_was_awaited_is_not_raised_again(
     await producer.close()
 
 
-async def test_failures_that_nobody_asks_for_are_bounded(
-    node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unreported_failures_are_bounded(node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidelog.produce.producer.FAILED_MAX", 3)
     producer = client.producer("t")
     await producer.send(b"v")
@@ -308,7 +304,7 @@ async def test_failures_that_nobody_asks_for_are_bounded(
 # ------------------------------------------------------------------------------------------- bounds, lifecycle
 
 
-async def test_a_full_producer_makes_you_wait(node: FakeNode, client: Client) -> None:
+async def test_full_buffer_makes_callers_wait(node: FakeNode, client: Client) -> None:
     node.hold = asyncio.Event()
     producer = client.producer("t", buffer_bytes=1000)
     first = await producer.enqueue(b"x" * 800)
@@ -316,7 +312,7 @@ async def test_a_full_producer_makes_you_wait(node: FakeNode, client: Client) ->
     third = asyncio.ensure_future(producer.enqueue(b"z"))
     await node.received("publish")
     assert not second.done()
-    assert not third.done(), "in turn: a small record does not overtake a large one"
+    assert not third.done(), "a small record does not overtake a large one"
     second.cancel()
     node.hold.set()
     await first
@@ -324,13 +320,13 @@ async def test_a_full_producer_makes_you_wait(node: FakeNode, client: Client) ->
     assert node.values("t") == [b"x" * 800, b"z"]
 
 
-async def test_what_is_larger_than_the_buffer_still_passes(client: Client) -> None:
+async def test_record_larger_than_the_buffer_is_sent(client: Client) -> None:
     producer = client.producer("t", buffer_bytes=100)
     assert (await producer.send(b"x" * 1000)).offset == 0
     assert (await producer.send_many([b"x" * 1000, b"y" * 1000]))[1].offset == 2
 
 
-async def test_one_record_too_large_does_not_spoil_its_neighbours(client: Client, producer: Producer) -> None:
+async def test_too_large_record_does_not_fail_others(client: Client, producer: Producer) -> None:
     small = await producer.enqueue(b"small")
     large = await producer.enqueue(b"x" * (17 * 1024 * 1024))
     after = await producer.enqueue(b"after")
@@ -354,11 +350,11 @@ async def test_one_record_too_large_does_not_spoil_its_neighbours(client: Client
         ({"value": b"", "timestamp_us": -1}, ValueError),
     ],
 )
-async def test_a_record_that_is_none_is_refused_before_it_joins_others(
+async def test_invalid_record_is_refused_before_it_is_appended(
     producer: Producer, arguments: dict[str, object], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        await producer.enqueue(**arguments)  # type: ignore[arg-type] # that is the point
+        await producer.enqueue(**arguments)  # type: ignore[arg-type] # refused at runtime
 
 
 @pytest.mark.parametrize(
@@ -373,10 +369,10 @@ async def test_a_record_that_is_none_is_refused_before_it_joins_others(
 )
 async def test_wrong_options_are_refused(client: Client, options: dict[str, object]) -> None:
     with pytest.raises(InvalidRequestError):
-        client.producer("t", **options)  # type: ignore[arg-type] # that is the point
+        client.producer("t", **options)  # type: ignore[arg-type] # refused at runtime
 
 
-async def test_flush_waits_for_all_and_raises_what_nobody_awaited(node: FakeNode, producer: Producer) -> None:
+async def test_flush_waits_for_all_and_raises_unawaited_failure(node: FakeNode, producer: Producer) -> None:
     for i in range(10):
         await producer.enqueue(b"%d" % i)
     await producer.flush()
@@ -409,7 +405,7 @@ async def test_closing_the_client_flushes_its_producers(node: FakeNode) -> None:
     assert node.values("t") == [b"v"]
 
 
-async def test_aborting_fails_what_is_pending(node: FakeNode, client: Client) -> None:
+async def test_abort_fails_pending_records(node: FakeNode, client: Client) -> None:
     await node.stop()
     node.topics.clear()
     async with Client(f"127.0.0.1:{node.port}") as other:
@@ -421,7 +417,7 @@ async def test_aborting_fails_what_is_pending(node: FakeNode, client: Client) ->
             await sending
 
 
-async def test_a_cancelled_waiter_does_not_disturb_the_others(node: FakeNode, producer: Producer) -> None:
+async def test_cancelled_waiter_does_not_cancel_others(node: FakeNode, producer: Producer) -> None:
     node.hold = asyncio.Event()
     sends = [asyncio.ensure_future(producer.send(b"%d" % i)) for i in range(3)]
     await node.received("publish")
@@ -458,8 +454,8 @@ async def test_a_partition_that_moves_is_followed(node: FakeNode, client: Client
         node.others.append(pb.NodeInfo(node_id="fake-2", host="127.0.0.1", port=other.port))
         node.owner_of = {0: "fake-2"}
         node.epoch = 1
-        # What moved is forgotten by the new owner of this test; real ones know their producers.
-        node.script.extend([Refuse(pb.NOT_OWNER)] * 1000)  # however often it is asked before the news has come
+        # The new owner of this test does not know the producer; real owners do.
+        node.script.extend([Refuse(pb.NOT_OWNER)] * 1000)  # until the client's metadata is refreshed
         await producer.send(b"after")
         assert node.values("t") == [b"before"]
         assert other.values("t") == [b"after"]

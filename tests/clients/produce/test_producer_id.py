@@ -1,4 +1,4 @@
-"""Producers that have one id, as copies of one machine do: nobody is told of records as stored that are not."""
+"""Producers that share an id, as copies of a machine do: no record is acknowledged that is not stored."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tidelog_proto import broker_pb2 as pb
 ERROR = ProducerIdSharedError("two have it")
 
 
-def test_a_new_id_is_taken_once_for_each_that_is_given_up() -> None:
+def test_each_shared_id_is_replaced_once() -> None:
     shared = ProducerId(5)
     shared.give_up(5, ERROR)
     second = shared.number
     assert second not in {0, 5}
-    shared.give_up(5, ERROR)  # as another lane is told a moment later
+    shared.give_up(5, ERROR)  # the error of another queue for the same id
     assert shared.number == second
     shared.give_up(second, ERROR)
     assert shared.number not in {0, 5, second}
     assert shared.over is None
 
 
-def test_a_named_producer_keeps_its_id_and_is_over() -> None:
+def test_named_producer_with_shared_id_fails() -> None:
     shared = ProducerId(5, is_named=True)
     shared.give_up(5, ERROR)
     assert shared.number == 5
@@ -52,7 +52,7 @@ def test_ids_are_never_0_and_differ() -> None:
 
 @pytest.fixture
 def one_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Producers are made as copies of one: they begin with the same id."""
+    """Make new producers start with the same id, as copies of a machine do."""
     monkeypatch.setattr(producer, "make_producer_id", lambda: 77)
 
 
@@ -69,7 +69,7 @@ async def values_in(client: Client, topic: str, partition: int) -> list[bytes | 
 
 @pytest.mark.usefixtures("one_id")
 @pytest.mark.parametrize("compression", [None, "gzip", "lz4", "zstd"])
-async def test_the_second_one_is_told_and_goes_on_under_another_id(
+async def test_second_producer_gets_error_and_continues_under_a_new_id(
     real: Client, topic: str, compression: Compression | None
 ) -> None:
     one, two = (real.producer(topic, compression=compression) for _ in range(2))
@@ -88,7 +88,7 @@ async def test_the_second_one_is_told_and_goes_on_under_another_id(
 
 
 @pytest.mark.usefixtures("one_id")
-async def test_of_all_that_several_send_at_once_everything_is_stored_or_refused(real: Client, topic: str) -> None:
+async def test_records_of_concurrent_copies_are_stored_or_refused(real: Client, topic: str) -> None:
     producers = [real.producer(topic, batch_bytes=200) for _ in range(3)]
     stored: dict[int, bytes] = {}
     refused: dict[bytes, bool] = {}
@@ -99,7 +99,7 @@ async def test_of_all_that_several_send_at_once_everything_is_stored_or_refused(
         except ProducerIdSharedError as error:
             refused[value] = error.definite
         else:
-            assert stored.setdefault(receipt.offset, value) == value, "two were told of one place"
+            assert stored.setdefault(receipt.offset, value) == value, "two records were acknowledged with one offset"
 
     for number in range(40):
         values = [b"%d of %d" % (number, index) + bytes(80) for index in range(len(producers))]
@@ -114,8 +114,8 @@ async def test_of_all_that_several_send_at_once_everything_is_stored_or_refused(
 
 @pytest.mark.usefixtures("one_id")
 @pytest.mark.parametrize("compression", [None, "gzip", "lz4", "zstd"])
-async def test_what_is_sent_again_to_the_next_owner_is_a_retry(compression: Compression | None) -> None:
-    """Its bytes are the same, however it is compressed; another producer's batch of that number is none."""
+async def test_resend_to_the_next_owner_is_a_retry(compression: Compression | None) -> None:
+    """A resent batch has the same bytes with any compression; a foreign batch with its number is refused."""
     async with running_cluster() as cluster:
         cluster.add_topic("t")
         async with Client(cluster.bootstrap) as client, Client(cluster.bootstrap) as other:
@@ -134,12 +134,12 @@ async def test_what_is_sent_again_to_the_next_owner_is_a_retry(compression: Comp
 
 
 @pytest.mark.usefixtures("one_id")
-async def test_what_was_tried_before_is_not_taken_for_anothers_records() -> None:
+async def test_earlier_attempt_is_not_taken_for_a_foreign_batch() -> None:
     async with running_cluster() as cluster, Client(cluster.bootstrap) as client:
         one, two = client.producer("t"), client.producer("t")
         await one.send(b"first")
         cluster.nodes[0].script.append(Do.DROP_BEFORE)
-        with pytest.raises(OutcomeUnknownError) as failure:  # the client cannot tell what became of the first try
+        with pytest.raises(OutcomeUnknownError) as failure:  # the outcome of the first attempt is unknown
             await two.send(b"another")
         assert isinstance(failure.value.__cause__, ProducerIdSharedError)
         assert (await two.send(b"second")).offset == 1
@@ -147,7 +147,7 @@ async def test_what_was_tried_before_is_not_taken_for_anothers_records() -> None
 
 
 @pytest.mark.usefixtures("one_id")
-async def test_a_node_that_tells_batches_by_their_numbers_is_not_believed_either() -> None:
+async def test_duplicate_reported_by_number_only_is_not_accepted() -> None:
     async with running_cluster() as cluster, Client(cluster.bootstrap) as client:
         one, two = client.producer("t"), client.producer("t")
         await one.send(b"first")

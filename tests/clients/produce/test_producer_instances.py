@@ -1,4 +1,4 @@
-"""Named producers at a real node: the newest one writes, older ones are told, and nobody reads what fences them."""
+"""Instances of named producers, at real and at fake nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidelog.errors import (
     UnknownTopicError,
 )
 from tidelog.produce.producer_epochs import BEGUN_PER_REQUEST
-from tidelog.produce.producer_instances import Instance
+from tidelog.produce.producer_instances import ProducerInstance
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -38,7 +38,7 @@ async def values_in(client: Client, topic: str, count: int) -> set[bytes | None]
         return {(await anext(consumer)).value for _ in range(count)}
 
 
-async def test_the_newest_fences_the_older_ones_in_every_partition(real: Client, topic: str) -> None:
+async def test_newest_instance_fences_older_ones_in_every_partition(real: Client, topic: str) -> None:
     old = real.producer(topic, name="billing")
     await old.send(b"old", partition=0)
     new = real.producer(topic, name="billing")
@@ -53,7 +53,7 @@ async def test_the_newest_fences_the_older_ones_in_every_partition(real: Client,
     await new.close()
 
 
-async def test_what_was_accepted_and_has_not_left_fails_when_another_begins(real: Client, topic: str) -> None:
+async def test_unsent_records_fail_when_a_newer_instance_begins(real: Client, topic: str) -> None:
     async with real.producer(topic, name="one") as old:
         receipts = await old.enqueue_many([b"early"] * 10, partition=1)
         assert len(await receipts) == 10
@@ -64,17 +64,17 @@ async def test_what_was_accepted_and_has_not_left_fails_when_another_begins(real
             await new.send_many([b"new"] * 10)
 
 
-async def test_names_are_apart(real: Client, topic: str) -> None:
+async def test_names_are_independent(real: Client, topic: str) -> None:
     async with (
         real.producer(topic, name="a") as one,
         real.producer(topic, name="b") as other,
         real.producer(topic) as no,
     ):
         offsets = [(await producer.send(b"x", partition=0)).offset for producer in (one, other, no, one)]
-    assert offsets == [2, 3, 4, 5], "behind the two that began"
+    assert offsets == [2, 3, 4, 5], "after the two fencing records"
 
 
-async def test_begun_at_once_one_of_two_goes_on(real: Client, topic: str) -> None:
+async def test_one_of_two_concurrent_instances_continues(real: Client, topic: str) -> None:
     both = [real.producer(topic, name="twins") for _ in range(2)]
     await asyncio.gather(*(each.begin() for each in both))
     outcomes = await asyncio.gather(
@@ -86,7 +86,7 @@ async def test_begun_at_once_one_of_two_goes_on(real: Client, topic: str) -> Non
         await each.abort()
 
 
-async def test_partitions_that_came_later_are_entered_with_their_first_batch(real: Client, topic: str) -> None:
+async def test_added_partition_is_fenced_before_its_first_batch(real: Client, topic: str) -> None:
     async with real.producer(topic, name="grower") as old:
         await old.send(b"before", partition=2)
         await real.alter_topic(topic, partitions=5)
@@ -100,12 +100,12 @@ async def test_partitions_that_came_later_are_entered_with_their_first_batch(rea
         await new.close()
 
 
-async def test_who_reads_gets_past_what_fenced(real: Client, topic: str) -> None:
+async def test_reader_skips_fencing_records(real: Client, topic: str) -> None:
     group = f"readers of {topic}"
     async with real.producer(topic, name="tail") as producer:
         await producer.send_many([b"x"] * 5, partition=0)
     async with real.producer(topic, name="tail"):
-        pass  # each partition ends with a record that is for nobody
+        pass  # each partition ends with a fencing record, which no consumer gets
     async with real.consumer(topic, group=Group(group, commit="manual")) as consumer:
         for _ in range(5):
             await anext(consumer)
@@ -119,7 +119,7 @@ async def test_who_reads_gets_past_what_fenced(real: Client, topic: str) -> None
 
 async def test_bad_names_and_topics_are_refused(real: Client, topic: str) -> None:
     for name in ("", "x" * 256, "é" * 128, 7):
-        with pytest.raises(InvalidRequestError, match="a producer's name is"):
+        with pytest.raises(InvalidRequestError, match="a producer's name must be"):
             real.producer(topic, name=name)  # type: ignore[arg-type]
     with pytest.raises(UnknownTopicError):
         await real.producer(f"no-{topic}", name="a").begin()
@@ -138,14 +138,14 @@ def test_blocking(shared_node: str) -> None:
         old.abort()
 
 
-# ------------------------------------------------------------------------------- at nodes that are told what to say
+# ------------------------------------------------------------------------------------------------ at fake nodes
 
 
-async def test_begun_is_only_in_all_partitions_that_there_certainly_are() -> None:
+async def test_begin_fences_all_existing_partitions() -> None:
     async with running_cluster() as cluster:
         for node in cluster.nodes:
             node.lag_in_topics(cut_off=True)
-        cluster.add_topic("t", 2)  # which an older instance may have heard of, and writes to
+        cluster.add_topic("t", 2)  # an older instance may know the partition and write to it
         async with Client(cluster.bootstrap, request_timeout_s=1.0) as client:
             with pytest.raises(EpochChangingError):
                 await client.producer("t", name="a").begin()
@@ -155,7 +155,7 @@ async def test_begun_is_only_in_all_partitions_that_there_certainly_are() -> Non
         assert cluster.nodes[0].partition("t", 1).end_offset == 1
 
 
-async def test_an_owner_that_has_not_heard_of_its_partition_is_asked_again(client: Client, node: FakeNode) -> None:
+async def test_owner_without_the_new_partition_is_retried(client: Client, node: FakeNode) -> None:
     asked: list[int] = []
 
     def begin(entry: pb.ProducerBeginEntry) -> pb.ProducerBeginResult:
@@ -170,9 +170,7 @@ async def test_an_owner_that_has_not_heard_of_its_partition_is_asked_again(clien
     assert asked.count(1) == 2
 
 
-async def test_where_partition_0_has_forgotten_an_older_one_that_is_fenced_elsewhere(
-    client: Client, node: FakeNode
-) -> None:
+async def test_begin_exceeds_epochs_that_only_other_partitions_know(client: Client, node: FakeNode) -> None:
     old = client.producer("wide", name="a")
     await old.send(b"old", partition=1)
     node.partition("wide", 0).producers = ProducerTable()
@@ -185,7 +183,7 @@ async def test_where_partition_0_has_forgotten_an_older_one_that_is_fenced_elsew
     await old.abort()
 
 
-async def test_an_instance_that_partition_0_has_forgotten_enters_no_other(client: Client, node: FakeNode) -> None:
+async def test_instance_unknown_to_partition_0_is_fenced(client: Client, node: FakeNode) -> None:
     producer = client.producer("t", name="a")
     await producer.begin()
     node.partition("t", 0).producers = ProducerTable()
@@ -196,7 +194,7 @@ async def test_an_instance_that_partition_0_has_forgotten_enters_no_other(client
     await producer.abort()
 
 
-async def test_a_partition_that_cannot_be_entered_is_given_up_in_time(client: Client, node: FakeNode) -> None:
+async def test_unreachable_new_partition_times_out(client: Client, node: FakeNode) -> None:
     producer = client.producer("t", name="a", delivery_timeout_s=0.5)
     await producer.begin()
     node.add_topic("t", 2)
@@ -212,18 +210,18 @@ async def test_a_partition_that_cannot_be_entered_is_given_up_in_time(client: Cl
     node.begin = None
 
 
-async def test_an_instance_writes_to_no_other_topic_than_it_has_begun_in(
+async def test_instance_does_not_write_to_a_recreated_topic(
     client: Client, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, begin = node.topics["t"].topic_id, Instance.begin
+    begun, begin = node.topics["t"].topic_id, ProducerInstance.begin
 
-    async def made_again(instance: Instance) -> None:
+    async def made_again(instance: ProducerInstance) -> None:
         await begin(instance)
         del node.topics["t"]
         node.add_topic("t")
-        await client.list_offsets("t", "latest")  # the client hears of it
+        await client.list_offsets("t", "latest")  # refreshes the client's metadata
 
-    monkeypatch.setattr(Instance, "begin", made_again)
+    monkeypatch.setattr(ProducerInstance, "begin", made_again)
     producer = client.producer("t", name="a")
     with pytest.raises(UnknownTopicError):
         await producer.send(b"v")
@@ -232,7 +230,7 @@ async def test_an_instance_writes_to_no_other_topic_than_it_has_begun_in(
     await producer.abort()
 
 
-async def test_a_beginning_that_comes_late_fences_nobody_who_has_begun_since(client: Client, node: FakeNode) -> None:
+async def test_delayed_begin_does_not_fence_newer_instances(client: Client, node: FakeNode) -> None:
     late: list[pb.ProducerBeginEntry] = []
     node.begin = late.append
     async with Client(f"127.0.0.1:{node.port}", request_timeout_s=0.3) as early:
@@ -243,14 +241,14 @@ async def test_a_beginning_that_comes_late_fences_nobody_who_has_begun_since(cli
     await producer.begin()
     connection = next(iter(node.connections))
     assert late
-    assert all(entry.producer_epoch for entry in late), "which the owner would be free to choose"
+    assert all(entry.producer_epoch for entry in late), "with epoch 0 the owner would choose one"
     for entry in late:
         connection.begun(entry)
     await producer.send(b"v")
     await producer.close()
 
 
-async def test_a_silent_node_does_not_keep_an_instance_from_beginning() -> None:
+async def test_begin_succeeds_despite_a_silent_node() -> None:
     async with running_cluster() as cluster, Client(cluster.bootstrap, request_timeout_s=20.0) as client:
         await client.producer("wide", name="a").begin()
         (asked,) = [node for node in cluster.nodes if "producer_begin" in node.requests]
@@ -260,11 +258,9 @@ async def test_a_silent_node_does_not_keep_an_instance_from_beginning() -> None:
         asked.thaw()
 
 
-async def test_it_begins_in_many_partitions_by_many_requests_each_of_which_can_be_answered_in_time(
-    client: Client, node: FakeNode
-) -> None:
+async def test_begin_splits_many_partitions_into_requests(client: Client, node: FakeNode) -> None:
     node.add_topic("many", partitions=2 * BEGUN_PER_REQUEST + 2)
     producer = client.producer("many", name="a")
     await producer.begin()
-    assert node.requests.count("producer_begin") == 1 + 3, "partition 0 comes alone, and first"
+    assert node.requests.count("producer_begin") == 1 + 3, "partition 0 comes first, in a request of its own"
     await producer.abort()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tidelog.errors import OverloadedError
 from tidelog.produce.batches import Delivery
-from tidelog.produce.open_batch import Gathering
+from tidelog.produce.open_batch import OpenBatch
 from tidelog.produce.receipts import PendingReceipt, PendingReceipts, ReceiptRange, Receipts
 
 
@@ -33,7 +33,7 @@ def test_ranges_and_records() -> None:
 
 
 @given(st.lists(st.permutations(range(6)), min_size=1, max_size=3))
-def test_keyed_inputs_are_found_through_their_order(permutations: list[list[int]]) -> None:
+def test_receipts_of_keyed_inputs_follow_the_input_order(permutations: list[list[int]]) -> None:
     orders = [pa.array(permutation, pa.uint64()) for permutation in permutations]
     receipts = Receipts([(delivered(0, 0), 6 * len(permutations))], orders)
     for chunk, permutation in enumerate(permutations):
@@ -42,8 +42,8 @@ def test_keyed_inputs_are_found_through_their_order(permutations: list[list[int]
 
 
 async def test_pending_receipts_may_be_awaited_again_and_by_many() -> None:
-    delivery, gathering = Delivery(3), Gathering(deadline=0.0, timestamped=False)
-    pending = PendingReceipt(gathering, 2)
+    delivery, batch = Delivery(3), OpenBatch(deadline=0.0, timestamped=False)
+    pending = PendingReceipt(batch, 2)
 
     async def wait() -> int:
         return (await pending).offset
@@ -52,14 +52,14 @@ async def test_pending_receipts_may_be_awaited_again_and_by_many() -> None:
     await asyncio.sleep(0)
     waiting[0].cancel()
     assert not pending.done()
-    gathering.placed_whole(delivery)
+    batch.set_delivery(delivery)
     assert not pending.done()
     delivery.succeed(40, 0)
     assert pending.done()
     assert [await waiting[1], await waiting[2], (await pending).offset] == [42, 42, 42]
 
 
-async def test_many_raise_the_first_failure_and_say_how_many_made_it() -> None:
+async def test_many_records_raise_first_failure_and_note_acknowledged_count() -> None:
     failed, other = Delivery(1), Delivery(2)
     failed.fail(OverloadedError("full"))
     other.fail(OverloadedError("later"))
@@ -71,7 +71,7 @@ async def test_many_raise_the_first_failure_and_say_how_many_made_it() -> None:
         assert caught.value.__notes__ == ["5 of the call's 8 records were acknowledged"]
 
 
-async def test_a_failure_that_nobody_awaits_makes_no_noise(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unawaited_failure_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     delivery = Delivery(0)
     delivery.fail(OverloadedError("full"))
     del delivery

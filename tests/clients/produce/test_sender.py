@@ -1,4 +1,4 @@
-"""How batches travel. What becomes of them when things fail is told in test_lane.py and test_producer.py."""
+"""Sending of batches. Failures are tested in test_partition_queue.py and test_producer.py."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tidelog.cluster.connection_pool import ConnectionPool, Identity
 from tidelog.cluster.routing import Router
 from tidelog.errors import OutcomeUnknownError
 from tidelog.produce import sender as module
-from tidelog.produce.batches import ColumnsLoad
-from tidelog.produce.partition_queue import Lane, LaneOptions
+from tidelog.produce.batches import ColumnChunk
+from tidelog.produce.partition_queue import PartitionQueue, QueueOptions
 from tidelog.produce.sender import Sender
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.columns import columns_of
@@ -36,64 +36,64 @@ async def sender(node: FakeNode, router: Router) -> AsyncIterator[Sender]:
     await sender.close()
 
 
-def lanes_of(count: int, *, batch_bytes: int = 10) -> list[Lane]:
-    return [Lane(number, LaneOptions(producer_id=3, batch_bytes=batch_bytes)) for number in range(count)]
+def queues_of(count: int, *, batch_bytes: int = 10) -> list[PartitionQueue]:
+    return [PartitionQueue(number, QueueOptions(producer_id=3, batch_bytes=batch_bytes)) for number in range(count)]
 
 
-def load(lane: Lane, value: bytes = b"v") -> ColumnsLoad:
+def chunk(queue: PartitionQueue, value: bytes = b"v") -> ColumnChunk:
     deadline = asyncio.get_running_loop().time() + 60.0
-    made = ColumnsLoad(columns_of([value]), partition=lane.partition, deadline=deadline, size_bytes=10)
-    lane.add(made)
+    made = ColumnChunk(columns_of([value]), partition=queue.partition, deadline=deadline, size_bytes=10)
+    queue.add(made)
     return made
 
 
-async def test_lanes_of_one_turn_share_a_frame_and_a_lane_has_one_batch_in_each(node: FakeNode, sender: Sender) -> None:
-    lanes = lanes_of(4)
-    loads = [load(lane) for lane in lanes for _ in range(2)]
-    for lane in lanes:
-        sender.wake(lane)
-        sender.wake(lane)
-    await asyncio.gather(*(each.delivery for each in loads))
+async def test_queues_share_a_frame_with_one_batch_each(node: FakeNode, sender: Sender) -> None:
+    queues = queues_of(4)
+    chunks = [chunk(queue) for queue in queues for _ in range(2)]
+    for queue in queues:
+        sender.wake(queue)
+        sender.wake(queue)
+    await asyncio.gather(*(each.delivery for each in chunks))
     first = [[entry[0] for entry in publish] for publish in node.publishes]
-    # The lanes find the connection one after the other, so the first frame may hold fewer of them.
+    # The queues get the connection one after the other, so the first frame may have fewer batches.
     assert sorted(number for publish in first for number in publish) == [0, 0, 1, 1, 2, 2, 3, 3]
     assert all(len(set(publish)) == len(publish) for publish in first)
-    again = [load(lane) for lane in lanes]
-    for lane in lanes:
-        sender.wake(lane)
+    again = [chunk(queue) for queue in queues]
+    for queue in queues:
+        sender.wake(queue)
     await asyncio.gather(*(each.delivery for each in again))
     assert [entry[0] for entry in node.publishes[-1]] == [0, 1, 2, 3]
 
 
-async def test_frames_are_closed_when_they_have_grown(
+async def test_frame_size_is_bounded(
     node: FakeNode, router: Router, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FRAME_BYTES_TARGET", 5000)
     await router.connection("wide", 0)
-    lanes = lanes_of(4)
-    loads = [load(lane, b"x" * 2000) for lane in lanes]
-    for lane in lanes:
-        sender.wake(lane)
-    await asyncio.gather(*(each.delivery for each in loads))
+    queues = queues_of(4)
+    chunks = [chunk(queue, b"x" * 2000) for queue in queues]
+    for queue in queues:
+        sender.wake(queue)
+    await asyncio.gather(*(each.delivery for each in chunks))
     assert [len(publish) for publish in node.publishes] == [2, 2]
 
 
-async def test_a_connection_that_takes_nothing_holds_batches_in_their_lanes(
+async def test_batches_stay_queued_while_the_connection_accepts_nothing(
     node: FakeNode, router: Router, sender: Sender
 ) -> None:
     connection = await router.connection("wide", 0)
     connection.pause_writing()
-    (lane,) = lanes_of(1)
-    waiting = load(lane)
-    sender.wake(lane)
+    (queue,) = queues_of(1)
+    waiting = chunk(queue)
+    sender.wake(queue)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert lane.flying == 0
+    assert queue.in_flight == 0
     connection.resume_writing()
     await waiting.delivery
 
 
-async def test_the_request_says_how_and_how_long(node: FakeNode, sender: Sender) -> None:
+async def test_request_has_acks_and_timeout(node: FakeNode, sender: Sender) -> None:
     seen: list[pb.Publish] = []
 
     def look(publish: pb.Publish) -> Do:
@@ -101,23 +101,23 @@ async def test_the_request_says_how_and_how_long(node: FakeNode, sender: Sender)
         return Do.STORE
 
     node.script.append(look)
-    (lane,) = lanes_of(1)
-    waiting = load(lane)
-    sender.wake(lane)
+    (queue,) = queues_of(1)
+    waiting = chunk(queue)
+    sender.wake(queue)
     await waiting.delivery
     assert seen[0].acks == pb.ALL
     assert seen[0].timeout_ms == 5000
 
 
 async def test_a_closed_sender_sends_nothing_more(node: FakeNode, sender: Sender) -> None:
-    (lane,) = lanes_of(1)
-    load(lane)
-    sender.wake(lane)
+    (queue,) = queues_of(1)
+    chunk(queue)
+    sender.wake(queue)
     await sender.close()
     await asyncio.sleep(0)
-    sender.wake(lane)
+    sender.wake(queue)
     await asyncio.sleep(0)
-    assert lane.flying == 0
+    assert queue.in_flight == 0
     assert node.publishes == []
 
 
@@ -126,33 +126,35 @@ async def test_a_closed_sender_sends_nothing_more(node: FakeNode, sender: Sender
 
 @pytest.fixture
 async def heir() -> AsyncIterator[FakeNode]:
-    """The node that owns the partition next."""
+    """A node that becomes the next owner of the partition."""
     async with running_fake_node() as heir:
         heir.node_id = "heir"
         yield heir
 
 
-async def publish_and_move(node: FakeNode, heir: FakeNode, router: Router, sender: Sender) -> tuple[Lane, ColumnsLoad]:
-    """Leave a batch without an answer at `node`, and let `heir` own its partition."""
+async def publish_and_move(
+    node: FakeNode, heir: FakeNode, router: Router, sender: Sender
+) -> tuple[PartitionQueue, ColumnChunk]:
+    """Leave a batch unanswered at `node`, and make `heir` the owner of its partition."""
     node.hold = asyncio.Event()
-    (lane,) = lanes_of(1)
-    waiting = load(lane, b"first")
-    sender.wake(lane)
+    (queue,) = queues_of(1)
+    waiting = chunk(queue, b"first")
+    sender.wake(queue)
     await node.received("publish")
     node.others = [pb.NodeInfo(node_id="heir", host="127.0.0.1", port=heir.port)]
     node.owner_of, node.epoch = {0: "heir"}, 1
     await router.refresh("wide")
     await router.connection("wide", 0)
-    return lane, waiting
+    return queue, waiting
 
 
-async def test_nothing_goes_to_the_next_owner_while_the_last_one_still_may_answer(
+async def test_new_owner_gets_nothing_while_the_old_one_may_answer(
     node: FakeNode, heir: FakeNode, router: Router, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner_changes, "GRACE_S", 60.0)
-    lane, first = await publish_and_move(node, heir, router, sender)
-    second = load(lane, b"second")
-    sender.wake(lane)
+    queue, first = await publish_and_move(node, heir, router, sender)
+    second = chunk(queue, b"second")
+    sender.wake(queue)
     await router.call(await router.connection("wide", 0), pb.Envelope(cluster_status=pb.ClusterStatus()))
     assert heir.publishes == []
     assert node.hold is not None
@@ -161,30 +163,28 @@ async def test_nothing_goes_to_the_next_owner_while_the_last_one_still_may_answe
     assert heir.publishes[0] == [(0, 1, 1)]
 
 
-async def test_the_late_answer_to_what_was_abandoned_is_not_looked_at(
+async def test_late_answer_to_abandoned_batch_is_ignored(
     node: FakeNode, heir: FakeNode, router: Router, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidelog.cluster.owner_changes.GRACE_S", 0.0)
     heir.hold = asyncio.Event()
-    lane, waiting = await publish_and_move(node, heir, router, sender)
+    queue, waiting = await publish_and_move(node, heir, router, sender)
     await heir.received("publish")
     assert node.hold is not None
     node.hold.set()
     await router.call(await router.pool.get(("127.0.0.1", node.port)), pb.Envelope(cluster_status=pb.ClusterStatus()))
     assert not waiting.delivery.done
-    assert lane.flying == 1
+    assert queue.in_flight == 1
     heir.hold.set()
     await waiting.delivery
-    assert heir.publishes == node.publishes, "the same batch under the same sequence"
+    assert heir.publishes == node.publishes, "the same batch with the same sequence number"
 
 
-async def test_what_is_in_flight_when_the_sender_closes_gets_an_outcome(
-    node: FakeNode, router: Router, sender: Sender
-) -> None:
+async def test_batch_in_flight_at_close_is_settled(node: FakeNode, router: Router, sender: Sender) -> None:
     node.script.append(Do.SILENT_BEFORE)
-    (lane,) = lanes_of(1)
-    waiting = load(lane)
-    sender.wake(lane)
+    (queue,) = queues_of(1)
+    waiting = chunk(queue)
+    sender.wake(queue)
     await node.received("publish")
     await sender.close()
     node.drop_connections()
@@ -192,19 +192,19 @@ async def test_what_is_in_flight_when_the_sender_closes_gets_an_outcome(
         await waiting.delivery
 
 
-async def test_a_newer_epoch_in_an_answer_says_that_somebody_else_may_own_the_partition(
+async def test_newer_epoch_in_answer_refreshes_metadata(
     node: FakeNode, router: Router, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[tuple[str, int, int]] = []
     monkeypatch.setattr(router, "stored_in", lambda *said: heard.append(said))
-    (lane,) = lanes_of(1)
-    made = load(lane)
-    sender.wake(lane)
+    (queue,) = queues_of(1)
+    made = chunk(queue)
+    sender.wake(queue)
     await made.delivery
     assert heard == [("wide", 0, node.epoch)]
     monkeypatch.undo()
     asked = node.requests.count("metadata")
     router.stored_in("wide", 0, node.epoch)
     router.stored_in("wide", 0, node.epoch + 1)
-    await router.refresh("wide")  # the same question, if one is under way
+    await router.refresh("wide")  # joins a running refresh
     assert node.requests.count("metadata") == asked + 1

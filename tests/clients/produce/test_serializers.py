@@ -18,7 +18,7 @@ from tidelog.produce.serializers import Serializer, serializer_of
         ("utf-8", None, None),
     ],
 )
-def test_bytes_are_made(given: Serializer, thing: Any, made: bytes | None) -> None:
+def test_serializer_returns_bytes(given: Serializer, thing: Any, made: bytes | None) -> None:
     serialize = serializer_of(given, "value")
     assert serialize is not None
     assert serialize(thing) == made
@@ -27,15 +27,15 @@ def test_bytes_are_made(given: Serializer, thing: Any, made: bytes | None) -> No
 @pytest.mark.parametrize(
     ("given", "thing", "why"),
     [
-        ("json", float("nan"), "value does not serialise"),
+        ("json", float("nan"), "value cannot be serialised"),
         ("json", b"bytes", "not JSON serializable"),
-        ("utf-8", b"bytes", "text is wanted, not bytes"),
+        ("utf-8", b"bytes", "must be str, got bytes"),
         ("utf-8", "\ud800", "surrogates not allowed"),
         (lambda _: 1 / 0, 1, "division by zero"),
-        (lambda _: "text", 1, "returned str, not bytes"),
+        (lambda _: "text", 1, "must return bytes, got str"),
     ],
 )
-def test_what_does_not_serialise_says_why(given: Serializer, thing: Any, why: str) -> None:
+def test_serialization_error_has_the_reason(given: Serializer, thing: Any, why: str) -> None:
     serialize = serializer_of(given, "value")
     assert serialize is not None
     with pytest.raises(SerializationError, match=why) as caught:
@@ -43,8 +43,8 @@ def test_what_does_not_serialise_says_why(given: Serializer, thing: Any, why: st
     assert (caught.value.definite, caught.value.retriable) == (True, False)
 
 
-def test_what_is_no_serializer_is_refused() -> None:
+def test_invalid_serializer_is_refused() -> None:
     assert serializer_of(None, "key") is None
     for given in ("pickle", 7):
-        with pytest.raises(InvalidRequestError, match="key_serializer is one of"):
-            serializer_of(given, "key")  # type: ignore[arg-type]  # that is the point
+        with pytest.raises(InvalidRequestError, match="key_serializer must be one of"):
+            serializer_of(given, "key")  # type: ignore[arg-type]  # refused at runtime

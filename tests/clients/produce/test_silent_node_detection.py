@@ -1,4 +1,4 @@
-"""Publishes to a node that falls silent: told soon, and never as what they may not be."""
+"""Publishes to a node that stops answering fail soon, with the right outcome."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tidelog import Client
 from tidelog.cluster.connection import Connection
 from tidelog.cluster.liveness import PROBE_AFTER_S
 from tidelog.errors import ConnectionLostError, NodeUnreachableError, OutcomeUnknownError
-from tidelog.produce.silent_node_detection import PublishWatch
+from tidelog.produce.silent_node_detection import SilentNodeDetector
 
 
 class Node:
-    """A connection whose liveness is what the test says."""
+    """A connection with a liveness that the test sets."""
 
     name = "node:1"
 
@@ -31,7 +31,7 @@ class Node:
         return self.is_lost
 
 
-def watching() -> tuple[PublishWatch[list[str]], Node, Connection, list[list[str]]]:
+def watching() -> tuple[SilentNodeDetector[list[str]], Node, Connection, list[list[str]]]:
     told: list[list[str]] = []
     node = Node()
 
@@ -39,10 +39,10 @@ def watching() -> tuple[PublishWatch[list[str]], Node, Connection, list[list[str
         assert not error.definite
         told.append(what)
 
-    return PublishWatch(asyncio.get_running_loop(), lost), node, cast(Connection, node), told
+    return SilentNodeDetector(asyncio.get_running_loop(), lost), node, cast(Connection, node), told
 
 
-async def test_what_is_answered_in_time_costs_no_look() -> None:
+async def test_answered_publish_is_not_probed() -> None:
     watch, node, connection, told = watching()
     one, other = ["one"], ["other"]
     watch.sent(connection, one)
@@ -53,7 +53,7 @@ async def test_what_is_answered_in_time_costs_no_look() -> None:
     assert (node.looks, told) == (0, [])
 
 
-async def test_what_was_sent_to_a_lost_node_is_told_once() -> None:
+async def test_publish_to_lost_node_is_reported_once() -> None:
     watch, node, connection, told = watching()
     one, other = ["one"], ["other"]
     watch.sent(connection, one)
@@ -69,7 +69,7 @@ async def test_what_was_sent_to_a_lost_node_is_told_once() -> None:
     assert told == [one, other]
 
 
-async def test_nothing_is_noted_without_a_time_for_unreachable_nodes() -> None:
+async def test_nothing_is_watched_without_unreachable_timeout() -> None:
     watch, _, _, told = watching()
     watch.sent(cast(Connection, cast(Any, SimpleNamespace(liveness=None))), ["one"])
     await asyncio.sleep(PROBE_AFTER_S + 0.2)
@@ -77,7 +77,7 @@ async def test_nothing_is_noted_without_a_time_for_unreachable_nodes() -> None:
     assert told == []
 
 
-async def test_a_record_that_was_sent_has_an_unknown_outcome_and_one_that_was_not_is_not_stored() -> None:
+async def test_sent_record_has_unknown_outcome_and_unsent_one_is_not_stored() -> None:
     async with running_cluster() as cluster, Client(cluster.bootstrap, unreachable_timeout_s=0.5) as client:
         producer = client.producer("t")
         await producer.send(b"before")
@@ -97,7 +97,7 @@ async def test_a_record_that_was_sent_has_an_unknown_outcome_and_one_that_was_no
                 try:
                     receipt = await producer.send(b"after")
                 except NodeUnreachableError:
-                    await asyncio.sleep(0.05)  # nothing of what the nodes have said has arrived yet
+                    await asyncio.sleep(0.05)  # no answer of the nodes has arrived yet
                 else:
                     break
         assert receipt.offset >= 1

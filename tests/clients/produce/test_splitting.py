@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.produce.splitting import by_target, split_rows
+from tidelog.produce.splitting import group_by_partition, split_rows
 from tidelog_proto.batch.columns import columns_of
 from tidelog_proto.batch.partitioner import partition_column, partition_for_key
 
@@ -15,7 +15,7 @@ from tidelog_proto.batch.partitioner import partition_column, partition_for_key
     records_max=st.integers(1, 50),
 )
 @settings(max_examples=60)
-def test_slices_make_up_the_input_and_keep_the_bounds(sizes: list[int], bytes_max: int, records_max: int) -> None:
+def test_slices_cover_the_input_within_bounds(sizes: list[int], bytes_max: int, records_max: int) -> None:
     columns = columns_of([b"x" * size for size in sizes])
     pieces = list(split_rows(columns, bytes_max=bytes_max, records_max=records_max))
     assert all(0 < piece.num_rows <= records_max for piece in pieces)
@@ -35,16 +35,16 @@ def test_a_small_input_is_one_piece_without_a_copy() -> None:
     partitions=st.integers(1, 9),
 )
 @settings(max_examples=60)
-def test_rows_go_where_their_key_says_in_their_order(keys: list[bytes | None], partitions: int) -> None:
+def test_rows_keep_order_within_the_partition_of_their_key(keys: list[bytes | None], partitions: int) -> None:
     columns = columns_of([b"%d" % number for number in range(len(keys))], keys=keys)
     keyless = partitions - 1
-    routed = by_target(columns, partition_column(columns.column("key"), partitions), lambda: keyless)
+    grouped = group_by_partition(columns, partition_column(columns.column("key"), partitions), lambda: keyless)
     place_of_keyless = None if set(keys) == {None} else keyless
-    order = routed.order.to_pylist()
+    order = grouped.order.to_pylist()
     sent: list[int] = []
-    for piece in routed.pieces:
+    for piece in grouped.pieces:
         numbers = [int(value or b"") for value in piece.columns.column("value").to_pylist()]
-        # Arrow counts bits for nulls as well, and no offsets of a column that has no bytes.
+        # Arrow also counts validity bitmaps, and no offsets of an empty column.
         assert abs(piece.columns.nbytes - piece.size_bytes) <= 8 * (len(numbers) + 1)
         assert numbers == sorted(numbers)
         for number in numbers:
@@ -53,11 +53,11 @@ def test_rows_go_where_their_key_says_in_their_order(keys: list[bytes | None], p
         sent += numbers
     assert sent == order
     assert sorted(sent) == list(range(len(keys)))
-    assert len({piece.partition for piece in routed.pieces}) == len(routed.pieces)
+    assert len({piece.partition for piece in grouped.pieces}) == len(grouped.pieces)
 
 
-def test_the_size_of_rows_with_other_columns_is_that_of_all_columns() -> None:
+def test_piece_size_counts_all_columns() -> None:
     columns = columns_of([b"v"] * 4, keys=[b"a", b"b", b"c", b"d"], headers=[[("name", b"x" * 100)]] * 4)
-    routed = by_target(columns, partition_column(columns.column("key"), 2), lambda: 0)
-    assert [piece.size_bytes for piece in routed.pieces] == [piece.columns.nbytes for piece in routed.pieces]
-    assert sum(piece.size_bytes for piece in routed.pieces) > 400
+    grouped = group_by_partition(columns, partition_column(columns.column("key"), 2), lambda: 0)
+    assert [piece.size_bytes for piece in grouped.pieces] == [piece.columns.nbytes for piece in grouped.pieces]
+    assert sum(piece.size_bytes for piece in grouped.pieces) > 400

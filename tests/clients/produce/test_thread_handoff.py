@@ -1,4 +1,4 @@
-"""`put` of the blocking client: from threads to the loop in whole gatherings."""
+"""`put` of the blocking client: the handoff of batches from threads to the event loop."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tidelog.errors import (
     UnknownTopicError,
     UsageError,
 )
-from tidelog.produce.thread_handoff import KEPT_S
+from tidelog.produce.thread_handoff import RESERVATION_S
 from tidelog.sync import Client, Producer
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.partitioner import partition_for_key
 
 
 class Held:
-    """The loop of a client, held up by a callback until `let_go`."""
+    """Blocks the loop of a client in a callback until `resume`."""
 
     def __init__(self, producer: Producer) -> None:
         self._go, held = threading.Event(), threading.Event()
@@ -47,7 +47,7 @@ class Held:
         producer.put(b"held", on_delivery=hold)
         assert held.wait(20)
 
-    def let_go(self) -> None:
+    def resume(self) -> None:
         self._go.set()
 
 
@@ -57,12 +57,12 @@ def client(node: FakeNode) -> Iterator[Client]:  # noqa: F811 - a fixture
         yield client
 
 
-def test_a_loop_crosses_as_a_whole(node: FakeNode, client: Client) -> None:  # noqa: F811
+def test_records_of_a_loop_are_handed_over_as_one_batch(node: FakeNode, client: Client) -> None:  # noqa: F811
     with client.producer("t") as producer:
         loop = Held(producer)
         receipts = [producer.put(b"%d" % number) for number in range(1_000)]
         assert not receipts[0].done()
-        loop.let_go()
+        loop.resume()
         assert [receipt.result(10).offset for receipt in receipts] == list(range(1, 1_001))
         assert receipts[0].done()
     assert [[entry[2] for entry in publish] for publish in node.publishes] == [[1], [1_000]]
@@ -90,7 +90,7 @@ def test_threads_keep_their_own_order_and_the_order_of_calls(node: FakeNode, cli
         assert mine == [number for number in range(400) if number % 4 < 2 or number % 40 in {2, 3}]
 
 
-def test_what_nobody_can_take_is_refused_at_the_call(node: FakeNode, client: Client) -> None:  # noqa: F811
+def test_unacceptable_record_is_refused_at_the_call(node: FakeNode, client: Client) -> None:  # noqa: F811
     unbegun = client.producer("t")
     with pytest.raises(NotBegunError, match="begin"):
         unbegun.put(b"v")
@@ -117,7 +117,7 @@ def test_what_nobody_can_take_is_refused_at_the_call(node: FakeNode, client: Cli
     assert node.values("t") == [b"v", b'{"a":1}']
 
 
-def test_a_full_buffer_refuses_until_there_is_room(node: FakeNode, client: Client) -> None:  # noqa: F811
+def test_full_buffer_refuses_until_memory_is_free(node: FakeNode, client: Client) -> None:  # noqa: F811
     with client.producer("t", buffer_bytes=100_000) as producer:
         refused = 0
         for number in range(5_000):
@@ -132,7 +132,7 @@ def test_a_full_buffer_refuses_until_there_is_room(node: FakeNode, client: Clien
     assert node.values("t") == [b"%05d" % number * 20 for number in range(5_000)]
 
 
-def test_a_thread_that_waited_for_room_has_it_whoever_puts_meanwhile(node: FakeNode, client: Client) -> None:  # noqa: F811
+def test_memory_stays_reserved_for_a_thread_that_waited(node: FakeNode, client: Client) -> None:  # noqa: F811
     refused: list[int] = []
     with client.producer("t", buffer_bytes=20_000) as producer:
 
@@ -154,24 +154,24 @@ def test_a_thread_that_waited_for_room_has_it_whoever_puts_meanwhile(node: FakeN
     assert len(node.values("t")) == 1_200
 
 
-def test_room_that_is_kept_for_a_thread_lapses_and_is_not_buffered(node: FakeNode) -> None:  # noqa: F811
+def test_reservation_of_a_thread_expires_and_is_not_buffered(node: FakeNode) -> None:  # noqa: F811
     counted = Counted()
     metered = Client(f"127.0.0.1:{node.port}", metrics=counted)
     with metered as client, client.producer("t", buffer_bytes=1_199) as producer:
         loop = Held(producer)
         with pytest.raises(BufferFullError):
             producer.put(b"x" * 1_004)
-        loop.let_go()
-        for _ in range(3):  # it is kept once, however often a thread asks
+        loop.resume()
+        for _ in range(3):  # a thread has at most one reservation
             producer.ready()
         producer.send(b"y")
         assert sum(change for _, change in counted.of("buffered") if isinstance(change, int)) == 0
-        time.sleep(KEPT_S + 0.2)
+        time.sleep(RESERVATION_S + 0.2)
         with ThreadPoolExecutor(1) as other:
             assert other.submit(producer.put, b"x" * 1_004).result().result(10).offset == 2
 
 
-def test_what_waits_for_the_loop_counts_as_taken(client: Client) -> None:
+def test_waiting_batches_count_against_the_buffer(client: Client) -> None:
     producer = client.producer("t", buffer_bytes=10_000)
     producer.begin()
     loop = Held(producer)
@@ -180,14 +180,14 @@ def test_what_waits_for_the_loop_counts_as_taken(client: Client) -> None:
         while taken < 20_000:
             producer.put(b"x" * 100)
             taken += 196
-    loop.let_go()
-    assert 9_700 <= taken <= 9_900, "the held record has its room until its callback was called"
+    loop.resume()
+    assert 9_700 <= taken <= 9_900, "the first record uses memory until its callback was called"
     producer.ready()
     producer.put(b"x" * 100)
     producer.close()
 
 
-def test_callbacks_come_from_the_clients_thread_and_may_put(node: FakeNode, client: Client) -> None:  # noqa: F811
+def test_callbacks_run_in_the_loop_thread_and_may_put(node: FakeNode, client: Client) -> None:  # noqa: F811
     told: list[tuple[Receipt | None, TidelogError | None, str]] = []
     with client.producer("t") as producer:
         node.script.append(Refuse(pb.CORRUPT_BATCH))
@@ -206,19 +206,19 @@ def test_callbacks_come_from_the_clients_thread_and_may_put(node: FakeNode, clie
     assert node.values("t") == [b"again"]
 
 
-def test_a_callback_that_would_end_the_program_keeps_nobody_waiting(node: FakeNode, client: Client) -> None:  # noqa: F811
+def test_callback_that_exits_does_not_block_others(node: FakeNode, client: Client) -> None:  # noqa: F811
     told: list[TidelogError | None] = []
     with client.producer("t") as producer:
         loop = Held(producer)
         for callback in (lambda *_: sys.exit(3), lambda _receipt, error: told.append(error)):
             producer.put(b"v", on_delivery=callback)
-        loop.let_go()
+        loop.resume()
         producer.flush()
         assert told == [None]
     assert len(node.values("t")) == 3
 
 
-def test_a_callback_that_closes_its_client_is_refused_and_changes_nothing(client: Client) -> None:
+def test_callback_may_not_close_its_client(client: Client) -> None:
     told: list[str] = []
 
     def close(*_: object) -> None:
@@ -234,7 +234,7 @@ def test_a_callback_that_closes_its_client_is_refused_and_changes_nothing(client
         assert producer.send(b"b").offset == 1
 
 
-def test_behind_a_fork_nothing_joins(node: FakeNode, client: Client) -> None:  # noqa: F811
+def test_forked_child_appends_nothing(node: FakeNode, client: Client) -> None:  # noqa: F811
     with client.producer("t") as producer:
         loop = Held(producer)
         producer.put(b"mine")
@@ -248,13 +248,13 @@ def test_behind_a_fork_nothing_joins(node: FakeNode, client: Client) -> None:  #
                     answer = "true"
             os.execvp(answer, [answer])
         _, status = os.waitpid(child, 0)
-        loop.let_go()
+        loop.resume()
         assert os.waitstatus_to_exitcode(status) == 0
         producer.put(b"mine, too")
     assert node.values("t") == [b"held", b"mine", b"mine, too"]
 
 
-def test_a_partitioner_may_put_something_itself(node: FakeNode, client: Client) -> None:  # noqa: F811
+def test_partitioner_may_call_put(node: FakeNode, client: Client) -> None:  # noqa: F811
     inner = client.producer("t")
     inner.begin()
 
@@ -268,20 +268,20 @@ def test_a_partitioner_may_put_something_itself(node: FakeNode, client: Client) 
     assert node.values("t") == [b"seen"]
 
 
-def test_what_crosses_after_the_producer_was_aborted_fails(client: Client) -> None:
+def test_batch_handed_over_after_abort_fails(client: Client) -> None:
     producer = client.producer("t")
     producer.begin()
     loop = Held(producer)
     aborting = threading.Thread(target=producer.abort)
     aborting.start()
     pending = producer.put(b"v")
-    loop.let_go()
+    loop.resume()
     aborting.join()
     with pytest.raises(ClosedError):
         pending.result(10)
 
 
-def test_a_client_that_is_aborted_has_told_every_callback(node: FakeNode) -> None:  # noqa: F811
+def test_abort_calls_every_callback(node: FakeNode) -> None:  # noqa: F811
     told: list[TidelogError | None] = []
     client = Client(f"127.0.0.1:{node.port}")
     producer = client.producer("t")
@@ -289,12 +289,12 @@ def test_a_client_that_is_aborted_has_told_every_callback(node: FakeNode) -> Non
     loop = Held(producer)
     for _ in range(2_000):
         producer.put(b"v", on_delivery=lambda _receipt, error: told.append(error))
-    threading.Timer(0.1, loop.let_go).start()
+    threading.Timer(0.1, loop.resume).start()
     client.abort()
     assert len(told) == 2_000
 
 
-def test_what_is_put_while_the_client_ends_is_told_of(node: FakeNode) -> None:  # noqa: F811
+def test_record_put_during_close_is_settled(node: FakeNode) -> None:  # noqa: F811
     for number in range(20):
         told: list[TidelogError | None] = []
         taken: list[None] = []

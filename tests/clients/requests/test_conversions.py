@@ -23,20 +23,20 @@ def test_points_in_a_log(at: conversions.At, expected: pb.ListOffsetsEntry) -> N
 
 
 @pytest.mark.parametrize("at", ["newest", True, 1.5, None])
-def test_what_is_no_point_in_a_log(at: object) -> None:
-    with pytest.raises(InvalidRequestError, match="no point"):
-        conversions.list_offsets_entry(b"", 1, at)  # type: ignore[arg-type] # that is the point
+def test_invalid_point_in_a_log_is_refused(at: object) -> None:
+    with pytest.raises(InvalidRequestError, match="a point in a log must be"):
+        conversions.list_offsets_entry(b"", 1, at)  # type: ignore[arg-type] # refused at runtime
 
 
-def test_time_zones_count_and_are_needed() -> None:
+def test_time_zone_is_required_and_applied() -> None:
     east = timezone(timedelta(hours=2))
     assert conversions.microseconds(datetime(1970, 1, 1, 2, 0, 1, tzinfo=east)) == 1_000_000
     assert conversions.microseconds(datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)) == -1
     with pytest.raises(InvalidRequestError, match="time zone"):
-        conversions.microseconds(datetime(2026, 1, 1))  # noqa: DTZ001 - that is what is refused
+        conversions.microseconds(datetime(2026, 1, 1))  # noqa: DTZ001 - refused
 
 
-def test_offsets_by_time_say_whether_they_were_found() -> None:
+def test_offset_by_time_has_found_flag() -> None:
     result = pb.ListOffsetsResult(offset=9, high_watermark=9)
     assert not conversions.offset_of(result, by_time=True).found
     assert conversions.offset_of(result, by_time=False).found
@@ -44,7 +44,7 @@ def test_offsets_by_time_say_whether_they_were_found() -> None:
         conversions.offset_of(pb.ListOffsetsResult(error=pb.Error(code=pb.OVERLOADED)), by_time=False)
 
 
-def test_positions_that_were_not_found_or_have_no_topic_are_left_out() -> None:
+def test_positions_of_deleted_topics_are_omitted() -> None:
     results = [
         pb.CommittedResult(topic_id=b"a", partition=0, found=True, next_offset=5, note="n", commit_timestamp_us=8),
         pb.CommittedResult(topic_id=b"a", partition=1),
@@ -54,7 +54,7 @@ def test_positions_that_were_not_found_or_have_no_topic_are_left_out() -> None:
     ]
     only, older, first = conversions.committed_of(results, {b"a": "t"})
     assert (only.topic, only.partition, only.next_offset, only.note, only.commit_timestamp_us) == ("t", 0, 5, "n", 8)
-    assert (only.epoch, older.epoch, first.epoch) == (None, None, 0), "what older clients told is nobody's"
+    assert (only.epoch, older.epoch, first.epoch) == (None, None, 0), "positions of older clients have no epoch"
     with pytest.raises(OverloadedError):
         conversions.committed_of([pb.CommittedResult(error=pb.Error(code=pb.OVERLOADED))], {})
 

@@ -24,7 +24,7 @@ def stored(base_offset: int, *values: bytes, control: bool = False) -> bytes:
     return bytes(data)
 
 
-def test_batches_are_cut_trimmed_and_cleared_of_the_brokers_own() -> None:
+def test_batches_are_parsed_trimmed_and_without_control_batches() -> None:
     attachment = b"".join([stored(0, b"a"), stored(1, b"b", b"c"), stored(3, b"x", control=True), stored(4, b"d")])
     where = TopicPartition("t", 3)
     batches = fetch_and_commit.parse_batches(memoryview(attachment), where, 2)
@@ -34,19 +34,21 @@ def test_batches_are_cut_trimmed_and_cleared_of_the_brokers_own() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"offset": -1}, {"max_bytes": 0}, {"max_bytes": 1 << 30}, {"wait_ms": 10**7}])
-async def test_questions_out_of_range_are_not_asked(node: FakeNode, router: Router, wrong: dict[str, int]) -> None:
+async def test_fetch_with_argument_out_of_range_is_refused(
+    node: FakeNode, router: Router, wrong: dict[str, int]
+) -> None:
     arguments: dict[str, Any] = {"offset": 0, "max_bytes": 100, "min_bytes": 0, "wait_ms": 0, **wrong}
-    with pytest.raises(InvalidRequestError, match="out of range"):
+    with pytest.raises(InvalidRequestError, match="must be"):
         await fetch_and_commit.fetch(router, "t", 0, **arguments)
     assert node.requests == []
 
 
-async def test_committing_nothing_asks_nothing(node: FakeNode, router: Router) -> None:
+async def test_empty_commit_sends_nothing(node: FakeNode, router: Router) -> None:
     assert await fetch_and_commit.commit(router, "g", "t", {}, reset=False, note="") == {}
     assert node.requests == []
 
 
-async def test_a_commit_for_a_topic_that_was_made_anew(node: FakeNode, router: Router) -> None:
+async def test_commit_for_a_recreated_topic(node: FakeNode, router: Router) -> None:
     await router.topic("t")
     node.add_topic("t", topic_id=b"anew".ljust(16))
     await fetch_and_commit.commit(router, "g", "t", {0: 0}, reset=False, note="")
@@ -57,12 +59,12 @@ async def test_a_commit_for_a_topic_that_was_made_anew(node: FakeNode, router: R
         await fetch_and_commit.commit(router, "g", "t", {0: 2}, reset=False, note="", topic_id=b"t".ljust(16, b"\0"))
 
 
-async def test_a_fetch_of_one_topic_is_not_answered_by_a_later_one_of_its_name(node: FakeNode, router: Router) -> None:
+async def test_fetch_by_topic_id_is_not_answered_by_a_recreated_topic(node: FakeNode, router: Router) -> None:
     meant = (await router.topic("t")).topic_id
     assert (await fetch_and_commit.fetch(router, "t", 0, 0, topic_id=meant)).next_offset == 0
     node.add_topic("t", topic_id=b"anew".ljust(16))
     await router.refresh("t")
-    with pytest.raises(UnknownTopicError, match="is another"):
+    with pytest.raises(UnknownTopicError, match="was deleted and created again"):
         await fetch_and_commit.fetch(router, "t", 0, 0, topic_id=meant)
     assert (await fetch_and_commit.fetch(router, "t", 0, 0)).next_offset == 0
     assert (await fetch_and_commit.fetch(router, "t", 0, 0, topic_id=b"anew".ljust(16))).next_offset == 0

@@ -11,21 +11,21 @@ from tidelog.requests import committed_positions, fetch_and_commit, list_offsets
 from tidelog_proto import broker_pb2 as pb
 
 
-async def test_answers_with_too_few_results_are_garbage(
+async def test_answer_with_too_few_results_is_refused(
     node: FakeNode, router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     empty = pb.Envelope(list_offsets_reply=pb.ListOffsetsReply())
     monkeypatch.setattr(FakeConnection, "on_list_offsets", lambda peer, frame: peer.reply(frame, empty))
     with pytest.raises(BadReplyError, match="0 results for 4 entries"):
         await list_offsets.list_offsets(router, "wide", "latest", None)
-    assert node.requests.count("list_offsets") > 1, "tried again on a new connection"
+    assert node.requests.count("list_offsets") > 1, "retried on a new connection"
 
 
-async def test_a_position_beyond_the_end_is_not_committed_and_those_beside_it_are(
-    node: FakeNode, router: Router
-) -> None:
+async def test_commit_refuses_only_positions_beyond_the_end(node: FakeNode, router: Router) -> None:
     node.reach("wide", 5)
-    with pytest.raises(OffsetOutOfRangeError, match=r"wide/1: 6 lies beyond the end of the log, 5.*partition 0") as no:
+    with pytest.raises(
+        OffsetOutOfRangeError, match=r"wide/1: offset 6 is beyond the end of the log, 5.*partition 0"
+    ) as no:
         await fetch_and_commit.commit(router, "g", "wide", {0: 5, 1: 6}, reset=False, note="")
     assert (no.value.log_start_offset, no.value.high_watermark) == (0, 5)
     assert {each.partition: each.next_offset for each in await committed_positions.committed(router, "g", "wide")} == {
@@ -35,7 +35,7 @@ async def test_a_position_beyond_the_end_is_not_committed_and_those_beside_it_ar
         await fetch_and_commit.commit(router, "g", "wide", {2: 6}, reset=True, note="")
 
 
-async def test_the_end_is_asked_for_once_and_only_behind_what_is_known(node: FakeNode, router: Router) -> None:
+async def test_end_is_requested_only_beyond_the_known_end(node: FakeNode, router: Router) -> None:
     node.reach("wide", 5)
     for offset in (3, 5, 4):
         await fetch_and_commit.commit(router, "g", "wide", {0: offset}, reset=True, note="")
@@ -43,10 +43,10 @@ async def test_the_end_is_asked_for_once_and_only_behind_what_is_known(node: Fak
     node.reach("wide", 9)
     await fetch_and_commit.fetch(router, "wide", 0, 9)
     await fetch_and_commit.commit(router, "g", "wide", {0: 9}, reset=True, note="")
-    assert node.requests.count("list_offsets") == 1, "the fetch has told"
+    assert node.requests.count("list_offsets") == 1, "the fetch returned the end"
 
 
-async def test_who_commits_what_he_was_handed_asks_no_owner_for_the_end(node: FakeNode) -> None:
+async def test_commit_of_consumed_records_requests_no_end(node: FakeNode) -> None:
     async with Client(f"127.0.0.1:{node.port}") as client, client.producer("t") as producer:
         await producer.send_many([b"x"] * 3)
     async with Client(f"127.0.0.1:{node.port}") as client:
@@ -56,10 +56,10 @@ async def test_who_commits_what_he_was_handed_asks_no_owner_for_the_end(node: Fa
         assert "list_offsets" not in node.requests
 
 
-async def test_a_position_is_committed_where_no_owner_tells_the_end(
+async def test_position_is_committed_if_no_owner_answers(
     node: FakeNode, router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(list_offsets, "ENDS_S", 0.05)
+    monkeypatch.setattr(list_offsets, "END_CHECK_TIMEOUT_S", 0.05)
     monkeypatch.setattr(FakeConnection, "on_list_offsets", lambda peer, frame: None)
     await fetch_and_commit.commit(router, "g", "t", {0: 7}, reset=False, note="")
     assert [each.next_offset for each in await committed_positions.committed(router, "g", "t")] == [7]

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tidelog.errors import BadReplyError
-from tidelog.requests.paging import Gathered, pages
+from tidelog.requests.paging import MergedTopics, pages
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -25,26 +25,26 @@ def answering(*replies: pb.TopicReply) -> tuple[list[str], Callable[[pb.TopicCur
     return asked, ask
 
 
-def test_what_pages_tell_of_a_topic_is_put_together() -> None:
-    gathered = Gathered()
-    gathered.add([part("a", 0, 1), part("b", 0)])
-    gathered.add([part("b", 1, 2), part("c", 0)])
-    assert [(one.name, [p.partition for p in one.partitions]) for one in gathered.topics()] == [
+def test_topic_is_merged_from_pages() -> None:
+    merged = MergedTopics()
+    merged.add([part("a", 0, 1), part("b", 0)])
+    merged.add([part("b", 1, 2), part("c", 0)])
+    assert [(one.name, [p.partition for p in one.partitions]) for one in merged.topics()] == [
         ("a", [0, 1]),
         ("b", [0, 1, 2]),
         ("c", [0]),
     ]
 
 
-def test_a_topic_that_was_made_again_between_two_pages_is_another_one() -> None:
-    gathered = Gathered()
-    gathered.add([part("a", 0, 1)])
-    gathered.add([part("a", 0, topic_id=b"new")])
-    (one,) = gathered.topics()
+def test_topic_recreated_between_pages_replaces_the_old_one() -> None:
+    merged = MergedTopics()
+    merged.add([part("a", 0, 1)])
+    merged.add([part("a", 0, topic_id=b"new")])
+    (one,) = merged.topics()
     assert (one.topic_id, len(one.partitions)) == (b"new", 1)
 
 
-async def test_pages_are_asked_for_until_there_are_no_more() -> None:
+async def test_pages_are_requested_until_the_last() -> None:
     asked, ask = answering(
         pb.TopicReply(topics=[part("a", 0)], next=pb.TopicCursor(topic="a")),
         pb.TopicReply(next=pb.TopicCursor(topic="b")),
@@ -54,7 +54,7 @@ async def test_pages_are_asked_for_until_there_are_no_more() -> None:
     assert asked == ["", "a", "b"]
 
 
-async def test_a_node_that_goes_in_circles_is_not_followed() -> None:
+async def test_repeated_page_is_refused() -> None:
     _, ask = answering(pb.TopicReply(topics=[part("a", 0)], next=pb.TopicCursor(topic="a")))
     with pytest.raises(BadReplyError):
         async for _ in pages(ask):

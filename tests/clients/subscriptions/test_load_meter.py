@@ -19,8 +19,8 @@ class Measured:
         self.meter = LoadMeter(lambda: self.now)
         self._end = 0
 
-    def read(self, where: TopicPartition, rate: float, for_s: float) -> None:
-        for _ in range(round(for_s * 10)):
+    def read(self, where: TopicPartition, rate: float, retry_after_s: float) -> None:
+        for _ in range(round(retry_after_s * 10)):
             self.now += 0.1
             self._end += 1
             self.meter.taken(where, self._end, round(rate / 10))

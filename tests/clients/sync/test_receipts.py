@@ -8,7 +8,7 @@ from tests.clients.sync.test_client import node  # noqa: F401 - a fixture
 
 from tidelog.base.loop_thread import LoopThread
 from tidelog.errors import ClosedError, CorruptBatchError
-from tidelog.produce.open_batch import Gathering
+from tidelog.produce.open_batch import OpenBatch
 from tidelog.sync import Client
 from tidelog.sync.receipts import PendingReceipt, PendingReceipts
 from tidelog_proto import broker_pb2 as pb
@@ -37,7 +37,7 @@ def test_what_is_known_is_told_when_the_client_is_closed(node: FakeNode) -> None
 def test_what_can_no_longer_be_known_is_not_said_to_be_unwritten() -> None:
     thread = LoopThread("test")
     thread.stop()
-    pending = PendingReceipt(thread, Gathering(deadline=0.0, timestamped=False), 0)
+    pending = PendingReceipt(thread, OpenBatch(deadline=0.0, timestamped=False), 0)
     with pytest.raises(ClosedError) as caught:
         pending.result()
     assert not caught.value.definite

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.clients.logs import numbered, stored
 
 from tidelog.tables import joined_batches
-from tidelog.tables.joined_batches import Joiner, WireBatch, wire_batch
+from tidelog.tables.joined_batches import BatchJoiner, WireBatch, wire_batch
 from tidelog_proto.batch.columns import HEADERS_TYPE, TIMESTAMP_TYPE
 
 OFFSET: Any = pa.field("offset", pa.int64())
@@ -20,11 +20,11 @@ HEADERS_OR_NULL: Any = pa.field("headers", HEADERS_TYPE)
 
 
 def joined(batches: list[WireBatch], schema: pa.Schema, *, max_records: int = 1000) -> list[pa.RecordBatch]:
-    joiner = Joiner(schema, {"partition": pa.scalar(3, pa.int32())}, max_records=max_records)
+    joiner = BatchJoiner(schema, {"partition": pa.scalar(3, pa.int32())}, max_records=max_records)
     return [*(out for batch in batches for out in joiner.add(batch)), *joiner.finish()]
 
 
-def test_columns_are_filled_in() -> None:
+def test_missing_columns_are_filled_in() -> None:
     fields: list[Any] = [pa.field("partition", pa.int32()), VALUE, pa.field("headers", HEADERS_TYPE, nullable=False)]
     schema = pa.schema([*fields, pa.field("tag", pa.string())])
     bare, headed = stored([b"a", None], 5), stored([b"b"], 7, headers=[[("h", b"1")]])
@@ -39,7 +39,7 @@ def test_columns_are_filled_in() -> None:
 
 
 @given(st.lists(st.lists(st.sampled_from(["a", "b"]), max_size=3), min_size=1, max_size=8), st.data())
-def test_no_headers_are_null_wherever_a_batch_is_cut(names: list[list[str]], data: st.DataObject) -> None:
+def test_missing_headers_are_null_in_every_slice(names: list[list[str]], data: st.DataObject) -> None:
     schema = pa.schema([HEADERS_OR_NULL])
     batch = stored([b"v"] * len(names), headers=[[(name, name.encode()) for name in each] for each in names])
     start = data.draw(st.integers(0, len(names) - 1))
@@ -51,7 +51,7 @@ def test_no_headers_are_null_wherever_a_batch_is_cut(names: list[list[str]], dat
     ]
 
 
-def test_nothing_is_decoded_for_columns_that_are_not_in_the_body(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_is_not_decoded_for_constant_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: object) -> None:
         raise AssertionError("decoded")
 
@@ -63,7 +63,7 @@ def test_nothing_is_decoded_for_columns_that_are_not_in_the_body(monkeypatch: py
 
 
 @given(st.integers(0, 12), st.integers(0, 12))
-def test_a_cut_holds_exactly_the_offsets_asked_for(start: int, end: int) -> None:
+def test_cut_has_exactly_the_requested_offsets(start: int, end: int) -> None:
     schema = pa.schema([VALUE])
     piece = wire_batch(numbered(5, 4), schema).cut(start, end)
     expected = [offset for offset in range(4, 9) if start <= offset < end]
@@ -87,10 +87,10 @@ def test_joining_loses_and_repeats_nothing(counts: list[int], max_records: int) 
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=8))
-def test_constants_are_the_same_in_each_row_of_whatever_length(counts: list[int]) -> None:
+def test_constants_fill_all_rows(counts: list[int]) -> None:
     schema = pa.schema([OFFSET, pa.field("topic", pa.string()), pa.field("partition", pa.int32())])
     constants = {"partition": pa.scalar(3, pa.int32()), "topic": pa.scalar("flüge", pa.string())}
-    joiner, offset = Joiner(schema, constants, max_records=40), 0
+    joiner, offset = BatchJoiner(schema, constants, max_records=40), 0
     for count in counts:
         out = [*joiner.add(wire_batch(numbered(count, offset), schema)), *joiner.finish()]
         offset += count
@@ -101,7 +101,7 @@ def test_constants_are_the_same_in_each_row_of_whatever_length(counts: list[int]
             assert batch.column("partition").to_pylist() == [3] * batch.num_rows
 
 
-def test_a_batch_that_is_large_by_itself_is_not_copied() -> None:
+def test_large_batch_is_not_copied() -> None:
     schema = pa.schema([VALUE])
     large = wire_batch(stored([b"x" * joined_batches.JOINED_BYTES]), schema)
     (out,) = joined([large], schema)
@@ -111,14 +111,14 @@ def test_a_batch_that_is_large_by_itself_is_not_copied() -> None:
     assert taken.address == given.address
 
 
-def test_large_values_leave_before_the_rows_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_values_are_emitted_before_max_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joined_batches, "JOINED_BYTES", 1000)
     schema = pa.schema([VALUE])
     batches = [wire_batch(stored([b"x" * 600], offset), schema) for offset in range(5)]
     assert [out.num_rows for out in joined(batches, schema)] == [2, 2, 1]
 
 
-def test_chosen_records_keep_their_offsets_and_columns() -> None:
+def test_filtered_records_keep_their_offsets_and_columns() -> None:
     schema = pa.schema([OFFSET, VALUE])
     batch = wire_batch(stored([b"a", None, b"c"], 7), schema)
     assert batch.where(pa.array([True, True, True])) is batch

@@ -1,4 +1,4 @@
-"""Topics read as Arrow, at a real node."""
+"""Reading of topics as Arrow, at a real node."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def read(node: testing.LocalNode, topic: str, **more: Any) -> list[Any]:
     return list(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
 
 
-def test_a_part_of_it(node: testing.LocalNode, topic: str) -> None:
+def test_range_and_columns(node: testing.LocalNode, topic: str) -> None:
     moment = datetime.fromtimestamp(1_700_000_000.490, UTC)
     assert read(node, topic, since=moment, until=BASE_US + 495_000) == [
         (partition, offset) for partition in (0, 1) for offset in range(490, 495)
@@ -75,27 +75,27 @@ def test_a_part_of_it(node: testing.LocalNode, topic: str) -> None:
     assert read(node, topic, since={0: 1000, 1: 500}) == [], "the next record's"
 
 
-def test_what_comes_later_is_not_read(node: testing.LocalNode, topic: str) -> None:
+def test_later_records_are_not_read(node: testing.LocalNode, topic: str) -> None:
     reader = tidelog.read_arrow(topic, bootstrap=node.bootstrap, columns=["value"])
     with Client(node.bootstrap) as client, client.producer(topic) as producer:
         producer.send(b"late", partition=1)
     assert sum(batch.num_rows for batch in reader) == 1500
 
 
-def test_what_is_wrong_is_said_at_once(node: testing.LocalNode, topic: str) -> None:
+def test_invalid_arguments_are_refused_at_the_call(node: testing.LocalNode, topic: str) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"columns": ["valu"]}, "columns are some of topic"),
-        ({"columns": []}, "not none"),
-        ({"since": {0: 3}}, r"no offset is given for partitions \[1\]"),
-        ({"since": {0: 3, 1: 0}, "until": {0: 2, 1: 0}}, "ends at 2, before it begins at 3"),
-        ({"since": {0: 3, 1: 501}}, "/1 ends at 500, before offset 501, where since begins"),
-        ({"since": {0: 1001}, "until": BASE_US, "partitions": [0]}, "/0 ends at 1000"),
-        ({"context": "prod"}, "give one of them"),
-        ({"batch_records": 0}, "at least 1, not 0"),
-        ({"partitions": [0, 1, 0]}, r"names one twice: \[0, 1, 0\]"),
+        ({"columns": ["valu"]}, "columns must be distinct names of topic"),
+        ({"columns": []}, "got none"),
+        ({"since": {0: 3}}, r"an offset for each partition, got none for \[1\]"),
+        ({"since": {0: 3, 1: 0}, "until": {0: 2, 1: 0}}, "until must not be before since, got 2 and 3"),
+        ({"since": {0: 3, 1: 501}}, "/1, 500, got 501"),
+        ({"since": {0: 1001}, "until": BASE_US, "partitions": [0]}, "/0, 1000, got 1001"),
+        ({"context": "prod"}, "pass only one of them"),
+        ({"batch_records": 0}, ">= 1, got 0"),
+        ({"partitions": [0, 1, 0]}, r"must be distinct, got \[0, 1, 0\]"),
     ]
-    for more, said in wrong:
-        with pytest.raises(InvalidRequestError, match=said):
+    for more, text in wrong:
+        with pytest.raises(InvalidRequestError, match=text):
             tidelog.read_arrow(topic, bootstrap=node.bootstrap, **more)
     with pytest.raises(UnknownTopicError):
         tidelog.read_arrow("nowhere", bootstrap=node.bootstrap)
@@ -103,17 +103,15 @@ def test_what_is_wrong_is_said_at_once(node: testing.LocalNode, topic: str) -> N
         tidelog.read_arrow(topic, bootstrap="127.0.0.1:1", request_timeout_s=0.2)
 
 
-def test_records_that_are_deleted_meanwhile_are_an_error(node: testing.LocalNode, topic: str) -> None:
+def test_records_deleted_during_the_read_raise(node: testing.LocalNode, topic: str) -> None:
     reader = tidelog.read_arrow(topic, bootstrap=node.bootstrap, partitions=[0])
     with Client(node.bootstrap) as client:
         client.delete_records(topic, 10, [0])
-    with pytest.raises(OffsetOutOfRangeError, match="offsets 0 to 9 are gone"):
+    with pytest.raises(OffsetOutOfRangeError, match="offsets 0 to 9 do not exist any more"):
         reader.read_all()
 
 
-def test_records_of_a_topic_that_is_made_again_are_never_taken_for_those_of_the_old_one(
-    node: testing.LocalNode, topic: str
-) -> None:
+def test_recreated_topic_is_not_read_as_the_old_one(node: testing.LocalNode, topic: str) -> None:
     reader = tidelog.read_arrow(topic, bootstrap=node.bootstrap, columns=["value"])
     with Client(node.bootstrap) as client:
         client.delete_topic(topic)
@@ -121,11 +119,11 @@ def test_records_of_a_topic_that_is_made_again_are_never_taken_for_those_of_the_
         with client.producer(topic) as producer:
             for partition in range(2):
                 producer.send_many([b"another's"] * 1000, partition=partition)
-    with pytest.raises(UnknownTopicError, match="is another"):
+    with pytest.raises(UnknownTopicError, match="was deleted and created again"):
         reader.read_all()
 
 
-def test_readers_that_share_a_quota_wait_however_long_it_takes() -> None:
+def test_readers_that_share_a_quota_wait() -> None:
     with testing.node() as node, Client(node.bootstrap) as client:
         client.create_topic("t", partitions=2)
         with client.producer("t") as producer:
@@ -137,5 +135,5 @@ def test_readers_that_share_a_quota_wait_however_long_it_takes() -> None:
             options: dict[str, Any] = {"bootstrap": node.bootstrap, "request_timeout_s": 1}
             return tidelog.read_arrow("t", partitions=[partition], **options).read_all().num_rows
 
-        assert records(0) == 1, "more than a second's worth: 7 s go by until the quota lets others read"
+        assert records(0) == 1, "more than the bytes of a second: the quota delays the other reader by 7 s"
         assert records(1) == 1

@@ -1,8 +1,8 @@
-"""How long a node for tests takes to start and to end, and how much of that is imports.
+"""Measure the start and stop of a node for tests, and the share of imports.
 
     python -m tests.clients.testing.measure_start
 
-Rounds alternate, and medians are printed, so that other work on the machine weighs on all figures alike.
+Rounds alternate and medians are printed, so that other load on the machine affects all figures equally.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ def test_free_ports_are_different() -> None:
     assert len(set(free_ports(5))) == 5
 
 
-def test_free_ports_are_free_and_none_that_a_connection_could_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHOSEN_FROM", range(port := free_ports(1)[0], port + 1))
+def test_free_ports_are_not_ephemeral(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PORT_RANGE", range(port := free_ports(1)[0], port + 1))
     assert free_ports(1) == [port]
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
         with socket.socket(socket.AF_INET, kind) as taken:

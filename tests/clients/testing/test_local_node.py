@@ -1,4 +1,4 @@
-"""A node for tests: what it gives, that it comes back with its data, and that nothing of it is left."""
+"""The node for tests: clients, restarts, and removal of its process and files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ with testing.node() as node:
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where nodes put their directories: a place of this test's own, to see what is left of them."""
+    """A directory for the temporary directories of nodes, so that a test can check that it is empty."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -44,7 +44,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @contextlib.contextmanager
 def holder(then: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Run a process that has a node and does something `then`; give it and the node's process id."""
+    """Run a process that starts a node and executes `then`; return the process and the node's process id."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER.format(then=then)], stdout=subprocess.PIPE, text=True
     ) as parent:
@@ -68,14 +68,14 @@ def ended(pid: int, folder: Path) -> bool:
 
 
 def says(node: LocalNode, text: str) -> bool:
-    """Wait until a node has logged something: it does so a moment after it has answered."""
+    """Wait until the log of a node has a text: it is logged shortly after the answer."""
     deadline = time.monotonic() + 20
     while text not in node.log and time.monotonic() < deadline:
         time.sleep(0.01)
     return text in node.log
 
 
-def test_what_a_node_gives_and_that_nothing_of_it_is_left(temporary: Path) -> None:
+def test_node_has_clients_and_leaves_no_files(temporary: Path) -> None:
     with testing.node() as node:
         assert len(left_in(temporary)) == 1
         pid, (first, second) = node.pid, (node.topic("a b/ü", partitions=3), node.topic("a b/ü", retention_ms=1000))
@@ -91,7 +91,7 @@ def test_what_a_node_gives_and_that_nothing_of_it_is_left(temporary: Path) -> No
         assert says(node, f"removed the data of the deleted topic {first!r}")
     assert not psutil.pid_exists(pid)
     assert left_in(temporary) == []
-    with pytest.raises(NodeStartError, match="its `with` block has ended"):
+    with pytest.raises(NodeStartError, match="at the end of its `with` block"):
         node.restart()
 
 
@@ -104,7 +104,7 @@ def test_records_survive_a_restart_and_a_kill_at_the_same_address() -> None:
             assert producer.send(b"%d" % restarts).offset == restarts
             if kills:
                 node.kill()
-                with pytest.raises(NodeStartError, match=r"`restart\(\)` starts it again"):
+                with pytest.raises(NodeStartError, match=r"start it again with `restart\(\)`"):
                     node.topic()
             node.restart()
             pids.add(node.pid)
@@ -115,7 +115,7 @@ def test_records_survive_a_restart_and_a_kill_at_the_same_address() -> None:
         assert node.topic() != topic
 
 
-async def test_in_an_event_loop_it_holds_nobody_up(temporary: Path) -> None:
+async def test_async_use_does_not_block_the_loop(temporary: Path) -> None:
     ticks = 0
 
     async def tick() -> None:
@@ -126,7 +126,7 @@ async def test_in_an_event_loop_it_holds_nobody_up(temporary: Path) -> None:
 
     ticking = asyncio.create_task(tick())
     async with testing.node() as node, node.async_client() as client:
-        assert ticks > 5, "the loop went on while the node started"
+        assert ticks > 5, "the event loop ran while the node started"
         topic = node.topic()
         receipt = await client.producer(topic).send(b"v")
         await asyncio.to_thread(node.restart)
@@ -135,9 +135,9 @@ async def test_in_an_event_loop_it_holds_nobody_up(temporary: Path) -> None:
     assert left_in(temporary) == []
 
 
-async def test_a_start_that_is_cancelled_leaves_nothing(temporary: Path) -> None:
+async def test_cancelled_start_leaves_nothing(temporary: Path) -> None:
     starting = asyncio.create_task(testing.node().__aenter__())
-    while not left_in(temporary, "*/node.log"):  # noqa: ASYNC110 - a process wakes nobody
+    while not left_in(temporary, "*/node.log"):  # noqa: ASYNC110 - a process cannot set an event
         await asyncio.sleep(0.01)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -147,7 +147,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(temporary: Path) -> None
 
 @pytest.mark.long
 @pytest.mark.parametrize("then", ["raise SystemExit(3)", "import os; os._exit(3)"])
-def test_however_its_process_ends_nothing_is_left(then: str, temporary: Path) -> None:
+def test_nothing_is_left_however_the_process_ends(then: str, temporary: Path) -> None:
     with holder(then) as (parent, pid):
         assert parent.wait(30) == 3
         assert ended(pid, temporary)
@@ -155,7 +155,7 @@ def test_however_its_process_ends_nothing_is_left(then: str, temporary: Path) ->
 
 @pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_process_that_is_killed_or_interrupted_takes_its_node_along(how: signal.Signals, temporary: Path) -> None:
+def test_killed_or_interrupted_process_ends_its_node(how: signal.Signals, temporary: Path) -> None:
     with holder("time.sleep(600)") as (parent, pid):
         assert psutil.pid_exists(pid)
         parent.send_signal(how)
@@ -163,14 +163,14 @@ def test_a_process_that_is_killed_or_interrupted_takes_its_node_along(how: signa
         assert ended(pid, temporary)
 
 
-def test_a_start_that_fails_leaves_nothing(temporary: Path) -> None:
+def test_failed_start_leaves_nothing(temporary: Path) -> None:
     with pytest.raises(NodeStartError), testing.node(settings={"io_workers": 0}):
         pass
     assert left_in(temporary) == []
 
 
-def test_a_thread_may_start_one_and_end() -> None:
-    """The kernel's own way of ending a child with its parent would end this one with the thread."""
+def test_node_outlives_the_thread_that_started_it() -> None:
+    """Linux's PR_SET_PDEATHSIG would end the child with the thread that started it."""
     node = testing.node()
 
     async def start() -> None:
@@ -184,7 +184,7 @@ def test_a_thread_may_start_one_and_end() -> None:
         node.__exit__(None, None, None)
 
 
-def test_a_fork_of_the_process_does_not_end_it(temporary: Path) -> None:
+def test_forked_child_does_not_end_the_node(temporary: Path) -> None:
     with testing.node() as node:
         forked = os.fork()
         if not forked:
@@ -195,16 +195,16 @@ def test_a_fork_of_the_process_does_not_end_it(temporary: Path) -> None:
         assert left_in(temporary)
 
 
-def test_what_it_cannot_be_told_is_refused() -> None:
-    with pytest.raises(ValueError, match="start_timeout_s is above zero"):
+def test_invalid_settings_are_refused() -> None:
+    with pytest.raises(ValueError, match="start_timeout_s must be > 0"):
         testing.node(start_timeout_s=0)
-    with pytest.raises(ValueError, match="given another data, port by itself"):
+    with pytest.raises(ValueError, match="chooses data, port itself"):
         testing.node(settings={"port": 1, "data": "/"})
     with pytest.raises(NodeStartError, match="has not been started"):
         _ = testing.node().bootstrap
 
 
-def test_one_is_entered_once() -> None:
-    with testing.node() as node, pytest.raises(NodeStartError, match="make another one"):
+def test_node_can_be_entered_once() -> None:
+    with testing.node() as node, pytest.raises(NodeStartError, match="create another one"):
         node.__enter__()
     assert isinstance(node, LocalNode)

@@ -1,4 +1,4 @@
-"""The child process of a test's node: what is said when it does not run, and what it is given."""
+"""The child process of a node for tests: errors, settings and ports."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def test_a_node_that_cannot_start_shows_the_end_of_its_log(make: Make) -> None:
-    with pytest.raises(NodeStartError, match=r"did not start, it ended with code 2; it said last:\n.*IO_WORKERZ"):
+    with pytest.raises(
+        NodeStartError, match=r"did not start: it exited with code 2; the end of its log:\n.*IO_WORKERZ"
+    ):
         make(io_workerz=1).start()
 
 
-def test_a_node_without_the_extra_says_what_to_install(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_extra_error_has_install_command(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "uvloop.py").write_text("raise ModuleNotFoundError(\"No module named 'uvloop'\")\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     with pytest.raises(NodeStartError, match=r"pip install 'tidelog\[broker\]'"):
@@ -56,9 +56,7 @@ def test_a_node_that_takes_too_long_is_killed(make: Make) -> None:
         process.check()
 
 
-def test_what_is_said_of_nodes_elsewhere_does_not_count_and_settings_do(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_settings_are_ignored_and_own_settings_apply(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDELOG_NODE_SEEDS", "127.0.0.1:1")
     monkeypatch.setenv("TIDELOG_NODE_NO_SUCH_SETTING", "1")
     monkeypatch.setenv("PYTHONOPTIMIZE", "1")
@@ -68,7 +66,7 @@ def test_what_is_said_of_nodes_elsewhere_does_not_count_and_settings_do(
         assert [node.node_id for node in client.nodes()] == ["of-a-test"]
 
 
-def test_ports_that_somebody_else_takes_meanwhile_are_given_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_taken_ports_are_replaced(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         free = free_ports(3)
         answers = iter([[taken.getsockname()[1], free[0]], free[1:]])
@@ -78,7 +76,7 @@ def test_ports_that_somebody_else_takes_meanwhile_are_given_up(make: Make, monke
     assert (process.port, process.management_port) == tuple(free[1:])
 
 
-def test_one_that_ends_by_itself_is_told_from_one_that_was_ended(make: Make) -> None:
+def test_error_distinguishes_exit_stop_and_kill(make: Make) -> None:
     process = make()
     with pytest.raises(NodeStartError, match="not been started"):
         process.check()
@@ -91,11 +89,11 @@ def test_one_that_ends_by_itself_is_told_from_one_that_was_ended(make: Make) -> 
     pid = process.pid
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    with pytest.raises(NodeStartError, match="ended by itself with code -9; it said last:"):
+    with pytest.raises(NodeStartError, match="has exited with code -9; the end of its log:"):
         process.check()
 
 
-def test_a_module_in_the_tests_own_folder_is_none_of_the_nodes(
+def test_modules_of_the_working_directory_are_not_imported(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "typer.py").write_text("raise ImportError\n")
