@@ -1,14 +1,14 @@
-"""Who the gateway's callers are, and the gateway as each of them has it.
+"""The gateway's authenticated callers, each with its own client.
 
-Whoever shows credentials is looked up by a keyed hash of them. Who is new is asked about at a node: once for all who
-show the same at a time, and for few at a time, of each address and in all (`lines`). A caller gets a client of his own
-over the gateway's connections, so what he sees and sends is his; it goes when he has not been here for longest and
-there are too many. What was wrong is remembered for a moment, and counted for the address that it came from; who goes
-on with it waits for each answer.
+A caller is looked up by a keyed hash of its credentials. A new caller is verified by a node: once for concurrent
+requests with the same credentials, and with limited concurrency, in all and by address (`lines`). Each caller has its
+own client over the gateway's connections, with the caller's permissions; the least recently used callers are dropped
+when there are too many. Failed credentials are cached for a moment and counted by address; repeated failures are
+answered with a delay.
 
-A caller is used by requests, for as long as they last, and by his open WebSockets. Of who is used the ticket is renewed
-in time, and when an identity or a rule has changed: a node is asked each second whether one has. The others are asked
-about when they come again.
+Requests and open WebSockets use a caller. The ticket of a caller in use is renewed in time, and when an identity or a
+rule has changed: a node is asked each second for the revision of both. Callers that are not in use are verified again
+at their next request.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ log = logging.getLogger(__name__)
 OpenClient = Callable[[KnownCaller], Client]
 
 NEWS_S: Final = 10.0
-"""For so long somebody who is new waits at most to be looked at, before he is told to come again."""
+"""Longest wait of an unverified caller before 503."""
 SLOWED_S: Final = 1.0
-"""About so long the answer is held back to who shows again what was wrong, or comes from where too much was."""
+"""Delay of answers to repeated failed credentials and to addresses over their limit of failures."""
 SLOWED_MAX: Final = 1024
-"""Answers that are held back; beyond it they are given at once."""
+"""Answers that are delayed at a time; further ones are sent at once."""
 REFUSED_S: Final = 2.0
-"""For so long what was wrong is wrong."""
+"""How long a failed authentication is cached."""
 REFUSED_MAX: Final = 4096
 RENEW_LOOK_S: Final = 1.0
 REVISION_TIMEOUT_S: Final = 5.0
 RENEWED_PER_S: Final = 500
-"""So many callers are asked about in a second, when something goes on changing, and no more."""
+"""Rate at which callers are verified again when identities or rules keep changing."""
 CLOSE_S: Final = 10.0
-"""How long a caller who is let go may take to have his records delivered."""
+"""Timeout of delivering the pending records of a dropped caller."""
 LOOKED_AT_MAX: Final = 64
-"""So many that are in use are passed over in one go to find one who is not."""
+"""Callers in use that are skipped in one search for an unused one."""
 COMPLAIN_S: Final = 10.0
 _TRIES: Final = 3
 
 
 @dataclass(slots=True, eq=False)
 class _Kept:
-    """A caller, and the gateway as he has it."""
+    """A caller, and the gateway with its client."""
 
     mark: bytes
     caller: KnownCaller
@@ -78,18 +78,18 @@ class _Kept:
 
 
 class Callers:
-    """See the module.
+    """The authenticated callers of one gateway.
 
     Args:
-        own: the gateway as itself.
-        kept: how many producers there may be, of all callers.
-        identify: asks a node who somebody is.
-        revision: asks it for what changes with each identity and rule.
-        open_client: makes a client that asks for a caller.
-        clock: seconds that only grow.
+        own: the gateway with its own client.
+        kept: limit of producers, of all callers together.
+        identify: verifies credentials at a node.
+        revision: asks a node for the revision of identities and rules.
+        open_client: makes a client that acts for a caller.
+        clock: monotonic, in seconds.
 
     Attributes:
-        lines: in which they wait to be looked at.
+        lines: queues of verification.
     """
 
     def __init__(
@@ -124,10 +124,10 @@ class Callers:
 
     @contextlib.asynccontextmanager
     async def use(self, credentials: Shown, address: str) -> AsyncIterator[Gateway]:
-        """Yield the gateway as who has shown these credentials has it.
+        """Yield the gateway with the client of the caller that has these credentials.
 
         Raises:
-            Problem: 401, 429, 503: he is nobody, is wrong too often, or nobody can say who he is.
+            Problem: 401, the credentials are refused; 429, too many failures; 503, no node can verify them now.
         """
         used = await self._found(credentials, address)
         used.caller.users += 1
@@ -139,7 +139,7 @@ class Callers:
                 self._let_go(used)
 
     async def follow(self) -> None:
-        """Renew the tickets of those who are used, for as long as this runs."""
+        """Renew the tickets of callers in use until cancelled."""
         while True:
             await asyncio.sleep(RENEW_LOOK_S)
             callers = [used.caller for used in self._kept.values() if used.caller.users]
@@ -153,17 +153,17 @@ class Callers:
                     caller.look()
 
     async def _has_changed(self) -> bool:
-        """Whether anything may have changed since this was asked last."""
+        """Whether identities or rules may have changed since the last call."""
         try:
             async with asyncio.timeout(REVISION_TIMEOUT_S):
                 revision = await self._ask_revision()
         except (TidelogError, TimeoutError):
-            return False  # tickets are renewed all the same, and tell of what goes wrong
+            return False  # the tickets are renewed when due anyway, which reports the fault
         before, self._revision = self._revision, revision
         return before != revision
 
     async def close(self, *, within_s: float) -> None:
-        """Let everybody go."""
+        """Close all callers."""
         for asking in list(self._asking.values()):
             asking.cancel()
         for used in list(self._kept.values()):
@@ -200,7 +200,12 @@ class Callers:
         if asking is None:
             line = self.lines[kind_of(credentials)]
             if len(line.asked) >= line.waiting_max:
-                raise Problem(429, "overloaded", "too many callers are being looked at: send again", retryable=True)
+                raise Problem(
+                    429,
+                    "overloaded",
+                    "too many credentials wait for verification; send the request again",
+                    retryable=True,
+                )
             asking = asyncio.get_running_loop().create_task(
                 self._ask_in_time(mark, credentials, address), name="identifying a caller"
             )
@@ -220,8 +225,8 @@ class Callers:
             raise unanswered() from None
 
     async def _ask_in_turn(self, mark: bytes, credentials: Shown, address: str) -> _Kept:
-        """Ask, with few of one address at a time: what is wrong counts before more of it is asked."""
-        if not self._own.settings.wrong_credentials_max:  # everybody has the address of a proxy
+        """Verify credentials, a few of one address at a time, so that a failure counts before the next attempt."""
+        if not self._own.settings.wrong_credentials_max:  # all callers share the address of a proxy
             return await self._ask(mark, credentials)
         try:
             async with self.lines[kind_of(credentials)].addresses.turn(counted_address(address)):
@@ -233,7 +238,7 @@ class Callers:
                     self._tries.failed(address)
                     raise
         except FullError:
-            what = "too many callers of this address are being looked at: send again"
+            what = "too many credentials from this address wait for verification; send the request again"
             raise Problem(429, "overloaded", what, retryable=True) from None
 
     def _limited(self, address: str) -> Problem:
@@ -241,18 +246,18 @@ class Callers:
         return Problem(
             429,
             "too_many_tries",
-            "wrong credentials came from this address too often: wait, and send right ones",
+            "too many failed authentications from this address; wait, then send valid credentials",
             retryable=True,
             retry_after_s=math.ceil(max(1.0, self._tries.wait_s(address))),
         )
 
     async def _slow_down(self) -> None:
-        """Hold an answer back: who floods waits for it, and the gateway answers others meanwhile."""
+        """Delay an answer to a client that floods the gateway with invalid credentials."""
         if self._slowed >= SLOWED_MAX:
             return
         self._slowed += 1
         try:
-            await asyncio.sleep(SLOWED_S * random.uniform(0.5, 1.5))  # noqa: S311 - else all of them come at once
+            await asyncio.sleep(SLOWED_S * random.uniform(0.5, 1.5))  # noqa: S311 - spreads the next requests in time
         finally:
             self._slowed -= 1
 
@@ -260,7 +265,7 @@ class Callers:
         self._asking.pop(mark, None)
         line.asked.discard(mark)
         if not asking.cancelled():
-            asking.exception()  # everybody who waited may have left
+            asking.exception()  # all requests that waited for it may have been cancelled
 
     async def _ask(self, mark: bytes, credentials: Shown) -> _Kept:
         try:
@@ -283,11 +288,11 @@ class Callers:
         return used
 
     async def _identified(self, credentials: Shown, *, is_known: bool = False) -> Identified:
-        """Ask a node, as few at a time as one of them can take.
+        """Verify credentials at a node, with the concurrency limit of their kind.
 
         Raises:
-            NotIdentifiedError: he is nobody.
-            Problem: 503, with what keeps the gateway from knowing.
+            NotIdentifiedError: the node refuses the credentials.
+            Problem: 503, no node can verify them now.
         """
         line = self.lines[kind_of(credentials)]
         try:
@@ -298,7 +303,7 @@ class Callers:
             raise from_error(error) from error
 
     def _trim(self) -> None:
-        """Make room for one more. Where all that are looked at are used, there are more than there should be."""
+        """Drop unused callers above the limit. The limit is exceeded when all that are looked at are in use."""
         for mark in list(islice(self._kept, LOOKED_AT_MAX)):
             if len(self._kept) < self._own.settings.callers_max:
                 return
@@ -309,7 +314,7 @@ class Callers:
                 self._let_go(used)
 
     def _let_go(self, used: _Kept, *, within_s: float = CLOSE_S, anyway: bool = False) -> None:
-        """Keep somebody no longer; his client is closed once nobody uses it."""
+        """Remove a caller; its client is closed when no request uses it, or at once with `anyway`."""
         if self._kept.get(used.mark) is used:
             del self._kept[used.mark]
         if used.gone or (used.caller.users and not anyway):
@@ -325,29 +330,29 @@ async def _close(used: _Kept, within_s: float) -> None:
     await used.gateway.producers.close(within_s=within_s)
     try:
         async with asyncio.timeout(within_s):
-            await used.gateway.client.close()  # which drops the rest when it is cut short
+            await used.gateway.client.close()  # drops the rest when it times out
     except (TidelogError, TimeoutError) as error:
-        log.warning("closing the client of %r: %s", used.caller.principal, error)
+        log.warning("error while closing the client of caller %r: %s", used.caller.principal, error)
 
 
 class _Complaint:
-    """When it was said last that nodes refuse this gateway: callers decide how often they ask."""
+    """Time of the last log line about a refused gateway: callers decide how often that happens."""
 
     at_s = -math.inf
 
 
 def gateway_refused(error: TidelogError) -> Problem:
-    """Return the 503 for what nodes refuse the gateway itself, and tell the operator of it now and then."""
+    """Return the 503 for a gateway that nodes refuse, and log it at most every `COMPLAIN_S`."""
     now_s = time.monotonic()
     if now_s - _Complaint.at_s >= COMPLAIN_S:
         _Complaint.at_s = now_s
-        log.error("the nodes refuse this gateway: %s; its own key needs `impersonate` on the cluster", error)
-    detail = "the nodes do not take this gateway; its operator finds the cause in its log"
+        log.error("nodes refuse this gateway: %s; grant its own key `impersonate` on the cluster", error)
+    detail = "the nodes refuse this gateway; its operator finds the cause in the gateway's log"
     return Problem(503, "gateway_refused", detail)
 
 
 async def _may_impersonate(gateway: Gateway) -> bool:
-    """Whether nodes let the gateway ask for callers, as far as that is heard: a refusal looks the same else."""
+    """Whether nodes let the gateway act for callers; True when that is not known."""
     if gateway.may_impersonate is None:
         return True
     try:
@@ -358,9 +363,9 @@ async def _may_impersonate(gateway: Gateway) -> bool:
 
 
 async def told(gateway: Gateway, error: TidelogError) -> Problem:
-    """Return what a caller is told of an error; that he is nobody, or may not, only if a node says so of him.
+    """Return the problem to answer a caller with, for an error of a node.
 
-    What a node says so of the gateway is 503.
+    401 and 403 are answered only if the node refuses the caller; if it refuses the gateway itself, the answer is 503.
     """
     if error.code == pb.FORBIDDEN and gateway.caller is not None and not await _may_impersonate(gateway):
         return gateway_refused(error)

@@ -1,4 +1,4 @@
-"""Who callers are, as the gateway keeps it: without a node, by what a test says of credentials."""
+"""The cache of authenticated callers, with a node that a test plays."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HERE = "10.0.0.1"
 
 
 class Known:
-    """A node's answers: credentials that begin with a principal's name are his, but for those that are `wrong`."""
+    """A node that accepts credentials that begin with their principal's name, except for those in `wrong`."""
 
     def __init__(self, log: FakeLog) -> None:
         self.asked: list[str] = []
@@ -98,7 +98,7 @@ async def callers(log: FakeLog, known: Known) -> AsyncIterator[Callers]:
 async def refused(callers: Callers, key: str, address: str = HERE) -> Problem:
     with pytest.raises(Problem) as raised:
         async with callers.use(shown(key), address):
-            raise AssertionError("somebody was let in")
+            raise AssertionError("the caller was accepted")
     return raised.value
 
 
@@ -107,7 +107,7 @@ def caller_of(gateway: Gateway) -> KnownCaller:
     return gateway.caller
 
 
-async def test_who_is_known_is_not_asked_about_and_has_a_client_of_his_own(callers: Callers, known: Known) -> None:
+async def test_a_known_caller_is_not_verified_again_and_has_its_own_client(callers: Callers, known: Known) -> None:
     async with callers.use(shown("ann-1"), HERE) as ann, callers.use(shown("bob-1"), HERE) as bob:
         async with callers.use(shown("ann-1"), "10.0.0.2") as again:
             assert again is ann
@@ -118,7 +118,7 @@ async def test_who_is_known_is_not_asked_about_and_has_a_client_of_his_own(calle
     assert known.asked == ["ann-1", "bob-1"]
 
 
-async def test_those_who_show_the_same_at_a_time_are_asked_about_once(callers: Callers, known: Known) -> None:
+async def test_concurrent_requests_with_the_same_credentials_verify_them_once(callers: Callers, known: Known) -> None:
     known.go.clear()
 
     async def using() -> str:
@@ -126,14 +126,14 @@ async def test_those_who_show_the_same_at_a_time_are_asked_about_once(callers: C
             return caller_of(ann).principal
 
     waiting = [asyncio.create_task(using()) for _ in range(50)]
-    await settled(lambda: bool(known.asked), "nobody was asked about")
-    waiting[0].cancel()  # the others wait on
+    await settled(lambda: bool(known.asked), "no credentials were verified")
+    waiting[0].cancel()  # the others keep waiting
     known.go.set()
     assert await asyncio.gather(*waiting[1:]) == ["ann"] * 49
     assert known.asked == ["ann-1"]
 
 
-async def test_what_is_wrong_is_remembered_for_a_moment(callers: Callers, known: Known) -> None:
+async def test_failed_credentials_are_cached_for_a_moment(callers: Callers, known: Known) -> None:
     known.wrong = {"ann-1"}
     for _ in range(5):
         problem = await refused(callers, "ann-1")
@@ -145,20 +145,22 @@ async def test_what_is_wrong_is_remembered_for_a_moment(callers: Callers, known:
         assert len(known.asked) == 2
 
 
-async def test_an_address_that_is_wrong_too_often_waits_and_the_known_do_not(callers: Callers, known: Known) -> None:
+async def test_an_address_over_its_limit_of_failures_waits_and_known_callers_do_not(
+    callers: Callers, known: Known
+) -> None:
     async with callers.use(shown("ann-1"), HERE):
         pass
     known.wrong = {f"bad-{number}" for number in range(10)}
     codes = [(await refused(callers, f"bad-{number}")).status for number in range(5)]
     assert codes == [401, 401, 401, 429, 429]
-    assert len(known.asked) == 4, "a node is not troubled with the rest"
+    assert len(known.asked) == 4, "further credentials are not verified by a node"
     limited = await refused(callers, "bob-1")
     assert (limited.status, limited.code, limited.retry_after_s) == (429, "too_many_tries", 1)
     async with callers.use(shown("ann-1"), HERE), callers.use(shown("bob-1"), "10.0.0.2"):
         pass
 
 
-async def test_the_longest_unused_goes_and_nobody_who_is_here(callers: Callers, known: Known) -> None:
+async def test_the_least_recently_used_caller_is_dropped_unless_in_use(callers: Callers, known: Known) -> None:
     async with AsyncExitStack() as here:
         first = await here.enter_async_context(callers.use(shown("ann-1"), HERE))
         for number in range(40):
@@ -167,14 +169,14 @@ async def test_the_longest_unused_goes_and_nobody_who_is_here(callers: Callers, 
         assert len(callers) == 16
         assert await here.enter_async_context(callers.use(shown("ann-1"), HERE)) is first
         assert known.asked.count("ann-1") == 1
-        for number in range(30):  # more than there should be, all of them here
+        for number in range(30):  # above the limit, all in use
             await here.enter_async_context(callers.use(shown(f"v{number}-1"), HERE))
         assert len(callers) == 31
     async with callers.use(shown("late-1"), HERE):
         assert len(callers) == 16
 
 
-async def test_a_caller_who_has_ended_is_asked_about_anew(callers: Callers, known: Known) -> None:
+async def test_an_ended_caller_is_verified_again(callers: Callers, known: Known) -> None:
     async with callers.use(shown("ann-1"), HERE) as ann:
         caller = caller_of(ann)
         assert caller.ticket() == b"ann 1"
@@ -188,7 +190,7 @@ async def test_a_caller_who_has_ended_is_asked_about_anew(callers: Callers, know
             caller.ticket()
         assert (await told(ann, UnauthenticatedError("x"))).status == 401
         assert (await refused(callers, "ann-1")).status == 401
-        assert not cast(Any, ann.client).closed, "a request of his is not over yet"
+        assert not cast(Any, ann.client).closed, "one of its requests is still running"
     known.wrong.clear()
     known.clock.now_s += 10
     async with callers.use(shown("ann-1"), HERE) as anew:
@@ -205,20 +207,20 @@ async def followed(callers: Callers, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
 
 async def test_a_ticket_is_renewed_before_it_ends(followed: Callers, known: Known) -> None:
     async with followed.use(shown("ann-1"), HERE) as ann:
-        await settled(lambda: known.asked == ["ann-1"] * 2, "what may have changed before was not looked at")
+        await settled(lambda: known.asked == ["ann-1"] * 2, "the caller was not renewed at the first revision")
         ticket = caller_of(ann).ticket()
         known.clock.now_s += 31
         await settled(lambda: caller_of(ann).ticket() != ticket, "the ticket was not renewed")
         known.fails = NodeUnreachableError("away")
         known.clock.now_s += 31
-        await settled(lambda: len(known.asked) >= 4, "it was not tried again")
-        assert not caller_of(ann).ended.is_set(), "that nobody answers is no end"
+        await settled(lambda: len(known.asked) >= 4, "the renewal was not retried")
+        assert not caller_of(ann).ended.is_set(), "an unreachable node does not end the caller"
         known.fails, ticket = None, caller_of(ann).ticket()
         known.clock.now_s += 2
         await settled(lambda: caller_of(ann).ticket() != ticket, "the ticket was not renewed")
 
 
-async def test_an_old_ticket_is_not_shown(callers: Callers, known: Known) -> None:
+async def test_an_expired_ticket_is_not_used(callers: Callers, known: Known) -> None:
     async with callers.use(shown("ann-1"), HERE):
         pass
     known.clock.now_s += 61
@@ -227,47 +229,45 @@ async def test_an_old_ticket_is_not_shown(callers: Callers, known: Known) -> Non
     assert len(known.asked) == 2
 
 
-async def test_a_change_has_all_asked_about_who_are_here_and_only_them(followed: Callers, known: Known) -> None:
+async def test_a_change_renews_all_callers_in_use_and_no_others(followed: Callers, known: Known) -> None:
     async with followed.use(shown("bob-1"), HERE):
         pass
     async with followed.use(shown("ann-1"), HERE) as ann:
-        await settled(lambda: known.asked.count("ann-1") == 2, "the first look is at a change")
+        await settled(lambda: known.asked.count("ann-1") == 2, "the first revision counts as a change")
         looks = known.looks
         known.clock.now_s += 1
-        await settled(lambda: known.looks > looks + 5, "nobody looks on")
+        await settled(lambda: known.looks > looks + 5, "the revision is not polled")
         assert known.asked.count("ann-1") == 2
         known.wrong, known.changes = {"ann-1"}, 1
         known.clock.now_s += 1
-        await settled(caller_of(ann).ended.is_set, "it was not heard that she is nobody any more")
+        await settled(caller_of(ann).ended.is_set, "the caller has not ended")
     assert known.asked.count("bob-1") == 1
     looks = known.looks
     for _ in range(20):
         await asyncio.sleep(0)
-    assert known.looks <= looks + 1, "for nobody nothing is asked"
+    assert known.looks <= looks + 1, "the revision is not polled without callers in use"
 
 
-async def test_changes_without_end_do_not_have_everybody_asked_about_without_end(
-    followed: Callers, known: Known
-) -> None:
+async def test_continuous_changes_renew_callers_at_a_limited_rate(followed: Callers, known: Known) -> None:
     async with followed.use(shown("ann-1"), HERE):
-        await settled(lambda: known.asked.count("ann-1") == 2, "the first look is at a change")
+        await settled(lambda: known.asked.count("ann-1") == 2, "the first revision counts as a change")
         looks = known.looks
         for _ in range(10):
             known.changes += 1
             await asyncio.sleep(0.01)
-        assert known.looks == looks, "the clock stands"
+        assert known.looks == looks, "the clock has not advanced"
         known.clock.now_s += 1
-        await settled(lambda: known.asked.count("ann-1") == 3, "it was not looked at again")
+        await settled(lambda: known.asked.count("ann-1") == 3, "the caller was not renewed")
 
 
-async def test_that_the_gateway_is_refused_is_no_callers_fault(
+async def test_a_refused_gateway_is_not_reported_as_the_callers_fault(
     callers: Callers, known: Known, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)
     for fails, code in (
         (ForbiddenError("no permission: impersonate"), "gateway_refused"),
         (UnauthenticatedError("the gateway's key was revoked"), "gateway_refused"),
-        (NodeUnreachableError("nobody"), "node_unreachable"),
+        (NodeUnreachableError("away"), "node_unreachable"),
     ):
         known.fails = fails
         for _ in range(5):
@@ -280,13 +280,13 @@ async def test_that_the_gateway_is_refused_is_no_callers_fault(
         assert (await told(ann, UnauthenticatedError("of the connection"))).status == 503
 
 
-async def test_too_many_strangers_at_a_time_are_told_to_come_again(
+async def test_too_many_unverified_callers_get_a_retryable_error(
     callers: Callers, known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(callers.lines["key"], "waiting_max", 3)
     known.go.clear()
     waiting = [asyncio.ensure_future(_entered(callers, f"u{number}-1")) for number in range(3)]
-    await settled(lambda: len(known.asked) == 3, "they were not asked about")
+    await settled(lambda: len(known.asked) == 3, "they were not verified")
     assert (await refused(callers, "late-1")).code == "overloaded"
     known.go.set()
     await asyncio.gather(*waiting)
@@ -297,7 +297,7 @@ async def _entered(callers: Callers, key: str) -> None:
         pass
 
 
-async def test_who_is_asked_about_for_long_is_told_to_come_again(
+async def test_a_slow_verification_gets_a_retryable_error(
     callers: Callers, known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lines_module, "ASKED_S", 0.01)

@@ -1,8 +1,8 @@
-"""The lines in which callers wait to be looked at: one for each kind of credentials, so that none holds up the others.
+"""The queues of callers that wait for verification: one for each kind of credentials, so that none delays the others.
 
-What is asked about a token may take as long as its issuer takes, which strangers choose by naming keys that nobody has;
-a password takes a core. An API key waits for neither, and whoever is known already, whose ticket is renewed, waits for
-nobody who is new.
+Verifying a token may take as long as its issuer takes, which an unauthenticated client can provoke with unknown key
+ids; verifying a password takes CPU time. API keys wait for neither. Renewals of verified callers have their own slots
+and do not wait for new callers.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from tidelog_gateway.auth.fair_queue import AddressTurns
 from tidelog_gateway.problems import Problem
 
 KEYS_AT_ONCE: Final = 32
-"""Questions to nodes about API keys of new callers that are under way; as many again about known ones."""
+"""Concurrent requests to nodes that verify the API keys of new callers; as many again renew those of known callers."""
 TOKENS_AT_ONCE: Final = 16
-"""The same of tokens; a node holds 64 back at most while it looks for their keys."""
+"""The same for tokens; a node holds back at most 64 while it fetches the issuers' keys."""
 PASSWORDS_AT_ONCE: Final = 4
-"""The same of passwords: each takes some 20 ms of a core."""
+"""The same for passwords: each takes some 20 ms of CPU time."""
 WAITING_MAX: Final = 1024
-"""Credentials of new callers that wait for that, of each kind."""
+"""Credentials of new callers that wait, of each kind."""
 PASSWORDS_WAITING_MAX: Final = 256
 ADDRESS_ASKED_AT_ONCE: Final = 8
-"""Credentials of one kind and address that are looked at, or wait for one of those turns."""
+"""Verifications of one kind and address that run or wait for one of the slots above."""
 ADDRESS_WAITING_MAX: Final = 128
-"""The same, with those that wait for that."""
+"""The same, with those that wait in the address's queue."""
 ASKED_S: Final = 5.0
-"""For so long nodes are asked about one at most."""
+"""Timeout of one verification."""
 
 _ResultT = TypeVar("_ResultT")
 
 
 class Line:
-    """Callers who have shown one kind of credentials.
+    """The queue of one kind of credentials.
 
     Args:
-        at_once: of new ones that are asked about; as many of known ones.
-        waiting: new ones that are asked about or wait.
-        workers: among which both, and the turns of an address, are divided.
+        at_once: concurrent verifications of new callers; as many of known callers.
+        waiting: new callers whose verification runs or waits.
+        workers: the limits are divided by their number.
 
     Attributes:
-        asked: marks of new ones that are asked about or wait.
-        waiting_max: as told.
-        addresses: turns of new ones by where they come from.
+        asked: marks of the new callers whose verification runs or waits.
+        waiting_max: limit of `asked`.
+        addresses: fair queue of new callers.
     """
 
     def __init__(self, at_once: int, waiting: int, workers: int = 1) -> None:
@@ -59,10 +59,10 @@ class Line:
         self._of_known = asyncio.Semaphore(at_once)
 
     async def asking(self, ask: Callable[[], Awaitable[_ResultT]], *, is_known: bool) -> _ResultT:
-        """Ask about somebody when it is his turn, and not for long.
+        """Verify a caller when a slot is free, within `ASKED_S`.
 
         Raises:
-            Problem: 503, there was no answer in time.
+            Problem: 503, no node answered in time.
         """
         async with self._of_known if is_known else self._of_new:
             try:
@@ -73,7 +73,7 @@ class Line:
 
 
 def lines(workers: int = 1) -> Mapping[Kind, Line]:
-    """Return a line for each kind of credentials, in one of several workers."""
+    """Return a queue for each kind of credentials, for one of several workers."""
     return {
         "key": Line(KEYS_AT_ONCE, WAITING_MAX, workers),
         "token": Line(TOKENS_AT_ONCE, WAITING_MAX, workers),
@@ -82,6 +82,6 @@ def lines(workers: int = 1) -> Mapping[Kind, Line]:
 
 
 def unanswered() -> Problem:
-    """Return the 503 for credentials about which no node has said anything in time."""
-    detail = "no node has said in time who you are, which says nothing of what you have shown: send the request again"
+    """Return the 503 for credentials that no node has verified in time."""
+    detail = "no node has verified the credentials in time; send the request again"
     return Problem(503, "not_identified", detail, retryable=True)

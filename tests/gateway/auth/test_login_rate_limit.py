@@ -13,7 +13,7 @@ class Clock:
         return self.now_s
 
 
-def test_so_many_at_once_and_then_one_a_second() -> None:
+def test_failures_are_limited_to_a_burst_and_then_one_a_second() -> None:
     clock = Clock()
     tries = Tries(3, clock)
     for _ in range(3):
@@ -31,7 +31,7 @@ def test_so_many_at_once_and_then_one_a_second() -> None:
         tries.failed("10.0.0.1")
 
 
-def test_a_network_of_ipv6_is_one_address() -> None:
+def test_an_ipv6_network_is_one_address() -> None:
     tries = Tries(1, Clock())
     tries.failed("2001:db8::1")
     assert tries.wait_s("2001:db8::ffff") > 0
@@ -39,17 +39,17 @@ def test_a_network_of_ipv6_is_one_address() -> None:
     tries.failed("::ffff:10.0.0.1")
     assert tries.wait_s("10.0.0.1") > 0
     tries.failed("")
-    assert tries.wait_s("") > 0, "a socket without an address is one, too"
+    assert tries.wait_s("") > 0, "missing addresses share one limit"
 
 
-def test_without_a_bound_nothing_is_counted() -> None:
+def test_without_a_limit_nothing_is_counted() -> None:
     tries = Tries(0, Clock())
     for _ in range(100):
         tries.failed("10.0.0.1")
     assert tries.wait_s("10.0.0.1") == 0
 
 
-def test_of_many_addresses_those_that_were_wrong_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_whose_last_failure_is_oldest_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tries_module, "ADDRESSES_MAX", 2)
     tries = Tries(1, Clock())
     for address in ("10.0.0.1", "10.0.0.2", "10.0.0.1", "10.0.0.3"):

@@ -13,7 +13,7 @@ from tidelog_gateway.problems import Problem
 from tidelog_proto import broker_pb2 as pb
 
 
-async def test_neither_another_kind_of_credentials_nor_who_is_known_waits() -> None:
+async def test_known_callers_and_other_kinds_of_credentials_do_not_wait() -> None:
     every = lines()
     shown: list[Shown] = [pb.Credentials(token="t"), pb.Credentials(api_key="k"), user_password("ann", "secret")]
     assert [kind_of(each) for each in shown] == ["token", "key", "password"]
@@ -30,7 +30,7 @@ async def test_neither_another_kind_of_credentials_nor_who_is_known_waits() -> N
         await asyncio.gather(*hanging, return_exceptions=True)
 
 
-async def test_an_answer_that_does_not_come_leaves_the_turn_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_timeout_frees_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines_module, "ASKED_S", 0.01)
     line = Line(1, 10)
     hanging = asyncio.create_task(line.asking(asyncio.Event().wait, is_known=False))
