@@ -1,9 +1,9 @@
-"""How many connections there may be, in all and of one address, and who gives way when there are no more.
+"""The limits of connections, in all and of one address, and the choice of the connection that a new one replaces.
 
-Thousands of connections that say nothing keep nobody else out. One that waits for its client (for a head, for the rest
-of a body, for the next request of a connection that is kept) may be closed for a new one: of the address that has most
-of these the one that has waited longest. One that is being answered, or is a WebSocket, keeps its seat. Of IPv6 a whole
-/64 counts as one address.
+An idle connection waits for its client: for a head, for the rest of a body, or for the next request on a kept-alive
+connection. When a limit is reached, a new connection replaces an idle one: the one that has waited longest among those
+of the address with the most idle connections. Connections that are being answered and WebSockets keep their slots. An
+IPv6 /64 counts as one address.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Final
 from tidelog_proto.auth.client_address import counted_address
 
 ADDRESS_SHARE: Final = 4
-"""One address leaves a quarter of the connections to the others, unless the settings say how many it may have."""
+"""Unless the settings limit it, one address may have all but a quarter of the connections."""
 
 
 class Seat:
-    """What one connection has, until it leaves.
+    """The slot of one connection, until the connection ends.
 
     Args:
-        network: what its address counts as.
-        give_way: called when it has lost its seat to another; it closes.
+        network: the counted part of its address.
+        give_way: called when another connection has taken the slot; closes this one.
     """
 
     __slots__ = ("give_way", "is_taken", "network")
@@ -34,11 +34,11 @@ class Seat:
 
 
 class Seats:
-    """See the module; all of it takes the same time however many there are.
+    """The slots of all connections; each operation takes constant time.
 
     Args:
-        most: connections, in all.
-        address_most: of one address; 0: as many as there may be, None: a share of them.
+        most: slots in all.
+        address_most: slots of one address; 0: unlimited, None: see `ADDRESS_SHARE`.
     """
 
     def __init__(self, most: int, address_most: int | None = None) -> None:
@@ -47,17 +47,17 @@ class Seats:
         self._taken = 0
         self._taken_of: dict[str, int] = {}
         self._waiting: dict[str, dict[Seat, None]] = {}
-        """By address, those first that have waited longest."""
+        """Idle connections by address, those first that have waited longest."""
         self._of_size: dict[int, dict[str, None]] = {}
-        """The addresses by how many of theirs wait."""
+        """Addresses by their number of idle connections."""
         self._largest = 0
 
     def __len__(self) -> int:
-        """Return how many are taken."""
+        """Return the number of slots in use."""
         return self._taken
 
     def take(self, address: str, give_way: Callable[[], object]) -> Seat | None:
-        """Return a seat, which another may have to give up; None: nobody who has one waits."""
+        """Return a slot, if needed that of an idle connection; None when no slot is free and no connection is idle."""
         network = counted_address(address)
         if self._taken_of.get(network, 0) >= self._address_most:
             crowd = self._waiting.get(network)
@@ -73,7 +73,7 @@ class Seats:
         return self._seated(network, give_way)
 
     def waits(self, seat: Seat, *, is_heard: bool = False) -> None:
-        """Note that a connection waits for its client; for how long counts anew where it `is_heard` of."""
+        """Mark a connection as idle; with `is_heard` (its client sent something) its idle time begins again."""
         if not seat.is_taken:
             return
         crowd = self._waiting.setdefault(seat.network, {})
@@ -85,7 +85,7 @@ class Seats:
             crowd[seat] = None
 
     def works(self, seat: Seat) -> None:
-        """Note that a connection waits for its client no more: it has asked for something."""
+        """Mark a connection as busy with a request."""
         crowd = self._waiting.get(seat.network)
         if crowd is None or seat not in crowd:
             return
@@ -95,7 +95,7 @@ class Seats:
         self._resized(seat.network, len(crowd) + 1, len(crowd))
 
     def leave(self, seat: Seat) -> None:
-        """Note that a connection is gone; doing it again changes nothing."""
+        """Release the slot of a connection; idempotent."""
         if not seat.is_taken:
             return
         self.works(seat)
@@ -121,4 +121,4 @@ class Seats:
         if now:
             self._of_size.setdefault(now, {})[network] = None
         if now > self._largest or self._largest not in self._of_size:
-            self._largest = now  # one more, or the last of the largest is one less
+            self._largest = now  # the count grew by one, or the last address of the largest count lost one

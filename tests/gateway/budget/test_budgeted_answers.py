@@ -55,13 +55,13 @@ async def never() -> Any:
     await asyncio.Event().wait()
 
 
-async def test_an_answer_counts_while_it_is_sent(outgoing: Outgoing) -> None:
+async def test_an_answer_counts_until_it_is_sent(outgoing: Outgoing) -> None:
     sent = await answered(outgoing, b"x" * MIB)
     assert (sent[0]["status"], len(sent[1]["body"])) == (200, MIB)
     assert outgoing.used_bytes == 0
 
 
-async def test_without_room_what_was_only_asked_for_is_503(outgoing: Outgoing) -> None:
+async def test_without_room_the_answer_to_a_read_is_503(outgoing: Outgoing) -> None:
     assert outgoing.take(4 * MIB)
     sent = await answered(outgoing, b"x" * MIB)
     assert sent[0]["status"] == 503
@@ -71,14 +71,14 @@ async def test_without_room_what_was_only_asked_for_is_503(outgoing: Outgoing) -
     assert outgoing.used_bytes == 4 * MIB
 
 
-async def test_what_became_of_a_change_is_told_in_any_case(outgoing: Outgoing) -> None:
+async def test_the_answer_to_a_change_is_sent_without_room(outgoing: Outgoing) -> None:
     assert outgoing.take(4 * MIB)
     sent = await answered(outgoing, b"x" * MIB, method="POST")
     assert sent[0]["status"] == 200
     assert outgoing.used_bytes == 4 * MIB
 
 
-async def test_holding_more_and_less(outgoing: Outgoing) -> None:
+async def test_a_reservation_grows_and_shrinks(outgoing: Outgoing) -> None:
     answer = Answer(Outlet(outgoing, 30), never)
     await answer.reserve(3 * MIB)
     await answer.reserve(MIB)
@@ -88,10 +88,10 @@ async def test_holding_more_and_less(outgoing: Outgoing) -> None:
     answer.shrink(MIB)
     assert outgoing.used_bytes == MIB
     answer.sent()
-    assert (answer.reserved_bytes, outgoing.used_bytes) == (0, 0), "no transport, nothing to wait for"
+    assert (answer.reserved_bytes, outgoing.used_bytes) == (0, 0), "without a transport nothing waits"
 
 
-async def test_an_answer_that_is_alone_may_exceed_the_share_of_its_connection_while_it_grows() -> None:
+async def test_a_single_answer_may_exceed_the_share_of_its_connection() -> None:
     outgoing = Outgoing(64 * MIB, MIB)
     outlet = Outlet(outgoing, 30)
     answer = Answer(outlet, never)
@@ -100,4 +100,4 @@ async def test_an_answer_that_is_alone_may_exceed_the_share_of_its_connection_wh
     assert answer.fits(8 * MIB)
     assert answer.hold(9 * MIB, whatever=False)
     assert outgoing.used_bytes == 9 * MIB
-    assert not outlet.take(MIB), "what comes beside it has to wait"
+    assert not outlet.take(MIB), "further output has to wait"

@@ -10,7 +10,7 @@ from tidelog_proto.auth.client_address import counted_address
 
 
 class Room:
-    """Seats whose connections are counted by address."""
+    """Slots whose connections are counted by address."""
 
     def __init__(self, most: int, address_most: int | None = 0) -> None:
         self.seats = Seats(most, address_most)
@@ -26,7 +26,7 @@ class Room:
         return seat
 
 
-def test_of_the_address_with_most_that_wait_the_one_gives_way_that_has_waited_longest() -> None:
+def test_the_longest_idle_connection_of_the_address_with_most_is_replaced() -> None:
     room = Room(5)
     one, two, three = (room.come("10.0.0.1", name) for name in ("1", "2", "3"))
     room.at_work("10.0.0.1")
@@ -43,7 +43,7 @@ def test_of_the_address_with_most_that_wait_the_one_gives_way_that_has_waited_lo
     assert len(room.seats) == 5
 
 
-def test_who_is_at_work_keeps_the_seat() -> None:
+def test_a_busy_connection_keeps_its_slot() -> None:
     room = Room(2)
     seats = [room.at_work("10.0.0.1"), room.at_work("10.0.0.2")]
     assert room.come("10.0.0.3") is None
@@ -55,11 +55,11 @@ def test_who_is_at_work_keeps_the_seat() -> None:
     assert len(room.seats) == 1
     room.seats.waits(seats[0])
     assert room.come("10.0.0.4") is not None
-    assert room.gone == ["10.0.0.2"], "who has left gives way to nobody"
+    assert room.gone == ["10.0.0.2"], "a closed connection is not replaced"
 
 
 @pytest.mark.parametrize(("address_most", "share"), [(None, 6), (0, 8), (3, 3)])
-def test_one_address_has_a_share(address_most: int | None, share: int) -> None:
+def test_one_address_is_limited_to_its_share(address_most: int | None, share: int) -> None:
     room = Room(8, address_most)
     for number in range(share):
         room.at_work(f"2001:db8::{number}")
@@ -67,7 +67,7 @@ def test_one_address_has_a_share(address_most: int | None, share: int) -> None:
     assert (room.come("2001:db8:1::1") is None) is (share == 8)
 
 
-def test_the_largest_crowd_is_known_whatever_happens() -> None:
+def test_the_address_with_most_idle_connections_is_found_after_any_change() -> None:
     room, chance = Room(40), random.Random(7)
     names = [f"10.0.0.{number}" for number in range(6)]
     seats: list[Seat] = []

@@ -1,4 +1,4 @@
-"""What comes in has one budget, and who does not go on sending gives way when others find no room."""
+"""The request budget, and load shedding of slow senders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(incoming_module, "PRESS_S", 0.0)
 
 
-def test_a_budget_refuses_without_reserving() -> None:
+def test_a_full_budget_reserves_nothing() -> None:
     budget = Budget(10)
     assert budget.take(10)
     assert not budget.take(1)
@@ -38,7 +38,7 @@ def arrival(budget: Budget, name: str, gone: list[str]) -> Arrival:
     return Arrival(budget, lambda: gone.append(name))
 
 
-def test_who_sends_nothing_gives_way_the_largest_first() -> None:
+def test_load_shedding_closes_silent_senders_the_largest_first() -> None:
     gone = list[str]()
     budget = Budget(100)
     small, large, whole = (arrival(budget, name, gone) for name in ("small", "large", "whole"))
@@ -46,7 +46,7 @@ def test_who_sends_nothing_gives_way_the_largest_first() -> None:
     assert large.hold(50)
     assert whole.hold(30)
     whole.whole()
-    assert not budget.take(10), "nobody was given time"
+    assert not budget.take(10), "load shedding waits for the grace period"
     time.sleep(2 * GIVE_WAY_S)
     assert budget.take(10)
     assert (gone, budget.used_bytes) == (["large"], 60)
@@ -56,7 +56,7 @@ def test_who_sends_nothing_gives_way_the_largest_first() -> None:
     assert budget.used_bytes == 10
 
 
-def test_who_sends_on_stays() -> None:
+def test_active_senders_are_not_closed() -> None:
     gone = list[str]()
     budget = Budget(10 * MIB)
     brisk, idle = arrival(budget, "brisk", gone), arrival(budget, "idle", gone)
@@ -68,8 +68,8 @@ def test_who_sends_on_stays() -> None:
     assert gone == ["idle"]
 
 
-def test_who_has_to_give_way_to_its_own_growth_keeps_nothing() -> None:
-    """What comes in pieces asks for more with each, and may be the slow one itself."""
+def test_a_sender_that_sheds_itself_keeps_nothing() -> None:
+    """A body in chunks reserves more with each, and may be the slow one itself."""
     gone = list[str]()
     budget = Budget(100)
     assert budget.take(40)
@@ -79,14 +79,14 @@ def test_who_has_to_give_way_to_its_own_growth_keeps_nothing() -> None:
     assert not slow.hold(70)
     assert (gone, slow.held_bytes, budget.used_bytes) == (["slow"], 0, 40)
     slow.end()
-    assert budget.used_bytes == 40, "others' room was given back"
+    assert budget.used_bytes == 40, "the other reservations were returned"
 
 
 def _result(task: asyncio.Task[tuple[int, bytes]]) -> tuple[int, bytes]:
     return task.result()
 
 
-async def test_bodies_that_never_come_shut_nobody_out(serve: Serve) -> None:
+async def test_bodies_that_never_arrive_do_not_block_others(serve: Serve) -> None:
     async with serve(in_flight_bytes_max=8 * MIB, body_bytes_max=8 * MIB) as served:
         head = b"POST /v1/topics/t/records HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
@@ -101,7 +101,7 @@ async def test_bodies_that_never_come_shut_nobody_out(serve: Serve) -> None:
         writer.close()
 
 
-async def test_messages_that_never_end_are_counted_and_shut_nobody_out(serve: Serve) -> None:
+async def test_messages_that_never_end_are_counted_and_do_not_block_others(serve: Serve) -> None:
     part = b"\x81\xff" + (MIB - 16).to_bytes(8, "big") + bytes(4) + b" " * 200_000
     async with serve(in_flight_bytes_max=MIB, body_bytes_max=MIB) as served:
         begun = [await opened(served) for _ in range(5)]
@@ -112,7 +112,7 @@ async def test_messages_that_never_end_are_counted_and_shut_nobody_out(serve: Se
         reader, writer = await opened(served)
         async with asyncio.timeout(10):
             writer.write(b"\x81\xff" + (300_000).to_bytes(8, "big") + bytes(4) + b" " * 300_000)
-            assert b"invalid_request" in (await received(reader))[1], "it is no message, and was heard"
+            assert b"invalid_request" in (await received(reader))[1], "an invalid message is answered"
             closing = [asyncio.ensure_future(received(reader)) for reader, _ in begun]
             done, pending = await asyncio.wait(closing, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
@@ -122,7 +122,7 @@ async def test_messages_that_never_end_are_counted_and_shut_nobody_out(serve: Se
             one.close()
 
 
-async def test_without_room_a_message_ends_its_websocket(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_room_a_message_closes_its_websocket(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(incoming_module, "GIVE_WAY_S", 60.0)
     part = b"\x81\xff" + (MIB - 16).to_bytes(8, "big") + bytes(4) + b" " * 700_000
     async with serve(in_flight_bytes_max=MIB, body_bytes_max=MIB) as served:
@@ -140,7 +140,7 @@ async def test_without_room_a_message_ends_its_websocket(serve: Serve, monkeypat
         second.close()
 
 
-def test_one_caller_may_have_half_and_leaves_the_rest_to_others() -> None:
+def test_one_caller_may_reserve_half_and_leaves_the_rest_to_others() -> None:
     gone = list[str]()
     budget = Budget(100)
     ann, ben = Share(), Share()
@@ -148,7 +148,7 @@ def test_one_caller_may_have_half_and_leaves_the_rest_to_others() -> None:
     assert [one.hold(10) for one in held] == [True] * 5 + [False] * 5
     other = Arrival(budget, gone.clear, ben)
     assert other.hold(40)
-    assert other.hold(50), "of one arrival alone all that is free"
+    assert other.hold(50), "a single body may reserve all that is free"
     assert not held[5].hold(10)
     for one in (*held, other):
         one.end()
