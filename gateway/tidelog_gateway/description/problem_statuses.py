@@ -1,6 +1,6 @@
-"""The statuses of the problems that each operation of the API answers with, for its description.
+"""The problem statuses of each operation of the API, for its description.
 
-A status that is missing here fails the tests of bad requests and of the schema. 500 is in no list: it is a bug.
+The tests of bad requests and of the schema fail for a status that is missing here. 500 is not listed: it is a bug.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from tidelog_gateway.auth.authentication import OPEN_PATHS
 
 _ANY: Final = frozenset({400, 408, 413, 421, 429, 503})
-"""Of framing, bodies that do not arrive, limits of memory and connections, and a foreign `Host`."""
+"""Faults of framing, incomplete bodies, limits of memory and connections, and a foreign `Host`."""
 _API: Final = frozenset({403, 406, 422, 504})
 _CHANGING: Final = frozenset({"post", "put", "patch", "delete"})
 

@@ -1,9 +1,9 @@
-"""The one pass that every HTTP request takes, as pure ASGI: id, metrics, identity, body, room for the answer.
+"""The processing of each HTTP request, as pure ASGI: id, metrics, authentication, body, response budget.
 
-A middleware for each of these has two coroutines and a wrapped `send` of its own, which are entered again at every
-await: for one POST that was 312 calls. Here one object a request (`Visit`) holds the state of all of them, and one
-coroutine goes through them in this order: the head is judged, the caller identified, the body taken, and a lane
-(`routes`) or the framework answers. CORS stays the framework's middleware, used only where origins are allowed.
+A middleware for each of these would add two coroutines and a wrapped `send`, which are resumed at every await: 312
+calls for one POST. Here one object (`Visit`) holds the state of a request, and one coroutine runs the steps in this
+order: check the head, authenticate the caller, receive the body, and answer by a lane (`routes`) or the framework. CORS
+remains the framework's middleware and is used only if origins are allowed.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ _JSON_FIELDS: Final = b"".join(
         _ID + b": %b\r\n",
     ]
 )
-"""The fields of a lane's answer, with a place for the id."""
+"""The header fields of a lane's answer, with a placeholder for the id."""
 
 _VARY: Final = (b"vary", b"Accept")
 _VARY_FIELD: Final = b"%b: %b\r\n" % _VARY
 
 
 class Visit:
-    """One request on its way through the gateway, with its answer on the way back.
+    """One request and its answer.
 
     Attributes:
         request_id: see `request_ids`.
-        route: the template of the path, once a route was found.
-        answered: whether anything was sent.
-        deadline: of a request that has one.
+        route: the template of the path, when the route is known.
+        answered: whether a part of the answer was sent.
+        deadline: of the request, if it has one.
     """
 
     __slots__ = (
@@ -94,13 +94,13 @@ class Visit:
         self._refused = False
 
     def begins(self) -> None:
-        """The answer begins: the request's time does not matter any more."""
+        """Note that the answer begins, which ends the request's deadline."""
         self.answered = True
         if self.deadline is not None:
             self.deadline.answered = True
 
     async def send(self, message: Message) -> None:
-        """Send a part of the answer; if the budget has no room for it, send a 503 instead."""
+        """Send a part of the answer, or a 503 if the response budget has no room for it."""
         self.begins()
         if message["type"] == "http.response.start":
             headers = with_browser_headers(message.get("headers", ()))
@@ -114,7 +114,7 @@ class Visit:
         await self._deliver(head, message)
 
     async def reply(self, answer: JsonAnswer) -> None:
-        """Send the whole answer of a lane."""
+        """Send the complete answer of a lane."""
         self.begins()
         exchange: Exchange | None = self._scope["state"].get("exchange")
         if exchange is not None:
@@ -147,7 +147,7 @@ class Visit:
         self._answer.sent()
 
     async def _has_room(self, size_bytes: int, *, is_owed: bool) -> bool:
-        """Reserve room for a part of the answer; if the budget has none, send a 503 instead of the answer."""
+        """Reserve room for a part of the answer; if there is none, send a 503 instead."""
         if self._answer.hold(size_bytes, whatever=is_owed):
             return True
         self._refused = True
@@ -165,11 +165,11 @@ class PassageMiddleware:
     Args:
         app: the framework's routes.
         settings: of the gateway.
-        budget: for what comes in.
-        outgoing: for what goes out.
+        budget: the request budget.
+        outgoing: the response budget.
         metrics: counts and times requests.
-        lanes: which may answer instead of the framework; the first that takes a request does.
-        cors: what pages of `allowed_origins` may do.
+        lanes: answer instead of the framework; the first one that takes a request.
+        cors: options of the framework's CORS middleware.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class PassageMiddleware:
     ) -> None:
         self._app = app
         self.spans: RequestSpans | None = None
-        """Where traces are exported: begins the span of each request."""
+        """Begins the span of each request; None if traces are not exported."""
         self._slow_timeout_s = settings.ws_slow_timeout_s
         self._outgoing = outgoing
         self._metrics = metrics
@@ -208,7 +208,7 @@ class PassageMiddleware:
             return
         began_s = time.monotonic()
         state = scope.setdefault("state", {})
-        # Servers other than the gateway's own bound what they hold themselves, or do not.
+        # Only the gateway's own server has an output per connection.
         answer = Answer(state.get("outlet") or Outlet(self._outgoing, self._slow_timeout_s), receive)
         request_id = secrets.token_hex(8)
         visit = Visit(scope, send, answer, request_id)
@@ -259,7 +259,7 @@ class PassageMiddleware:
             await using.__aexit__(None, None, None)
 
     async def _admit_within(self, scope: Scope, receive: Receive, send: Send, *, has_key: bool) -> None:
-        """Admit a request that says how long it may take."""
+        """Admit a request with a time limit."""
         state = scope["state"]
         visit: Visit = state["visit"]
         try:
@@ -272,7 +272,7 @@ class PassageMiddleware:
             await over.response(visit.request_id)(scope, receive, send)
 
     async def _take(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Take the body, and have the request answered."""
+        """Receive the body and answer the request."""
         state = scope["state"]
         gateway: Gateway | None = state.get("gateway")
         visit: Visit = state["visit"]
@@ -284,7 +284,7 @@ class PassageMiddleware:
                 self._limits.take_whole(whole, arrival)
                 body = whole
             elif await self._is_streamed(scope):
-                body = b""  # the route reads it, and may have done something by any moment
+                body = b""  # the route reads it, and may change something at any moment
                 if "exchange" in state:
                     state["exchange"].is_streamed = True
                 await self._app(scope, receive, send)
@@ -296,7 +296,7 @@ class PassageMiddleware:
         except Problem as raised:
             problem = raised
         except asyncio.CancelledError:
-            # A stop cancels requests after its timeout. An answer whose head was sent is cut off.
+            # A stop cancels requests after its timeout. An answer whose head was sent is truncated.
             overtaken = self._limits.overtaken(unchanged=body is None or scope["method"] in _READING)
             if overtaken is None:
                 raise
@@ -311,7 +311,7 @@ class PassageMiddleware:
 
     @staticmethod
     async def _is_streamed(scope: Scope) -> bool:
-        """Return whether the route of a request reads the body itself; refuse a publish whose head says enough.
+        """Return whether the route reads the body itself; refuse a publish that its head rules out.
 
         Raises:
             Problem: it is refused.
@@ -342,7 +342,7 @@ class PassageMiddleware:
         except Exception:
             await internal().response(visit.request_id)(scope, receive, send)
             raise  # the server logs it with its trace
-        if answer is None:  # it takes a closer look than a lane has
+        if answer is None:  # the lane leaves the request to the framework
             await self._app(scope, replayed(body, receive), send)
         elif send == visit.send:
             await visit.reply(answer)
@@ -353,7 +353,7 @@ class PassageMiddleware:
             await send({"type": "http.response.body", "body": answer.body})
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have the framework answer. HEAD is answered as GET on every route; `Visit` leaves the body out."""
+        """Answer by the framework. HEAD is answered as GET on every route; `Visit` leaves the body out."""
         if scope["method"] != "HEAD":
             await self._app(scope, receive, send)
             return
@@ -369,7 +369,7 @@ T = TypeVar("T")
 
 
 async def _handled(gateway: Gateway, run: Callable[[Gateway], Awaitable[T]]) -> T:
-    """Run what answers a request, or a part of it.
+    """Run the handler of a request, or a part of it.
 
     Raises:
         Problem: the error to return to the caller.
@@ -387,7 +387,7 @@ async def _nothing_more() -> Message:
 
 
 def replayed(body: Body, receive: Receive) -> Receive:
-    """Return a `receive` that gives the body as one message, then what the server says (a disconnect)."""
+    """Return a `receive` that returns the body as one message, then the server's messages (a disconnect)."""
     pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_replayed() -> Message:

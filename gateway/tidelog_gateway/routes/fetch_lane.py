@@ -1,4 +1,4 @@
-"""`GET …/partitions/{partition}/records?offset=N`, with limits and a wait in digits and no other parameters."""
+"""Fast path of `GET …/partitions/{partition}/records?offset=N` with limits and a wait, and no other parameters."""
 
 from __future__ import annotations
 

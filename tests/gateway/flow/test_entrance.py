@@ -14,7 +14,7 @@ from tidelog_gateway.flow.entrance import TELEMETRY_SDK, entrance_of
     ("kind", "has_sdk", "is_passed_by"),
     [("http", False, True), ("http", True, False), ("lifespan", False, False), ("websocket", False, False)],
 )
-async def test_the_frameworks_entrance_is_passed_by_for_requests_without_telemetry(
+async def test_the_frameworks_entry_point_is_bypassed_without_telemetry(
     kind: str,
     has_sdk: bool,
     is_passed_by: bool,
