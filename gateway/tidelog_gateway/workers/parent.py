@@ -1,11 +1,11 @@
-"""The parent of the workers of `tidelog gateway --workers N`: starts them, replaces them, stops them.
+"""The parent process of `tidelog gateway --workers N`: starts, replaces and stops the workers.
 
-The parent binds one listening socket for each worker with SO_REUSEPORT, so that the kernel spreads connections evenly,
-and keeps all of them open. A connection that a worker had not accepted when it ended is thus not lost: until the
-replacement serves, another worker accepts from that socket, too. The same is done for a worker whose event loop does
-not turn; one that stays silent is killed.
+The parent binds one listening socket for each worker with SO_REUSEPORT, so that the kernel distributes connections
+evenly, and holds all of them open. Connections that a worker had not accepted when it ended are therefore not lost:
+until its replacement serves, another worker also accepts from that socket. The same happens for a worker whose event
+loop hangs; after `HANG_TICKS` it is killed.
 
-It serves no request and loads none of the gateway: it waits for signals, for the end of a worker, and for frames.
+The parent serves no requests and does not import the application: it waits for signals, ends of workers, and frames.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ log = logging.getLogger(__name__)
 READY_TICKS_MAX: Final = 60
 """Seconds that a worker may take to start."""
 HANG_TICKS: Final = 20
-"""Seconds without a word after which a worker is killed. They count while the parent runs, so a machine that was
-suspended counts as one."""
+"""Seconds without a heartbeat after which a worker is killed. They are counted while the parent runs, so a suspension
+of the machine counts as one."""
 BACK_OFF_S: Final = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-"""Wait before a worker is replaced, by how often that has failed or not lasted in a row."""
+"""Pause before a worker is replaced, by the number of consecutive early failures."""
 STEADY_TICKS: Final = 60
-"""Seconds of serving after which earlier ends of the worker count no more."""
+"""Seconds of serving after which the failures are reset."""
 COLLECT_S: Final = 1.0
-"""Longest wait for the metrics of the workers; of one that is later the ones it sent last count."""
+"""Longest wait for the metrics of workers; for a late worker the last ones are used."""
 STOP_EXTRA_S: Final = 5.0
-"""Past `stop_timeout_s`, until workers that have not ended are killed."""
+"""Time after `stop_timeout_s` at which the remaining workers are killed."""
 SECOND_SIGNAL_S: Final = 2.0
-"""From a second signal until workers are killed."""
+"""Time after a second signal at which workers are killed."""
 TICK_S: Final = 1.0
 
 
 def run_workers(settings: GatewaySettings, context: Context | None) -> int:
-    """Serve with several workers until a signal says stop; return the exit code.
+    """Serve with several workers until a signal; return the exit code.
 
     Raises:
         OSError: the address cannot be bound.
@@ -69,12 +69,12 @@ def run_workers(settings: GatewaySettings, context: Context | None) -> int:
 
 
 class _Place:
-    """The place of one worker.
+    """The state of one worker number.
 
     Attributes:
-        worker: the process that has it; None while none runs.
-        failures: how often in a row its process has ended early.
-        start_at: when the next is started, of the clock `time.monotonic`.
+        worker: the running process; None without one.
+        failures: number of consecutive early ends.
+        start_at: when the next process is started, of `time.monotonic`.
     """
 
     def __init__(self, number: int) -> None:
@@ -85,13 +85,13 @@ class _Place:
 
 
 class Parent:
-    """See the module.
+    """The parent process.
 
     Args:
         settings: of the whole gateway.
-        context: the gateway's identity at nodes; None: from the environment.
+        context: the gateway's identity at nodes; None: that of the environment.
         listeners: one for each worker.
-        ready: called once all of them serve.
+        ready: called when all workers serve.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Parent:
         self._restarts = 0
         self._is_up = False
         self._code: int | None = None
-        """The exit code, once the parent stops."""
+        """The exit code, when the parent stops."""
         self._kill_at = 0.0
         self._signals: list[int] = []
         self._askers: list[WorkerProcess] = []
@@ -153,7 +153,7 @@ class Parent:
 
     @contextlib.contextmanager
     def _woken_by_signals(self) -> Iterator[None]:
-        """Have signals, and the end of a process, wake the loop."""
+        """Let signals and ends of processes wake the loop during the block."""
         reading, writing = socket.socketpair()
         with reading, writing:
             reading.setblocking(False)
@@ -188,7 +188,7 @@ class Parent:
         worker = key.data
         if worker is None:
             with contextlib.suppress(BlockingIOError):
-                while key.fileobj.recv(1024):  # type: ignore[union-attr]  # the socket that signals wake
+                while key.fileobj.recv(1024):  # type: ignore[union-attr]  # the wakeup socket of signals
                     pass
             return
         worker.send_on()
@@ -218,7 +218,7 @@ class Parent:
     def _start(self, place: _Place) -> None:
         try:
             worker = WorkerProcess(place.number, self._listeners, self._lifeline)
-        except OSError as error:  # no process, descriptor or memory is left
+        except OSError as error:  # out of processes, descriptors or memory
             log.error("worker %d cannot be started: %s", place.number, error.strerror)  # noqa: TRY400 - one line
             if not self._serving():
                 self._stop(1)
@@ -238,7 +238,7 @@ class Parent:
             for kind, payload in worker.received():
                 self._take(worker, kind, payload)
         except (frames.FrameError, ValueError) as error:
-            log.error("%s sent what cannot be read (%s): it is replaced", worker.name, error)  # noqa: TRY400 - one line
+            log.error("%s sent an invalid frame (%s); replacing it", worker.name, error)  # noqa: TRY400 - one line
             worker.kill()
 
     def _take(self, worker: WorkerProcess, kind: bytes, payload: bytes) -> None:
@@ -275,7 +275,7 @@ class Parent:
             self._tell_ready()
 
     def _share_duties(self) -> None:
-        """Tell each worker from which sockets it accepts besides its own, and which of them samples figures."""
+        """Send each worker its duties: further sockets to accept from, and which one samples topics."""
         serving = self._serving()
         if not serving:
             return
@@ -293,10 +293,10 @@ class Parent:
             worker.ticks += 1
             worker.served_ticks += worker.is_serving
             if not worker.is_ready and worker.ticks == READY_TICKS_MAX:
-                log.error("%s was not ready within %d s: it is killed", worker.name, READY_TICKS_MAX)
+                log.error("%s was not ready within %d s; killing it", worker.name, READY_TICKS_MAX)
                 worker.kill()
             elif worker.is_ready and not worker.is_stopping and worker.ticks == HANG_TICKS:
-                log.error("%s has not answered for %d s: it is killed", worker.name, HANG_TICKS)
+                log.error("%s has sent no heartbeat for %d s; killing it", worker.name, HANG_TICKS)
                 worker.kill()
         if self._serving() != before:
             self._share_duties()
@@ -321,8 +321,8 @@ class Parent:
         if self._code is not None:
             return
         if not worker.is_ready and not (self._is_up and self._serving()):
-            what = "could not start" if not self._is_up else "could not be replaced, and no other serves"
-            log.error("%s %s: it %s; the gateway ends", worker.name, what, end_of(code))
+            what = "could not start" if not self._is_up else "could not be replaced, and no other worker serves"
+            log.error("%s %s: it %s; stopping the gateway", worker.name, what, end_of(code))
             self._stop(code if code > 0 else 1)
             return
         if worker.served_ticks >= STEADY_TICKS:
@@ -330,7 +330,7 @@ class Parent:
         wait_s = self._wait_longer(place)
         self._restarts += 1
         log.warning(
-            "%s %s; another one is started %s", worker.name, end_of(code), f"in {wait_s:g} s" if wait_s else "now"
+            "%s %s; starting another one %s", worker.name, end_of(code), f"in {wait_s:g} s" if wait_s else "now"
         )
         self._share_duties()
 
@@ -347,7 +347,7 @@ class Parent:
                 self._stop(0)
             else:
                 for worker in self._running():
-                    worker.signal(signal.SIGINT)  # after a SIGTERM: at once
+                    worker.signal(signal.SIGINT)  # after a SIGTERM it stops at once
                 self._kill_at = min(self._kill_at, time.monotonic() + SECOND_SIGNAL_S)
 
     def _stop(self, code: int) -> None:
@@ -360,7 +360,7 @@ class Parent:
 
     def _kill_rest(self) -> None:
         for worker in self._running():
-            log.error("%s has not stopped in time: it is killed", worker.name)
+            log.error("%s has not stopped in time; killing it", worker.name)
             worker.kill()
             self._code = self._code or 1
         self._kill_at = float("inf")
@@ -368,7 +368,7 @@ class Parent:
     # ------------------------------------------------------------------------------------------------- the metrics
 
     def _collect(self, asker: WorkerProcess) -> None:
-        """Ask each worker for its metrics; workers that ask meanwhile get the same answer."""
+        """Request the metrics of all workers; requests of other workers meanwhile share the answer."""
         self._askers.append(asker)
         if not self._awaited:
             self._awaited = set(self._serving())
@@ -387,7 +387,7 @@ class Parent:
             self._tell(asker, frames.MERGED, payload)
 
     def _own(self) -> Families:
-        """Return what the parent knows; the documentation is that of the workers, which have the same metrics."""
+        """Return the parent's own metrics, without documentation, since workers have the same families."""
 
         def one(kind: str, name: str, value: float) -> dict[str, Any]:
             return family(kind, "", {json.dumps([name, {}], separators=(",", ":")): value})
@@ -400,7 +400,7 @@ class Parent:
 
 
 def _start_s() -> float:
-    """Return when this process was started, in seconds since 1970, computed as the metrics library does it."""
+    """Return the start time of this process, in seconds since 1970, computed like the metrics library does."""
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
     return int(boot.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")

@@ -19,20 +19,20 @@ from tidelog_gateway.workers.figures import Families
 
 ALIVE_S: Final = 1.0
 FIGURES_EVERY: Final = 5
-"""The metrics are sent with each fifth word to the parent: what a killed worker counted later is lost."""
+"""The metrics are sent with every fifth heartbeat; counts of a killed worker since then are lost."""
 MERGED_TIMEOUT_S: Final = 3.0
 FINAL_TIMEOUT_S: Final = 2.0
-"""Longest wait for the parent to take the final metrics of a worker that stops."""
+"""Longest wait of a stopping worker until its final metrics are sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duties:
-    """The worker's part in what concerns all of them.
+    """The worker's part of the tasks of all workers.
 
     Attributes:
         accepts: indexes of the listening sockets, besides its own, from which it accepts.
-        samples: whether it samples the figures of topics for all workers.
-        serving: how many workers serve now.
+        samples: whether it samples topics for all workers.
+        serving: number of workers that serve now.
     """
 
     accepts: tuple[int, ...] = ()
@@ -41,17 +41,17 @@ class Duties:
 
 
 class Peers:
-    """See the module.
+    """The connection of one worker to the parent.
 
     Args:
         control: the socket to the parent.
-        workers: how many there are to be.
+        workers: configured number of workers.
 
     Attributes:
-        duties: the newest.
+        duties: the newest ones.
         registry: the metrics of this worker.
-        on_duties: called when duties have changed.
-        on_sample: called with a sample that another worker has taken.
+        on_duties: called when the duties have changed.
+        on_sample: called with each sample of another worker.
     """
 
     def __init__(self, control: socket.socket, workers: int) -> None:
@@ -65,12 +65,12 @@ class Peers:
         self._merged: asyncio.Future[Families] | None = None
 
     async def run(self) -> None:
-        """Tell the parent that this worker serves, and talk with it until it ends or this is cancelled."""
+        """Report to the parent that this worker is ready; exchange frames until it ends or this is cancelled."""
         reader, self._writer = await asyncio.open_unix_connection(sock=self._control)
         self._tell(frames.READY)
         if self._merged is not None:  # a request for metrics came before the parent was connected
             self._tell(frames.ASK)
-        telling = asyncio.create_task(self._tell_of_life(), name="telling the parent of life")
+        telling = asyncio.create_task(self._tell_of_life(), name="send heartbeats")
         try:
             while True:
                 kind, length = frames.frame_length(await reader.readexactly(frames.HEADER.size))
@@ -82,12 +82,12 @@ class Peers:
             self._writer.close()
 
     def stopping(self) -> None:
-        """Tell the parent that this worker accepts no more connections."""
+        """Report to the parent that this worker accepts no more connections."""
         self._tell_figures()
         self._tell(frames.STOPPING)
 
     async def send_final_figures(self) -> None:
-        """Send the metrics once more, after the last request, and wait until the parent has been sent all of them."""
+        """Send the metrics again, after the last request, and wait until they are sent."""
         if self._writer is None:
             return
         self._tell_figures()
@@ -110,7 +110,7 @@ class Peers:
                 return await asyncio.shield(self._merged)
         except TimeoutError:
             self._merged = None
-            detail = f"the gateway's parent process has not answered within {MERGED_TIMEOUT_S:g} s: try again"
+            detail = f"the gateway's parent process has not answered within {MERGED_TIMEOUT_S:g} s; try again"
             raise Problem(503, "not_ready", detail, retryable=True) from None
 
     def share(self, sample: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A worker's server: it serves from its own listening socket, and from those that its duties name."""
+"""A worker's server: accepts from its own listening socket, and from those of its duties."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tidelog_proto.process.garbage_collection import calm_garbage_collection
 
 
 class Serving:
-    """See the module.
+    """The server of one worker.
 
     Args:
         server: of this worker.
-        peers: its socket to the parent.
+        peers: its connection to the parent.
         listeners: the listening sockets of all workers.
-        own: the index of its own.
+        own: the index of its own one.
     """
 
     def __init__(self, server: GatewayServer, peers: Peers, listeners: Sequence[socket.socket], own: int) -> None:
@@ -40,13 +40,13 @@ class Serving:
         peers.on_duties = self._wanted.put_nowait
 
     def run(self) -> None:
-        """Serve until a signal says stop."""
+        """Serve until a signal."""
         self._server.run(sockets=[self._listeners[self._own]])
 
     def _begin(self) -> None:
         self._tasks = [
-            asyncio.create_task(self._peers.run(), name="talking with the parent"),
-            asyncio.create_task(self._follow(), name="following duties"),
+            asyncio.create_task(self._peers.run(), name="connection to the parent"),
+            asyncio.create_task(self._follow(), name="follow duties"),
         ]
 
     async def _follow(self) -> None:
@@ -58,7 +58,7 @@ class Serving:
                 self._others[index] = await self._server.accept_from(self._listeners[index].dup())
 
     def _end(self) -> None:
-        """Stop accepting; the parent has the sockets open, so that others go on accepting from them."""
+        """Stop accepting; the parent holds the sockets open, so that other workers accept from them."""
         self._peers.stopping()
         self._tasks[1].cancel()
         for server in self._others.values():
@@ -74,7 +74,7 @@ def serve_as_worker(
     listeners: Sequence[socket.socket],
     own: int,
 ) -> None:
-    """Serve until a signal says stop.
+    """Serve until a signal.
 
     Raises:
         SettingsError: its certificate cannot be used.

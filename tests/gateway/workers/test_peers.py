@@ -1,4 +1,4 @@
-"""A worker's side of its socket, with this test as the parent."""
+"""A worker's connection to the parent, which the test plays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT_S = 10
 
 
 class Parent:
-    """The other end."""
+    """The parent's end of the socket."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -53,7 +53,7 @@ async def talking() -> AsyncIterator[tuple[Peers, Parent]]:
         await writer.wait_closed()
 
 
-async def test_a_worker_says_that_it_serves_and_sends_its_metrics() -> None:
+async def test_a_worker_reports_that_it_is_ready_and_sends_its_metrics() -> None:
     async with talking() as (_, parent):
         await parent.heard(frames.READY)
         await parent.heard(frames.ALIVE)
@@ -62,7 +62,7 @@ async def test_a_worker_says_that_it_serves_and_sends_its_metrics() -> None:
     assert figures["things"]["samples"]['["things_total",{}]'] == 3
 
 
-async def test_duties_and_samples_are_handed_on() -> None:
+async def test_duties_and_samples_are_passed_on() -> None:
     told: asyncio.Queue[object] = asyncio.Queue()
     async with talking() as (its, parent):
         its.on_duties = its.on_sample = told.put_nowait
@@ -74,7 +74,7 @@ async def test_duties_and_samples_are_handed_on() -> None:
         assert await parent.heard(frames.SAMPLE) == b"mine"
 
 
-async def test_questions_at_the_same_time_are_one() -> None:
+async def test_concurrent_requests_for_metrics_share_one_frame() -> None:
     async with talking() as (its, parent):
         asking = [asyncio.create_task(its.merged()) for _ in range(5)]
         await parent.heard(frames.ASK)
@@ -102,7 +102,7 @@ async def test_metrics_that_are_requested_before_the_parent_is_connected_are_ans
     await writer.wait_closed()
 
 
-async def test_the_final_metrics_are_sent_whole() -> None:
+async def test_the_final_metrics_are_sent_completely() -> None:
     async with talking() as (its, parent):
         await parent.heard(frames.READY)
         assert its.registry is not None
@@ -115,7 +115,7 @@ async def test_the_final_metrics_are_sent_whole() -> None:
     assert figures["more_1999"]["samples"]['["more_1999_total",{}]'] == 1
 
 
-async def test_a_parent_that_does_not_answer_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_parent_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "MERGED_TIMEOUT_S", 0.1)
     async with talking() as (its, parent):
         await parent.heard(frames.READY)

@@ -21,7 +21,7 @@ time.sleep(60)
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    """A process that sends back what it gets first, and then neither reads nor ends."""
+    """Start a process that sends back its first frame, and then neither reads nor ends."""
     directory = tmp_path_factory.mktemp("module")
     (directory / "echoing.py").write_text(ECHO)
     monkeypatch.setenv("PYTHONPATH", str(directory))
@@ -36,7 +36,7 @@ def worker(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
     os.close(life)
 
 
-def test_frames_arrive_both_ways_and_an_end_is_noticed(worker: WorkerProcess) -> None:
+def test_frames_are_exchanged_and_an_end_is_noticed(worker: WorkerProcess) -> None:
     assert (worker.is_serving, worker.ended()) == (False, None)
     worker.tell(frames.BEGIN, b"x" * 1000)
     heard: list[tuple[bytes, bytes]] = []
@@ -49,7 +49,7 @@ def test_frames_arrive_both_ways_and_an_end_is_noticed(worker: WorkerProcess) ->
     assert heard == [(frames.BEGIN, b"x" * 1000)]
     worker.signal(signal.SIGTERM)
     wait_until(lambda: worker.ended() == -signal.SIGTERM)
-    worker.signal(signal.SIGTERM)  # changes nothing
+    worker.signal(signal.SIGTERM)  # the process ignores it
     worker.tell(frames.COLLECT)
     assert worker.unsent_bytes == 0
 
@@ -64,7 +64,7 @@ def test_a_worker_that_does_not_read_costs_neither_time_nor_memory(worker: Worke
     assert frames.UNSENT_BYTES_MAX <= worker.unsent_bytes <= frames.UNSENT_BYTES_MAX + 2 * len(payload)
 
 
-def test_an_end_is_described() -> None:
+def test_ends_of_processes_are_described() -> None:
     assert [end_of(code) for code in (0, 2, -9, -200)] == [
         "ended with code 0",
         "ended with code 2",
