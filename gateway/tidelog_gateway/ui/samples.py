@@ -1,4 +1,4 @@
-"""A sample as bytes, as one worker sends it to the others."""
+"""The encoding of a sample that one worker sends to the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidelog_gateway.ui.history import GatewayFigures
 
 
 def encode(at_ms: int, topics: Mapping[str, TopicFigures], gateway: GatewayFigures) -> bytes:
-    """Return a sample as bytes."""
+    """Encode a sample."""
     rows = {name: [figures.topic_id.hex(), *_numbers(figures)] for name, figures in topics.items()}
     counters = [gateway.requests, gateway.published, gateway.delivered]
     below = [[str(bound), count] for bound, count in gateway.publishes_below.items()]
@@ -19,7 +19,7 @@ def encode(at_ms: int, topics: Mapping[str, TopicFigures], gateway: GatewayFigur
 
 
 def decode(sample: bytes) -> tuple[int, dict[str, TopicFigures], GatewayFigures]:
-    """Return the time, the topics and the counters of a sample."""
+    """Decode the time, the topics and the counters of a sample."""
     told = orjson.loads(sample)
     topics = {name: TopicFigures(bytes.fromhex(row[0]), *row[1:]) for name, row in told["topics"].items()}
     below = {float(bound): count for bound, count in told["below"]}
