@@ -1,9 +1,9 @@
 """The access log: a JSON object for each HTTP request and each WebSocket, written to standard output when it ends.
 
-The outermost middleware, so that requests which limits or authentication refuse have a line, too. Failures before a
-request exists have no line: an invalid HTTP head, a connection over the limit. Header fields other than `User-Agent`
-and the query are not logged, since they may hold credentials. Lines are queued (ADR 0130): when the reader of standard
-output is too slow, lines are dropped and counted by `tidelog_gateway_log_dropped_total`, and no request is delayed.
+It is the outermost middleware, so that requests refused by limits or authentication have a line, too. Failures before a
+request exists (an invalid HTTP head, a connection over the limit) have none. The query and header fields other than
+`User-Agent` are not logged, since they may hold credentials. Lines are queued (ADR 0130): when the reader of standard
+output is too slow, lines are dropped and counted by `tidelog_gateway_log_dropped_total`; requests are not delayed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PATH_CHARS_MAX: Final = 500
-"""Of a path; a longer one ends with `…`."""
+"""Length of a path; a longer one is truncated and ends with `…`."""
 AGENT_CHARS_MAX: Final = 200
 
 
 class AccessLogMiddleware:
-    """Writes the log; see the module."""
+    """Writes the access log."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -34,7 +34,7 @@ class AccessLogMiddleware:
             return
         passage = _Passage(receive, send)
         state = scope.setdefault("state", {})
-        state.pop("exchange", None)  # so that answers of lanes go through `send`, too
+        state.pop("exchange", None)  # so that answers of lanes also go through `send`
         passage.bytes_in = len(state.get("body") or b"")
         began = datetime.now(UTC)
         began_s = time.monotonic()
@@ -61,9 +61,9 @@ class _Passage:
         self.bytes_in = 0
         self.bytes_out = 0
         self.status: int | None = None
-        """Of HTTP; None: the client left before there was one."""
+        """Of HTTP; None if the client disconnected before."""
         self.close_code: int | None = None
-        """Of a WebSocket; None: it was never closed in words."""
+        """Of a WebSocket; None without a close frame."""
 
     async def receive(self) -> Message:
         message = await self._receive()
@@ -92,12 +92,12 @@ class _Passage:
 
 
 def _length(message: Message) -> int:
-    """Return the bytes of a WebSocket's message; of text, its characters, which are bytes where it is ASCII."""
+    """Return the bytes of a WebSocket's message; of text, the number of its characters."""
     return len(message.get("bytes") or b"") or len(message.get("text") or "")
 
 
 def _described(scope: Scope, passage: _Passage) -> dict[str, Any]:
-    """Return the fields of a line for a request or a WebSocket."""
+    """Return the fields of a log line."""
     state = scope.get("state", {})
     caller = getattr(state.get("gateway"), "caller", None)
     client = scope.get("client")
@@ -121,7 +121,7 @@ def _described(scope: Scope, passage: _Passage) -> dict[str, Any]:
 
 
 def _route_of(scope: Scope) -> str | None:
-    """Return the template of the path, None where no route was found."""
+    """Return the template of the path; None without a route."""
     visit = scope.get("state", {}).get("visit")
     of_lane = visit.route if visit is not None and visit.route != "none" else None
     return getattr(scope.get("route"), "path", of_lane)

@@ -19,13 +19,13 @@ from tidelog_gateway.records_out import row_of
 from tidelog_proto.limits import KIB, PARTITIONS_MAX
 
 _RESERVED_BYTES: Final = 64 * KIB
-"""Held while the node is asked; what a larger record takes is held when it is known."""
+"""Reserved while the node is asked; a larger record needs more when its size is known."""
 
 router = APIRouter(prefix="/v1", tags=["records"])
 
 
 class NewestView(BaseModel):
-    """The newest record of a key, and where it lies."""
+    """The newest record of a key, and its partition."""
 
     partition: int
     record: RecordView
@@ -44,7 +44,7 @@ async def newest_of_key(  # noqa: PLR0917 # query parameters are parameters
     key: Annotated[str, Path(max_length=KEY_CHARS_MAX, description="The key; percent-encoded, or in base64.")],
     key_encoding: KeyEncodingQuery = "utf8",
     partition: Annotated[
-        int | None, Query(ge=0, lt=PARTITIONS_MAX, description="Where to look; else where the key belongs.")
+        int | None, Query(ge=0, lt=PARTITIONS_MAX, description="Where to look; by default the partition of the key.")
     ] = None,
 ) -> Response:
     """Return the newest committed record with a key; a deleted key answers with its tombstone, whose value is null."""

@@ -1,8 +1,8 @@
-"""Running the application under uvicorn: the socket, the ready line, and a stop that keeps its promises.
+"""The uvicorn server of the application: its socket, the ready line, and a graceful stop.
 
-On SIGTERM or SIGINT the server stops accepting, lets requests in flight finish (those that wait for records
-stop waiting), closes WebSockets with 1012 so that clients reconnect elsewhere and resume, and exits with 0.
-uvicorn itself would end by raising the signal again, which looks like a crash to whoever supervises it.
+On SIGTERM or SIGINT the server stops accepting, finishes requests in flight (those that wait for records stop waiting),
+closes WebSockets with 1012, so that clients reconnect to another gateway and resume, and exits with 0. uvicorn itself
+would end by raising the signal again, which supervisors take for a crash.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from tidelog_gateway.workers.listeners import BACKLOG, listen
 from tidelog_proto.process.garbage_collection import calm_garbage_collection
 
 BODIES_SHARE: Final = 0.5
-"""Of the time that a stop has: how long bodies that do come on may come. The rest is for handling them."""
+"""The share of a stop's time in which bodies may still arrive; the rest is for handling them."""
 
 
 class GatewayServer(uvicorn.Server):
-    """A uvicorn server that says when it is ready and wakes waiting requests when it stops."""
+    """A uvicorn server that prints a ready line and wakes waiting requests when it stops."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, http_port: int, tls: GatewayTls | None) -> None:
         super().__init__(config)
@@ -48,28 +48,28 @@ class GatewayServer(uvicorn.Server):
         self._following: asyncio.Task[None] | None = None
         self._app = app
         self.when_started: Callable[[], None] = lambda: None
-        """Called at the end of the start, just before `tell_ready`."""
+        """Called at the end of the start, before `tell_ready`."""
         self.tell_ready: Callable[[], None] = partial(print_ready, http_port)
         self.when_stopping: Callable[[], None] = lambda: None
-        """Called at the begin of a stop."""
+        """Called at the beginning of a stop."""
         self.when_stopped: Callable[[], Awaitable[None]] = _no_more
         """Called after the last request of a stop, while the event loop still runs."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then print the one line that starters wait for."""
+        """Start, then print the ready line."""
         await super().startup(sockets=sockets)
         if self._tls is not None:
             self._following = asyncio.create_task(
-                self._tls.follow(self._app.state.gateway.metrics.tls_ends_at), name="following the certificate"
+                self._tls.follow(self._app.state.gateway.metrics.tls_ends_at), name="reload the certificate"
             )
         self.when_started()
         self.tell_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wake whoever waits for records, then stop as uvicorn does.
+        """Wake requests that wait for records, then stop as uvicorn does.
 
-        Who reads nothing does not hold that up, nor who does not send on. Who still sends when most of the time is over
-        is told to do it elsewhere.
+        Connections without progress are closed at once. Bodies that still arrive after `BODIES_SHARE` of the time are
+        refused, and their clients are asked to send them to another gateway.
         """
         self._app.state.gateway.stop()
         self.when_stopping()
@@ -107,7 +107,7 @@ class GatewayServer(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     async def accept_from(self, listener: socket.socket) -> asyncio.AbstractServer:
-        """Accept connections from one more socket; closing what is returned ends that."""
+        """Accept connections from another socket; close the returned server to stop it."""
         make = partial(
             cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class),
             config=self.config,
@@ -122,7 +122,7 @@ async def _no_more() -> None:
 
 
 def print_ready(http_port: int) -> None:
-    """Print the line that starters wait for."""
+    """Print the ready line, which supervisors and tests wait for."""
     sys.stdout.write(json.dumps({"event": "ready", "http_port": http_port}) + "\n")
     sys.stdout.flush()
 
@@ -153,7 +153,7 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
         http=protocol if tls is None else cast("type[asyncio.Protocol]", encrypted),
         ws=bounded_websocket(handshake_timeout_s=settings.head_timeout_s),
         ws_max_size=settings.ws_message_bytes_max,
-        ws_per_message_deflate=False,  # costs more time than it saves bytes next to the log, and memory for each client
+        ws_per_message_deflate=False,  # costs more time than the saved bytes are worth, and memory for each client
         ws_ping_interval=settings.ws_ping_interval_s,
         ws_ping_timeout=settings.ws_ping_timeout_s,
         timeout_keep_alive=settings.keep_alive_timeout_s,
@@ -167,7 +167,7 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
 
 
 def serve(settings: GatewaySettings, context: Context | None = None) -> None:
-    """Serve until a signal says stop; `context` says who the gateway is to nodes, else the environment does.
+    """Serve until a signal; `context` is the gateway's identity at nodes, by default that of the environment.
 
     Raises:
         OSError: the address cannot be bound.

@@ -1,4 +1,4 @@
-"""Heads and framings that are refused, and odd ones that are not."""
+"""Invalid heads and framings, and unusual valid ones."""
 
 from __future__ import annotations
 
