@@ -43,7 +43,7 @@ async def test_invalid_quotas_are_refused_with_the_value(tmp_path: Path) -> None
             "detail": 'must be a whole number from 0 to 9223372036854775807, "unlimited" or null, got "many"',
         }
         for body, says in (
-            ({}, "name a limit"),
+            ({}, "set at least one of"),
             ({"connections": -1}, "-1"),
             ({"connections": "many"}, "many"),
             ({"connexions": 1}, "/connexions"),

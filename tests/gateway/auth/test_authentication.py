@@ -156,7 +156,7 @@ async def test_a_caller_leaves_half_of_the_websockets_to_others(tmp_path: Path) 
                 with pytest.raises(ConnectionClosed):
                     await more.recv()
                 assert more.close_code == 4429
-                assert "left to other callers" in (more.close_reason or "")
+                assert "reserved for other callers" in (more.close_reason or "")
         await open_ones.aclose()
         own = gate.app.state.gateway
         await settled(lambda: not own.open_websockets, "closed WebSockets are still counted")

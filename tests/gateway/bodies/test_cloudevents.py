@@ -81,7 +81,7 @@ async def test_attributes_of_each_type_and_the_key() -> None:
 @pytest.mark.parametrize(
     ("body", "where", "told"),
     [
-        (event(specversion="0.3"), "/specversion", "send specversion 1.0"),
+        (event(specversion="0.3"), "/specversion", "must be 1.0, got '0.3'"),
         (event(id=""), "/id", "is empty"),
         (event(type=None), "/type", "is missing"),
         (event(partitionkey=""), "/partitionkey", "is empty"),
@@ -163,7 +163,7 @@ def test_a_binary_event_keeps_its_body() -> None:
     ("headers", "where", "told"),
     [
         (headers_of()[:-1], "ce-type", "is missing"),
-        (headers_of(specversion="0.3"), "ce-specversion", "send specversion 1.0"),
+        (headers_of(specversion="0.3"), "ce-specversion", "must be 1.0, got '0.3'"),
         ([*headers_of(), ("ce-id", "2")], "ce-id", "more than once"),
         (headers_of(my_name="x"), "ce-my_name", "lower-case letters and digits"),
         (headers_of(x="ü"), "ce-x", "percent-encoded UTF-8"),

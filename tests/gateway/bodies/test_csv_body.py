@@ -56,7 +56,7 @@ async def test_an_unquoted_empty_value_is_an_error_unless_the_request_defines_it
     ("text", "told"),
     [
         ("", "a row with the names of its columns"),
-        ("value\n", "and a row a record"),
+        ("value\n", "and a row for each record"),
         ("key\nk\n", "row 1: the column value is missing"),
         ("value,valeu\n1,2\n", "row 1: column 'valeu' is unknown: did you mean value?"),
         ("value,value\n1,2\n", "row 1: column value is given twice"),
