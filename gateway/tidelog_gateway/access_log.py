@@ -32,27 +32,27 @@ class AccessLogMiddleware:
         if scope["type"] not in {"http", "websocket"}:
             await self.app(scope, receive, send)
             return
-        passage = _Passage(receive, send)
+        connection = _LoggedConnection(receive, send)
         state = scope.setdefault("state", {})
         state.pop("exchange", None)  # so that answers of lanes also go through `send`
-        passage.bytes_in = len(state.get("body") or b"")
+        connection.bytes_in = len(state.get("body") or b"")
         began = datetime.now(UTC)
         began_s = time.monotonic()
         outlet = state.get("outlet")
         before_bytes = 0 if outlet is None else outlet.pushed_bytes
         try:
-            await self.app(scope, passage.receive, passage.send)
+            await self.app(scope, connection.receive, connection.send)
         finally:
             if outlet is not None:
-                passage.bytes_out += outlet.pushed_bytes - before_bytes
-            line = _described(scope, passage)
+                connection.bytes_out += outlet.pushed_bytes - before_bytes
+            line = _fields(scope, connection)
             line["time"] = began.isoformat(timespec="milliseconds").replace("+00:00", "Z")
             line["duration_ms"] = round(1000 * (time.monotonic() - began_s), 3)
             sys.stdout.write(orjson.dumps(line, option=orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE).decode())
             sys.stdout.flush()
 
 
-class _Passage:
+class _LoggedConnection:
     """Counts the bytes of a request or WebSocket, and records its status and close code."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
@@ -96,7 +96,7 @@ def _length(message: Message) -> int:
     return len(message.get("bytes") or b"") or len(message.get("text") or "")
 
 
-def _described(scope: Scope, passage: _Passage) -> dict[str, Any]:
+def _fields(scope: Scope, connection: _LoggedConnection) -> dict[str, Any]:
     """Return the fields of a log line."""
     state = scope.get("state", {})
     caller = getattr(state.get("gateway"), "caller", None)
@@ -111,19 +111,19 @@ def _described(scope: Scope, passage: _Passage) -> dict[str, Any]:
         "client": client[0] if client else None,
         "principal": None if caller is None else caller.principal,
         "user_agent": _cut(agent.decode("latin-1"), AGENT_CHARS_MAX),
-        "bytes_in": passage.bytes_in,
-        "bytes_out": passage.bytes_out,
-        "status": passage.status,
+        "bytes_in": connection.bytes_in,
+        "bytes_out": connection.bytes_out,
+        "status": connection.status,
     }
     if scope["type"] == "http":
         return described | {"method": scope["method"]}
-    return described | {"close_code": passage.close_code}
+    return described | {"close_code": connection.close_code}
 
 
 def _route_of(scope: Scope) -> str | None:
     """Return the template of the path; None without a route."""
-    visit = scope.get("state", {}).get("visit")
-    of_lane = visit.route if visit is not None and visit.route != "none" else None
+    request = scope.get("state", {}).get("request")
+    of_lane = request.route if request is not None and request.route != "none" else None
     return getattr(scope.get("route"), "path", of_lane)
 
 

@@ -24,19 +24,19 @@ from tidelog.errors import TidelogError
 from tidelog_gateway import fetch, keys, offsets, service
 from tidelog_gateway.access_log import AccessLogMiddleware
 from tidelog_gateway.administration import access_rules, cluster, groups, quotas, record_deletion, rule_test, topics
-from tidelog_gateway.auth.caller_ticket import KnownCaller
-from tidelog_gateway.auth.credentials import Shown, UserPassword, kind_of
+from tidelog_gateway.auth.authenticated_caller import AuthenticatedCaller
+from tidelog_gateway.auth.credentials import CallerCredentials, UserPassword, credentials_kind
 from tidelog_gateway.bodies import route as publish_route
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
-from tidelog_gateway.callers import Callers, told
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
+from tidelog_gateway.caller_cache import CallerCache, problem_for
 from tidelog_gateway.context import Gateway, gateway_of
 from tidelog_gateway.description import docs_page
 from tidelog_gateway.description.openapi import PROBLEM_ANSWER, install_schema
-from tidelog_gateway.flow.passage import PassageMiddleware
+from tidelog_gateway.flow.request_pipeline import RequestPipeline
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.problems import Problem, from_error, internal, invalid, validation_errors
-from tidelog_gateway.producers import Kept, Producers
+from tidelog_gateway.producers import ProducerLimit, Producers
 from tidelog_gateway.reading import topic_route
 from tidelog_gateway.reading.response import PLACE_HEADERS
 from tidelog_gateway.request_ids import REQUEST_ID_HEADER, request_id_of
@@ -124,22 +124,22 @@ async def open_client(settings: GatewaySettings, context: Context | None = None)
                 await client.close()  # drops the rest when it times out
 
 
-def callers_of(own: Gateway, kept: Kept) -> Callers:
+def callers_of(own: Gateway, kept: ProducerLimit) -> CallerCache:
     """Return the callers of a gateway, which use the connections of its own client."""
 
-    def open_client(caller: KnownCaller) -> Client:
+    def open_client(caller: AuthenticatedCaller) -> Client:
         return Client(own.settings.bootstrap, client_id=CLIENT_ID, router=own.client.security.for_caller(caller))
 
-    async def identify(shown: Shown) -> Identified:
+    async def identify(shown: CallerCredentials) -> Identified:
         if isinstance(shown, UserPassword):
             return await own.client.security.identify(shown.proof)
         # Nodes hold a token back while they fetch the issuer's keys; if that fails, the caller retries.
-        return await own.client.security.identify(shown, again=kind_of(shown) != "token")
+        return await own.client.security.identify(shown, again=credentials_kind(shown) != "token")
 
     async def revision() -> bytes:
         return await own.client.security.revision()
 
-    return Callers(own, kept, identify=identify, revision=revision, open_client=open_client)
+    return CallerCache(own, kept, identify=identify, revision=revision, open_client=open_client)
 
 
 def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, peers: Peers | None = None) -> FastAPI:
@@ -150,9 +150,9 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
         opener: opens the client.
         peers: the other workers; None if this process is the whole gateway.
     """
-    budget, turns = Budget(settings.in_flight_bytes_max), Turns()
+    budget, turns = RequestBudget(settings.in_flight_bytes_max), Turns()
     counted_bytes = settings.out_bytes_max - settings.out_bytes_max // UNCOUNTED_SHARE
-    outgoing = Outgoing(counted_bytes, settings.connection_out_bytes_max)
+    outgoing = ResponseBudget(counted_bytes, settings.connection_out_bytes_max)
     metrics = Metrics(budget, outgoing, has_parent=peers is not None)
     if peers is not None:
         peers.registry = metrics.registry
@@ -160,7 +160,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with opener(settings) as client:
-            kept = Kept(settings.producers_max)
+            kept = ProducerLimit(settings.producers_max)
             producers = Producers(client, kept=kept, delivery_timeout_s=settings.request_timeout_s)
             gateway = app.state.gateway = Gateway(
                 settings, client, producers, metrics, budget, outgoing, peers=peers, turns=turns
@@ -175,7 +175,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
             if settings.otel:
                 from tidelog_gateway.flow.request_span import RequestSpans  # noqa: PLC0415 # it needs the extra `otel`
 
-                passage.spans = RequestSpans(metrics.registry.collect)
+                pipeline.spans = RequestSpans(metrics.registry.collect)
             if settings.ui != "off":
                 gateway.sampler = Sampler(client.topic_figures, metrics.registry, settings.ui_interval_s, peers)
                 tasks.append(asyncio.create_task(gateway.sampler.run(), name="sample topics"))
@@ -187,13 +187,13 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
                     task.cancel()
                 left_s = max(CLOSE_S, gateway.stop_until - time.monotonic())
                 await asyncio.gather(producers.close(within_s=left_s), callers.close(within_s=left_s))
-                if passage.spans is not None:
-                    await asyncio.to_thread(passage.spans.close)
+                if pipeline.spans is not None:
+                    await asyncio.to_thread(pipeline.spans.close)
 
     app = _routed(lifespan)
     install_schema(app, settings)
     # Before the framework's own middlewares, which a request that a lane answers does not need.
-    passage = app.middleware_stack = PassageMiddleware(
+    pipeline = app.middleware_stack = RequestPipeline(
         app.build_middleware_stack(),
         settings=settings,
         budget=budget,
@@ -240,7 +240,7 @@ def _install_errors(app: FastAPI) -> None:
 
     @app.exception_handler(TidelogError)
     async def on_log_error(request: Request, error: TidelogError) -> Response:
-        return (await told(gateway_of(request), error)).response(_request_id(request))
+        return (await problem_for(gateway_of(request), error)).response(_request_id(request))
 
     @app.exception_handler(ProtocolError)
     async def on_protocol_error(request: Request, error: ProtocolError) -> Response:

@@ -14,7 +14,7 @@ import typer
 from tidelog.cluster.contexts import Context, find_context
 from tidelog.credentials import API_KEY_FILE_VARIABLE, PASSWORD_FILE_VARIABLE, TOKEN_FILE_VARIABLE
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_gateway.workers.shares import share_of
+from tidelog_gateway.workers.worker_settings import worker_settings_of
 from tidelog_proto.auth.secret_permissions import complaint_about_file
 from tidelog_proto.process.core_files import leave_no_core_files
 from tidelog_proto.process.file_descriptors import REMEDY, raise_descriptor_limit
@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
 
 @queued_streams()
 def gateway(
-    told: typer.Context,
+    ctx: typer.Context,
     *,
     bootstrap: Annotated[
         str | None,
@@ -79,23 +79,23 @@ def gateway(
             "gateway",
             config,
             {
-                "bootstrap": _listed(bootstrap),
+                "bootstrap": _split(bootstrap),
                 "host": host,
                 "http_port": http_port,
                 "insecure": insecure or None,
                 "auth": auth,
-                "allowed_hosts": _listed(allowed_hosts),
+                "allowed_hosts": _split(allowed_hosts),
                 "workers": workers,
             },
         )
-        share_of(settings)
+        worker_settings_of(settings)
         _check_exposure(settings)
-        settings, context = _placed(settings, told.find_root().params.get("context"))
+        settings, context = _with_context(settings, ctx.find_root().params.get("context"))
         _check_secrets(context)
     except SettingsError as error:
         typer.echo(f"tidelog gateway: {error}", err=True)
         raise typer.Exit(2) from error
-    settings = _fitted(settings)
+    settings = _with_descriptor_limit(settings)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # Until the server handles signals itself, Ctrl-C ends the process without an exception: libraries would report
         # an exception in the middle of building data models as an error of their own.
@@ -136,7 +136,7 @@ def _serve(settings: GatewaySettings, context: Context | None) -> int:
     return run_workers(settings, context)
 
 
-def _placed(settings: GatewaySettings, name: str | None) -> tuple[GatewaySettings, Context | None]:
+def _with_context(settings: GatewaySettings, name: str | None) -> tuple[GatewaySettings, Context | None]:
     """Return the settings with the bootstrap nodes, and the context to use, as for every other command.
 
     With an address and without a context's name no context is used, so that its credentials are not sent elsewhere.
@@ -148,7 +148,7 @@ def _placed(settings: GatewaySettings, name: str | None) -> tuple[GatewaySetting
     Raises:
         InvalidRequestError: the context does not exist, or the file of contexts is invalid.
     """
-    given = settings.bootstrap if "bootstrap" in settings.model_fields_set else _listed(os.environ.get(BOOTSTRAP))
+    given = settings.bootstrap if "bootstrap" in settings.model_fields_set else _split(os.environ.get(BOOTSTRAP))
     context = find_context(name) if name or not given else None
     places = given or (list(context.bootstrap) if context else settings.bootstrap)
     return settings.model_copy(update={"bootstrap": places}), context
@@ -171,7 +171,7 @@ def _check_secrets(context: Context | None) -> None:
             raise SettingsError(complaint)
 
 
-def _fitted(settings: GatewaySettings) -> GatewaySettings:
+def _with_descriptor_limit(settings: GatewaySettings) -> GatewaySettings:
     """Raise the limit of open files; return settings with at most as many connections, and warn if that is fewer."""
     limit = raise_descriptor_limit()
     fitting = settings.workers * max(1, limit - RESERVED_DESCRIPTORS)
@@ -187,7 +187,7 @@ def _fitted(settings: GatewaySettings) -> GatewaySettings:
     return settings.model_copy(update={"connections_max": fitting})
 
 
-def _listed(text: str | None) -> list[str] | None:
+def _split(text: str | None) -> list[str] | None:
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 

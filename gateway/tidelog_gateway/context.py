@@ -17,13 +17,13 @@ from starlette.responses import Response
 
 from tidelog.client import Client
 from tidelog.model import Fetched
-from tidelog_gateway.auth.caller_ticket import KnownCaller
-from tidelog_gateway.budget.connection_slots import Seats
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.auth.authenticated_caller import AuthenticatedCaller
+from tidelog_gateway.budget.connection_slots import ConnectionSlots
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.feed.feeds import Feeds
 from tidelog_gateway.feed.topic_ends import TopicEnds
-from tidelog_gateway.flow.shared_reads import Place, SharedReads
+from tidelog_gateway.flow.shared_reads import ReadPosition, SharedReads
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.producers import Producers
@@ -61,9 +61,9 @@ class Gateway:
     client: Client
     producers: Producers
     metrics: Metrics
-    budget: Budget
-    outgoing: Outgoing
-    caller: KnownCaller | None = None
+    budget: RequestBudget
+    outgoing: ResponseBudget
+    caller: AuthenticatedCaller | None = None
     may_impersonate: Callable[[], Awaitable[bool]] | None = None
     sampler: Sampler | None = None
     peers: Peers | None = None
@@ -72,7 +72,7 @@ class Gateway:
     stop_until: float = 0.0
     open_websockets: int = 0
     websockets_of: Counter[str] = field(default_factory=Counter)
-    unknown_websockets: Seats = field(init=False)
+    unauthenticated_websockets: ConnectionSlots = field(init=False)
     feeds: Feeds = field(init=False)
     topic_ends: TopicEnds = field(init=False)
     reads: SharedReads = field(init=False)
@@ -81,9 +81,9 @@ class Gateway:
         self.feeds = Feeds(self.client, self.settings, self.outgoing, self.metrics)
         self.topic_ends = TopicEnds(self.client)
         self.reads = SharedReads(self._read)
-        self.unknown_websockets = Seats(max(1, self.settings.ws_connections_max // UNKNOWN_SHARE), 0)
+        self.unauthenticated_websockets = ConnectionSlots(max(1, self.settings.ws_connections_max // UNKNOWN_SHARE), 0)
 
-    async def _read(self, place: Place) -> Fetched:
+    async def _read(self, place: ReadPosition) -> Fetched:
         return await self.client.fetch(*place[:3], max_bytes=place.max_bytes)
 
     def stop(self) -> None:
@@ -113,7 +113,7 @@ TopicName = Annotated[str, WithJsonSchema({"type": "string", **_TOPIC_SCHEMA})]
 """A topic's name in a body or query; check it with `check_topic_name`."""
 
 
-async def given_gateway(connection: HTTPConnection) -> Gateway:
+async def gateway_dependency(connection: HTTPConnection) -> Gateway:
     """Dependency of routes: `gateway_of`. A coroutine, because the framework runs plain functions in a thread."""
     return gateway_of(connection)
 
@@ -142,7 +142,7 @@ async def checked_group(
     return group
 
 
-GatewayDep = Annotated[Gateway, Depends(given_gateway)]
+GatewayDep = Annotated[Gateway, Depends(gateway_dependency)]
 TopicPath = Annotated[str, Depends(checked_topic)]
 GroupPath = Annotated[str, Depends(checked_group)]
 PartitionPath = Annotated[int, Path(ge=0, lt=PARTITIONS_MAX, description="The partition's number.")]

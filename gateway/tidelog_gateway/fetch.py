@@ -26,14 +26,14 @@ from starlette.responses import Response
 
 from tidelog.errors import OffsetOutOfRangeError
 from tidelog.model import Fetched
-from tidelog_gateway.auth.credentials import refused
-from tidelog_gateway.budget.budgeted_answers import Answer, answer_of
+from tidelog_gateway.auth.credentials import credentials_refused
+from tidelog_gateway.budget.response_reservation import ResponseReservation, reservation_of
 from tidelog_gateway.context import Gateway, GatewayDep, PartitionPath, TopicPath
-from tidelog_gateway.flow.shared_reads import Place, ReadResult, Written
+from tidelog_gateway.flow.shared_reads import ReadPosition, ReadResult, Written
 from tidelog_gateway.offsets import TimestampQuery, parse_timestamp
 from tidelog_gateway.pace import client_gone
 from tidelog_gateway.problems import Problem, from_error, invalid
-from tidelog_gateway.queries import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
+from tidelog_gateway.query_parameters import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
 from tidelog_gateway.reading.media_types import JSON
 from tidelog_gateway.reading.response import (
     ANSWERS,
@@ -141,7 +141,7 @@ async def fetch_records(  # noqa: PLR0917 # query parameters are parameters
     start = offset if offset is not None else await _start(gateway, topic, partition, timestamp, from_)
     wanted = Wanted(parse_key(key, key_encoding) if key is not None else None, tag)
     place = topic, partition, start
-    answer = answer_of(request)
+    answer = reservation_of(request)
     if media_type == JSON and value_encoding is None:
         data = await fetch_json(
             gateway, answer, place, wanted, max_records=max_records, max_bytes=max_bytes, wait_ms=wait_ms
@@ -166,7 +166,7 @@ async def fetch_records(  # noqa: PLR0917 # query parameters are parameters
 
 async def fetch_json(
     gateway: Gateway,
-    answer: Answer,
+    answer: ResponseReservation,
     place: tuple[str, int, int],
     wanted: Wanted,
     *,
@@ -198,7 +198,9 @@ def native_bytes(records_max: int, bytes_max: int) -> int:
     return min(bytes_max, max(NATIVE_BYTES_MIN, records_max * NATIVE_BYTES_PER_RECORD))
 
 
-async def _json(gateway: Gateway, answer: Answer, read: ReadResult, records_max: int, bytes_max: int) -> bytes:
+async def _json(
+    gateway: Gateway, answer: ResponseReservation, read: ReadResult, records_max: int, bytes_max: int
+) -> bytes:
     """Return the records as JSON, built when the response budget has room for it in addition to the fetched records.
 
     Raises:
@@ -246,7 +248,13 @@ async def _start(
 
 
 async def fetch_wanted(
-    gateway: Gateway, answer: Answer, place: tuple[str, int, int], wanted: Wanted, *, size_bytes: int, wait_ms: int
+    gateway: Gateway,
+    answer: ResponseReservation,
+    place: tuple[str, int, int],
+    wanted: Wanted,
+    *,
+    size_bytes: int,
+    wait_ms: int,
 ) -> ReadResult:
     """Fetch from (topic, partition, offset).
 
@@ -264,13 +272,19 @@ async def fetch_wanted(
 
 
 async def _fetch(
-    gateway: Gateway, answer: Answer, place: tuple[str, int, int], wanted: Wanted, *, size_bytes: int, wait_ms: int
+    gateway: Gateway,
+    answer: ResponseReservation,
+    place: tuple[str, int, int],
+    wanted: Wanted,
+    *,
+    size_bytes: int,
+    wait_ms: int,
 ) -> ReadResult:
     fetch = partial(gateway.client.fetch, key=wanted.key, tag=wanted.tag)
     look_until = time.monotonic() + (LOOK_S if wanted != NO_FILTER else math.inf)
     await answer.reserve(2 * size_bytes)
     if wanted == NO_FILTER:
-        read = await gateway.reads.fetch(Place(*place, size_bytes))
+        read = await gateway.reads.fetch(ReadPosition(*place, size_bytes))
     else:
         read = ReadResult(await fetch(*place, max_bytes=size_bytes))
     while (
@@ -290,7 +304,7 @@ async def _fetch(
     return ReadResult(await while_wanted(gateway, answer, waiting) or await fetch(*place, max_bytes=size_bytes))
 
 
-async def while_wanted(gateway: Gateway, answer: Answer, work: Coroutine[Any, Any, T]) -> T | None:
+async def while_wanted(gateway: Gateway, answer: ResponseReservation, work: Coroutine[Any, Any, T]) -> T | None:
     """Return the result of a long wait; None when the process stops before.
 
     Raises:
@@ -309,7 +323,7 @@ async def while_wanted(gateway: Gateway, answer: Answer, work: Coroutine[Any, An
         for each in tasks:
             each.cancel()
     if gateway.caller is not None and gateway.caller.over is not None:
-        raise refused(gateway.caller.over)
+        raise credentials_refused(gateway.caller.over)
     return None
 
 

@@ -20,30 +20,35 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
-from tidelog_gateway.budget.connection_output import Outlet
-from tidelog_gateway.budget.connection_slots import Seat, Seats
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.connection_output import ConnectionOutput
+from tidelog_gateway.budget.connection_slots import ConnectionSlot, ConnectionSlots
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.http1.body_receiver import BodyReceiver
 from tidelog_gateway.http1.chunks import ChunkedBody
 from tidelog_gateway.http1.exchange import Exchange
 from tidelog_gateway.http1.head import CHUNKED, HEAD_BYTES_MAX, Head, HeadError, HeadParser, early_fault, upgrade_fault
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.refusals import refusal_bytes, tls_log
+from tidelog_gateway.raw_responses import response_bytes, tls_log
 from tidelog_proto.process.log_rate_limit import SeldomLog
 from tidelog_proto.tls.stream import SNIFFED_BYTES, begins_tls
 
 
-def bounded_protocol(
-    *, head_timeout_s: float, seats: Seats, incoming: Budget, outgoing: Outgoing, slow_timeout_s: float
+def http_protocol_class(
+    *,
+    head_timeout_s: float,
+    slots: ConnectionSlots,
+    incoming: RequestBudget,
+    outgoing: ResponseBudget,
+    slow_timeout_s: float,
 ) -> type[asyncio.Protocol]:
     """Return a protocol class for `uvicorn.Config(http=…)` with these limits."""
 
-    class Bounded(BoundedProtocol):
+    class Bounded(HttpConnection):
         pass
 
     Bounded.head_timeout_s = head_timeout_s
-    Bounded.seats = seats
+    Bounded.slots = slots
     Bounded.incoming = incoming
     Bounded.outgoing = outgoing
     Bounded.slow_timeout_s = slow_timeout_s
@@ -51,13 +56,13 @@ def bounded_protocol(
     return Bounded
 
 
-class BoundedProtocol(asyncio.Protocol):
-    """One HTTP connection. Make a class with its own limits by `bounded_protocol`."""
+class HttpConnection(asyncio.Protocol):
+    """One HTTP connection. Make a class with its own limits by `http_protocol_class`."""
 
     head_timeout_s: float
-    seats: Seats
-    incoming: Budget
-    outgoing: Outgoing
+    slots: ConnectionSlots
+    incoming: RequestBudget
+    outgoing: ResponseBudget
     slow_timeout_s: float
     tls_log: SeldomLog
     transport: asyncio.Transport
@@ -75,9 +80,14 @@ class BoundedProtocol(asyncio.Protocol):
         self._config = config
         self._server_state = server_state
         self._loop = _loop or asyncio.get_running_loop()
-        self._outlet = Outlet(self.outgoing, self.slow_timeout_s)
+        self._outlet = ConnectionOutput(self.outgoing, self.slow_timeout_s)
         # Each request has these in its scope, and so has the WebSocket that the connection may become.
-        self._state = {**app_state, "incoming": self.incoming, "outlet": self._outlet, "leave_seat": self._leave_seat}
+        self._state = {
+            **app_state,
+            "incoming": self.incoming,
+            "outlet": self._outlet,
+            "release_slot": self._release_slot,
+        }
         self._exchange: Exchange | None = None
         self._pending = b""
         """Received bytes that are not parsed yet: a part of a head, or bytes after the current request."""
@@ -92,7 +102,7 @@ class BoundedProtocol(asyncio.Protocol):
         self._idle_timer: asyncio.TimerHandle | None = None
         self._idle_since_s: float | None = None
         """When the connection began to wait for its next request; None while a request is handled."""
-        self._seat: Seat | None = None
+        self._slot: ConnectionSlot | None = None
         self._upgraded = False
         self._first: bytes | None = b""
         """The first received bytes, until they are known not to begin TLS; then None."""
@@ -109,8 +119,8 @@ class BoundedProtocol(asyncio.Protocol):
         if self.transport.get_extra_info("sslcontext") is not None:
             self._first, self._scheme = None, "https"
         self._outlet.connected(self.transport)
-        self._seat = self.seats.take(self._client[0] if self._client else "", self._give_way)
-        if self._seat is None:
+        self._slot = self.slots.take(self._client[0] if self._client else "", self._give_way)
+        if self._slot is None:
             self._answer_and_close(
                 Problem(503, "overloaded", "too many connections are open; try again", retryable=True)
             )
@@ -133,7 +143,7 @@ class BoundedProtocol(asyncio.Protocol):
             self._disarm()
         elif self._head_timer is None and (self._pending or self._body_is_coming()):
             self._arm()
-        self._tell_seat()
+        self._report_idle()
 
     def eof_received(self) -> None:
         """Let the transport close: a client that has closed its sending side is not answered."""
@@ -143,7 +153,7 @@ class BoundedProtocol(asyncio.Protocol):
         self._server_state.connections.discard(cast(Any, self))
         self._disarm()
         self._end_idling()
-        self._leave_seat()
+        self._release_slot()
         self._outlet.lost()
         if self._exchange is not None:
             self._exchange.disconnect()
@@ -188,7 +198,7 @@ class BoundedProtocol(asyncio.Protocol):
                 self._idle_since_s = self._loop.time()
                 if self._idle_timer is None:
                     self._idle_timer = self._loop.call_later(self._config.timeout_keep_alive, self._look_idle)
-        self._tell_seat()
+        self._report_idle()
 
     # ------------------------------------------------------------------------------------------------- requests
 
@@ -310,7 +320,7 @@ class BoundedProtocol(asyncio.Protocol):
         exchange = self._exchange
         if exchange is not None and not exchange.response_complete:
             exchange.body_filled(size_bytes, is_last=is_last)
-        self._tell_seat()
+        self._report_idle()
 
     def end_diversion(self) -> None:
         """Receive with this protocol again, also if a diverted body is incomplete."""
@@ -355,21 +365,21 @@ class BoundedProtocol(asyncio.Protocol):
             self._first = None
         return is_tls
 
-    # ------------------------------------------------------------------------------------------- seats and clocks
+    # ------------------------------------------------------------------------------------------- slots and timers
 
-    def _tell_seat(self) -> None:
+    def _report_idle(self) -> None:
         """Report whether this connection waits for its client: for a head, or for more of a body."""
-        if self._seat is None or self.transport.is_closing():
+        if self._slot is None or self.transport.is_closing():
             return
         is_body_coming = self._body_is_coming()
         if not self._upgraded and (is_body_coming or not self._answering()):
-            self.seats.waits(self._seat, is_heard=is_body_coming)
+            self.slots.mark_idle(self._slot, is_heard=is_body_coming)
         else:
-            self.seats.works(self._seat)
+            self.slots.mark_busy(self._slot)
 
-    def _leave_seat(self) -> None:
-        if self._seat is not None:
-            self.seats.leave(self._seat)
+    def _release_slot(self) -> None:
+        if self._slot is not None:
+            self.slots.release(self._slot)
 
     def _give_way(self) -> None:
         """Close because another connection takes the slot; answer 503 if a request was begun and nothing was changed.
@@ -427,7 +437,7 @@ class BoundedProtocol(asyncio.Protocol):
         """
         self._disarm()
         if not (self._answering() and self._exchange is not None and self._exchange.response_started):
-            self.transport.write(refusal_bytes(problem))
+            self.transport.write(response_bytes(problem))
         self.transport.close()
         self._outlet.look()
 

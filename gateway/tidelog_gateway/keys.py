@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tidelog_gateway.any_text import ANY_TEXT
-from tidelog_gateway.budget.budgeted_answers import answer_of
+from tidelog_gateway.budget.response_reservation import reservation_of
 from tidelog_gateway.context import GatewayDep, TopicPath, json_response
 from tidelog_gateway.fetch import RecordView
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.queries import KEY_CHARS_MAX, KeyEncodingQuery, parse_key
+from tidelog_gateway.query_parameters import KEY_CHARS_MAX, KeyEncodingQuery, parse_key
 from tidelog_gateway.records_out import row_of
 from tidelog_proto.limits import KIB, PARTITIONS_MAX
 
@@ -48,7 +48,7 @@ async def newest_of_key(  # noqa: PLR0917 # query parameters are parameters
     ] = None,
 ) -> Response:
     """Return the newest committed record with a key; a deleted key answers with its tombstone, whose value is null."""
-    answer = answer_of(request)
+    answer = reservation_of(request)
     await answer.reserve(_RESERVED_BYTES)
     record = await gateway.client.get(topic, parse_key(key, key_encoding), partition=partition)
     if record is None:

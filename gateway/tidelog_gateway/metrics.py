@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_proto.process.standard_streams import dropped_writes
 from tidelog_proto.version import VERSION
 
@@ -33,7 +33,7 @@ class Metrics:
         has_parent: whether this is one of several workers, which the parent process counts.
     """
 
-    def __init__(self, budget: Budget, outgoing: Outgoing, *, has_parent: bool = False) -> None:
+    def __init__(self, budget: RequestBudget, outgoing: ResponseBudget, *, has_parent: bool = False) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "tidelog_gateway_requests",

@@ -9,7 +9,7 @@ callers together. One in use is not closed: it is retired, and its last user clo
 Requests are accepted one after the other, each as a whole, in the order in which they began. The records of a client
 are therefore stored in its order, also while the topic's owner is unknown or the buffer is full. A request takes its
 place in the queue before anything that may wait, and keeps it when its topic was recreated and it continues with a new
-producer (`Place.again`): the new producer accepts no later request until all that began with the old one are done.
+producer (`QueuePlace.again`): the new producer accepts no later request until all that began with the old one are done.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _Entry:
         return all(min(entry.users) >= place for entry in self.earlier)
 
 
-class Place:
+class QueuePlace:
     """The place of one request in the queue of its topic."""
 
     def __init__(self, producers: Producers, topic: str, place: int) -> None:
@@ -136,7 +136,7 @@ class Place:
             await self._producers.leave(self._entries.pop(0), self._place)
 
 
-class Kept:
+class ProducerLimit:
     """The producers of all callers, least recently used first; at most `limit` of them are kept."""
 
     def __init__(self, limit: int) -> None:
@@ -171,7 +171,7 @@ class Producers:
         delivery_timeout_s: when a record fails.
     """
 
-    def __init__(self, client: Client, *, kept: Kept, delivery_timeout_s: float) -> None:
+    def __init__(self, client: Client, *, kept: ProducerLimit, delivery_timeout_s: float) -> None:
         self._client = client
         self._kept = kept
         self._delivery_timeout_s = delivery_timeout_s
@@ -184,9 +184,9 @@ class Producers:
         return len(self._entries)
 
     @asynccontextmanager
-    async def use(self, topic: str) -> AsyncIterator[Place]:
+    async def use(self, topic: str) -> AsyncIterator[QueuePlace]:
         """Give a request a place in the topic's queue during the block."""
-        place = Place(self, topic, next(self._places))
+        place = QueuePlace(self, topic, next(self._places))
         try:
             yield place
         finally:

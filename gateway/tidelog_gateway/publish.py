@@ -20,7 +20,7 @@ from tidelog.produce.producer import Producer
 from tidelog.produce.receipts import PendingReceipt, PendingReceipts, PendingRows, ReceiptRange, note_trace
 from tidelog_gateway.context import Gateway, json_response
 from tidelog_gateway.problems import from_error
-from tidelog_gateway.producers import Place
+from tidelog_gateway.producers import QueuePlace
 from tidelog_gateway.records_in import Records
 from tidelog_proto.names import check_topic_name
 
@@ -151,7 +151,7 @@ def _stored_answer(place: ReceiptRange) -> bytes:
     return b'{"results":[' + b",".join([result] * place.count) % offsets + b"]}"
 
 
-async def _publish_once(place: Place, records: Records) -> list[Outcome]:
+async def _publish_once(place: QueuePlace, records: Records) -> list[Outcome]:
     partitions = records.partitions or []
     is_mixed = None in partitions and any(number is not None for number in partitions)
     accept = _accept_loose if is_mixed or len(records) <= LOOSE_RECORDS_MAX else _accept_columns

@@ -23,12 +23,12 @@ from fastapi import FastAPI
 
 from tidelog.cluster.contexts import Context
 from tidelog_gateway.app import create_app, open_client
-from tidelog_gateway.budget.connection_slots import Seats
-from tidelog_gateway.budget.load_shedding import PRESS_S
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
-from tidelog_gateway.flow.entrance import entrance_of
-from tidelog_gateway.http_protocol import bounded_protocol
+from tidelog_gateway.budget.connection_slots import ConnectionSlots
+from tidelog_gateway.budget.load_shedding import SHED_INTERVAL_S
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
+from tidelog_gateway.flow.direct_entry import direct_entry
+from tidelog_gateway.http_protocol import http_protocol_class
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.tls import GatewayTls
 from tidelog_gateway.websocket.frames import bounded_websocket
@@ -47,12 +47,12 @@ class GatewayServer(uvicorn.Server):
         self._tls = tls
         self._following: asyncio.Task[None] | None = None
         self._app = app
-        self.when_started: Callable[[], None] = lambda: None
-        """Called at the end of the start, before `tell_ready`."""
-        self.tell_ready: Callable[[], None] = partial(print_ready, http_port)
-        self.when_stopping: Callable[[], None] = lambda: None
+        self.on_started: Callable[[], None] = lambda: None
+        """Called at the end of the start, before `on_ready`."""
+        self.on_ready: Callable[[], None] = partial(print_ready, http_port)
+        self.on_stopping: Callable[[], None] = lambda: None
         """Called at the beginning of a stop."""
-        self.when_stopped: Callable[[], Awaitable[None]] = _no_more
+        self.on_stopped: Callable[[], Awaitable[None]] = _no_more
         """Called after the last request of a stop, while the event loop still runs."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -62,8 +62,8 @@ class GatewayServer(uvicorn.Server):
             self._following = asyncio.create_task(
                 self._tls.follow(self._app.state.gateway.metrics.tls_ends_at), name="reload the certificate"
             )
-        self.when_started()
-        self.tell_ready()
+        self.on_started()
+        self.on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wake requests that wait for records, then stop as uvicorn does.
@@ -72,26 +72,26 @@ class GatewayServer(uvicorn.Server):
         refused, and their clients are asked to send them to another gateway.
         """
         self._app.state.gateway.stop()
-        self.when_stopping()
+        self.on_stopping()
         if self._tls is not None and self._following is not None:
             self._following.cancel()
             self._tls.entrance.close()
-        pressing = asyncio.create_task(self._press())
+        shedding = asyncio.create_task(self._shed_load())
         try:
             await super().shutdown(sockets=sockets)
         finally:
-            pressing.cancel()
-            await self.when_stopped()
+            shedding.cancel()
+            await self.on_stopped()
 
-    async def _press(self) -> None:
-        outgoing: Outgoing = self._app.state.outgoing
-        incoming: Budget = self._app.state.incoming
+    async def _shed_load(self) -> None:
+        outgoing: ResponseBudget = self._app.state.outgoing
+        incoming: RequestBudget = self._app.state.incoming
         stop_s = float(self.config.timeout_graceful_shutdown or 0)
         bodies_until = time.monotonic() + BODIES_SHARE * stop_s
         while True:
-            outgoing.press(outgoing.used_bytes + 1)
-            incoming.hurry(everyone=time.monotonic() >= bodies_until)
-            await asyncio.sleep(PRESS_S)
+            outgoing.shed_load(outgoing.used_bytes + 1)
+            incoming.close_slow(everyone=time.monotonic() >= bodies_until)
+            await asyncio.sleep(SHED_INTERVAL_S)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -134,9 +134,9 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
         SettingsError: its certificate cannot be used.
     """
     tls = GatewayTls.of(settings, getattr(app.state, "turns", None))
-    protocol = bounded_protocol(
+    protocol = http_protocol_class(
         head_timeout_s=settings.head_timeout_s,
-        seats=Seats(settings.connections_max, settings.address_connections_max),
+        slots=ConnectionSlots(settings.connections_max, settings.address_connections_max),
         incoming=app.state.incoming,
         outgoing=app.state.outgoing,
         slow_timeout_s=settings.ws_slow_timeout_s,
@@ -147,7 +147,7 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
         return tls.entrance.admit(protocol(**named))
 
     config = uvicorn.Config(
-        entrance_of(app),
+        direct_entry(app),
         interface="asgi3",
         loop="uvloop",
         http=protocol if tls is None else cast("type[asyncio.Protocol]", encrypted),
@@ -176,5 +176,5 @@ def serve(settings: GatewaySettings, context: Context | None = None) -> None:
     listener = listen(settings)
     with contextlib.closing(listener):
         server = make_server(settings, create_app(settings, opener=partial(open_client, context=context)), listener)
-        server.when_started = calm_garbage_collection
+        server.on_started = calm_garbage_collection
         server.run(sockets=[listener])

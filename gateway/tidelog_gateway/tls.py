@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.refusals import refusal_bytes, tls_log
+from tidelog_gateway.raw_responses import response_bytes, tls_log
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.process.fair_scheduler import Turns
 from tidelog_proto.process.settings import SettingsError
@@ -43,7 +43,7 @@ class GatewayTls:
         self.entrance = TlsEntrance(
             lambda: self._followed.contexts[0],
             timeout_s=timeout_s,
-            refusal=refusal_bytes(plain),
+            refusal=response_bytes(plain),
             failed=self._not_encrypted,
             turns=turns,
         )

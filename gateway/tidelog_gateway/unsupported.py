@@ -16,7 +16,7 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import QueryParams
 
 from tidelog_gateway.problems import Problem, invalid, shown
-from tidelog_gateway.queries import INTEGER_DETAIL, is_integer
+from tidelog_gateway.query_parameters import INTEGER_DETAIL, is_integer
 from tidelog_gateway.reading.media_types import JSON, preferred
 from tidelog_proto.printable import printable
 

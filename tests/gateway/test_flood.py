@@ -16,9 +16,9 @@ from tests.gateway.secured import Secured, bearer, secured
 
 from tidelog.cluster import throttle
 from tidelog.security.quotas import Quota
-from tidelog_gateway import callers as callers_module
-from tidelog_gateway.auth import verification_queue as lines_module
-from tidelog_gateway.callers import Callers
+from tidelog_gateway import caller_cache
+from tidelog_gateway.auth import verification_queue
+from tidelog_gateway.caller_cache import CallerCache
 
 KIB = 1024
 _DIGITS = str.maketrans("0123456789", "abcdefghij")
@@ -110,7 +110,7 @@ async def test_waiting_requests_of_one_caller_leave_room_to_others(tmp_path: Pat
 
 
 async def test_a_flood_of_wrong_keys_delays_no_other_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callers_module, "SLOWED_S", 0.2)
+    monkeypatch.setattr(caller_cache, "FAILURE_DELAY_S", 0.2)
     async with secured(tmp_path) as gate:
         await gate.admin.create_topic("t")
         known = await gate.key_of("ann", (("describe",), "topic", "t"))
@@ -136,7 +136,7 @@ async def test_a_flood_of_wrong_keys_delays_no_other_address(tmp_path: Path, mon
         )
         assert set(codes) == {401, 429}
         assert slowest_s < allowed_s(3.0, quiet_s)
-        callers: Callers = gate.app.state.callers
+        callers: CallerCache = gate.app.state.callers
         assert len(callers) == 11, "failed credentials are not cached as callers"
 
 
@@ -144,8 +144,8 @@ async def test_a_flood_of_wrong_keys_delays_no_other_address(tmp_path: Path, mon
 async def test_tokens_with_unavailable_issuer_keys_delay_no_other_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes | None
 ) -> None:
-    monkeypatch.setattr(lines_module, "ASKED_S", 2.0)
-    monkeypatch.setattr(callers_module, "NEWS_S", 3.0)
+    monkeypatch.setattr(verification_queue, "NODE_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(caller_cache, "VERIFICATION_TIMEOUT_S", 3.0)
     issuer = Issuer(*(f"x{number}" for number in range(128)))
     async with AsyncExitStack() as stack:
         publisher = await stack.enter_async_context(Publisher(answer))

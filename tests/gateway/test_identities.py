@@ -16,8 +16,8 @@ from tests.gateway.secured import Secured, bearer, secured
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from tidelog_gateway.auth.caller_ticket import KnownCaller
-from tidelog_gateway.callers import Callers
+from tidelog_gateway.auth.authenticated_caller import AuthenticatedCaller
+from tidelog_gateway.caller_cache import CallerCache
 
 OWN = [(("produce", "consume", "describe"), "topic", "ann-1"), (("group", "describe"), "group", "ann-g")]
 RECORDS = {"records": [{"value": "x", "partition": 0}]}
@@ -212,7 +212,7 @@ async def test_a_dropped_caller_leaves_nothing_and_can_return(tmp_path: Path) ->
             assert answer.status_code == 200
             for number in range(16):
                 assert await topics_of(gate, await gate.key_of(f"u{number}")) == []
-        callers: Callers = gate.app.state.callers
+        callers: CallerCache = gate.app.state.callers
         assert len(callers) == 16
         answer = await gate.http.get("/v1/topics/ann-1/partitions/0/records?offset=0", headers=bearer(ann))
         assert len(answer.json()["records"]) == 2
@@ -243,4 +243,4 @@ async def test_names_cannot_inject_lines_into_logs_or_heads(tmp_path: Path, capl
 
 
 def test_the_credentials_of_a_caller_are_private() -> None:
-    assert "credentials" not in {name for name in vars(KnownCaller) if not name.startswith("_")}
+    assert "credentials" not in {name for name in vars(AuthenticatedCaller) if not name.startswith("_")}

@@ -9,12 +9,12 @@ from tests.gateway.fake_log import FakeClient, FakeLog, FakeProducer
 
 from tidelog.client import Client
 from tidelog.errors import ConnectionLostError
-from tidelog_gateway.producers import Kept, Producers
+from tidelog_gateway.producers import ProducerLimit, Producers
 
 
 @pytest.fixture
 def producers(log: FakeLog) -> Producers:
-    return Producers(cast(Client, FakeClient(log)), kept=Kept(2), delivery_timeout_s=1)
+    return Producers(cast(Client, FakeClient(log)), kept=ProducerLimit(2), delivery_timeout_s=1)
 
 
 async def used(producers: Producers, topic: str) -> FakeProducer:

@@ -13,11 +13,11 @@ from tests.gateway.test_app import problem
 from tidelog.client import Client
 from tidelog.errors import BatchTooLargeError, TidelogError
 from tidelog_gateway.bodies.media_types import TAKEN
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.producers import Kept, Producers
+from tidelog_gateway.producers import ProducerLimit, Producers
 from tidelog_gateway.publish import LOOSE_RECORDS_MAX, publish
 from tidelog_gateway.records_in import Records
 from tidelog_gateway.settings import GatewaySettings
@@ -150,8 +150,8 @@ async def test_concurrent_requests_share_a_producer(api: httpx.AsyncClient, log:
 
 @pytest.mark.parametrize("count", [3, LOOSE_RECORDS_MAX + 3])
 async def test_requests_are_stored_whole_and_in_order_while_the_owner_is_unknown(log: FakeLog, count: int) -> None:
-    budget, outgoing, client = Budget(1000), Outgoing(1000, 1000), cast(Client, FakeClient(log))
-    producers = Producers(client, kept=Kept(1), delivery_timeout_s=1)
+    budget, outgoing, client = RequestBudget(1000), ResponseBudget(1000, 1000), cast(Client, FakeClient(log))
+    producers = Producers(client, kept=ProducerLimit(1), delivery_timeout_s=1)
     gateway = Gateway(GatewaySettings(), client, producers, Metrics(budget, outgoing), budget, outgoing)
 
     def begin(*values: bytes) -> asyncio.Future[Any]:

@@ -14,10 +14,10 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from tidelog_gateway.auth.credentials import Shown, credentials_in, refuse_secrets_in, unauthenticated
-from tidelog_gateway.auth.host_check import Hosts
-from tidelog_gateway.auth.origin_check import refuse_foreign
-from tidelog_gateway.auth.url_encoding import refuse_unreadable
+from tidelog_gateway.auth.credentials import CallerCredentials, credentials_in, refuse_secrets_in, unauthenticated
+from tidelog_gateway.auth.host_check import HostCheck
+from tidelog_gateway.auth.origin_check import refuse_foreign_origin
+from tidelog_gateway.auth.url_encoding import check_url_encoding
 from tidelog_gateway.settings import GatewaySettings
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/", "/ui"})
@@ -28,15 +28,15 @@ OPEN_BELOW: Final = ("/docs/assets/", "/ui/")
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-class Admission:
+class RequestAuthenticator:
     """Checks the head of a request: refuses forbidden requests and extracts the credentials."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._allowed_origins = settings.allowed_origins
-        self._asks = settings.auth != "none"
-        self._hosts = Hosts(settings)
+        self._requires_credentials = settings.auth != "none"
+        self._hosts = HostCheck(settings)
 
-    def credentials(self, scope: Scope, fields: Mapping[bytes, bytes]) -> Shown | None:
+    def credentials(self, scope: Scope, fields: Mapping[bytes, bytes]) -> CallerCredentials | None:
         """Return the credentials of a request; None where the path is open or the route authenticates.
 
         Args:
@@ -49,16 +49,16 @@ class Admission:
         path = scope["path"]
         if scope["query_string"]:
             refuse_secrets_in(scope["query_string"])
-        refuse_unreadable(scope)
+        check_url_encoding(scope)
         headers: Headers | None = None
         if len(fields) != len(scope["headers"]) or not self._hosts.is_known(fields.get(b"host")):
             headers = Headers(scope=scope)
-            self._hosts.refuse_strange(headers, path)
+            self._hosts.refuse_foreign_host(headers, path)
         if scope["type"] == "websocket":
             return None
         if b"origin" in fields and scope["method"] not in _READING:
-            refuse_foreign(headers or Headers(scope=scope), self._allowed_origins)
-        if not self._asks or path in OPEN_PATHS or path.startswith(OPEN_BELOW):
+            refuse_foreign_origin(headers or Headers(scope=scope), self._allowed_origins)
+        if not self._requires_credentials or path in OPEN_PATHS or path.startswith(OPEN_BELOW):
             return None
         credentials = credentials_in(headers or Headers(scope=scope))
         if credentials is None:

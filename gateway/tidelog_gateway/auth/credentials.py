@@ -48,39 +48,39 @@ class UserPassword:
     proof: Password = field(repr=False, compare=False)
 
 
-Shown = pb.Credentials | UserPassword
+CallerCredentials = pb.Credentials | UserPassword
 """Credentials of a caller."""
 
-Kind = Literal["key", "token", "password"]
+CredentialsKind = Literal["key", "token", "password"]
 """Kinds of credentials."""
 
 
-def kind_of(shown: Shown) -> Kind:
+def credentials_kind(credentials: CallerCredentials) -> CredentialsKind:
     """Return the kind of some credentials."""
-    if isinstance(shown, UserPassword):
+    if isinstance(credentials, UserPassword):
         return "password"
-    return "token" if shown.WhichOneof("kind") == "token" else "key"
+    return "token" if credentials.WhichOneof("kind") == "token" else "key"
 
 
-def bytes_of(shown: Shown) -> bytes:
+def identity_bytes(credentials: CallerCredentials) -> bytes:
     """Return bytes that are unique to some credentials; they contain the secret."""
-    if isinstance(shown, UserPassword):
-        return b"basic " + json.dumps([shown.user, shown.password]).encode()
-    return shown.SerializeToString(deterministic=True)
+    if isinstance(credentials, UserPassword):
+        return b"basic " + json.dumps([credentials.user, credentials.password]).encode()
+    return credentials.SerializeToString(deterministic=True)
 
 
-def credentials_in(headers: Headers) -> Shown | None:
+def credentials_in(headers: Headers) -> CallerCredentials | None:
     """Return the credentials of a request; None when it has none.
 
     Raises:
         Problem: 401, the credentials are malformed.
     """
-    shown = headers.getlist("authorization")
-    if not shown:
+    given = headers.getlist("authorization")
+    if not given:
         return None
-    if len(shown) > 1:
+    if len(given) > 1:
         raise unauthenticated("the request has several Authorization headers; send one")
-    scheme, _, token = shown[0].strip().partition(" ")
+    scheme, _, token = given[0].strip().partition(" ")
     if scheme.lower() == "basic":
         return _of_basic(token.strip())
     if scheme.lower() != "bearer":
@@ -159,7 +159,7 @@ def unauthenticated(why: str = f"this gateway authenticates its callers: {_HOW}"
     return Problem(401, "unauthenticated", why, headers={"WWW-Authenticate": CHALLENGE})
 
 
-def refused(error: TidelogError) -> Problem:
+def credentials_refused(error: TidelogError) -> Problem:
     """Return the 401 for credentials that a node has refused."""
     problem = from_error(error)
     headers = {"WWW-Authenticate": f'{CHALLENGE}, error="invalid_token"'}

@@ -17,12 +17,12 @@ class FullError(Exception):
 
 
 @dataclass(slots=True)
-class _Line:
+class _AddressQueue:
     turns: asyncio.Semaphore
     length: int = 0
 
 
-class AddressTurns:
+class FairQueue:
     """A queue for each client address.
 
     Args:
@@ -33,7 +33,7 @@ class AddressTurns:
     def __init__(self, *, at_once: int, waiting: int) -> None:
         self._at_once = at_once
         self._waiting = waiting
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, _AddressQueue] = {}
 
     def __len__(self) -> int:
         """Return the number of addresses with callers in the queue."""
@@ -48,7 +48,7 @@ class AddressTurns:
         """
         line = self._lines.get(address)
         if line is None:
-            line = self._lines[address] = _Line(asyncio.Semaphore(self._at_once))
+            line = self._lines[address] = _AddressQueue(asyncio.Semaphore(self._at_once))
         if line.length >= self._waiting:
             raise FullError
         line.length += 1

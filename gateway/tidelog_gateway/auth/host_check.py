@@ -24,7 +24,7 @@ _SHOWN_CHARS: Final = 200
 _KNOWN_MAX: Final = 64
 
 
-class Hosts:
+class HostCheck:
     """The allowed hosts of one gateway.
 
     Args:
@@ -41,10 +41,10 @@ class Hosts:
         """Values of `Host` that have passed the check."""
 
     def is_known(self, host: bytes | None) -> bool:
-        """Whether the only `Host` of a request is known to pass; check others with `refuse_strange`."""
+        """Whether the only `Host` of a request is known to pass; check others with `refuse_foreign_host`."""
         return self._any or host in self._known
 
-    def refuse_strange(self, headers: Headers, path: str) -> None:
+    def refuse_foreign_host(self, headers: Headers, path: str) -> None:
         """Refuse a request whose `Host` is not one of this gateway's names.
 
         Raises:
@@ -53,7 +53,7 @@ class Hosts:
         if self._any or path in UNCHECKED_PATHS:
             return
         for host in headers.getlist("host"):  # HTTP/1.0 allows a request without it; no browser sends one
-            if not self.is_own(host):
+            if not self.is_allowed(host):
                 raise Problem(
                     421,
                     "misdirected_request",
@@ -64,7 +64,7 @@ class Hosts:
             if len(self._known) < _KNOWN_MAX:
                 self._known.add(host.encode("latin-1"))
 
-    def is_own(self, host: str) -> bool:
+    def is_allowed(self, host: str) -> bool:
         """Whether a `Host` names this gateway; its port does not matter."""
         return self._names.is_own(host)
 

@@ -16,7 +16,7 @@ ADDRESSES_MAX: Final = 10_000
 """Remembered addresses; the one whose last failure is oldest is dropped."""
 
 
-class Tries:
+class LoginRateLimit:
     """A token bucket of failed authentications for each address.
 
     Args:

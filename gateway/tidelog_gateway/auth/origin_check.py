@@ -21,7 +21,7 @@ ANY_ORIGIN: Final = "*"
 _SHOWN_CHARS: Final = 200
 
 
-def refuse_foreign(headers: Headers, allowed: Sequence[str]) -> None:
+def refuse_foreign_origin(headers: Headers, allowed: Sequence[str]) -> None:
     """Refuse a request from a page of another host.
 
     Raises:

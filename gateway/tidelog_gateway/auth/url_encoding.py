@@ -17,7 +17,7 @@ from tidelog_gateway.problems import Problem
 _NOT_ENCODED: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})[\x21-\x7e]{0,2}")
 
 
-def refuse_unreadable(scope: Scope) -> None:
+def check_url_encoding(scope: Scope) -> None:
     """Refuse a URL that is not percent-encoded UTF-8.
 
     Raises:

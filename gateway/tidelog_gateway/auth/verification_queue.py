@@ -11,30 +11,30 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeVar
 
-from tidelog_gateway.auth.credentials import Kind
-from tidelog_gateway.auth.fair_queue import AddressTurns
+from tidelog_gateway.auth.credentials import CredentialsKind
+from tidelog_gateway.auth.fair_queue import FairQueue
 from tidelog_gateway.problems import Problem
 
-KEYS_AT_ONCE: Final = 32
+KEY_SLOTS: Final = 32
 """Concurrent requests to nodes that verify the API keys of new callers; as many again renew those of known callers."""
-TOKENS_AT_ONCE: Final = 16
+TOKEN_SLOTS: Final = 16
 """The same for tokens; a node holds back at most 64 while it fetches the issuers' keys."""
-PASSWORDS_AT_ONCE: Final = 4
+PASSWORD_SLOTS: Final = 4
 """The same for passwords: each takes some 20 ms of CPU time."""
 WAITING_MAX: Final = 1024
 """Credentials of new callers that wait, of each kind."""
 PASSWORDS_WAITING_MAX: Final = 256
-ADDRESS_ASKED_AT_ONCE: Final = 8
+ADDRESS_SLOTS: Final = 8
 """Verifications of one kind and address that run or wait for one of the slots above."""
 ADDRESS_WAITING_MAX: Final = 128
 """The same, with those that wait in the address's queue."""
-ASKED_S: Final = 5.0
+NODE_TIMEOUT_S: Final = 5.0
 """Timeout of one verification."""
 
 _ResultT = TypeVar("_ResultT")
 
 
-class Line:
+class VerificationQueue:
     """The queue of one kind of credentials.
 
     Args:
@@ -44,40 +44,40 @@ class Line:
 
     Attributes:
         asked: marks of the new callers whose verification runs or waits.
-        waiting_max: limit of `asked`.
+        waiting_max: limit of `pending`.
         addresses: fair queue of new callers.
     """
 
     def __init__(self, at_once: int, waiting: int, workers: int = 1) -> None:
         at_once, waiting = max(1, at_once // workers), max(1, waiting // workers)
-        self.asked: set[bytes] = set()
+        self.pending: set[bytes] = set()
         self.waiting_max = waiting
-        self.addresses = AddressTurns(
-            at_once=max(1, ADDRESS_ASKED_AT_ONCE // workers), waiting=max(1, ADDRESS_WAITING_MAX // workers)
+        self.addresses = FairQueue(
+            at_once=max(1, ADDRESS_SLOTS // workers), waiting=max(1, ADDRESS_WAITING_MAX // workers)
         )
         self._of_new = asyncio.Semaphore(at_once)
         self._of_known = asyncio.Semaphore(at_once)
 
-    async def asking(self, ask: Callable[[], Awaitable[_ResultT]], *, is_known: bool) -> _ResultT:
-        """Verify a caller when a slot is free, within `ASKED_S`.
+    async def verify(self, ask: Callable[[], Awaitable[_ResultT]], *, is_known: bool) -> _ResultT:
+        """Verify a caller when a slot is free, within `NODE_TIMEOUT_S`.
 
         Raises:
             Problem: 503, no node answered in time.
         """
         async with self._of_known if is_known else self._of_new:
             try:
-                async with asyncio.timeout(ASKED_S):
+                async with asyncio.timeout(NODE_TIMEOUT_S):
                     return await ask()
             except TimeoutError:
                 raise unanswered() from None
 
 
-def lines(workers: int = 1) -> Mapping[Kind, Line]:
+def verification_queues(workers: int = 1) -> Mapping[CredentialsKind, VerificationQueue]:
     """Return a queue for each kind of credentials, for one of several workers."""
     return {
-        "key": Line(KEYS_AT_ONCE, WAITING_MAX, workers),
-        "token": Line(TOKENS_AT_ONCE, WAITING_MAX, workers),
-        "password": Line(PASSWORDS_AT_ONCE, PASSWORDS_WAITING_MAX, workers),
+        "key": VerificationQueue(KEY_SLOTS, WAITING_MAX, workers),
+        "token": VerificationQueue(TOKEN_SLOTS, WAITING_MAX, workers),
+        "password": VerificationQueue(PASSWORD_SLOTS, PASSWORDS_WAITING_MAX, workers),
     }
 
 

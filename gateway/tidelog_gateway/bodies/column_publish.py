@@ -12,7 +12,7 @@ from tidelog.produce.receipts import PieceOutcome
 from tidelog_gateway.bodies.arrow_body import ArrowRecords
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import from_error
-from tidelog_gateway.producers import Place
+from tidelog_gateway.producers import QueuePlace
 from tidelog_gateway.publish import RecordError
 from tidelog_proto.names import check_topic_name
 
@@ -85,7 +85,9 @@ async def publish_columns(
     return answer, 207 if errors else 200
 
 
-async def _publish_once(place: Place, columns: pa.RecordBatch | pa.Table, partition: int | None) -> list[PieceOutcome]:
+async def _publish_once(
+    place: QueuePlace, columns: pa.RecordBatch | pa.Table, partition: int | None
+) -> list[PieceOutcome]:
     async with place.accepting() as producer:
         try:
             pending = await producer.enqueue_arrow(columns, partition=partition)

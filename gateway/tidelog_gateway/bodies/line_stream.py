@@ -19,13 +19,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tidelog.errors import TidelogError
-from tidelog_gateway.auth.credentials import refused
+from tidelog_gateway.auth.credentials import credentials_refused
 from tidelog_gateway.bodies.json_lines import PIECE_BYTES, Line, LineBuffer, ParsedLines, parse_lines
 from tidelog_gateway.bodies.media_types import JSON_LINES
 from tidelog_gateway.bodies.trace_context import add_trace
-from tidelog_gateway.budget.budgeted_answers import ROOM_WAIT_S
-from tidelog_gateway.budget.connection_output import Outlet
-from tidelog_gateway.budget.request_budget import Arrival
+from tidelog_gateway.budget.connection_output import ConnectionOutput
+from tidelog_gateway.budget.request_budget import BodyReservation
+from tidelog_gateway.budget.response_reservation import ROOM_WAIT_S
 from tidelog_gateway.context import Gateway, now_us
 from tidelog_gateway.pace import turns_of
 from tidelog_gateway.problems import Problem, from_error
@@ -65,7 +65,9 @@ class LineStream(Response):
 
     media_type = JSON_LINES
 
-    def __init__(self, gateway: Gateway, request: Request, topic: str, *, receipts: Receipts, arrival: Arrival) -> None:
+    def __init__(
+        self, gateway: Gateway, request: Request, topic: str, *, receipts: Receipts, arrival: BodyReservation
+    ) -> None:
         super().__init__()
         del self.headers["content-length"]
         self._gateway = gateway
@@ -75,7 +77,7 @@ class LineStream(Response):
         self._trace = request.scope["state"].get("trace")
         self._wait_for_turn = turns_of(gateway, request)
         settings = gateway.settings
-        self._outlet: Outlet = request.scope["state"].get("outlet") or Outlet(
+        self._outlet: ConnectionOutput = request.scope["state"].get("outlet") or ConnectionOutput(
             gateway.outgoing, settings.ws_slow_timeout_s
         )
         self._lines = LineBuffer()
@@ -166,7 +168,7 @@ class LineStream(Response):
         finally:
             if not receiving.done():
                 receiving.cancel()
-        self._arrival.whole()
+        self._arrival.complete()
         if self._over.done():
             raise self._over.result()
         if writing.done():
@@ -180,7 +182,7 @@ class LineStream(Response):
         self._is_whole = not message.get("more_body", False)
         data: bytes = message.get("body", b"")
         self._arrived_bytes += len(data)
-        self._arrival.came(self._arrived_bytes)
+        self._arrival.received(self._arrived_bytes)
         return data
 
     async def _accept(self, lines: list[Line], writing: asyncio.Task[None]) -> None:
@@ -251,7 +253,7 @@ class LineStream(Response):
         if over.done():
             return
         if gateway.caller is not None and gateway.caller.over is not None:
-            over.set_result(refused(gateway.caller.over))
+            over.set_result(credentials_refused(gateway.caller.over))
         else:
             detail = "this gateway is stopping; send the rest again"
             over.set_result(Problem(503, "shutting_down", detail, retryable=True))

@@ -30,7 +30,7 @@ from tidelog_gateway.context import Gateway, GatewayDep, TopicPath, json_respons
 from tidelog_gateway.pace import pace_of
 from tidelog_gateway.problems import invalid
 from tidelog_gateway.publish import PublishView, answer_of, find_topic, publish
-from tidelog_gateway.queries import KeyEncoding
+from tidelog_gateway.query_parameters import KeyEncoding
 from tidelog_gateway.records_in import HEADERS_PER_RECORD_MAX, Records
 from tidelog_gateway.unsupported import ANSWERS, require_accepted
 from tidelog_proto.limits import PARTITIONS_MAX, TAG_BYTES_MAX, TIMESTAMP_MS_MAX
@@ -194,7 +194,7 @@ setattr(publish_records, ANSWERS, (forms.JSON, forms.JSON_LINES))
 
 
 async def _whole_body(request: Request) -> bytes:
-    """Return the body, which `flow.passage` gives as one message; `Request.body` would copy it."""
+    """Return the body, which `flow.request_pipeline` gives as one message; `Request.body` would copy it."""
     message = await request.receive()
     assert not message.get("more_body", False), "the body is one message"
     body: bytes = message.get("body", b"")

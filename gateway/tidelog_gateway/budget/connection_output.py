@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from tidelog_gateway.budget.load_shedding import PROGRESS_BYTES
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.problems import Problem
 from tidelog_proto.limits import KIB
 
@@ -34,7 +34,7 @@ def no_room() -> Problem:
     return Problem(503, "overloaded", detail, retryable=True)
 
 
-class Outlet:
+class ConnectionOutput:
     """The output of one connection.
 
     Args:
@@ -52,10 +52,10 @@ class Outlet:
     __slots__ = (
         *("__weakref__", "direct", "held_bytes", "on_slow", "prefetched_bytes", "pushed_at", "pushed_bytes"),
         *("_look_s", "_lost", "_mark_at", "_mark_bytes", "_outgoing", "_pieces_bytes", "_room", "_sent_bytes"),
-        *("_slow_timeout_s", "_timer", "_told", "_transport"),
+        *("_slow_timeout_s", "_timer", "_reported", "_transport"),
     )
 
-    def __init__(self, outgoing: Outgoing, slow_timeout_s: float) -> None:
+    def __init__(self, outgoing: ResponseBudget, slow_timeout_s: float) -> None:
         self.held_bytes = 0
         self.prefetched_bytes = 0
         self.direct: asyncio.Transport | None = None
@@ -70,7 +70,7 @@ class Outlet:
         self._sent_bytes = 0
         self._mark_bytes = 0
         self._mark_at: float | None = None
-        self._told = False
+        self._reported = False
         self._look_s = LOOK_MIN_S
         self._timer: asyncio.TimerHandle | None = None
         self._room = asyncio.Event()
@@ -132,11 +132,11 @@ class Outlet:
         except TimeoutError as error:
             raise no_room() from error
 
-    def take_pressing(self, size_bytes: int, own_bytes: int = 0) -> bool:
+    def take_or_shed(self, size_bytes: int, own_bytes: int = 0) -> bool:
         """Count `size_bytes` if there is room, or load shedding makes room at once; see `take`."""
         if self.take(size_bytes, own_bytes):
             return True
-        self._outgoing.press(size_bytes)
+        self._outgoing.shed_load(size_bytes)
         return self.take(size_bytes, own_bytes)
 
     def take_anyway(self, size_bytes: int) -> None:
@@ -167,7 +167,7 @@ class Outlet:
 
     @contextlib.contextmanager
     def idle(self, holder: object, let_go: Callable[[], int]) -> Iterator[None]:
-        """Allow load shedding to call `let_go` during the block; see `Outgoing.idle`."""
+        """Allow load shedding to call `let_go` during the block; see `ResponseBudget.idle`."""
         self._outgoing.idle[holder] = let_go
         try:
             yield
@@ -187,7 +187,7 @@ class Outlet:
     async def _wait_for(self, take: Callable[[int], bool], is_full: Callable[[int], bool], size_bytes: int) -> None:
         while not take(size_bytes):
             if not is_full(size_bytes):
-                self._outgoing.press(size_bytes)
+                self._outgoing.shed_load(size_bytes)
                 if take(size_bytes):
                     return
             await self._outgoing.changed()
@@ -262,8 +262,8 @@ class Outlet:
         idle_s = self.idle_s()
         if idle_s >= 2 * self._slow_timeout_s:
             self.cut()
-        elif idle_s >= self._slow_timeout_s and not self._told:
-            self._told = True
+        elif idle_s >= self._slow_timeout_s and not self._reported:
+            self._reported = True
             self.on_slow()
         self.look()
 
@@ -277,9 +277,9 @@ class Outlet:
         if unsent_bytes <= UNSENT_BYTES:
             self._room.set()
         if not unsent_bytes:
-            self._mark_at, self._told = None, False
+            self._mark_at, self._reported = None, False
         elif self._mark_at is None or unsent_bytes <= self._mark_bytes - PROGRESS_BYTES:
-            self._mark_at, self._mark_bytes, self._told = asyncio.get_running_loop().time(), unsent_bytes, False
+            self._mark_at, self._mark_bytes, self._reported = asyncio.get_running_loop().time(), unsent_bytes, False
         else:
             self._mark_bytes = max(self._mark_bytes, unsent_bytes)
         return unsent_bytes

@@ -17,7 +17,7 @@ ADDRESS_SHARE: Final = 4
 """Unless the settings limit it, one address may have all but a quarter of the connections."""
 
 
-class Seat:
+class ConnectionSlot:
     """The slot of one connection, until the connection ends.
 
     Args:
@@ -33,7 +33,7 @@ class Seat:
         self.is_taken = True
 
 
-class Seats:
+class ConnectionSlots:
     """The slots of all connections; each operation takes constant time.
 
     Args:
@@ -46,7 +46,7 @@ class Seats:
         self._address_most = most - most // ADDRESS_SHARE if address_most is None else address_most or most
         self._taken = 0
         self._taken_of: dict[str, int] = {}
-        self._waiting: dict[str, dict[Seat, None]] = {}
+        self._waiting: dict[str, dict[ConnectionSlot, None]] = {}
         """Idle connections by address, those first that have waited longest."""
         self._of_size: dict[int, dict[str, None]] = {}
         """Addresses by their number of idle connections."""
@@ -56,7 +56,7 @@ class Seats:
         """Return the number of slots in use."""
         return self._taken
 
-    def take(self, address: str, give_way: Callable[[], object]) -> Seat | None:
+    def take(self, address: str, give_way: Callable[[], object]) -> ConnectionSlot | None:
         """Return a slot, if needed that of an idle connection; None when no slot is free and no connection is idle."""
         network = counted_address(address)
         if self._taken_of.get(network, 0) >= self._address_most:
@@ -64,53 +64,53 @@ class Seats:
         elif self._taken >= self._most:
             crowd = self._waiting[next(iter(self._of_size[self._largest]))] if self._largest else None
         else:
-            return self._seated(network, give_way)
+            return self._taken_slot(network, give_way)
         if not crowd:
             return None
         oldest = next(iter(crowd))
-        self.leave(oldest)
+        self.release(oldest)
         oldest.give_way()
-        return self._seated(network, give_way)
+        return self._taken_slot(network, give_way)
 
-    def waits(self, seat: Seat, *, is_heard: bool = False) -> None:
+    def mark_idle(self, slot: ConnectionSlot, *, is_heard: bool = False) -> None:
         """Mark a connection as idle; with `is_heard` (its client sent something) its idle time begins again."""
-        if not seat.is_taken:
+        if not slot.is_taken:
             return
-        crowd = self._waiting.setdefault(seat.network, {})
-        if seat not in crowd:
-            crowd[seat] = None
-            self._resized(seat.network, len(crowd) - 1, len(crowd))
+        crowd = self._waiting.setdefault(slot.network, {})
+        if slot not in crowd:
+            crowd[slot] = None
+            self._resized(slot.network, len(crowd) - 1, len(crowd))
         elif is_heard:
-            del crowd[seat]
-            crowd[seat] = None
+            del crowd[slot]
+            crowd[slot] = None
 
-    def works(self, seat: Seat) -> None:
+    def mark_busy(self, slot: ConnectionSlot) -> None:
         """Mark a connection as busy with a request."""
-        crowd = self._waiting.get(seat.network)
-        if crowd is None or seat not in crowd:
+        crowd = self._waiting.get(slot.network)
+        if crowd is None or slot not in crowd:
             return
-        del crowd[seat]
+        del crowd[slot]
         if not crowd:
-            del self._waiting[seat.network]
-        self._resized(seat.network, len(crowd) + 1, len(crowd))
+            del self._waiting[slot.network]
+        self._resized(slot.network, len(crowd) + 1, len(crowd))
 
-    def leave(self, seat: Seat) -> None:
+    def release(self, slot: ConnectionSlot) -> None:
         """Release the slot of a connection; idempotent."""
-        if not seat.is_taken:
+        if not slot.is_taken:
             return
-        self.works(seat)
-        seat.is_taken = False
+        self.mark_busy(slot)
+        slot.is_taken = False
         self._taken -= 1
-        left = self._taken_of[seat.network] = self._taken_of[seat.network] - 1
+        left = self._taken_of[slot.network] = self._taken_of[slot.network] - 1
         if not left:
-            del self._taken_of[seat.network]
+            del self._taken_of[slot.network]
 
-    def _seated(self, network: str, give_way: Callable[[], object]) -> Seat:
+    def _taken_slot(self, network: str, give_way: Callable[[], object]) -> ConnectionSlot:
         self._taken += 1
         self._taken_of[network] = self._taken_of.get(network, 0) + 1
-        seat = Seat(network, give_way)
-        self.waits(seat)
-        return seat
+        slot = ConnectionSlot(network, give_way)
+        self.mark_idle(slot)
+        return slot
 
     def _resized(self, network: str, before: int, now: int) -> None:
         if before:

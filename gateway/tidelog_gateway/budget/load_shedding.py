@@ -6,11 +6,11 @@ from typing import Final
 
 from tidelog_proto.limits import KIB
 
-GIVE_WAY_S: Final = 1.0
+STALL_TIMEOUT_S: Final = 1.0
 """How long a connection may send or read nothing while others wait for room."""
 
 PROGRESS_BYTES: Final = 64 * KIB
 """A connection that has moved fewer bytes in that time, and has not finished, is without progress."""
 
-PRESS_S: Final = 0.1
+SHED_INTERVAL_S: Final = 0.1
 """Minimum pause between two searches for such connections, and poll interval of those that wait for room."""

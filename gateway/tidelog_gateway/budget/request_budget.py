@@ -2,8 +2,8 @@
 
 An announced length is reserved before its first byte is read, although the client may never send it. When the budget is
 used up, connections are closed until half of it is free, the largest first: those that have sent less than
-`PROGRESS_BYTES` in `GIVE_WAY_S`, and those that would take longer than `WHOLE_WITHIN_S` at their rate. While there is
-room, slow clients are not closed.
+`PROGRESS_BYTES` in `STALL_TIMEOUT_S`, and those that would take longer than `WHOLE_WITHIN_S` at their rate. While there
+is room, slow clients are not closed.
 
 One authenticated caller may reserve as much as is free: half of the budget when it is alone, a third when there are
 two. Requests of a caller that wait for its quota therefore leave room to others.
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tidelog_gateway.budget.load_shedding import GIVE_WAY_S, PRESS_S, PROGRESS_BYTES
+from tidelog_gateway.budget.load_shedding import PROGRESS_BYTES, SHED_INTERVAL_S, STALL_TIMEOUT_S
 
 WHOLE_WITHIN_S: Final = 30.0
 
@@ -23,21 +23,21 @@ Body = bytes | memoryview
 """A whole body. Large columns are a memoryview that is not shared, so that Arrow reads them in place."""
 
 
-class Budget:
+class RequestBudget:
     """A limit of bytes that are in use at a time."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self.stopping = False
-        self.coming: set[Arrival] = set()
-        self._press_at = 0.0
+        self.receiving: set[BodyReservation] = set()
+        self._shed_at = 0.0
 
     def take(self, size_bytes: int) -> bool:
         """Reserve `size_bytes`; False when there is no room, and then nothing is reserved."""
         assert size_bytes >= 0
         if self.used_bytes + size_bytes > self.limit_bytes:
-            self._press()
+            self._shed_load()
             if self.used_bytes + size_bytes > self.limit_bytes:
                 return False
         self.used_bytes += size_bytes
@@ -48,20 +48,20 @@ class Budget:
         assert 0 <= size_bytes <= self.used_bytes
         self.used_bytes -= size_bytes
 
-    def hurry(self, *, everyone: bool) -> None:
+    def close_slow(self, *, everyone: bool) -> None:
         """Close the connections without progress, or all that are receiving: the gateway stops."""
         self.stopping = True
         now = time.monotonic()
-        for arrival in [arrival for arrival in self.coming if everyone or arrival.is_slow(now)]:
+        for arrival in [arrival for arrival in self.receiving if everyone or arrival.is_slow(now)]:
             arrival.end()
             arrival.give_way()
 
-    def _press(self) -> None:
+    def _shed_load(self) -> None:
         now = time.monotonic()
-        if now < self._press_at:
+        if now < self._shed_at:
             return
-        self._press_at = now + PRESS_S
-        slow = [arrival for arrival in self.coming if arrival.held_bytes and arrival.is_slow(now)]
+        self._shed_at = now + SHED_INTERVAL_S
+        slow = [arrival for arrival in self.receiving if arrival.held_bytes and arrival.is_slow(now)]
         for arrival in sorted(slow, key=_held, reverse=True):
             if self.used_bytes <= self.limit_bytes // 2:
                 return
@@ -69,7 +69,7 @@ class Budget:
             arrival.give_way()
 
 
-class Share:
+class CallerUsage:
     """The bytes that one caller has reserved."""
 
     __slots__ = ("held_bytes",)
@@ -78,7 +78,7 @@ class Share:
         self.held_bytes = 0
 
 
-class Arrival:
+class BodyReservation:
     """A body or message that is being received, and its reservation.
 
     Args:
@@ -99,8 +99,8 @@ class Arrival:
         "held_bytes",
     )
 
-    def __init__(self, budget: Budget, give_way: Callable[[], None], share: Share | None = None) -> None:
-        self._share = Share() if share is None else share
+    def __init__(self, budget: RequestBudget, give_way: Callable[[], None], share: CallerUsage | None = None) -> None:
+        self._share = CallerUsage() if share is None else share
         self._is_shared = share is not None
         self.give_way = give_way
         self.held_bytes = 0
@@ -111,8 +111,8 @@ class Arrival:
 
     def begin(self) -> None:
         """Begin to receive; nothing needs to be reserved yet."""
-        if self not in self._budget.coming:
-            self._budget.coming.add(self)
+        if self not in self._budget.receiving:
+            self._budget.receiving.add(self)
             self._arrived_bytes = self._mark_bytes = 0
             self._mark_at = self._since = time.monotonic()
 
@@ -134,7 +134,7 @@ class Arrival:
         self._share.held_bytes += size_bytes - before_bytes
         self.held_bytes = size_bytes
         if not size_bytes:
-            self.whole()
+            self.complete()
         return True
 
     def hold_whole(self, size_bytes: int) -> bool:
@@ -145,19 +145,19 @@ class Arrival:
         self._share.held_bytes += size_bytes
         return True
 
-    def came(self, arrived_bytes: int) -> None:
+    def received(self, arrived_bytes: int) -> None:
         """Note how many bytes have been received."""
         self._arrived_bytes = arrived_bytes
         if arrived_bytes - self._mark_bytes >= PROGRESS_BYTES:
             self._mark_bytes, self._mark_at = arrived_bytes, time.monotonic()
 
-    def whole(self) -> None:
+    def complete(self) -> None:
         """Mark it as complete: it keeps its reservation and is exempt from load shedding."""
-        self._budget.coming.discard(self)
+        self._budget.receiving.discard(self)
 
     def end(self) -> None:
         """Return the whole reservation."""
-        self.whole()
+        self.complete()
         self._budget.give_back(self.held_bytes)
         self._share.held_bytes -= self.held_bytes
         self.held_bytes = 0
@@ -169,11 +169,11 @@ class Arrival:
 
     def is_slow(self, now: float) -> bool:
         """Whether it is without progress, or too slow."""
-        if now - self._mark_at >= GIVE_WAY_S:
+        if now - self._mark_at >= STALL_TIMEOUT_S:
             return True
         coming_s = now - self._since
-        return coming_s >= GIVE_WAY_S and self._arrived_bytes * WHOLE_WITHIN_S < self.held_bytes * coming_s
+        return coming_s >= STALL_TIMEOUT_S and self._arrived_bytes * WHOLE_WITHIN_S < self.held_bytes * coming_s
 
 
-def _held(arrival: Arrival) -> int:
+def _held(arrival: BodyReservation) -> int:
     return arrival.held_bytes

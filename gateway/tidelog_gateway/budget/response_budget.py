@@ -5,7 +5,7 @@ waits for a while and is then refused; a subscription waits. Records read ahead 
 block the messages whose sending would free them.
 
 Load shedding makes room: first, subscriptions drop records that they have read ahead and have no credit for, which can
-be read again; then connections are closed whose client has read nothing for `GIVE_WAY_S`. Clients that do not read
+be read again; then connections are closed whose client has read nothing for `STALL_TIMEOUT_S`. Clients that do not read
 therefore delay others only briefly, not for the whole timeout of slow clients.
 """
 
@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from tidelog_gateway.budget.load_shedding import GIVE_WAY_S, PRESS_S
+from tidelog_gateway.budget.load_shedding import SHED_INTERVAL_S, STALL_TIMEOUT_S
 from tidelog_proto.limits import KIB
 
 SMALL_ANSWER_BYTES: Final = 16 * KIB
@@ -36,7 +36,7 @@ class Holder(Protocol):
         """Abort the connection; its bytes are returned at once."""
 
 
-class Outgoing:
+class ResponseBudget:
     """The response budget of one application.
 
     Attributes:
@@ -98,24 +98,24 @@ class Outgoing:
         self.give_back(size_bytes)
 
     async def changed(self) -> None:
-        """Wait until bytes are returned, at most `PRESS_S`."""
+        """Wait until bytes are returned, at most `SHED_INTERVAL_S`."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
         try:
-            async with asyncio.timeout(PRESS_S):
+            async with asyncio.timeout(SHED_INTERVAL_S):
                 await future
         except TimeoutError:
             return
         finally:
             self._waiting.discard(future)
 
-    def press(self, size_bytes: int) -> None:
+    def shed_load(self, size_bytes: int) -> None:
         """Make room for `size_bytes`: drop records read ahead without credit, then close slow connections."""
         for let_go in list(self.idle.values()):
             if size_bytes <= 0:
                 return
             size_bytes -= let_go()
-        stalled = [holder for holder in self.holders if holder.idle_s() >= GIVE_WAY_S]
+        stalled = [holder for holder in self.holders if holder.idle_s() >= STALL_TIMEOUT_S]
         stalled.sort(key=_held, reverse=True)
         for holder in stalled:
             if size_bytes <= 0:

@@ -88,14 +88,14 @@ def _completed(schema: dict[str, Any], settings: GatewaySettings) -> dict[str, A
             numbers["maximum"] = limits[parameter["name"]]
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():
-            _add_problems(path, method, operation, asks=settings.auth == "callers")
+            _add_problems(path, method, operation, has_auth=settings.auth == "callers")
     if settings.auth == "callers":
-        _ask_who(schema)
+        _add_security(schema)
     whole: dict[str, Any] = _with_whole_numbers(schema)
     return whole
 
 
-def _add_problems(path: str, method: str, operation: dict[str, Any], *, asks: bool) -> None:
+def _add_problems(path: str, method: str, operation: dict[str, Any], *, has_auth: bool) -> None:
     """Describe each status of a problem that an operation answers with."""
     responses = operation["responses"]
     responses.pop("default", None)
@@ -103,14 +103,14 @@ def _add_problems(path: str, method: str, operation: dict[str, Any], *, asks: bo
         if "text/event-stream" in described.get("content", {}):
             described["content"]["text/event-stream"]["schema"] = _EVENT
     names = {parameter["name"] for parameter in operation.get("parameters", ())}
-    for status in statuses_of(path, method, names, has_body="requestBody" in operation, asks=asks):
+    for status in statuses_of(path, method, names, has_body="requestBody" in operation, has_auth=has_auth):
         answer: dict[str, Any] = {"description": TITLES[status] + ".", "content": _PROBLEM_CONTENT}
         if status in {429, 503}:
             answer["headers"] = _RETRY_AFTER
         responses.setdefault(str(status), answer)
 
 
-def _ask_who(schema: dict[str, Any]) -> None:
+def _add_security(schema: dict[str, Any]) -> None:
     """Add the security schemes to all paths except the open ones."""
     schema["components"]["securitySchemes"] = {
         "bearer": {"type": "http", "scheme": "bearer", "description": "An API key: tlk_ID_SECRET, or a token."},

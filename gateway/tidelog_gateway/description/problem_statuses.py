@@ -16,7 +16,7 @@ _API: Final = frozenset({403, 406, 422, 504})
 _CHANGING: Final = frozenset({"post", "put", "patch", "delete"})
 
 
-def statuses_of(path: str, method: str, parameters: Collection[str], *, has_body: bool, asks: bool) -> list[int]:
+def statuses_of(path: str, method: str, parameters: Collection[str], *, has_body: bool, has_auth: bool) -> list[int]:
     """Return the statuses in ascending order.
 
     Args:
@@ -24,12 +24,12 @@ def statuses_of(path: str, method: str, parameters: Collection[str], *, has_body
         method: in lower case.
         parameters: the names of the operation's parameters.
         has_body: whether the operation takes a body.
-        asks: whether the gateway authenticates its callers.
+        has_auth: whether the gateway authenticates its callers.
     """
     found = set(_ANY)
     if path.startswith("/v1/"):
         found |= _API
-    if asks and path not in OPEN_PATHS:
+    if has_auth and path not in OPEN_PATHS:
         found.add(401)
     if has_body:
         found.add(415)

@@ -20,7 +20,7 @@ GATHER_S: Final = 0.02
 """How long requests wait for the end of an earlier read before the next one is sent."""
 
 
-class Place(NamedTuple):
+class ReadPosition(NamedTuple):
     """The position and size of a read: about `max_bytes` as stored, from an offset of a partition on."""
 
     topic: str
@@ -75,18 +75,18 @@ class SharedReads:
         read: sends a read to a node.
     """
 
-    def __init__(self, read: Callable[[Place], Awaitable[Fetched]]) -> None:
+    def __init__(self, read: Callable[[ReadPosition], Awaitable[Fetched]]) -> None:
         self._read = read
-        self._under_way: dict[Place, _Read] = {}
+        self._under_way: dict[ReadPosition, _Read] = {}
         """The newest read of each position."""
-        self._gathering: dict[Place, list[asyncio.Future[_Outcome]]] = {}
+        self._gathering: dict[ReadPosition, list[asyncio.Future[_Outcome]]] = {}
         """By position, the requests that wait for the next read, except the one that sends it."""
 
     def __len__(self) -> int:
         """Return how many reads are under way or gather requests."""
         return len(self._under_way) + len(self._gathering)
 
-    async def fetch(self, place: Place) -> ReadResult:
+    async def fetch(self, place: ReadPosition) -> ReadResult:
         """Return the result of a read that is sent after this call.
 
         Raises:
@@ -102,7 +102,7 @@ class SharedReads:
                 return outcome
         return await self._send(place)
 
-    async def _send(self, place: Place) -> ReadResult:
+    async def _send(self, place: ReadPosition) -> ReadResult:
         followers: list[asyncio.Future[_Outcome]] = []
         outcome: _Outcome = None
         own = _Read()

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Scope
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.refusals import CONNECTION_LOG
+from tidelog_gateway.raw_responses import CONNECTION_LOG
 
 
 def _status_line(status: int) -> bytes:

@@ -24,7 +24,7 @@ RATE_MS: Final = 30_000
 _UNKNOWN: Final = -1
 
 
-class GatewayFigures(NamedTuple):
+class GatewayCounters(NamedTuple):
     """Counters of this gateway since its start, at one time.
 
     Attributes:
@@ -89,7 +89,7 @@ class History:
         self._rate_from = 0
         """Index of the sample that the newest one is compared with for a rate."""
         self._topics: dict[str, _Topic] = {}
-        self._gateway: list[GatewayFigures] = []
+        self._gateway: list[GatewayCounters] = []
         self._totals: list[tuple[float | None, int]] = []
         """Records a second and bytes of all topics, for each sample."""
         self.newest: Mapping[str, TopicFigures] = {}
@@ -100,7 +100,7 @@ class History:
         """Times of the samples, in ms since 1970, ascending."""
         return self._times_ms
 
-    def add(self, at_ms: int, topics: Mapping[str, TopicFigures], gateway: GatewayFigures) -> None:
+    def add(self, at_ms: int, topics: Mapping[str, TopicFigures], gateway: GatewayCounters) -> None:
         """Add a sample. If it is not newer than the newest one (the clock was set back), older ones are discarded."""
         if self._times_ms and at_ms <= self._times_ms[-1]:
             self._times_ms, self._topics, self._gateway, self._totals, self._taken = [], {}, [], [], 0
@@ -195,7 +195,7 @@ class GatewayPoint(NamedTuple):
     publish_p99_ms: float | None
 
 
-def _point(before: GatewayFigures, after: GatewayFigures, seconds: float) -> GatewayPoint:
+def _point(before: GatewayCounters, after: GatewayCounters, seconds: float) -> GatewayPoint:
     counts = {bound: n - before.publishes_below.get(bound, 0) for bound, n in after.publishes_below.items()}
     return GatewayPoint(
         (after.requests - before.requests) / seconds,

@@ -18,7 +18,7 @@ from prometheus_client.core import Metric
 from tidelog.errors import TidelogError
 from tidelog.model import TopicFigures
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.ui.history import GatewayFigures, History
+from tidelog_gateway.ui.history import GatewayCounters, History
 from tidelog_gateway.ui.samples import decode, encode
 from tidelog_gateway.workers.exposition import metrics_in
 from tidelog_gateway.workers.peers import Peers
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 BUSY_SHARE: Final = 50
 """The pause after a sample is at least so many times its duration: many partitions are sampled less often."""
-NOT_OURS_S: Final = 1.0
+DUTY_POLL_S: Final = 1.0
 """How often a worker checks whether it is the one that samples."""
 PUBLISH_ROUTE: Final = "/v1/topics/{topic}/records"
 
@@ -61,7 +61,7 @@ class Sampler:
         """Take samples until cancelled."""
         while True:
             if self._peers is not None and not self._peers.duties.samples:
-                await asyncio.sleep(NOT_OURS_S)
+                await asyncio.sleep(DUTY_POLL_S)
                 continue
             began_s = time.monotonic()
             await self.take()
@@ -72,7 +72,7 @@ class Sampler:
         """Take one sample, if nodes answer."""
         try:
             topics = await self._ask()
-            gateway = gateway_figures(await self._metrics())
+            gateway = gateway_counters(await self._metrics())
         except (TidelogError, Problem) as error:
             if self.fault is None:
                 log.warning("cannot sample topics for /ui, trying again every %g s: %s", self._interval_s, error)
@@ -93,7 +93,7 @@ class Sampler:
         return self._registry.collect() if self._peers is None else metrics_in(await self._peers.merged())
 
 
-def gateway_figures(families: Iterable[Metric]) -> GatewayFigures:
+def gateway_counters(families: Iterable[Metric]) -> GatewayCounters:
     """Compute the counters of a gateway from its metrics."""
     requests = published = delivered = 0.0
     below: dict[float, float] = {}
@@ -111,4 +111,4 @@ def gateway_figures(families: Iterable[Metric]) -> GatewayFigures:
                     below[bound] = below.get(bound, 0) + sample.value
                 case _:
                     pass
-    return GatewayFigures(requests, published, delivered, below)
+    return GatewayCounters(requests, published, delivered, below)

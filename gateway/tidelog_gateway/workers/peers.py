@@ -15,10 +15,10 @@ from prometheus_client import CollectorRegistry
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.workers import frames
 from tidelog_gateway.workers.exposition import families_of
-from tidelog_gateway.workers.figures import Families
+from tidelog_gateway.workers.metric_families import Families
 
-ALIVE_S: Final = 1.0
-FIGURES_EVERY: Final = 5
+HEARTBEAT_S: Final = 1.0
+METRICS_EVERY: Final = 5
 """The metrics are sent with every fifth heartbeat; counts of a killed worker since then are lost."""
 MERGED_TIMEOUT_S: Final = 3.0
 FINAL_TIMEOUT_S: Final = 2.0
@@ -67,10 +67,10 @@ class Peers:
     async def run(self) -> None:
         """Report to the parent that this worker is ready; exchange frames until it ends or this is cancelled."""
         reader, self._writer = await asyncio.open_unix_connection(sock=self._control)
-        self._tell(frames.READY)
+        self._send(frames.READY)
         if self._merged is not None:  # a request for metrics came before the parent was connected
-            self._tell(frames.ASK)
-        telling = asyncio.create_task(self._tell_of_life(), name="send heartbeats")
+            self._send(frames.REQUEST_METRICS)
+        heartbeats = asyncio.create_task(self._send_heartbeats(), name="send heartbeats")
         try:
             while True:
                 kind, length = frames.frame_length(await reader.readexactly(frames.HEADER.size))
@@ -78,19 +78,19 @@ class Peers:
         except (asyncio.IncompleteReadError, ConnectionError):
             return  # the lifeline ends the process
         finally:
-            telling.cancel()
+            heartbeats.cancel()
             self._writer.close()
 
     def stopping(self) -> None:
         """Report to the parent that this worker accepts no more connections."""
-        self._tell_figures()
-        self._tell(frames.STOPPING)
+        self._send_metrics()
+        self._send(frames.STOPPING)
 
-    async def send_final_figures(self) -> None:
+    async def send_final_metrics(self) -> None:
         """Send the metrics again, after the last request, and wait until they are sent."""
         if self._writer is None:
             return
-        self._tell_figures()
+        self._send_metrics()
         self._writer.transport.set_write_buffer_limits(high=0)  # so that `drain` waits for the last byte
         with contextlib.suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(FINAL_TIMEOUT_S):
@@ -104,7 +104,7 @@ class Peers:
         """
         if self._merged is None:
             self._merged = asyncio.get_running_loop().create_future()
-            self._tell(frames.ASK)
+            self._send(frames.REQUEST_METRICS)
         try:
             async with asyncio.timeout(MERGED_TIMEOUT_S):
                 return await asyncio.shield(self._merged)
@@ -115,7 +115,7 @@ class Peers:
 
     def share(self, sample: bytes) -> None:
         """Send a sample to the other workers."""
-        self._tell(frames.SAMPLE, sample)
+        self._send(frames.SAMPLE, sample)
 
     def _take(self, kind: bytes, payload: bytes) -> None:
         match kind:
@@ -124,7 +124,7 @@ class Peers:
                 self.duties = Duties(tuple(told["accepts"]), told["samples"], told["serving"])
                 self.on_duties(self.duties)
             case frames.COLLECT:
-                self._tell_figures()
+                self._send_metrics()
             case frames.MERGED:
                 future, self._merged = self._merged, None
                 if future is not None and not future.done():
@@ -134,20 +134,20 @@ class Peers:
             case _:
                 pass
 
-    async def _tell_of_life(self) -> None:
+    async def _send_heartbeats(self) -> None:
         count = 0
         while True:
-            if count % FIGURES_EVERY == 0:
-                self._tell_figures()
-            self._tell(frames.ALIVE)
+            if count % METRICS_EVERY == 0:
+                self._send_metrics()
+            self._send(frames.HEARTBEAT)
             count += 1
-            await asyncio.sleep(ALIVE_S)
+            await asyncio.sleep(HEARTBEAT_S)
 
-    def _tell_figures(self) -> None:
+    def _send_metrics(self) -> None:
         if self.registry is not None:
-            self._tell(frames.FIGURES, json.dumps(families_of(self.registry)).encode())
+            self._send(frames.METRICS, json.dumps(families_of(self.registry)).encode())
 
-    def _tell(self, kind: bytes, payload: bytes = b"") -> None:
+    def _send(self, kind: bytes, payload: bytes = b"") -> None:
         if self._writer is None or self._writer.transport.get_write_buffer_size() > frames.UNSENT_BYTES_MAX:
             return
         with contextlib.suppress(ConnectionError):

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     threading.Thread(target=end, name="lifeline", daemon=True).start()
     listeners = [socket.socket(fileno=descriptor) for descriptor in listener_fds]
 
-    from tidelog_gateway.workers.serving import serve_as_worker  # noqa: PLC0415 # slow: the parent is watched by now
+    from tidelog_gateway.workers.worker_server import serve_as_worker  # noqa: PLC0415 # slow: the parent is watched by now
 
     try:
         serve_as_worker(settings, context, control, listeners, number - 1)

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tidelog_gateway.workers.figures import Families
 from tidelog_gateway.workers.frames import UNSENT_BYTES_MAX, FrameReader, frame
+from tidelog_gateway.workers.metric_families import Families
 from tidelog_proto.limits import KIB
 
 MODULE: Final = "tidelog_gateway.workers.worker"
@@ -43,7 +43,7 @@ class WorkerProcess:
         self.is_stopping = False
         self.ticks = 0
         self.served_ticks = 0
-        self.figures: Families = {}
+        self.metrics: Families = {}
         self._reader = FrameReader()
         self._unsent = bytearray()
         self.control, theirs = socket.socketpair()
@@ -68,7 +68,7 @@ class WorkerProcess:
         """Whether it accepts connections and sends heartbeats."""
         return self.is_ready and not self.is_stopping and self.ticks < SILENT_TICKS
 
-    def tell(self, kind: bytes, payload: bytes = b"") -> None:
+    def send(self, kind: bytes, payload: bytes = b"") -> None:
         """Send a frame without waiting; it is dropped if too many bytes are unsent."""
         if len(self._unsent) < UNSENT_BYTES_MAX:
             self._unsent += frame(kind, payload)
@@ -120,7 +120,7 @@ class WorkerProcess:
         self.control.close()
 
 
-def end_of(code: int) -> str:
+def describe_end(code: int) -> str:
     """Return how a process has ended, for log messages."""
     if code >= 0:
         return f"ended with code {code}"
@@ -130,6 +130,6 @@ def end_of(code: int) -> str:
         return f"was ended by signal {-code}"
 
 
-def pipe_of_life() -> tuple[int, int]:
+def lifeline_pipe() -> tuple[int, int]:
     """Return a pipe whose writing end only the parent holds: the reading end reaches its end when the parent ends."""
     return os.pipe()

@@ -12,8 +12,8 @@ from tidelog_gateway.auth.credentials import (
     CHALLENGE,
     TOKEN_CHARS_MAX,
     UserPassword,
-    bytes_of,
     credentials_in,
+    identity_bytes,
     refuse_secrets_in,
     user_password,
 )
@@ -41,7 +41,7 @@ def test_basic_credentials_are_parsed() -> None:
         assert isinstance(shown, UserPassword)
         assert (shown.user, shown.password) == (user, password)
         assert password not in repr(shown) or password == "ü"
-    marks = {bytes_of(user_password(*pair)) for pair in (("ann", "b:c"), ("ann:b", "c"), ("ann", "B:c"))}
+    marks = {identity_bytes(user_password(*pair)) for pair in (("ann", "b:c"), ("ann:b", "c"), ("ann", "B:c"))}
     assert len(marks) == 3
 
 

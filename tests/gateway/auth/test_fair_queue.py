@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from tidelog_gateway.auth.fair_queue import AddressTurns, FullError
+from tidelog_gateway.auth.fair_queue import FairQueue, FullError
 
 
 async def test_an_address_over_its_limit_does_not_delay_others() -> None:
-    turns = AddressTurns(at_once=2, waiting=4)
+    turns = FairQueue(at_once=2, waiting=4)
     going, goes_on = list[str](), asyncio.Event()
 
     async def go(address: str) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog_gateway.auth.url_encoding import refuse_unreadable
+from tidelog_gateway.auth.url_encoding import check_url_encoding
 from tidelog_gateway.problems import Problem
 
 
@@ -12,13 +12,13 @@ def test_percent_encoded_utf_8_is_accepted() -> None:
         (b"/v1/topics/100%25", b"key=%25"),
         (b"", b""),
     ):
-        refuse_unreadable({"type": "http", "raw_path": path, "query_string": query})
-    refuse_unreadable({"type": "websocket", "query_string": b""})
+        check_url_encoding({"type": "http", "raw_path": path, "query_string": query})
+    check_url_encoding({"type": "websocket", "query_string": b""})
 
 
 @pytest.mark.parametrize("text", [b"%ff", b"a%C3", b"%C3b%A9", b"%ED%A0%80", b"100%", b"%4", b"%zz", b"%u00e9"])
 def test_other_urls_are_refused(text: bytes) -> None:
     for path, query in ((b"/v1/topics/t/keys/" + text, b""), (b"/v1/ws", b"key=" + text)):
         with pytest.raises(Problem) as raised:
-            refuse_unreadable({"type": "http", "raw_path": path, "query_string": query})
+            check_url_encoding({"type": "http", "raw_path": path, "query_string": query})
         assert (raised.value.status, raised.value.code) == (400, "malformed_request")

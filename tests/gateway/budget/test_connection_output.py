@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tidelog_gateway.budget.connection_output import UNSENT_BYTES, Outlet
+from tidelog_gateway.budget.connection_output import UNSENT_BYTES, ConnectionOutput
 from tidelog_gateway.budget.load_shedding import PROGRESS_BYTES
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.problems import Problem
 from tidelog_proto.limits import MIB
 
@@ -39,12 +39,12 @@ class Line(asyncio.Transport):
 
 
 @pytest.fixture
-def outgoing() -> Outgoing:
-    return Outgoing(10 * MIB, 4 * MIB)
+def outgoing() -> ResponseBudget:
+    return ResponseBudget(10 * MIB, 4 * MIB)
 
 
-def connected(outgoing: Outgoing, slow_timeout_s: float = 30) -> tuple[Outlet, Line]:
-    outlet, line = Outlet(outgoing, slow_timeout_s), Line()
+def connected(outgoing: ResponseBudget, slow_timeout_s: float = 30) -> tuple[ConnectionOutput, Line]:
+    outlet, line = ConnectionOutput(outgoing, slow_timeout_s), Line()
     outlet.connected(line)
     return outlet, line
 
@@ -55,7 +55,7 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_piece_counts_until_all_of_it_is_sent(outgoing: Outgoing) -> None:
+async def test_a_piece_counts_until_all_of_it_is_sent(outgoing: ResponseBudget) -> None:
     outlet, line = connected(outgoing)
     assert outlet.take(2 * MIB)
     line.unsent = 2 * MIB
@@ -72,7 +72,7 @@ async def test_a_piece_counts_until_all_of_it_is_sent(outgoing: Outgoing) -> Non
     assert not outgoing.holders
 
 
-async def test_the_bytes_of_a_lost_connection_are_returned(outgoing: Outgoing) -> None:
+async def test_the_bytes_of_a_lost_connection_are_returned(outgoing: ResponseBudget) -> None:
     outlet, line = connected(outgoing)
     assert outlet.take(2 * MIB)
     line.unsent = MIB
@@ -83,7 +83,7 @@ async def test_the_bytes_of_a_lost_connection_are_returned(outgoing: Outgoing) -
     assert (outgoing.used_bytes, outlet.held_bytes, outgoing.holders) == (0, 0, set())
 
 
-async def test_one_connection_is_limited_to_its_share(outgoing: Outgoing) -> None:
+async def test_one_connection_is_limited_to_its_share(outgoing: ResponseBudget) -> None:
     outlet, _ = connected(outgoing)
     other, _ = connected(outgoing)
     assert outlet.take(5 * MIB), "a single answer may exceed the share"
@@ -95,7 +95,7 @@ async def test_one_connection_is_limited_to_its_share(outgoing: Outgoing) -> Non
     assert outlet.take(3 * MIB), "records read ahead do not block a message"
 
 
-async def test_waiting_for_room_ends_with_room_or_503(outgoing: Outgoing) -> None:
+async def test_waiting_for_room_ends_with_room_or_503(outgoing: ResponseBudget) -> None:
     first, _ = connected(outgoing)
     second, _ = connected(outgoing)
     assert first.take(10 * MIB)
@@ -110,7 +110,7 @@ async def test_waiting_for_room_ends_with_room_or_503(outgoing: Outgoing) -> Non
     assert second.held_bytes == MIB
 
 
-async def test_connections_that_do_not_read_are_closed_for_waiting_ones(outgoing: Outgoing) -> None:
+async def test_connections_that_do_not_read_are_closed_for_waiting_ones(outgoing: ResponseBudget) -> None:
     deaf, line = connected(outgoing)
     polite, _ = connected(outgoing)
     assert deaf.take(10 * MIB)
@@ -122,7 +122,7 @@ async def test_connections_that_do_not_read_are_closed_for_waiting_ones(outgoing
     assert outgoing.used_bytes == MIB
 
 
-async def test_a_slow_client_is_reported_once_and_then_disconnected(outgoing: Outgoing) -> None:
+async def test_a_slow_client_is_reported_once_and_then_disconnected(outgoing: ResponseBudget) -> None:
     outlet, line = connected(outgoing, slow_timeout_s=2.0)
     told: list[bool] = []
     outlet.on_slow = lambda: told.append(line.aborted)
@@ -134,14 +134,14 @@ async def test_a_slow_client_is_reported_once_and_then_disconnected(outgoing: Ou
     assert outgoing.used_bytes == 0
 
 
-async def test_by_default_a_slow_client_is_disconnected_at_once(outgoing: Outgoing) -> None:
+async def test_by_default_a_slow_client_is_disconnected_at_once(outgoing: ResponseBudget) -> None:
     outlet, line = connected(outgoing, slow_timeout_s=0.05)
     line.unsent = 1
     outlet.look()
     await until(lambda: line.aborted)
 
 
-async def test_few_bytes_are_not_progress_and_a_large_piece_is(outgoing: Outgoing) -> None:
+async def test_few_bytes_are_not_progress_and_a_large_piece_is(outgoing: ResponseBudget) -> None:
     outlet, line = connected(outgoing)
     line.unsent = MIB
     outlet.look()
@@ -157,7 +157,7 @@ async def test_few_bytes_are_not_progress_and_a_large_piece_is(outgoing: Outgoin
     outlet.lost()
 
 
-async def test_the_next_message_waits_until_the_buffer_is_nearly_empty(outgoing: Outgoing) -> None:
+async def test_the_next_message_waits_until_the_buffer_is_nearly_empty(outgoing: ResponseBudget) -> None:
     outlet, line = connected(outgoing)
     await outlet.room()
     line.unsent = UNSENT_BYTES + 1
@@ -170,7 +170,7 @@ async def test_the_next_message_waits_until_the_buffer_is_nearly_empty(outgoing:
     outlet.lost()
 
 
-async def test_pushed_bytes_count_only_if_the_kernel_does_not_take_them(outgoing: Outgoing) -> None:
+async def test_pushed_bytes_count_only_if_the_kernel_does_not_take_them(outgoing: ResponseBudget) -> None:
     outlet, line = connected(outgoing)
     assert outlet.push(b"x" * 1000)
     assert (outgoing.used_bytes, line.written) == (0, [b"x" * 1000])
@@ -184,7 +184,7 @@ async def test_pushed_bytes_count_only_if_the_kernel_does_not_take_them(outgoing
     await until(lambda: outgoing.used_bytes == 0)
 
 
-async def test_nothing_is_pushed_without_room_or_a_connection(outgoing: Outgoing) -> None:
+async def test_nothing_is_pushed_without_room_or_a_connection(outgoing: ResponseBudget) -> None:
     outlet, line = connected(outgoing)
     other, _ = connected(outgoing)
     line.kernel_has_room = False
@@ -197,4 +197,4 @@ async def test_nothing_is_pushed_without_room_or_a_connection(outgoing: Outgoing
     outlet.lost()
     assert not outlet.push(b"z")
     assert line.written == [b"x"]
-    assert not Outlet(outgoing, 30).push(b"z"), "another server without a transport"
+    assert not ConnectionOutput(outgoing, 30).push(b"z"), "another server without a transport"

@@ -4,15 +4,15 @@ import asyncio
 
 import pytest
 
-from tidelog_gateway.budget.load_shedding import GIVE_WAY_S
-from tidelog_gateway.budget.response_budget import SMALL_ANSWER_BYTES, Outgoing
+from tidelog_gateway.budget.load_shedding import STALL_TIMEOUT_S
+from tidelog_gateway.budget.response_budget import SMALL_ANSWER_BYTES, ResponseBudget
 from tidelog_proto.limits import MIB
 
 
 class Held:
     """A connection whose output waits."""
 
-    def __init__(self, outgoing: Outgoing, held_bytes: int, idle_s: float) -> None:
+    def __init__(self, outgoing: ResponseBudget, held_bytes: int, idle_s: float) -> None:
         self.held_bytes = held_bytes
         self.idle = idle_s
         self.was_cut = False
@@ -30,7 +30,7 @@ class Held:
 
 
 def test_the_limit_holds_and_a_single_answer_may_exceed_it() -> None:
-    outgoing = Outgoing(10 * MIB, MIB)
+    outgoing = ResponseBudget(10 * MIB, MIB)
     assert outgoing.take(11 * MIB), "it is the only answer"
     assert not outgoing.take(MIB)
     outgoing.give_back(11 * MIB)
@@ -43,7 +43,7 @@ def test_the_limit_holds_and_a_single_answer_may_exceed_it() -> None:
 
 
 def test_records_read_ahead_are_limited_to_half_and_do_not_block_messages() -> None:
-    outgoing = Outgoing(10 * MIB, MIB)
+    outgoing = ResponseBudget(10 * MIB, MIB)
     assert outgoing.take_prefetch(5 * MIB)
     assert not outgoing.take_prefetch(1)
     assert outgoing.take(8 * MIB), "the only message may exceed the limit"
@@ -56,7 +56,7 @@ def test_records_read_ahead_are_limited_to_half_and_do_not_block_messages() -> N
 
 
 async def test_returned_bytes_wake_waiting_connections() -> None:
-    outgoing = Outgoing(MIB, MIB)
+    outgoing = ResponseBudget(MIB, MIB)
     assert outgoing.take(MIB)
     waiting = asyncio.create_task(outgoing.changed())
     await asyncio.sleep(0)
@@ -67,7 +67,7 @@ async def test_returned_bytes_wake_waiting_connections() -> None:
 
 
 def test_load_shedding_drops_idle_prefetch_first_and_then_closes_slow_clients() -> None:
-    outgoing = Outgoing(10 * MIB, MIB)
+    outgoing = ResponseBudget(10 * MIB, MIB)
     told: list[str] = []
 
     def let_go(name: str, size_bytes: int) -> int:
@@ -76,18 +76,18 @@ def test_load_shedding_drops_idle_prefetch_first_and_then_closes_slow_clients() 
 
     outgoing.idle["a"] = lambda: let_go("a", MIB)
     outgoing.idle["b"] = lambda: let_go("b", MIB)
-    small, large = Held(outgoing, MIB, GIVE_WAY_S), Held(outgoing, 3 * MIB, GIVE_WAY_S)
-    busy = Held(outgoing, 4 * MIB, GIVE_WAY_S / 2)
-    outgoing.press(MIB)
+    small, large = Held(outgoing, MIB, STALL_TIMEOUT_S), Held(outgoing, 3 * MIB, STALL_TIMEOUT_S)
+    busy = Held(outgoing, 4 * MIB, STALL_TIMEOUT_S / 2)
+    outgoing.shed_load(MIB)
     assert (told, large.was_cut) == (["a"], False)
-    outgoing.press(4 * MIB)
+    outgoing.shed_load(4 * MIB)
     assert (told, large.was_cut, small.was_cut) == (["a", "a", "b"], True, False)
     outgoing.idle.clear()
-    outgoing.press(100 * MIB)
+    outgoing.shed_load(100 * MIB)
     assert (small.was_cut, busy.was_cut) == (True, False)
     assert outgoing.used_bytes == 4 * MIB
 
 
 @pytest.mark.parametrize(("total", "one", "expected"), [(MIB, 2 * MIB, MIB), (2 * MIB, MIB, MIB)])
 def test_one_connection_has_at_most_the_whole_budget(total: int, one: int, expected: int) -> None:
-    assert Outgoing(total, one).connection_limit_bytes == expected
+    assert ResponseBudget(total, one).connection_limit_bytes == expected

@@ -9,9 +9,9 @@ import pytest
 
 from tidelog.errors import NodeUnreachableError, OffsetOutOfRangeError, TidelogError
 from tidelog.model import Fetched
-from tidelog_gateway.flow.shared_reads import GATHER_S, Place, ReadResult, SharedReads
+from tidelog_gateway.flow.shared_reads import GATHER_S, ReadPosition, ReadResult, SharedReads
 
-PLACE = Place("orders", 0, 7, 65_536)
+PLACE = ReadPosition("orders", 0, 7, 65_536)
 
 
 class Node:
@@ -19,10 +19,10 @@ class Node:
 
     def __init__(self) -> None:
         self.answers: list[asyncio.Future[TidelogError | None]] = []
-        self.places: list[Place] = []
+        self.places: list[ReadPosition] = []
         self.reads = SharedReads(self.read)
 
-    async def read(self, place: Place) -> Fetched:
+    async def read(self, place: ReadPosition) -> Fetched:
         number = len(self.answers)
         self.places.append(place)
         self.answers.append(asyncio.get_running_loop().create_future())
@@ -39,7 +39,7 @@ class Node:
             while len(self.answers) < reads:  # noqa: ASYNC110 - the beginning of a read is not notified
                 await asyncio.sleep(0.001)
 
-    def request(self, place: Place = PLACE) -> asyncio.Task[ReadResult]:
+    def request(self, place: ReadPosition = PLACE) -> asyncio.Task[ReadResult]:
         return asyncio.create_task(self.reads.fetch(place))
 
     @property

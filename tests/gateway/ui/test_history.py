@@ -4,7 +4,7 @@ import pytest
 
 from tidelog.model import TopicFigures
 from tidelog_gateway.ui import history as module
-from tidelog_gateway.ui.history import POINTS, GatewayFigures, GatewayPoint, History, Rate
+from tidelog_gateway.ui.history import POINTS, GatewayCounters, GatewayPoint, History, Rate
 
 ID = bytes(16)
 
@@ -13,8 +13,8 @@ def figures(end: int, size: int = 0, *, topic_id: bytes = ID, idle: int = 0) -> 
     return TopicFigures(topic_id, 1, end, end, size, idle)
 
 
-def add(history: History, at_s: float, gateway: GatewayFigures | None = None, **topics: TopicFigures) -> None:
-    history.add(int(1000 * at_s), topics, gateway or GatewayFigures())
+def add(history: History, at_s: float, gateway: GatewayCounters | None = None, **topics: TopicFigures) -> None:
+    history.add(int(1000 * at_s), topics, gateway or GatewayCounters())
 
 
 def test_without_samples_everything_is_unknown() -> None:
@@ -102,8 +102,8 @@ def test_topics_with_samples_are_limited(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_gateway_points_are_differences_of_samples() -> None:
     history = History()
-    before = GatewayFigures(100, 1000, 10, {0.001: 50, 0.01: 60, float("inf"): 60})
-    after = GatewayFigures(300, 2000, 20, {0.001: 148, 0.01: 159, float("inf"): 160})
+    before = GatewayCounters(100, 1000, 10, {0.001: 50, 0.01: 60, float("inf"): 60})
+    after = GatewayCounters(300, 2000, 20, {0.001: 148, 0.01: 159, float("inf"): 160})
     add(history, 0, before)
     add(history, 10, after)
     add(history, 20, after)

@@ -12,16 +12,16 @@ from tests.gateway.fake_log import FakeLog
 from tidelog.errors import ConnectionLostError
 from tidelog.model import TopicFigures
 from tidelog_gateway.app import create_app
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_gateway.ui.sampler import PUBLISH_ROUTE, Sampler, gateway_figures
+from tidelog_gateway.ui.sampler import PUBLISH_ROUTE, Sampler, gateway_counters
 from tidelog_proto.batch.record_batch import columns_of
 
 
 def metrics() -> Metrics:
-    return Metrics(Budget(1), Outgoing(1, 1))
+    return Metrics(RequestBudget(1), ResponseBudget(1, 1))
 
 
 async def test_the_error_of_a_sample_is_kept_until_one_succeeds() -> None:
@@ -70,7 +70,7 @@ def test_the_figures_of_a_gateway_equal_its_metrics() -> None:
     its.records_out.labels("http").inc(7)
     its.request_s.labels("POST", PUBLISH_ROUTE).observe(0.002)
     its.request_s.labels("GET", "/livez").observe(0.002)
-    found = gateway_figures(its.registry.collect())
+    found = gateway_counters(its.registry.collect())
     assert (found.requests, found.published, found.delivered) == (3, 11, 7)
     assert found.publishes_below[0.001] == 0
     assert found.publishes_below[0.0025] == found.publishes_below[float("inf")] == 1

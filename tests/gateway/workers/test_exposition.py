@@ -7,15 +7,15 @@ from collections.abc import Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.workers.exposition import families_of, page_of
-from tidelog_gateway.workers.figures import Families, lasting, merged
+from tidelog_gateway.workers.metric_families import Families, lasting, merged
 
 
 def metrics() -> Metrics:
-    return Metrics(Budget(100), Outgoing(100, 100), has_parent=True)
+    return Metrics(RequestBudget(100), ResponseBudget(100, 100), has_parent=True)
 
 
 def sent(of: Metrics) -> Families:

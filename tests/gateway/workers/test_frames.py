@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog_gateway.workers.frames import ALIVE, HEADER, PAYLOAD_BYTES_MAX, SAMPLE, FrameError, FrameReader, frame
+from tidelog_gateway.workers.frames import HEADER, HEARTBEAT, PAYLOAD_BYTES_MAX, SAMPLE, FrameError, FrameReader, frame
 
 
 def test_frames_are_parsed_in_any_pieces() -> None:
-    sent = [(ALIVE, b""), (SAMPLE, b"x" * 1000), (SAMPLE, b"")]
+    sent = [(HEARTBEAT, b""), (SAMPLE, b"x" * 1000), (SAMPLE, b"")]
     data = b"".join(frame(kind, payload) for kind, payload in sent)
     for size in (1, 3, 7, len(data)):
         reader = FrameReader()

@@ -15,7 +15,7 @@ from tidelog_gateway.workers.peers import Duties, Peers
 from tidelog_proto.process.garbage_collection import calm_garbage_collection
 
 
-class Serving:
+class WorkerServer:
     """The server of one worker.
 
     Args:
@@ -33,10 +33,10 @@ class Serving:
         self._others: dict[int, asyncio.AbstractServer] = {}
         self._wanted: asyncio.Queue[Duties] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
-        server.when_started = calm_garbage_collection
-        server.tell_ready = self._begin
-        server.when_stopping = self._end
-        server.when_stopped = peers.send_final_figures
+        server.on_started = calm_garbage_collection
+        server.on_ready = self._begin
+        server.on_stopping = self._end
+        server.on_stopped = peers.send_final_metrics
         peers.on_duties = self._wanted.put_nowait
 
     def run(self) -> None:
@@ -81,4 +81,4 @@ def serve_as_worker(
     """
     peers = Peers(control, settings.workers)
     app = create_app(settings, opener=partial(open_client, context=context), peers=peers)
-    Serving(make_server(settings, app, listeners[own]), peers, listeners, own).run()
+    WorkerServer(make_server(settings, app, listeners[own]), peers, listeners, own).run()

@@ -13,7 +13,7 @@ TELEMETRY_SDK: Final = "opentelemetry.sdk"
 """Without this module no framework spans or metrics are exported."""
 
 
-def entrance_of(app: FastAPI) -> ASGIApp:
+def direct_entry(app: FastAPI) -> ASGIApp:
     """Return an application that calls the middlewares of `app` directly.
 
     The framework's own entry point looks up the process's telemetry for each request, also in the environment, which

@@ -8,8 +8,8 @@ from tests.gateway.auth.test_login_rate_limit import Clock
 
 from tidelog.cluster.callers import Identified, NotIdentifiedError
 from tidelog.errors import CredentialsExpiredError, NodeUnreachableError, TidelogError, UnauthenticatedError
-from tidelog_gateway.auth.caller_ticket import KnownCaller
-from tidelog_gateway.auth.credentials import Shown
+from tidelog_gateway.auth.authenticated_caller import AuthenticatedCaller
+from tidelog_gateway.auth.credentials import CallerCredentials
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -22,7 +22,7 @@ class Node:
         self.expires_us: int | None = None
         self.fails: Exception | None = None
 
-    async def identify(self, credentials: Shown) -> Identified:
+    async def identify(self, credentials: CallerCredentials) -> Identified:
         assert isinstance(credentials, pb.Credentials)
         assert credentials.api_key == "k"
         self.asked += 1
@@ -43,12 +43,12 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def ann(node: Node, clock: Clock) -> KnownCaller:
+async def ann(node: Node, clock: Clock) -> AuthenticatedCaller:
     credentials = pb.Credentials(api_key="k")
-    return KnownCaller(credentials, await node.identify(credentials), node.identify, clock)
+    return AuthenticatedCaller(credentials, await node.identify(credentials), node.identify, clock)
 
 
-async def test_concurrent_refusals_of_a_ticket_renew_it_once(ann: KnownCaller, node: Node) -> None:
+async def test_concurrent_refusals_of_a_ticket_renew_it_once(ann: AuthenticatedCaller, node: Node) -> None:
     ticket = ann.ticket()
     for _ in range(10):
         ann.refused(ticket)
@@ -58,7 +58,7 @@ async def test_concurrent_refusals_of_a_ticket_renew_it_once(ann: KnownCaller, n
     assert node.asked == 2, "an old ticket is not renewed again"
 
 
-async def test_a_ticket_is_renewed_after_half_of_its_time(ann: KnownCaller, node: Node, clock: Clock) -> None:
+async def test_a_ticket_is_renewed_after_half_of_its_time(ann: AuthenticatedCaller, node: Node, clock: Clock) -> None:
     clock.now_s += 29
     assert ann.ticket() == b"1"
     clock.now_s += 2
@@ -72,7 +72,7 @@ async def test_a_ticket_is_renewed_after_half_of_its_time(ann: KnownCaller, node
 
 
 @pytest.mark.parametrize("error", [UnauthenticatedError("revoked"), CredentialsExpiredError("expired")])
-async def test_refused_credentials_end_the_caller(ann: KnownCaller, node: Node, error: TidelogError) -> None:
+async def test_refused_credentials_end_the_caller(ann: AuthenticatedCaller, node: Node, error: TidelogError) -> None:
     node.fails = NotIdentifiedError(error)
     await ann.renew()
     assert ann.ended.is_set()
@@ -85,7 +85,7 @@ async def test_refused_credentials_end_the_caller(ann: KnownCaller, node: Node, 
 
 
 async def test_a_failed_renewal_is_retried(
-    ann: KnownCaller, node: Node, clock: Clock, caplog: pytest.LogCaptureFixture
+    ann: AuthenticatedCaller, node: Node, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.fails = NodeUnreachableError("away")
     clock.now_s += 31
@@ -103,7 +103,9 @@ async def test_a_failed_renewal_is_retried(
     assert ann.ticket() == b"%d" % node.asked
 
 
-async def test_a_caller_is_renewed_when_its_credentials_should_have_expired(ann: KnownCaller, node: Node) -> None:
+async def test_a_caller_is_renewed_when_its_credentials_should_have_expired(
+    ann: AuthenticatedCaller, node: Node
+) -> None:
     node.expires_us = time.time_ns() // 1000 - 1
     await ann.renew()
     node.fails = NotIdentifiedError(CredentialsExpiredError("expired"))
@@ -112,14 +114,16 @@ async def test_a_caller_is_renewed_when_its_credentials_should_have_expired(ann:
     assert ann.ended.is_set()
 
 
-async def test_credentials_that_now_belong_to_another_principal_end_the_caller(ann: KnownCaller, node: Node) -> None:
+async def test_credentials_that_now_belong_to_another_principal_end_the_caller(
+    ann: AuthenticatedCaller, node: Node
+) -> None:
     node.principal = "bob"
     await ann.renew()
     assert ann.over is not None
     assert "another principal" in str(ann.over)
 
 
-async def test_closing_cancels_a_renewal(ann: KnownCaller) -> None:
+async def test_closing_cancels_a_renewal(ann: AuthenticatedCaller) -> None:
     asking = ann.renew()
     ann.close()
     with pytest.raises(asyncio.CancelledError):

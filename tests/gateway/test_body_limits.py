@@ -8,9 +8,9 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 from tests.gateway.conftest import Serve
 
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
-from tidelog_gateway.flow.passage import PassageMiddleware
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
+from tidelog_gateway.flow.request_pipeline import RequestPipeline
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.settings import GatewaySettings
 
@@ -43,7 +43,7 @@ class Exchange:
         self.sent: list[Message] = []
         self.taken = 0
 
-    async def run(self, app: PassageMiddleware) -> Exchange:
+    async def run(self, app: RequestPipeline) -> Exchange:
         scope = {"type": "http", "method": "POST", "path": "/", "raw_path": b"/", "query_string": b""}
         await app(scope | {"headers": self.headers}, self._receive, self._send)
         return self
@@ -76,12 +76,10 @@ class Exchange:
 CHUNKED = {"transfer-encoding": "chunked"}
 
 
-def limited(inner: Application, budget: Budget | None = None, **settings: Any) -> PassageMiddleware:
+def limited(inner: Application, budget: RequestBudget | None = None, **settings: Any) -> RequestPipeline:
     checked = GatewaySettings(body_bytes_max=1024, **settings)
-    budget, outgoing = budget or Budget(1 << 20), Outgoing(8 << 20, 8 << 20)
-    return PassageMiddleware(
-        inner, settings=checked, budget=budget, outgoing=outgoing, metrics=Metrics(budget, outgoing)
-    )
+    budget, outgoing = budget or RequestBudget(1 << 20), ResponseBudget(8 << 20, 8 << 20)
+    return RequestPipeline(inner, settings=checked, budget=budget, outgoing=outgoing, metrics=Metrics(budget, outgoing))
 
 
 async def test_bodies_arrive_complete_and_answers_have_an_id() -> None:
@@ -129,7 +127,7 @@ async def test_a_client_that_disconnects_is_not_answered() -> None:
 
 @pytest.mark.parametrize("headers", [CHUNKED, {"content-length": "600"}])
 async def test_the_budget_is_shared_and_returned(headers: dict[str, str]) -> None:
-    budget = Budget(1000)
+    budget = RequestBudget(1000)
     inner = Application()
     app = limited(inner, budget)
     inner.go.clear()
@@ -148,7 +146,7 @@ async def test_the_budget_is_shared_and_returned(headers: dict[str, str]) -> Non
 
 
 async def test_the_budget_is_returned_after_failures() -> None:
-    budget = Budget(1000)
+    budget = RequestBudget(1000)
     await Exchange(b"x" * 600, None, headers=CHUNKED).run(limited(Application(), budget, body_timeout_s=0.01))
     await Exchange(b"x" * 600, "gone", headers=CHUNKED).run(limited(Application(), budget))
 

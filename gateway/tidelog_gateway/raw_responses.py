@@ -35,7 +35,7 @@ def tls_log() -> SeldomLog:
     return SeldomLog(logging.getLogger("tidelog_gateway.tls"), level=logging.WARNING, lines=1, every_s=60.0)
 
 
-def refusal_bytes(problem: Problem) -> bytes:
+def response_bytes(problem: Problem) -> bytes:
     """Return a complete HTTP response; close the connection after it."""
     request_id = secrets.token_hex(8)
     document = problem.document(request_id)

@@ -1,7 +1,7 @@
 """The gateway's authenticated callers, each with its own client.
 
 A caller is looked up by a keyed hash of its credentials. A new caller is verified by a node: once for concurrent
-requests with the same credentials, and with limited concurrency, in all and by address (`lines`). Each caller has its
+requests with the same credentials, and with limited concurrency, in all and by address (`queues`). Each caller has its
 own client over the gateway's connections, with the caller's permissions; the least recently used callers are dropped
 when there are too many. Failed credentials are cached for a moment and counted by address; repeated failures are
 answered with a delay.
@@ -31,53 +31,53 @@ from typing import Final
 from tidelog.client import Client
 from tidelog.cluster.callers import Identified, NotIdentifiedError
 from tidelog.errors import AccessError, InvalidRequestError, TidelogError
-from tidelog_gateway.auth.caller_ticket import Identify, KnownCaller
-from tidelog_gateway.auth.credentials import Shown, bytes_of, kind_of, refused
+from tidelog_gateway.auth.authenticated_caller import AuthenticatedCaller, Identify
+from tidelog_gateway.auth.credentials import CallerCredentials, credentials_kind, credentials_refused, identity_bytes
 from tidelog_gateway.auth.fair_queue import FullError
-from tidelog_gateway.auth.login_rate_limit import Tries
-from tidelog_gateway.auth.verification_queue import Line, lines, unanswered
+from tidelog_gateway.auth.login_rate_limit import LoginRateLimit
+from tidelog_gateway.auth.verification_queue import VerificationQueue, unanswered, verification_queues
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem, from_error
-from tidelog_gateway.producers import Kept, Producers
+from tidelog_gateway.producers import ProducerLimit, Producers
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.client_address import counted_address
 
 log = logging.getLogger(__name__)
 
-OpenClient = Callable[[KnownCaller], Client]
+OpenClient = Callable[[AuthenticatedCaller], Client]
 
-NEWS_S: Final = 10.0
+VERIFICATION_TIMEOUT_S: Final = 10.0
 """Longest wait of an unverified caller before 503."""
-SLOWED_S: Final = 1.0
+FAILURE_DELAY_S: Final = 1.0
 """Delay of answers to repeated failed credentials and to addresses over their limit of failures."""
-SLOWED_MAX: Final = 1024
+DELAYED_MAX: Final = 1024
 """Answers that are delayed at a time; further ones are sent at once."""
-REFUSED_S: Final = 2.0
+FAILURE_CACHE_S: Final = 2.0
 """How long a failed authentication is cached."""
-REFUSED_MAX: Final = 4096
-RENEW_LOOK_S: Final = 1.0
+FAILURE_CACHE_MAX: Final = 4096
+REVISION_POLL_S: Final = 1.0
 REVISION_TIMEOUT_S: Final = 5.0
 RENEWED_PER_S: Final = 500
 """Rate at which callers are verified again when identities or rules keep changing."""
 CLOSE_S: Final = 10.0
 """Timeout of delivering the pending records of a dropped caller."""
-LOOKED_AT_MAX: Final = 64
+SEARCH_MAX: Final = 64
 """Callers in use that are skipped in one search for an unused one."""
-COMPLAIN_S: Final = 10.0
+LOG_INTERVAL_S: Final = 10.0
 _TRIES: Final = 3
 
 
 @dataclass(slots=True, eq=False)
-class _Kept:
+class _CachedCaller:
     """A caller, and the gateway with its client."""
 
     mark: bytes
-    caller: KnownCaller
+    caller: AuthenticatedCaller
     gateway: Gateway
     gone: bool = False
 
 
-class Callers:
+class CallerCache:
     """The authenticated callers of one gateway.
 
     Args:
@@ -89,13 +89,13 @@ class Callers:
         clock: monotonic, in seconds.
 
     Attributes:
-        lines: queues of verification.
+        queues: of verification, by kind of credentials.
     """
 
     def __init__(
         self,
         own: Gateway,
-        kept: Kept,
+        kept: ProducerLimit,
         *,
         identify: Identify,
         revision: Callable[[], Awaitable[bytes]],
@@ -111,37 +111,37 @@ class Callers:
         self._open_client = open_client
         self._clock = clock
         self._secret = secrets.token_bytes(32)
-        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
+        self._kept: OrderedDict[bytes, _CachedCaller] = OrderedDict()
         self._refused: OrderedDict[bytes, tuple[float, TidelogError]] = OrderedDict()
-        self._asking: dict[bytes, asyncio.Task[_Kept]] = {}
-        self.lines = lines(own.settings.workers)
-        self._tries = Tries(own.settings.wrong_credentials_max, clock, every_s=own.settings.workers)
-        self._slowed = 0
+        self._asking: dict[bytes, asyncio.Task[_CachedCaller]] = {}
+        self.queues = verification_queues(own.settings.workers)
+        self._failures = LoginRateLimit(own.settings.wrong_credentials_max, clock, every_s=own.settings.workers)
+        self._delayed = 0
         self._closing: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._kept)
 
     @contextlib.asynccontextmanager
-    async def use(self, credentials: Shown, address: str) -> AsyncIterator[Gateway]:
+    async def use(self, credentials: CallerCredentials, address: str) -> AsyncIterator[Gateway]:
         """Yield the gateway with the client of the caller that has these credentials.
 
         Raises:
             Problem: 401, the credentials are refused; 429, too many failures; 503, no node can verify them now.
         """
-        used = await self._found(credentials, address)
+        used = await self._caller(credentials, address)
         used.caller.users += 1
         try:
             yield used.gateway
         finally:
             used.caller.users -= 1
             if used.caller.over is not None:
-                self._let_go(used)
+                self._drop(used)
 
     async def follow(self) -> None:
         """Renew the tickets of callers in use until cancelled."""
         while True:
-            await asyncio.sleep(RENEW_LOOK_S)
+            await asyncio.sleep(REVISION_POLL_S)
             callers = [used.caller for used in self._kept.values() if used.caller.users]
             all_of_them = bool(callers) and self._clock() >= self._all_again_at and await self._has_changed()
             if all_of_them:
@@ -167,39 +167,39 @@ class Callers:
         for asking in list(self._asking.values()):
             asking.cancel()
         for used in list(self._kept.values()):
-            self._let_go(used, within_s=within_s, anyway=True)
+            self._drop(used, within_s=within_s, anyway=True)
         if self._closing:
             await asyncio.wait(set(self._closing))
 
-    async def _found(self, credentials: Shown, address: str) -> _Kept:
-        mark = hmac.digest(self._secret, bytes_of(credentials), "sha256")
+    async def _caller(self, credentials: CallerCredentials, address: str) -> _CachedCaller:
+        mark = hmac.digest(self._secret, identity_bytes(credentials), "sha256")
         for _ in range(_TRIES):
             used = self._kept.get(mark)
             if used is None:
-                used = await self._news(mark, credentials, address)
+                used = await self._new_caller(mark, credentials, address)
             elif used.caller.is_stale:
                 await asyncio.shield(used.caller.renew())
             if used.caller.over is not None:
-                self._let_go(used)
-                raise refused(used.caller.over)
+                self._drop(used)
+                raise credentials_refused(used.caller.over)
             if not used.gone:
                 if self._kept.get(mark) is used:
                     self._kept.move_to_end(mark)
                 return used
         raise Problem(503, "overloaded", "this gateway has too many callers: send the request again", retryable=True)
 
-    async def _news(self, mark: bytes, credentials: Shown, address: str) -> _Kept:
+    async def _new_caller(self, mark: bytes, credentials: CallerCredentials, address: str) -> _CachedCaller:
         until, error = self._refused.get(mark, (0.0, None))
         if error is not None and self._clock() < until:
-            await self._slow_down()
-            raise refused(error)
-        if self._tries.wait_s(address) > 0:
-            await self._slow_down()
+            await self._delay()
+            raise credentials_refused(error)
+        if self._failures.wait_s(address) > 0:
+            await self._delay()
             raise self._limited(address)
         asking = self._asking.get(mark)
         if asking is None:
-            line = self.lines[kind_of(credentials)]
-            if len(line.asked) >= line.waiting_max:
+            queue = self.queues[credentials_kind(credentials)]
+            if len(queue.pending) >= queue.waiting_max:
                 raise Problem(
                     429,
                     "overloaded",
@@ -210,32 +210,32 @@ class Callers:
                 self._ask_in_time(mark, credentials, address), name="identifying a caller"
             )
             self._asking[mark] = asking
-            line.asked.add(mark)
-            asking.add_done_callback(lambda done: self._asked(mark, line, done))
+            queue.pending.add(mark)
+            asking.add_done_callback(lambda done: self._asked(mark, queue, done))
         try:
             return await asyncio.shield(asking)
         except NotIdentifiedError as wrong:
-            raise refused(wrong.error) from wrong
+            raise credentials_refused(wrong.error) from wrong
 
-    async def _ask_in_time(self, mark: bytes, credentials: Shown, address: str) -> _Kept:
+    async def _ask_in_time(self, mark: bytes, credentials: CallerCredentials, address: str) -> _CachedCaller:
         try:
-            async with asyncio.timeout(NEWS_S):
+            async with asyncio.timeout(VERIFICATION_TIMEOUT_S):
                 return await self._ask_in_turn(mark, credentials, address)
         except TimeoutError:
             raise unanswered() from None
 
-    async def _ask_in_turn(self, mark: bytes, credentials: Shown, address: str) -> _Kept:
+    async def _ask_in_turn(self, mark: bytes, credentials: CallerCredentials, address: str) -> _CachedCaller:
         """Verify credentials, a few of one address at a time, so that a failure counts before the next attempt."""
         if not self._own.settings.wrong_credentials_max:  # all callers share the address of a proxy
             return await self._ask(mark, credentials)
         try:
-            async with self.lines[kind_of(credentials)].addresses.turn(counted_address(address)):
-                if self._tries.wait_s(address) > 0:
+            async with self.queues[credentials_kind(credentials)].addresses.turn(counted_address(address)):
+                if self._failures.wait_s(address) > 0:
                     raise self._limited(address)
                 try:
                     return await self._ask(mark, credentials)
                 except NotIdentifiedError:
-                    self._tries.failed(address)
+                    self._failures.failed(address)
                     raise
         except FullError:
             what = "too many credentials from this address wait for verification; send the request again"
@@ -248,55 +248,55 @@ class Callers:
             "too_many_tries",
             "too many failed authentications from this address; wait, then send valid credentials",
             retryable=True,
-            retry_after_s=math.ceil(max(1.0, self._tries.wait_s(address))),
+            retry_after_s=math.ceil(max(1.0, self._failures.wait_s(address))),
         )
 
-    async def _slow_down(self) -> None:
+    async def _delay(self) -> None:
         """Delay an answer to a client that floods the gateway with invalid credentials."""
-        if self._slowed >= SLOWED_MAX:
+        if self._delayed >= DELAYED_MAX:
             return
-        self._slowed += 1
+        self._delayed += 1
         try:
-            await asyncio.sleep(SLOWED_S * random.uniform(0.5, 1.5))  # noqa: S311 - spreads the next requests in time
+            await asyncio.sleep(FAILURE_DELAY_S * random.uniform(0.5, 1.5))  # noqa: S311 - spreads the next requests in time
         finally:
-            self._slowed -= 1
+            self._delayed -= 1
 
-    def _asked(self, mark: bytes, line: Line, asking: asyncio.Task[_Kept]) -> None:
+    def _asked(self, mark: bytes, queue: VerificationQueue, asking: asyncio.Task[_CachedCaller]) -> None:
         self._asking.pop(mark, None)
-        line.asked.discard(mark)
+        queue.pending.discard(mark)
         if not asking.cancelled():
             asking.exception()  # all requests that waited for it may have been cancelled
 
-    async def _ask(self, mark: bytes, credentials: Shown) -> _Kept:
+    async def _ask(self, mark: bytes, credentials: CallerCredentials) -> _CachedCaller:
         try:
             identified = await self._identified(credentials)
         except NotIdentifiedError as wrong:
             self._own.metrics.identified.labels("refused").inc()
             self._refused.pop(mark, None)
-            self._refused[mark] = self._clock() + REFUSED_S, wrong.error
-            if len(self._refused) > REFUSED_MAX:
+            self._refused[mark] = self._clock() + FAILURE_CACHE_S, wrong.error
+            if len(self._refused) > FAILURE_CACHE_MAX:
                 self._refused.popitem(last=False)
             raise
         self._own.metrics.identified.labels("known").inc()
-        caller = KnownCaller(credentials, identified, partial(self._identified, is_known=True), self._clock)
+        caller = AuthenticatedCaller(credentials, identified, partial(self._identified, is_known=True), self._clock)
         client = self._open_client(caller)
         timeout_s = self._own.settings.request_timeout_s
         producers = Producers(client, kept=self._kept_producers, delivery_timeout_s=timeout_s)
-        used = _Kept(mark, caller, replace(self._own, client=client, producers=producers, caller=caller))
+        used = _CachedCaller(mark, caller, replace(self._own, client=client, producers=producers, caller=caller))
         self._trim()
         self._kept[mark] = used
         return used
 
-    async def _identified(self, credentials: Shown, *, is_known: bool = False) -> Identified:
+    async def _identified(self, credentials: CallerCredentials, *, is_known: bool = False) -> Identified:
         """Verify credentials at a node, with the concurrency limit of their kind.
 
         Raises:
             NotIdentifiedError: the node refuses the credentials.
             Problem: 503, no node can verify them now.
         """
-        line = self.lines[kind_of(credentials)]
+        queue = self.queues[credentials_kind(credentials)]
         try:
-            return await line.asking(partial(self._identify, credentials), is_known=is_known)
+            return await queue.verify(partial(self._identify, credentials), is_known=is_known)
         except (AccessError, InvalidRequestError) as error:
             raise gateway_refused(error) from error
         except TidelogError as error:
@@ -304,16 +304,16 @@ class Callers:
 
     def _trim(self) -> None:
         """Drop unused callers above the limit. The limit is exceeded when all that are looked at are in use."""
-        for mark in list(islice(self._kept, LOOKED_AT_MAX)):
+        for mark in list(islice(self._kept, SEARCH_MAX)):
             if len(self._kept) < self._own.settings.callers_max:
                 return
             used = self._kept[mark]
             if used.caller.users:
                 self._kept.move_to_end(mark)
             else:
-                self._let_go(used)
+                self._drop(used)
 
-    def _let_go(self, used: _Kept, *, within_s: float = CLOSE_S, anyway: bool = False) -> None:
+    def _drop(self, used: _CachedCaller, *, within_s: float = CLOSE_S, anyway: bool = False) -> None:
         """Remove a caller; its client is closed when no request uses it, or at once with `anyway`."""
         if self._kept.get(used.mark) is used:
             del self._kept[used.mark]
@@ -325,7 +325,7 @@ class Callers:
         closing.add_done_callback(self._closing.discard)
 
 
-async def _close(used: _Kept, within_s: float) -> None:
+async def _close(used: _CachedCaller, within_s: float) -> None:
     used.caller.close()
     await used.gateway.producers.close(within_s=within_s)
     try:
@@ -335,17 +335,17 @@ async def _close(used: _Kept, within_s: float) -> None:
         log.warning("error while closing the client of caller %r: %s", used.caller.principal, error)
 
 
-class _Complaint:
+class _LastLog:
     """Time of the last log line about a refused gateway: callers decide how often that happens."""
 
     at_s = -math.inf
 
 
 def gateway_refused(error: TidelogError) -> Problem:
-    """Return the 503 for a gateway that nodes refuse, and log it at most every `COMPLAIN_S`."""
+    """Return the 503 for a gateway that nodes refuse, and log it at most every `LOG_INTERVAL_S`."""
     now_s = time.monotonic()
-    if now_s - _Complaint.at_s >= COMPLAIN_S:
-        _Complaint.at_s = now_s
+    if now_s - _LastLog.at_s >= LOG_INTERVAL_S:
+        _LastLog.at_s = now_s
         log.error("nodes refuse this gateway: %s; grant its own key `impersonate` on the cluster", error)
     detail = "the nodes refuse this gateway; its operator finds the cause in the gateway's log"
     return Problem(503, "gateway_refused", detail)
@@ -362,7 +362,7 @@ async def _may_impersonate(gateway: Gateway) -> bool:
         return True
 
 
-async def told(gateway: Gateway, error: TidelogError) -> Problem:
+async def problem_for(gateway: Gateway, error: TidelogError) -> Problem:
     """Return the problem to answer a caller with, for an error of a node.
 
     401 and 403 are answered only if the node refuses the caller; if it refuses the gateway itself, the answer is 503.
@@ -376,4 +376,4 @@ async def told(gateway: Gateway, error: TidelogError) -> Problem:
         return gateway_refused(error)
     if caller.over is None:
         await asyncio.shield(caller.renew())
-    return refused(caller.over) if caller.over is not None else gateway_refused(error)
+    return credentials_refused(caller.over) if caller.over is not None else gateway_refused(error)

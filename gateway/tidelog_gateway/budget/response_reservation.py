@@ -1,9 +1,9 @@
 """The reservation of one HTTP answer in the response budget.
 
 The head of an answer is held back until its body is known and fits into the budget. A route with large answers reserves
-room before it asks a node (`answer_of`), so that the memory in which it builds the answer is counted as well. Other
-answers are counted when they are complete: if there is no room, the answer of a read becomes a 503, and the answer of a
-change is sent in any case and counted.
+room before it asks a node (`reservation_of`), so that the memory in which it builds the answer is counted as well.
+Other answers are counted when they are complete: if there is no room, the answer of a read becomes a 503, and the
+answer of a change is sent in any case and counted.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Final
 from starlette.requests import HTTPConnection
 from starlette.types import Receive
 
-from tidelog_gateway.budget.connection_output import Outlet
+from tidelog_gateway.budget.connection_output import ConnectionOutput
 
 ROOM_WAIT_S: Final = 5.0
 """How long a request waits for room before it is answered with 503."""
 
 
-class Answer:
+class ResponseReservation:
     """The bytes that the answer of one request has reserved.
 
     Args:
@@ -27,7 +27,7 @@ class Answer:
         receive: the server's.
     """
 
-    def __init__(self, outlet: Outlet, receive: Receive) -> None:
+    def __init__(self, outlet: ConnectionOutput, receive: Receive) -> None:
         self.reserved_bytes = 0
         self._outlet = outlet
         self._receive = receive
@@ -63,7 +63,7 @@ class Answer:
         With `whatever` the bytes are counted in any case.
         """
         missing_bytes = size_bytes - self.reserved_bytes
-        if missing_bytes > 0 and not self._outlet.take_pressing(missing_bytes, self.reserved_bytes):
+        if missing_bytes > 0 and not self._outlet.take_or_shed(missing_bytes, self.reserved_bytes):
             if not whatever:
                 return False
             self._outlet.take_anyway(missing_bytes)
@@ -88,8 +88,8 @@ class Answer:
         self._outlet.sent(size_bytes)
 
 
-def answer_of(connection: HTTPConnection) -> Answer:
+def reservation_of(connection: HTTPConnection) -> ResponseReservation:
     """Return the reservation of the answer to a request."""
     answer = connection.scope["state"]["answer"]
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, ResponseReservation)
     return answer

@@ -15,13 +15,13 @@ from typing import Final
 
 from tidelog.cluster.callers import Identified, NotIdentifiedError
 from tidelog.errors import TidelogError, UnauthenticatedError
-from tidelog_gateway.auth.credentials import Shown
-from tidelog_gateway.budget.request_budget import Share
+from tidelog_gateway.auth.credentials import CallerCredentials
+from tidelog_gateway.budget.request_budget import CallerUsage
 from tidelog_gateway.problems import Problem
 
 log = logging.getLogger(__name__)
 
-Identify = Callable[[Shown], Awaitable[Identified]]
+Identify = Callable[[CallerCredentials], Awaitable[Identified]]
 """Identifies credentials at a node.
 
 Raises NotIdentifiedError for refused credentials, TidelogError or Problem when no node can answer now.
@@ -32,7 +32,7 @@ AGAIN_S: Final = 1.0
 """Pause between attempts to renew a ticket, after one that failed."""
 
 
-class KnownCaller:
+class AuthenticatedCaller:
     """One caller, until its credentials end.
 
     Args:
@@ -49,14 +49,14 @@ class KnownCaller:
 
     def __init__(
         self,
-        credentials: Shown,
+        credentials: CallerCredentials,
         identified: Identified,
         identify: Identify,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.principal = identified.principal
         self.users = 0
-        self.share = Share()
+        self.share = CallerUsage()
         self.ended = asyncio.Event()
         self.over: TidelogError | None = None
         self._credentials = credentials

@@ -17,7 +17,7 @@ from typing import Final
 from starlette.types import Receive, Scope
 
 from tidelog_gateway.bodies.media_types import ARROW
-from tidelog_gateway.budget.request_budget import Arrival, Body, Budget
+from tidelog_gateway.budget.request_budget import Body, BodyReservation, RequestBudget
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.http1.exchange import Exchange
 from tidelog_gateway.problems import Problem
@@ -29,17 +29,17 @@ from tidelog_proto.process.buffers import allocate
 class BodyLimits:
     """Receives the whole body of a request, within the limits."""
 
-    def __init__(self, settings: GatewaySettings, budget: Budget) -> None:
+    def __init__(self, settings: GatewaySettings, budget: RequestBudget) -> None:
         self.settings = settings
         self.budget = budget
 
-    def arrival(self, gateway: Gateway | None) -> Arrival:
+    def arrival(self, gateway: Gateway | None) -> BodyReservation:
         """Return the reservation of a body; `end` returns its bytes."""
-        return Arrival(
+        return BodyReservation(
             self.budget, _nothing, None if gateway is None or gateway.caller is None else gateway.caller.share
         )
 
-    def take_whole(self, body: bytes, arrival: Arrival) -> None:
+    def take_whole(self, body: bytes, arrival: BodyReservation) -> None:
         """Reserve room for a body that has arrived completely.
 
         Raises:
@@ -49,11 +49,11 @@ class BodyLimits:
         if body and not arrival.hold_whole(len(body)):
             raise _full()
 
-    def overtaken(self, *, unchanged: bool) -> Problem | None:
+    def cancelled_by_stop(self, *, unchanged: bool) -> Problem | None:
         """Return the problem for a request that the stop of the process has cancelled; None if it is not stopping."""
         return not_finished(unchanged=unchanged) if self.budget.stopping else None
 
-    async def body(self, scope: Scope, receive: Receive, arrival: Arrival) -> Body | None:
+    async def body(self, scope: Scope, receive: Receive, arrival: BodyReservation) -> Body | None:
         """Return the whole body; None when the client disconnected before it was complete.
 
         Raises:
@@ -76,8 +76,8 @@ class BodyLimits:
                 if announced is not None and exchange is not None:
                     if headers.get(b"content-type") == _ARROW and int(announced) > DIRECT_BYTES:
                         place = allocate(int(announced))
-                        return place if await exchange.collect_into(place, arrival.came) else None
-                    return await exchange.collect(arrival.came)
+                        return place if await exchange.collect_into(place, arrival.received) else None
+                    return await exchange.collect(arrival.received)
                 return await self._read(receive, arrival)
         except TimeoutError as error:
             if self.budget.stopping:
@@ -91,9 +91,9 @@ class BodyLimits:
                 headers={"Connection": "close"},
             ) from error
         finally:
-            arrival.whole()
+            arrival.complete()
 
-    async def _read(self, receive: Receive, arrival: Arrival) -> bytes | None:
+    async def _read(self, receive: Receive, arrival: BodyReservation) -> bytes | None:
         chunks: list[bytes] = []
         size_bytes = 0
         more = True
@@ -105,7 +105,7 @@ class BodyLimits:
             size_bytes += len(chunk)
             self._check_size(size_bytes)
             _hold(arrival, max(size_bytes, arrival.held_bytes))
-            arrival.came(size_bytes)
+            arrival.received(size_bytes)
             chunks.append(chunk)
             more = message.get("more_body", False)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -127,7 +127,7 @@ DIRECT_BYTES: Final = 64 * KIB
 """A larger body of columns is received directly into its buffer."""
 
 
-def _hold(arrival: Arrival, size_bytes: int) -> None:
+def _hold(arrival: BodyReservation, size_bytes: int) -> None:
     """Reserve `size_bytes` in all.
 
     Raises:

@@ -27,7 +27,7 @@ _OFF: Final = frozenset({"address_connections_max", "wrong_credentials_max"})
 """Settings for which 0 means unlimited."""
 
 
-def share_of(settings: GatewaySettings) -> GatewaySettings:
+def worker_settings_of(settings: GatewaySettings) -> GatewaySettings:
     """Return the settings of one worker.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from tidelog_gateway.flow.entrance import TELEMETRY_SDK, entrance_of
+from tidelog_gateway.flow.direct_entry import TELEMETRY_SDK, direct_entry
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,6 @@ async def test_the_frameworks_entry_point_is_bypassed_without_telemetry(
     monkeypatch.delitem(sys.modules, TELEMETRY_SDK, raising=False)
     if has_sdk:
         monkeypatch.setitem(sys.modules, TELEMETRY_SDK, ModuleType(TELEMETRY_SDK))
-    await entrance_of(app)({"type": kind, "method": "GET", "path": "/", "headers": []}, nothing, nothing)
+    await direct_entry(app)({"type": kind, "method": "GET", "path": "/", "headers": []}, nothing, nothing)
     assert entered == (["stack"] if is_passed_by else ["framework", "stack"])
     assert scopes[0]["app"] is app

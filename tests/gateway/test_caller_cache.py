@@ -16,17 +16,17 @@ from tests.gateway.fake_log import FakeClient, FakeLog
 from tidelog.client import Client
 from tidelog.cluster.callers import Identified, NotIdentifiedError
 from tidelog.errors import ForbiddenError, NodeUnreachableError, TidelogError, UnauthenticatedError
-from tidelog_gateway import callers as callers_module
-from tidelog_gateway.auth import verification_queue as lines_module
-from tidelog_gateway.auth.caller_ticket import KnownCaller
-from tidelog_gateway.auth.credentials import Shown
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
-from tidelog_gateway.callers import Callers, told
+from tidelog_gateway import caller_cache
+from tidelog_gateway.auth import verification_queue
+from tidelog_gateway.auth.authenticated_caller import AuthenticatedCaller
+from tidelog_gateway.auth.credentials import CallerCredentials
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
+from tidelog_gateway.caller_cache import CallerCache, problem_for
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.producers import Kept, Producers
+from tidelog_gateway.producers import ProducerLimit, Producers
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto import broker_pb2 as pb
 
@@ -48,7 +48,7 @@ class Known:
         self.clock = Clock()
         self._log = log
 
-    async def identify(self, credentials: Shown) -> Identified:
+    async def identify(self, credentials: CallerCredentials) -> Identified:
         assert isinstance(credentials, pb.Credentials)
         self.asked.append(credentials.api_key)
         await self.go.wait()
@@ -65,7 +65,7 @@ class Known:
             raise self.fails
         return b"%d" % self.changes
 
-    def open_client(self, caller: KnownCaller) -> Client:
+    def open_client(self, caller: AuthenticatedCaller) -> Client:
         assert caller.principal
         self.clients.append(FakeClient(self._log))
         return cast(Client, self.clients[-1])
@@ -81,13 +81,13 @@ def known(log: FakeLog) -> Known:
 
 
 @pytest.fixture
-async def callers(log: FakeLog, known: Known) -> AsyncIterator[Callers]:
-    client, kept = cast(Client, FakeClient(log)), Kept(10)
-    budget, outgoing = Budget(1), Outgoing(1, 1)
+async def callers(log: FakeLog, known: Known) -> AsyncIterator[CallerCache]:
+    client, kept = cast(Client, FakeClient(log)), ProducerLimit(10)
+    budget, outgoing = RequestBudget(1), ResponseBudget(1, 1)
     producers = Producers(client, kept=kept, delivery_timeout_s=1)
     settings = GatewaySettings(auth="callers", callers_max=16, wrong_credentials_max=3)
     own = Gateway(settings, client, producers, Metrics(budget, outgoing), budget, outgoing)
-    made = Callers(
+    made = CallerCache(
         own, kept, identify=known.identify, revision=known.revision, open_client=known.open_client, clock=known.clock
     )
     yield made
@@ -95,19 +95,19 @@ async def callers(log: FakeLog, known: Known) -> AsyncIterator[Callers]:
     assert all(each.closed for each in known.clients)
 
 
-async def refused(callers: Callers, key: str, address: str = HERE) -> Problem:
+async def refused(callers: CallerCache, key: str, address: str = HERE) -> Problem:
     with pytest.raises(Problem) as raised:
         async with callers.use(shown(key), address):
             raise AssertionError("the caller was accepted")
     return raised.value
 
 
-def caller_of(gateway: Gateway) -> KnownCaller:
+def caller_of(gateway: Gateway) -> AuthenticatedCaller:
     assert gateway.caller is not None
     return gateway.caller
 
 
-async def test_a_known_caller_is_not_verified_again_and_has_its_own_client(callers: Callers, known: Known) -> None:
+async def test_a_known_caller_is_not_verified_again_and_has_its_own_client(callers: CallerCache, known: Known) -> None:
     async with callers.use(shown("ann-1"), HERE) as ann, callers.use(shown("bob-1"), HERE) as bob:
         async with callers.use(shown("ann-1"), "10.0.0.2") as again:
             assert again is ann
@@ -118,7 +118,9 @@ async def test_a_known_caller_is_not_verified_again_and_has_its_own_client(calle
     assert known.asked == ["ann-1", "bob-1"]
 
 
-async def test_concurrent_requests_with_the_same_credentials_verify_them_once(callers: Callers, known: Known) -> None:
+async def test_concurrent_requests_with_the_same_credentials_are_verified_once(
+    callers: CallerCache, known: Known
+) -> None:
     known.go.clear()
 
     async def using() -> str:
@@ -133,20 +135,20 @@ async def test_concurrent_requests_with_the_same_credentials_verify_them_once(ca
     assert known.asked == ["ann-1"]
 
 
-async def test_failed_credentials_are_cached_for_a_moment(callers: Callers, known: Known) -> None:
+async def test_failed_credentials_are_cached_for_a_moment(callers: CallerCache, known: Known) -> None:
     known.wrong = {"ann-1"}
     for _ in range(5):
         problem = await refused(callers, "ann-1")
         assert (problem.status, problem.detail) == (401, "unknown here")
     assert known.asked == ["ann-1"]
     known.wrong.clear()
-    known.clock.now_s += callers_module.REFUSED_S
+    known.clock.now_s += caller_cache.FAILURE_CACHE_S
     async with callers.use(shown("ann-1"), HERE):
         assert len(known.asked) == 2
 
 
 async def test_an_address_over_its_limit_of_failures_waits_and_known_callers_do_not(
-    callers: Callers, known: Known
+    callers: CallerCache, known: Known
 ) -> None:
     async with callers.use(shown("ann-1"), HERE):
         pass
@@ -160,7 +162,7 @@ async def test_an_address_over_its_limit_of_failures_waits_and_known_callers_do_
         pass
 
 
-async def test_the_least_recently_used_caller_is_dropped_unless_in_use(callers: Callers, known: Known) -> None:
+async def test_the_least_recently_used_caller_is_dropped_unless_in_use(callers: CallerCache, known: Known) -> None:
     async with AsyncExitStack() as here:
         first = await here.enter_async_context(callers.use(shown("ann-1"), HERE))
         for number in range(40):
@@ -176,7 +178,7 @@ async def test_the_least_recently_used_caller_is_dropped_unless_in_use(callers: 
         assert len(callers) == 16
 
 
-async def test_an_ended_caller_is_verified_again(callers: Callers, known: Known) -> None:
+async def test_an_ended_caller_is_verified_again(callers: CallerCache, known: Known) -> None:
     async with callers.use(shown("ann-1"), HERE) as ann:
         caller = caller_of(ann)
         assert caller.ticket() == b"ann 1"
@@ -188,7 +190,7 @@ async def test_an_ended_caller_is_verified_again(callers: Callers, known: Known)
             await caller.ended.wait()
         with pytest.raises(UnauthenticatedError, match="unknown here"):
             caller.ticket()
-        assert (await told(ann, UnauthenticatedError("x"))).status == 401
+        assert (await problem_for(ann, UnauthenticatedError("x"))).status == 401
         assert (await refused(callers, "ann-1")).status == 401
         assert not cast(Any, ann.client).closed, "one of its requests is still running"
     known.wrong.clear()
@@ -198,14 +200,14 @@ async def test_an_ended_caller_is_verified_again(callers: Callers, known: Known)
 
 
 @pytest.fixture
-async def followed(callers: Callers, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callers]:
-    monkeypatch.setattr(callers_module, "RENEW_LOOK_S", 0.005)
+async def followed(callers: CallerCache, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[CallerCache]:
+    monkeypatch.setattr(caller_cache, "REVISION_POLL_S", 0.005)
     following = asyncio.create_task(callers.follow())
     yield callers
     following.cancel()
 
 
-async def test_a_ticket_is_renewed_before_it_ends(followed: Callers, known: Known) -> None:
+async def test_a_ticket_is_renewed_before_it_ends(followed: CallerCache, known: Known) -> None:
     async with followed.use(shown("ann-1"), HERE) as ann:
         await settled(lambda: known.asked == ["ann-1"] * 2, "the caller was not renewed at the first revision")
         ticket = caller_of(ann).ticket()
@@ -220,7 +222,7 @@ async def test_a_ticket_is_renewed_before_it_ends(followed: Callers, known: Know
         await settled(lambda: caller_of(ann).ticket() != ticket, "the ticket was not renewed")
 
 
-async def test_an_expired_ticket_is_not_used(callers: Callers, known: Known) -> None:
+async def test_an_expired_ticket_is_not_used(callers: CallerCache, known: Known) -> None:
     async with callers.use(shown("ann-1"), HERE):
         pass
     known.clock.now_s += 61
@@ -229,7 +231,7 @@ async def test_an_expired_ticket_is_not_used(callers: Callers, known: Known) -> 
     assert len(known.asked) == 2
 
 
-async def test_a_change_renews_all_callers_in_use_and_no_others(followed: Callers, known: Known) -> None:
+async def test_a_change_renews_all_callers_in_use_and_no_others(followed: CallerCache, known: Known) -> None:
     async with followed.use(shown("bob-1"), HERE):
         pass
     async with followed.use(shown("ann-1"), HERE) as ann:
@@ -248,7 +250,7 @@ async def test_a_change_renews_all_callers_in_use_and_no_others(followed: Caller
     assert known.looks <= looks + 1, "the revision is not polled without callers in use"
 
 
-async def test_continuous_changes_renew_callers_at_a_limited_rate(followed: Callers, known: Known) -> None:
+async def test_continuous_changes_renew_callers_at_a_limited_rate(followed: CallerCache, known: Known) -> None:
     async with followed.use(shown("ann-1"), HERE):
         await settled(lambda: known.asked.count("ann-1") == 2, "the first revision counts as a change")
         looks = known.looks
@@ -261,7 +263,7 @@ async def test_continuous_changes_renew_callers_at_a_limited_rate(followed: Call
 
 
 async def test_a_refused_gateway_is_not_reported_as_the_callers_fault(
-    callers: Callers, known: Known, caplog: pytest.LogCaptureFixture
+    callers: CallerCache, known: Known, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)
     for fails, code in (
@@ -277,13 +279,13 @@ async def test_a_refused_gateway_is_not_reported_as_the_callers_fault(
     assert len([line for line in caplog.messages if "impersonate" in line]) <= 1, "callers do not fill the log"
     known.fails = None
     async with callers.use(shown("ann-1"), HERE) as ann:
-        assert (await told(ann, UnauthenticatedError("of the connection"))).status == 503
+        assert (await problem_for(ann, UnauthenticatedError("of the connection"))).status == 503
 
 
 async def test_too_many_unverified_callers_get_a_retryable_error(
-    callers: Callers, known: Known, monkeypatch: pytest.MonkeyPatch
+    callers: CallerCache, known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(callers.lines["key"], "waiting_max", 3)
+    monkeypatch.setattr(callers.queues["key"], "waiting_max", 3)
     known.go.clear()
     waiting = [asyncio.ensure_future(_entered(callers, f"u{number}-1")) for number in range(3)]
     await settled(lambda: len(known.asked) == 3, "they were not verified")
@@ -292,20 +294,20 @@ async def test_too_many_unverified_callers_get_a_retryable_error(
     await asyncio.gather(*waiting)
 
 
-async def _entered(callers: Callers, key: str) -> None:
+async def _entered(callers: CallerCache, key: str) -> None:
     async with callers.use(shown(key), HERE):
         pass
 
 
 async def test_a_slow_verification_gets_a_retryable_error(
-    callers: Callers, known: Known, monkeypatch: pytest.MonkeyPatch
+    callers: CallerCache, known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines_module, "ASKED_S", 0.01)
+    monkeypatch.setattr(verification_queue, "NODE_TIMEOUT_S", 0.01)
     known.go.clear()
     problem = await refused(callers, "ann-1")
     assert (problem.status, problem.code, problem.retryable, problem.retry_after_s) == (503, "not_identified", True, 1)
-    monkeypatch.setattr(lines_module, "ASKED_S", 5.0)
-    monkeypatch.setattr(callers_module, "NEWS_S", 0.01)
+    monkeypatch.setattr(verification_queue, "NODE_TIMEOUT_S", 5.0)
+    monkeypatch.setattr(caller_cache, "VERIFICATION_TIMEOUT_S", 0.01)
     assert (await refused(callers, "ann-1")).code == "not_identified"
     known.go.set()
     await _entered(callers, "ann-1")
