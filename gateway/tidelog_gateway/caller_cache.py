@@ -71,7 +71,7 @@ _TRIES: Final = 3
 class _CachedCaller:
     """A caller, and the gateway with its client."""
 
-    mark: bytes
+    digest: bytes
     caller: AuthenticatedCaller
     gateway: Gateway
     gone: bool = False
@@ -111,16 +111,16 @@ class CallerCache:
         self._open_client = open_client
         self._clock = clock
         self._secret = secrets.token_bytes(32)
-        self._kept: OrderedDict[bytes, _CachedCaller] = OrderedDict()
+        self._cached: OrderedDict[bytes, _CachedCaller] = OrderedDict()
         self._refused: OrderedDict[bytes, tuple[float, TidelogError]] = OrderedDict()
-        self._asking: dict[bytes, asyncio.Task[_CachedCaller]] = {}
+        self._verifying: dict[bytes, asyncio.Task[_CachedCaller]] = {}
         self.queues = verification_queues(own.settings.workers)
         self._failures = LoginRateLimit(own.settings.wrong_credentials_max, clock, every_s=own.settings.workers)
         self._delayed = 0
         self._closing: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._cached)
 
     @contextlib.asynccontextmanager
     async def use(self, credentials: CallerCredentials, address: str) -> AsyncIterator[Gateway]:
@@ -129,20 +129,20 @@ class CallerCache:
         Raises:
             Problem: 401, the credentials are refused; 429, too many failures; 503, no node can verify them now.
         """
-        used = await self._caller(credentials, address)
-        used.caller.users += 1
+        cached = await self._caller(credentials, address)
+        cached.caller.users += 1
         try:
-            yield used.gateway
+            yield cached.gateway
         finally:
-            used.caller.users -= 1
-            if used.caller.over is not None:
-                self._drop(used)
+            cached.caller.users -= 1
+            if cached.caller.over is not None:
+                self._drop(cached)
 
     async def follow(self) -> None:
         """Renew the tickets of callers in use until cancelled."""
         while True:
             await asyncio.sleep(REVISION_POLL_S)
-            callers = [used.caller for used in self._kept.values() if used.caller.users]
+            callers = [cached.caller for cached in self._cached.values() if cached.caller.users]
             all_of_them = bool(callers) and self._clock() >= self._all_again_at and await self._has_changed()
             if all_of_them:
                 self._all_again_at = self._clock() + self._own.settings.workers * len(callers) / RENEWED_PER_S
@@ -164,40 +164,40 @@ class CallerCache:
 
     async def close(self, *, within_s: float) -> None:
         """Close all callers."""
-        for asking in list(self._asking.values()):
-            asking.cancel()
-        for used in list(self._kept.values()):
-            self._drop(used, within_s=within_s, anyway=True)
+        for verifying in list(self._verifying.values()):
+            verifying.cancel()
+        for cached in list(self._cached.values()):
+            self._drop(cached, within_s=within_s, anyway=True)
         if self._closing:
             await asyncio.wait(set(self._closing))
 
     async def _caller(self, credentials: CallerCredentials, address: str) -> _CachedCaller:
-        mark = hmac.digest(self._secret, identity_bytes(credentials), "sha256")
+        digest = hmac.digest(self._secret, identity_bytes(credentials), "sha256")
         for _ in range(_TRIES):
-            used = self._kept.get(mark)
-            if used is None:
-                used = await self._new_caller(mark, credentials, address)
-            elif used.caller.is_stale:
-                await asyncio.shield(used.caller.renew())
-            if used.caller.over is not None:
-                self._drop(used)
-                raise credentials_refused(used.caller.over)
-            if not used.gone:
-                if self._kept.get(mark) is used:
-                    self._kept.move_to_end(mark)
-                return used
+            cached = self._cached.get(digest)
+            if cached is None:
+                cached = await self._new_caller(digest, credentials, address)
+            elif cached.caller.is_stale:
+                await asyncio.shield(cached.caller.renew())
+            if cached.caller.over is not None:
+                self._drop(cached)
+                raise credentials_refused(cached.caller.over)
+            if not cached.gone:
+                if self._cached.get(digest) is cached:
+                    self._cached.move_to_end(digest)
+                return cached
         raise Problem(503, "overloaded", "this gateway has too many callers: send the request again", retryable=True)
 
-    async def _new_caller(self, mark: bytes, credentials: CallerCredentials, address: str) -> _CachedCaller:
-        until, error = self._refused.get(mark, (0.0, None))
+    async def _new_caller(self, digest: bytes, credentials: CallerCredentials, address: str) -> _CachedCaller:
+        until, error = self._refused.get(digest, (0.0, None))
         if error is not None and self._clock() < until:
             await self._delay()
             raise credentials_refused(error)
         if self._failures.wait_s(address) > 0:
             await self._delay()
             raise self._limited(address)
-        asking = self._asking.get(mark)
-        if asking is None:
+        verifying = self._verifying.get(digest)
+        if verifying is None:
             queue = self.queues[credentials_kind(credentials)]
             if len(queue.pending) >= queue.waiting_max:
                 raise Problem(
@@ -206,34 +206,34 @@ class CallerCache:
                     "too many credentials wait for verification; send the request again",
                     retryable=True,
                 )
-            asking = asyncio.get_running_loop().create_task(
-                self._ask_in_time(mark, credentials, address), name="identifying a caller"
+            verifying = asyncio.get_running_loop().create_task(
+                self._verify_with_timeout(digest, credentials, address), name="identifying a caller"
             )
-            self._asking[mark] = asking
-            queue.pending.add(mark)
-            asking.add_done_callback(lambda done: self._asked(mark, queue, done))
+            self._verifying[digest] = verifying
+            queue.pending.add(digest)
+            verifying.add_done_callback(lambda done: self._verification_ended(digest, queue, done))
         try:
-            return await asyncio.shield(asking)
+            return await asyncio.shield(verifying)
         except NotIdentifiedError as wrong:
             raise credentials_refused(wrong.error) from wrong
 
-    async def _ask_in_time(self, mark: bytes, credentials: CallerCredentials, address: str) -> _CachedCaller:
+    async def _verify_with_timeout(self, digest: bytes, credentials: CallerCredentials, address: str) -> _CachedCaller:
         try:
             async with asyncio.timeout(VERIFICATION_TIMEOUT_S):
-                return await self._ask_in_turn(mark, credentials, address)
+                return await self._verify_in_turn(digest, credentials, address)
         except TimeoutError:
             raise unanswered() from None
 
-    async def _ask_in_turn(self, mark: bytes, credentials: CallerCredentials, address: str) -> _CachedCaller:
+    async def _verify_in_turn(self, digest: bytes, credentials: CallerCredentials, address: str) -> _CachedCaller:
         """Verify credentials, a few of one address at a time, so that a failure counts before the next attempt."""
         if not self._own.settings.wrong_credentials_max:  # all callers share the address of a proxy
-            return await self._ask(mark, credentials)
+            return await self._verify(digest, credentials)
         try:
             async with self.queues[credentials_kind(credentials)].addresses.turn(counted_address(address)):
                 if self._failures.wait_s(address) > 0:
                     raise self._limited(address)
                 try:
-                    return await self._ask(mark, credentials)
+                    return await self._verify(digest, credentials)
                 except NotIdentifiedError:
                     self._failures.failed(address)
                     raise
@@ -261,19 +261,21 @@ class CallerCache:
         finally:
             self._delayed -= 1
 
-    def _asked(self, mark: bytes, queue: VerificationQueue, asking: asyncio.Task[_CachedCaller]) -> None:
-        self._asking.pop(mark, None)
-        queue.pending.discard(mark)
-        if not asking.cancelled():
-            asking.exception()  # all requests that waited for it may have been cancelled
+    def _verification_ended(
+        self, digest: bytes, queue: VerificationQueue, verifying: asyncio.Task[_CachedCaller]
+    ) -> None:
+        self._verifying.pop(digest, None)
+        queue.pending.discard(digest)
+        if not verifying.cancelled():
+            verifying.exception()  # all requests that waited for it may have been cancelled
 
-    async def _ask(self, mark: bytes, credentials: CallerCredentials) -> _CachedCaller:
+    async def _verify(self, digest: bytes, credentials: CallerCredentials) -> _CachedCaller:
         try:
             identified = await self._identified(credentials)
         except NotIdentifiedError as wrong:
             self._own.metrics.identified.labels("refused").inc()
-            self._refused.pop(mark, None)
-            self._refused[mark] = self._clock() + FAILURE_CACHE_S, wrong.error
+            self._refused.pop(digest, None)
+            self._refused[digest] = self._clock() + FAILURE_CACHE_S, wrong.error
             if len(self._refused) > FAILURE_CACHE_MAX:
                 self._refused.popitem(last=False)
             raise
@@ -282,10 +284,10 @@ class CallerCache:
         client = self._open_client(caller)
         timeout_s = self._own.settings.request_timeout_s
         producers = Producers(client, kept=self._kept_producers, delivery_timeout_s=timeout_s)
-        used = _CachedCaller(mark, caller, replace(self._own, client=client, producers=producers, caller=caller))
+        cached = _CachedCaller(digest, caller, replace(self._own, client=client, producers=producers, caller=caller))
         self._trim()
-        self._kept[mark] = used
-        return used
+        self._cached[digest] = cached
+        return cached
 
     async def _identified(self, credentials: CallerCredentials, *, is_known: bool = False) -> Identified:
         """Verify credentials at a node, with the concurrency limit of their kind.
@@ -304,35 +306,35 @@ class CallerCache:
 
     def _trim(self) -> None:
         """Drop unused callers above the limit. The limit is exceeded when all that are looked at are in use."""
-        for mark in list(islice(self._kept, SEARCH_MAX)):
-            if len(self._kept) < self._own.settings.callers_max:
+        for digest in list(islice(self._cached, SEARCH_MAX)):
+            if len(self._cached) < self._own.settings.callers_max:
                 return
-            used = self._kept[mark]
-            if used.caller.users:
-                self._kept.move_to_end(mark)
+            cached = self._cached[digest]
+            if cached.caller.users:
+                self._cached.move_to_end(digest)
             else:
-                self._drop(used)
+                self._drop(cached)
 
-    def _drop(self, used: _CachedCaller, *, within_s: float = CLOSE_S, anyway: bool = False) -> None:
+    def _drop(self, cached: _CachedCaller, *, within_s: float = CLOSE_S, anyway: bool = False) -> None:
         """Remove a caller; its client is closed when no request uses it, or at once with `anyway`."""
-        if self._kept.get(used.mark) is used:
-            del self._kept[used.mark]
-        if used.gone or (used.caller.users and not anyway):
+        if self._cached.get(cached.digest) is cached:
+            del self._cached[cached.digest]
+        if cached.gone or (cached.caller.users and not anyway):
             return
-        used.gone = True
-        closing = asyncio.get_running_loop().create_task(_close(used, within_s), name="closing a caller's client")
+        cached.gone = True
+        closing = asyncio.get_running_loop().create_task(_close(cached, within_s), name="closing a caller's client")
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
 
-async def _close(used: _CachedCaller, within_s: float) -> None:
-    used.caller.close()
-    await used.gateway.producers.close(within_s=within_s)
+async def _close(cached: _CachedCaller, within_s: float) -> None:
+    cached.caller.close()
+    await cached.gateway.producers.close(within_s=within_s)
     try:
         async with asyncio.timeout(within_s):
-            await used.gateway.client.close()  # drops the rest when it times out
+            await cached.gateway.client.close()  # drops the rest when it times out
     except (TidelogError, TimeoutError) as error:
-        log.warning("error while closing the client of caller %r: %s", used.caller.principal, error)
+        log.warning("error while closing the client of caller %r: %s", cached.caller.principal, error)
 
 
 class _LastLog:

@@ -45,10 +45,10 @@ class ConnectionSlots:
         self._most = most
         self._address_most = most - most // ADDRESS_SHARE if address_most is None else address_most or most
         self._taken = 0
-        self._taken_of: dict[str, int] = {}
-        self._waiting: dict[str, dict[ConnectionSlot, None]] = {}
+        self._taken_by: dict[str, int] = {}
+        self._idle: dict[str, dict[ConnectionSlot, None]] = {}
         """Idle connections by address, those first that have waited longest."""
-        self._of_size: dict[int, dict[str, None]] = {}
+        self._by_idle_count: dict[int, dict[str, None]] = {}
         """Addresses by their number of idle connections."""
         self._largest = 0
 
@@ -59,15 +59,15 @@ class ConnectionSlots:
     def take(self, address: str, give_way: Callable[[], object]) -> ConnectionSlot | None:
         """Return a slot, if needed that of an idle connection; None when no slot is free and no connection is idle."""
         network = counted_address(address)
-        if self._taken_of.get(network, 0) >= self._address_most:
-            crowd = self._waiting.get(network)
+        if self._taken_by.get(network, 0) >= self._address_most:
+            idle = self._idle.get(network)
         elif self._taken >= self._most:
-            crowd = self._waiting[next(iter(self._of_size[self._largest]))] if self._largest else None
+            idle = self._idle[next(iter(self._by_idle_count[self._largest]))] if self._largest else None
         else:
             return self._taken_slot(network, give_way)
-        if not crowd:
+        if not idle:
             return None
-        oldest = next(iter(crowd))
+        oldest = next(iter(idle))
         self.release(oldest)
         oldest.give_way()
         return self._taken_slot(network, give_way)
@@ -76,23 +76,23 @@ class ConnectionSlots:
         """Mark a connection as idle; with `is_heard` (its client sent something) its idle time begins again."""
         if not slot.is_taken:
             return
-        crowd = self._waiting.setdefault(slot.network, {})
-        if slot not in crowd:
-            crowd[slot] = None
-            self._resized(slot.network, len(crowd) - 1, len(crowd))
+        idle = self._idle.setdefault(slot.network, {})
+        if slot not in idle:
+            idle[slot] = None
+            self._recount(slot.network, len(idle) - 1, len(idle))
         elif is_heard:
-            del crowd[slot]
-            crowd[slot] = None
+            del idle[slot]
+            idle[slot] = None
 
     def mark_busy(self, slot: ConnectionSlot) -> None:
         """Mark a connection as busy with a request."""
-        crowd = self._waiting.get(slot.network)
-        if crowd is None or slot not in crowd:
+        idle = self._idle.get(slot.network)
+        if idle is None or slot not in idle:
             return
-        del crowd[slot]
-        if not crowd:
-            del self._waiting[slot.network]
-        self._resized(slot.network, len(crowd) + 1, len(crowd))
+        del idle[slot]
+        if not idle:
+            del self._idle[slot.network]
+        self._recount(slot.network, len(idle) + 1, len(idle))
 
     def release(self, slot: ConnectionSlot) -> None:
         """Release the slot of a connection; idempotent."""
@@ -101,24 +101,24 @@ class ConnectionSlots:
         self.mark_busy(slot)
         slot.is_taken = False
         self._taken -= 1
-        left = self._taken_of[slot.network] = self._taken_of[slot.network] - 1
+        left = self._taken_by[slot.network] = self._taken_by[slot.network] - 1
         if not left:
-            del self._taken_of[slot.network]
+            del self._taken_by[slot.network]
 
     def _taken_slot(self, network: str, give_way: Callable[[], object]) -> ConnectionSlot:
         self._taken += 1
-        self._taken_of[network] = self._taken_of.get(network, 0) + 1
+        self._taken_by[network] = self._taken_by.get(network, 0) + 1
         slot = ConnectionSlot(network, give_way)
         self.mark_idle(slot)
         return slot
 
-    def _resized(self, network: str, before: int, now: int) -> None:
+    def _recount(self, network: str, before: int, now: int) -> None:
         if before:
-            same = self._of_size[before]
+            same = self._by_idle_count[before]
             del same[network]
             if not same:
-                del self._of_size[before]
+                del self._by_idle_count[before]
         if now:
-            self._of_size.setdefault(now, {})[network] = None
-        if now > self._largest or self._largest not in self._of_size:
+            self._by_idle_count.setdefault(now, {})[network] = None
+        if now > self._largest or self._largest not in self._by_idle_count:
             self._largest = now  # the count grew by one, or the last address of the largest count lost one

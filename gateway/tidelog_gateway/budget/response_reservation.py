@@ -57,14 +57,14 @@ class ResponseReservation:
             self.reserved_bytes = size_bytes
         return True
 
-    def hold(self, size_bytes: int, *, whatever: bool) -> bool:
+    def hold(self, size_bytes: int, *, is_forced: bool) -> bool:
         """Reserve exactly `size_bytes` in all, closing slow clients if needed; return False if even that does not help.
 
-        With `whatever` the bytes are counted in any case.
+        With `is_forced` the bytes are counted in any case.
         """
         missing_bytes = size_bytes - self.reserved_bytes
         if missing_bytes > 0 and not self._outlet.take_or_shed(missing_bytes, self.reserved_bytes):
-            if not whatever:
+            if not is_forced:
                 return False
             self._outlet.take_anyway(missing_bytes)
         self.reserved_bytes = max(self.reserved_bytes, size_bytes)

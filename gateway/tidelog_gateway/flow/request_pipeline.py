@@ -148,7 +148,7 @@ class RequestState:
 
     async def _has_room(self, size_bytes: int, *, is_owed: bool) -> bool:
         """Reserve room for a part of the answer; if there is none, send a 503 instead."""
-        if self._answer.hold(size_bytes, whatever=is_owed):
+        if self._answer.hold(size_bytes, is_forced=is_owed):
             return True
         self._refused = True
         problem = no_room()

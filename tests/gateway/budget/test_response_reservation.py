@@ -98,6 +98,6 @@ async def test_a_single_answer_may_exceed_the_share_of_its_connection() -> None:
     await answer.reserve(MIB // 2)
     await answer.reserve(4 * MIB)
     assert answer.fits(8 * MIB)
-    assert answer.hold(9 * MIB, whatever=False)
+    assert answer.hold(9 * MIB, is_forced=False)
     assert outgoing.used_bytes == 9 * MIB
     assert not outlet.take(MIB), "further output has to wait"
