@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry
 
 from tidelog.prometheus import PrometheusMetrics
 from tidelog_broker.base.metrics import NodeMetrics
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.metrics import Metrics as GatewayMetrics
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
@@ -45,7 +45,7 @@ begin with `process_` are those that Prometheus' clients have in common.
 
 def render() -> str:
     """Return the page."""
-    gateway, client = GatewayMetrics(Budget(1), Outgoing(1, 1)), CollectorRegistry()
+    gateway, client = GatewayMetrics(RequestBudget(1), ResponseBudget(1, 1)), CollectorRegistry()
     PrometheusMetrics(client)
     tables = {"Node": NodeMetrics().registry, "Gateway": gateway.registry, "Python client": client}
     return "\n".join([INTRODUCTION, *(line for title, registry in tables.items() for line in _table(title, registry))])

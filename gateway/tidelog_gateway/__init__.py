@@ -1,5 +1,5 @@
-"""The gateway: HTTP and WebSocket in front of the native protocol.
+"""The gateway: HTTP and WebSocket for the native protocol.
 
-A stateless FastAPI application on the asynchronous client; run as many as you like. What it adds to the log
-is the surface: JSON in and out, problem documents for every error, limits in front of everything.
+A stateless FastAPI application on the asynchronous client, of which any number may run. It adds JSON requests and
+answers, problem documents for all errors, and limits on everything that clients send and receive.
 """

@@ -1,9 +1,9 @@
 """The access log: a JSON object for each HTTP request and each WebSocket, written to standard output when it ends.
 
-The outermost middleware, so that requests which limits or authentication refuse have a line, too. Failures before a
-request exists have no line: an invalid HTTP head, a connection over the limit. Header fields other than `User-Agent`
-and the query are not logged, since they may hold credentials. Lines are queued (ADR 0130): when the reader of standard
-output is too slow, lines are dropped and counted by `tidelog_gateway_log_dropped_total`, and no request is delayed.
+It is the outermost middleware, so that requests refused by limits or authentication have a line, too. Failures before a
+request exists (an invalid HTTP head, a connection over the limit) have none. The query and header fields other than
+`User-Agent` are not logged, since they may hold credentials. Lines are queued (ADR 0130): when the reader of standard
+output is too slow, lines are dropped and counted by `tidelog_gateway_log_dropped_total`; requests are not delayed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PATH_CHARS_MAX: Final = 500
-"""Of a path; a longer one ends with `…`."""
+"""Length of a path; a longer one is truncated and ends with `…`."""
 AGENT_CHARS_MAX: Final = 200
 
 
 class AccessLogMiddleware:
-    """Writes the log; see the module."""
+    """Writes the access log."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -32,27 +32,27 @@ class AccessLogMiddleware:
         if scope["type"] not in {"http", "websocket"}:
             await self.app(scope, receive, send)
             return
-        passage = _Passage(receive, send)
+        connection = _LoggedConnection(receive, send)
         state = scope.setdefault("state", {})
-        state.pop("exchange", None)  # so that answers of lanes go through `send`, too
-        passage.bytes_in = len(state.get("body") or b"")
+        state.pop("exchange", None)  # so that answers of lanes also go through `send`
+        connection.bytes_in = len(state.get("body") or b"")
         began = datetime.now(UTC)
         began_s = time.monotonic()
         outlet = state.get("outlet")
         before_bytes = 0 if outlet is None else outlet.pushed_bytes
         try:
-            await self.app(scope, passage.receive, passage.send)
+            await self.app(scope, connection.receive, connection.send)
         finally:
             if outlet is not None:
-                passage.bytes_out += outlet.pushed_bytes - before_bytes
-            line = _described(scope, passage)
+                connection.bytes_out += outlet.pushed_bytes - before_bytes
+            line = _fields(scope, connection)
             line["time"] = began.isoformat(timespec="milliseconds").replace("+00:00", "Z")
             line["duration_ms"] = round(1000 * (time.monotonic() - began_s), 3)
             sys.stdout.write(orjson.dumps(line, option=orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE).decode())
             sys.stdout.flush()
 
 
-class _Passage:
+class _LoggedConnection:
     """Counts the bytes of a request or WebSocket, and records its status and close code."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
@@ -61,9 +61,9 @@ class _Passage:
         self.bytes_in = 0
         self.bytes_out = 0
         self.status: int | None = None
-        """Of HTTP; None: the client left before there was one."""
+        """Of HTTP; None if the client disconnected before."""
         self.close_code: int | None = None
-        """Of a WebSocket; None: it was never closed in words."""
+        """Of a WebSocket; None without a close frame."""
 
     async def receive(self) -> Message:
         message = await self._receive()
@@ -92,12 +92,12 @@ class _Passage:
 
 
 def _length(message: Message) -> int:
-    """Return the bytes of a WebSocket's message; of text, its characters, which are bytes where it is ASCII."""
+    """Return the bytes of a WebSocket's message; of text, the number of its characters."""
     return len(message.get("bytes") or b"") or len(message.get("text") or "")
 
 
-def _described(scope: Scope, passage: _Passage) -> dict[str, Any]:
-    """Return the fields of a line for a request or a WebSocket."""
+def _fields(scope: Scope, connection: _LoggedConnection) -> dict[str, Any]:
+    """Return the fields of a log line."""
     state = scope.get("state", {})
     caller = getattr(state.get("gateway"), "caller", None)
     client = scope.get("client")
@@ -111,19 +111,19 @@ def _described(scope: Scope, passage: _Passage) -> dict[str, Any]:
         "client": client[0] if client else None,
         "principal": None if caller is None else caller.principal,
         "user_agent": _cut(agent.decode("latin-1"), AGENT_CHARS_MAX),
-        "bytes_in": passage.bytes_in,
-        "bytes_out": passage.bytes_out,
-        "status": passage.status,
+        "bytes_in": connection.bytes_in,
+        "bytes_out": connection.bytes_out,
+        "status": connection.status,
     }
     if scope["type"] == "http":
         return described | {"method": scope["method"]}
-    return described | {"close_code": passage.close_code}
+    return described | {"close_code": connection.close_code}
 
 
 def _route_of(scope: Scope) -> str | None:
-    """Return the template of the path, None where no route was found."""
-    visit = scope.get("state", {}).get("visit")
-    of_lane = visit.route if visit is not None and visit.route != "none" else None
+    """Return the template of the path; None without a route."""
+    request = scope.get("state", {}).get("request")
+    of_lane = request.route if request is not None and request.route != "none" else None
     return getattr(scope.get("route"), "path", of_lane)
 
 

@@ -1,4 +1,4 @@
-"""The end of a path that may hold every character: Starlette's own `path` stops at a line end, which a key may have."""
+"""A path converter for any text: Starlette's own `path` stops at a line break, which a key may contain."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from starlette.convertors import PathConvertor, register_url_convertor
 
 ANY_TEXT: Final = "any_text"
-"""How a route names it: `{key:any_text}`."""
+"""The converter's name in a route: `{key:any_text}`."""
 
 
 class _AnyText(PathConvertor):

@@ -1,4 +1,4 @@
-"""The application: `create_app(settings)` puts routes, limits, errors and the client together."""
+"""The application: `create_app(settings)` assembles routes, limits, error handlers and the client."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from tidelog.errors import TidelogError
 from tidelog_gateway import fetch, keys, offsets, service
 from tidelog_gateway.access_log import AccessLogMiddleware
 from tidelog_gateway.administration import access_rules, cluster, groups, quotas, record_deletion, rule_test, topics
-from tidelog_gateway.auth.caller_ticket import KnownCaller
-from tidelog_gateway.auth.credentials import Shown, UserPassword, kind_of
+from tidelog_gateway.auth.authenticated_caller import AuthenticatedCaller
+from tidelog_gateway.auth.credentials import CallerCredentials, UserPassword, credentials_kind
 from tidelog_gateway.bodies import route as publish_route
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
-from tidelog_gateway.callers import Callers, told
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
+from tidelog_gateway.caller_cache import CallerCache, problem_for
 from tidelog_gateway.context import Gateway, gateway_of
 from tidelog_gateway.description import docs_page
 from tidelog_gateway.description.openapi import PROBLEM_ANSWER, install_schema
-from tidelog_gateway.flow.passage import PassageMiddleware
+from tidelog_gateway.flow.request_pipeline import RequestPipeline
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.problems import Problem, from_error, internal, invalid, validation_errors
-from tidelog_gateway.producers import Kept, Producers
+from tidelog_gateway.producers import ProducerLimit, Producers
 from tidelog_gateway.reading import topic_route
 from tidelog_gateway.reading.response import PLACE_HEADERS
 from tidelog_gateway.request_ids import REQUEST_ID_HEADER, request_id_of
@@ -74,23 +74,23 @@ ROUTERS: Final = (
     ui_files.router,
 )
 ANY_HEADER: Final = (service.router, docs_page.router, ui_files.router)
-"""Those that take any header; see `unsupported`."""
+"""Routers that allow any header; see `unsupported`."""
 CLIENT_ID: Final = "tidelog-gateway"
 QUORUM_TIMEOUT_S: Final = 3.0
-"""How long a request waits for a quorum that is not there before it is answered 503: longer than a takeover takes."""
+"""How long a request waits for a quorum before 503: longer than a failover takes."""
 
 UNREACHABLE_TIMEOUT_S: Final = 1.0
-"""How long a request waits while no node can be connected to at all before it is answered 503."""
+"""How long a request waits before 503 when no node accepts connections."""
 
 IDLE_POLL_US: Final = 0
-"""Answers of nodes are waited for asleep: looking for them takes the time in which requests of other clients gather."""
+"""The client sleeps while it waits for nodes: polling would take the time in which more requests gather for a batch."""
 
 CLOSE_S: Final = 1.0
-"""How long the end of the process waits at least for records of requests that nobody waits for any more."""
+"""Minimum time at the end of the process to deliver records of requests that were abandoned."""
 
 UNCOUNTED_SHARE: Final = 8
-"""An eighth of what may wait for clients is left for what is not counted: what the allocator keeps, and what arrives
-larger than it was asked for."""
+"""An eighth of the response budget is reserved for memory that is not counted: overhead of the allocator, and answers
+of nodes that are larger than was requested."""
 
 _CORS: Final[dict[str, Any]] = {
     "allow_methods": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
@@ -102,14 +102,14 @@ _CORS: Final[dict[str, Any]] = {
     "expose_headers": [REQUEST_ID_HEADER, "Retry-After", "WWW-Authenticate", *PLACE_HEADERS],
     "max_age": 600,
 }
-"""What pages of `allowed_origins` may do. There are no cookies to allow."""
+"""CORS options for pages of `allowed_origins`. Credentials in cookies do not exist."""
 
 OpenClient = Callable[[GatewaySettings], AbstractAsyncContextManager[Client]]
 
 
 @asynccontextmanager
 async def open_client(settings: GatewaySettings, context: Context | None = None) -> AsyncIterator[Client]:
-    """Open the client that every route shares, as who a context says; without one that is for the environment."""
+    """Open the client that all routes share, with the identity of a context, or by default of the environment."""
     options: ClientOptions = {
         "client_id": CLIENT_ID,
         "request_timeout_s": settings.request_timeout_s,
@@ -121,38 +121,38 @@ async def open_client(settings: GatewaySettings, context: Context | None = None)
         yield client
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                await client.close()  # which drops the rest when it is cut short
+                await client.close()  # drops the rest when it times out
 
 
-def callers_of(own: Gateway, kept: Kept) -> Callers:
-    """Return the callers of a gateway, who are asked about, and ask, over its own client's connections."""
+def callers_of(own: Gateway, kept: ProducerLimit) -> CallerCache:
+    """Return the callers of a gateway, which use the connections of its own client."""
 
-    def open_client(caller: KnownCaller) -> Client:
+    def open_client(caller: AuthenticatedCaller) -> Client:
         return Client(own.settings.bootstrap, client_id=CLIENT_ID, router=own.client.security.for_caller(caller))
 
-    async def identify(shown: Shown) -> Identified:
+    async def identify(shown: CallerCredentials) -> Identified:
         if isinstance(shown, UserPassword):
             return await own.client.security.identify(shown.proof)
-        # Nodes hold a token back while they look for its key: where that was in vain it is for the caller to try again.
-        return await own.client.security.identify(shown, again=kind_of(shown) != "token")
+        # Nodes hold a token back while they fetch the issuer's keys; if that fails, the caller retries.
+        return await own.client.security.identify(shown, again=credentials_kind(shown) != "token")
 
     async def revision() -> bytes:
         return await own.client.security.revision()
 
-    return Callers(own, kept, identify=identify, revision=revision, open_client=open_client)
+    return CallerCache(own, kept, identify=identify, revision=revision, open_client=open_client)
 
 
 def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, peers: Peers | None = None) -> FastAPI:
     """Return the ASGI application; its lifespan opens and closes the client.
 
     Args:
-        settings: of this process: its share of those that are divided among workers.
+        settings: of this process; with several workers its share of them.
         opener: opens the client.
-        peers: the other workers; None: this process is the whole gateway.
+        peers: the other workers; None if this process is the whole gateway.
     """
-    budget, turns = Budget(settings.in_flight_bytes_max), Turns()
+    budget, turns = RequestBudget(settings.in_flight_bytes_max), Turns()
     counted_bytes = settings.out_bytes_max - settings.out_bytes_max // UNCOUNTED_SHARE
-    outgoing = Outgoing(counted_bytes, settings.connection_out_bytes_max)
+    outgoing = ResponseBudget(counted_bytes, settings.connection_out_bytes_max)
     metrics = Metrics(budget, outgoing, has_parent=peers is not None)
     if peers is not None:
         peers.registry = metrics.registry
@@ -160,7 +160,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with opener(settings) as client:
-            kept = Kept(settings.producers_max)
+            kept = ProducerLimit(settings.producers_max)
             producers = Producers(client, kept=kept, delivery_timeout_s=settings.request_timeout_s)
             gateway = app.state.gateway = Gateway(
                 settings, client, producers, metrics, budget, outgoing, peers=peers, turns=turns
@@ -171,14 +171,14 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
 
             gateway.may_impersonate = may_impersonate
             callers = app.state.callers = callers_of(gateway, kept)
-            tasks = [asyncio.create_task(callers.follow(), name="following callers")]
+            tasks = [asyncio.create_task(callers.follow(), name="renew tickets")]
             if settings.otel:
                 from tidelog_gateway.flow.request_span import RequestSpans  # noqa: PLC0415 # it needs the extra `otel`
 
-                passage.spans = RequestSpans(metrics.registry.collect)
+                pipeline.spans = RequestSpans(metrics.registry.collect)
             if settings.ui != "off":
                 gateway.sampler = Sampler(client.topic_figures, metrics.registry, settings.ui_interval_s, peers)
-                tasks.append(asyncio.create_task(gateway.sampler.run(), name="sampling figures"))
+                tasks.append(asyncio.create_task(gateway.sampler.run(), name="sample topics"))
             try:
                 yield
             finally:
@@ -187,13 +187,13 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
                     task.cancel()
                 left_s = max(CLOSE_S, gateway.stop_until - time.monotonic())
                 await asyncio.gather(producers.close(within_s=left_s), callers.close(within_s=left_s))
-                if passage.spans is not None:
-                    await asyncio.to_thread(passage.spans.close)
+                if pipeline.spans is not None:
+                    await asyncio.to_thread(pipeline.spans.close)
 
     app = _routed(lifespan)
     install_schema(app, settings)
-    # In front of what the framework puts around its routes, which requests that a lane answers do not need.
-    passage = app.middleware_stack = PassageMiddleware(
+    # Before the framework's own middlewares, which a request that a lane answers does not need.
+    pipeline = app.middleware_stack = RequestPipeline(
         app.build_middleware_stack(),
         settings=settings,
         budget=budget,
@@ -211,7 +211,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
 
 
 def _routed(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
-    """Return the framework's application with all routes and the answers to errors."""
+    """Return the framework's application with all routes and error handlers."""
     app = FastAPI(
         title="Tidelog gateway",
         version=VERSION,
@@ -232,7 +232,7 @@ def _routed(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) ->
 
 
 def _install_errors(app: FastAPI) -> None:
-    """Make a problem document of everything that can be raised."""
+    """Install handlers that turn each exception into a problem document."""
 
     @app.exception_handler(Problem)
     async def on_problem(request: Request, error: Problem) -> Response:
@@ -240,7 +240,7 @@ def _install_errors(app: FastAPI) -> None:
 
     @app.exception_handler(TidelogError)
     async def on_log_error(request: Request, error: TidelogError) -> Response:
-        return (await told(gateway_of(request), error)).response(_request_id(request))
+        return (await problem_for(gateway_of(request), error)).response(_request_id(request))
 
     @app.exception_handler(ProtocolError)
     async def on_protocol_error(request: Request, error: ProtocolError) -> Response:
@@ -253,7 +253,7 @@ def _install_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> Response:
         if error.status_code == 400:
-            # What the framework says of a body that its JSON parser gives up on: bad UTF-8, too deep.
+            # The framework's error for a body that its JSON parser refuses: invalid UTF-8, or nested too deeply.
             return invalid([{"pointer": "", "detail": "the body is not JSON"}]).response(_request_id(request))
         return _routing_problem(app, request, error).response(_request_id(request))
 
@@ -266,7 +266,7 @@ def _routing_problem(app: FastAPI, request: Request, error: HTTPException) -> Pr
     """Return the problem for a path or method without a route, the only other errors that the framework raises."""
     path = request.scope["path"]
     if error.status_code == 404:
-        remedy = "leave out the slash at the end" if path.endswith("/") else "GET /docs shows all routes"
+        remedy = "leave out the slash at the end" if path.endswith("/") else "GET /docs lists all routes"
         return Problem(404, "not_found", f"no route matches {path}; {remedy}")
     if error.status_code == 405:
         allowed = _methods_of(app, request)
@@ -276,7 +276,7 @@ def _routing_problem(app: FastAPI, request: Request, error: HTTPException) -> Pr
 
 
 def _methods_of(app: FastAPI, request: Request) -> str:
-    """Return the methods of all routes of a path; the framework's 405 lists those of the first one only."""
+    """Return the methods of all routes of a path; the framework's own 405 lists only those of the first one."""
     found: set[str] = set()
     for route in (
         *app.routes,

@@ -1,8 +1,8 @@
-"""Headers of every answer that tell browsers and caches what they may not do with it.
+"""Security headers for browsers and caches, in every answer.
 
-Browsers do not guess a type (`nosniff`), run anything in an answer, or show it inside another page
-(`frame-ancestors`), and caches do not keep it (`no-store`), since answers hold records and depend on the caller. An
-answer that allows more, like the page of the documentation, has a header of its own.
+They prevent guessing of the media type (`nosniff`), scripts, framing (`frame-ancestors`), and caching (`no-store`),
+because answers hold records and depend on the caller. An answer that allows more, such as the documentation page, has
+its own headers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RAW_BROWSER_HEADERS: Final = tuple((name.lower().encode(), value.encode()) for n
 
 
 def with_browser_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return an answer's headers and those of `BROWSER_HEADERS` that it does not have."""
-    said = list(headers)
-    own = {name.lower() for name, _ in said}
-    return [*said, *(header for header in RAW_BROWSER_HEADERS if header[0] not in own)]
+    """Return the headers of an answer, with those of `BROWSER_HEADERS` that it does not have."""
+    given = list(headers)
+    own = {name.lower() for name, _ in given}
+    return [*given, *(header for header in RAW_BROWSER_HEADERS if header[0] not in own)]

@@ -14,7 +14,7 @@ import typer
 from tidelog.cluster.contexts import Context, find_context
 from tidelog.credentials import API_KEY_FILE_VARIABLE, PASSWORD_FILE_VARIABLE, TOKEN_FILE_VARIABLE
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_gateway.workers.shares import share_of
+from tidelog_gateway.workers.worker_settings import worker_settings_of
 from tidelog_proto.auth.secret_permissions import complaint_about_file
 from tidelog_proto.process.core_files import leave_no_core_files
 from tidelog_proto.process.file_descriptors import REMEDY, raise_descriptor_limit
@@ -25,7 +25,7 @@ from tidelog_proto.wire.loopback import is_loopback
 log = logging.getLogger(__name__)
 
 RESERVED_DESCRIPTORS: Final = 128
-"""For connections to nodes, files that are open for a moment, and connections accepted only to be refused."""
+"""For connections to nodes, files that are open for a moment, and connections that are accepted only to be refused."""
 BOOTSTRAP: Final = "TIDELOG_BOOTSTRAP"
 _SECRET_FILES: Final = {
     API_KEY_FILE_VARIABLE: "the API key",
@@ -41,12 +41,12 @@ def register(app: typer.Typer) -> None:
 
 @queued_streams()
 def gateway(
-    told: typer.Context,
+    ctx: typer.Context,
     *,
     bootstrap: Annotated[
         str | None,
         typer.Option(
-            help="Nodes to start from, HOST:PORT, separated by commas.",
+            help="Bootstrap nodes, HOST:PORT, separated by commas.",
             show_default="those of TIDELOG_BOOTSTRAP or of the context, or 127.0.0.1:7400",
         ),
     ] = None,
@@ -54,47 +54,51 @@ def gateway(
     http_port: Annotated[
         int | None, typer.Option(help="Port to listen on; 0 picks a free one.", show_default="8080")
     ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Let others than this machine in without TLS.")] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Allow other hosts without TLS or authentication.")
+    ] = False,
     auth: Annotated[
         str | None,
-        typer.Option(help="callers: each request shows who sends it. none: the gateway's own key is everybody's."),
+        typer.Option(help="callers: authenticate each request. none: all requests act with the gateway's own key."),
     ] = None,
     allowed_hosts: Annotated[
         str | None,
-        typer.Option(help="Names by which it may be asked, separated by commas.", show_default="addresses, localhost"),
+        typer.Option(
+            help="Host names that requests may use, separated by commas.", show_default="addresses, localhost"
+        ),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Processes that serve the port.", show_default="1", metavar="N")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file; its table `gateway` counts.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with a table `gateway`.")] = None,
 ) -> None:
-    """Serve HTTP and WebSocket in front of a cluster; prints one JSON line when ready."""
+    """Serve HTTP and WebSocket for a cluster; prints one JSON line when ready."""
     try:
         settings = load_settings(
             GatewaySettings,
             "gateway",
             config,
             {
-                "bootstrap": _listed(bootstrap),
+                "bootstrap": _split(bootstrap),
                 "host": host,
                 "http_port": http_port,
                 "insecure": insecure or None,
                 "auth": auth,
-                "allowed_hosts": _listed(allowed_hosts),
+                "allowed_hosts": _split(allowed_hosts),
                 "workers": workers,
             },
         )
-        share_of(settings)
+        worker_settings_of(settings)
         _check_exposure(settings)
-        settings, context = _placed(settings, told.find_root().params.get("context"))
+        settings, context = _with_context(settings, ctx.find_root().params.get("context"))
         _check_secrets(context)
     except SettingsError as error:
         typer.echo(f"tidelog gateway: {error}", err=True)
         raise typer.Exit(2) from error
-    settings = _fitted(settings)
+    settings = _with_descriptor_limit(settings)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # Until the server takes signals itself, Ctrl-C ends the process as the system does it: an exception in the
-        # middle of building data models comes out as somebody else's error.
+        # Until the server handles signals itself, Ctrl-C ends the process without an exception: libraries would report
+        # an exception in the middle of building data models as an error of their own.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     leave_no_core_files()
     try:
@@ -103,7 +107,11 @@ def gateway(
         typer.echo(f"tidelog gateway: {error}", err=True)
         raise typer.Exit(2) from error
     except OSError as error:
-        hint = "; stop what uses it, or choose another with --http-port" if error.errno == errno.EADDRINUSE else ""
+        hint = (
+            "; stop the program that uses it, or choose another with --http-port"
+            if error.errno == errno.EADDRINUSE
+            else ""
+        )
         where = f"{settings.host}:{settings.http_port}"
         typer.echo(f"tidelog gateway: cannot listen on {where}: {error.strerror}{hint}", err=True)
         raise typer.Exit(1) from error
@@ -112,7 +120,7 @@ def gateway(
 
 
 def _serve(settings: GatewaySettings, context: Context | None) -> int:
-    """Serve in this process, or in workers of this one; return the exit code.
+    """Serve in this process or in several workers; return the exit code.
 
     Raises:
         OSError: the address cannot be bound.
@@ -123,34 +131,34 @@ def _serve(settings: GatewaySettings, context: Context | None) -> int:
 
         serve(settings, context)
         return 0
-    from tidelog_gateway.workers.parent import run_workers  # noqa: PLC0415 # for most gateways there is none
+    from tidelog_gateway.workers.parent import run_workers  # noqa: PLC0415 # most gateways have no workers
 
     return run_workers(settings, context)
 
 
-def _placed(settings: GatewaySettings, name: str | None) -> tuple[GatewaySettings, Context | None]:
-    """Return the settings with the nodes to start from, and the context to use, as for every other command.
+def _with_context(settings: GatewaySettings, name: str | None) -> tuple[GatewaySettings, Context | None]:
+    """Return the settings with the bootstrap nodes, and the context to use, as for every other command.
 
-    With an address but no name no context is used, as credentials are not shown to just anybody.
+    With an address and without a context's name no context is used, so that its credentials are not sent elsewhere.
 
     Args:
-        settings: as they were told.
-        name: of the context that this command was told to use, by `tidelog --context` or TIDELOG_CONTEXT.
+        settings: from files, variables and options.
+        name: of the context, by `tidelog --context` or TIDELOG_CONTEXT.
 
     Raises:
-        InvalidRequestError: there is no such context, or the file of contexts cannot be used.
+        InvalidRequestError: the context does not exist, or the file of contexts is invalid.
     """
-    given = settings.bootstrap if "bootstrap" in settings.model_fields_set else _listed(os.environ.get(BOOTSTRAP))
+    given = settings.bootstrap if "bootstrap" in settings.model_fields_set else _split(os.environ.get(BOOTSTRAP))
     context = find_context(name) if name or not given else None
     places = given or (list(context.bootstrap) if context else settings.bootstrap)
     return settings.model_copy(update={"bootstrap": places}), context
 
 
 def _check_secrets(context: Context | None) -> None:
-    """Refuse to show what everybody on the machine may read.
+    """Refuse to use credentials that other users of this machine can read.
 
     Raises:
-        SettingsError: the file of a key, token or password is open to all.
+        SettingsError: the file of a key, token or password is readable by others.
     """
     shown = {what: os.environ.get(variable) for variable, what in _SECRET_FILES.items()}
     if context is not None and context.credentials() is not None:
@@ -163,14 +171,14 @@ def _check_secrets(context: Context | None) -> None:
             raise SettingsError(complaint)
 
 
-def _fitted(settings: GatewaySettings) -> GatewaySettings:
-    """Raise the limit of open files; return settings with no more connections than fit, and warn of that."""
+def _with_descriptor_limit(settings: GatewaySettings) -> GatewaySettings:
+    """Raise the limit of open files; return settings with at most as many connections, and warn if that is fewer."""
     limit = raise_descriptor_limit()
     fitting = settings.workers * max(1, limit - RESERVED_DESCRIPTORS)
     if fitting >= settings.connections_max:
         return settings
     log.warning(
-        "a process may have %d files open: %d connections fit, not connections_max = %d; %s",
+        "the limit of open files is %d: at most %d connections are accepted instead of connections_max = %d; %s",
         limit,
         fitting,
         settings.connections_max,
@@ -179,26 +187,26 @@ def _fitted(settings: GatewaySettings) -> GatewaySettings:
     return settings.model_copy(update={"connections_max": fitting})
 
 
-def _listed(text: str | None) -> list[str] | None:
+def _split(text: str | None) -> list[str] | None:
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _check_exposure(settings: GatewaySettings) -> None:
-    """Refuse to let strangers in.
+    """Refuse to listen for other hosts without TLS or authentication.
 
     Raises:
-        SettingsError: others could reach the gateway without TLS or unasked, and nobody has said `insecure`.
+        SettingsError: TLS or authentication is missing, and `insecure` is not set.
     """
     lacks: list[str] = []
     if settings.tls_cert_file is None:
         lacks.append("without encryption")
     if settings.auth == "none":
-        lacks.append("without asking who comes")
+        lacks.append("without authentication")
     if settings.insecure or not lacks or is_loopback(settings.host):
         return
     raise SettingsError(
-        f"others reach this gateway at {settings.host}, {' and '.join(lacks)}, so it does not start. Mend it with "
-        "these lines (docs/security.md), or listen on 127.0.0.1, or say --insecure where strangers reach nothing:\n"
+        f"other hosts can reach this gateway at {settings.host} {' and '.join(lacks)}, so it does not start. Add both "
+        "with these lines (docs/security.md), listen on 127.0.0.1, or set --insecure in a trusted network:\n"
         "  tidelog certs init certs && tidelog certs issue certs server gateway --host HOST\n"
         "  tidelog key create gateway --out gateway.key && tidelog acl grant gateway impersonate cluster\n"
         "  export TIDELOG_GATEWAY_TLS_CERT_FILE=certs/gateway.pem TIDELOG_GATEWAY_TLS_KEY_FILE=certs/gateway.key "

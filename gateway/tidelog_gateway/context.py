@@ -1,4 +1,4 @@
-"""What every route needs: one object per application, and how a route gets it."""
+"""The state that all routes share: one `Gateway` for each application and caller, and the dependencies of routes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from starlette.responses import Response
 
 from tidelog.client import Client
 from tidelog.model import Fetched
-from tidelog_gateway.auth.caller_ticket import KnownCaller
-from tidelog_gateway.budget.connection_slots import Seats
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.auth.authenticated_caller import AuthenticatedCaller
+from tidelog_gateway.budget.connection_slots import ConnectionSlots
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.feed.feeds import Feeds
 from tidelog_gateway.feed.topic_ends import TopicEnds
-from tidelog_gateway.flow.shared_reads import Place, SharedReads
+from tidelog_gateway.flow.shared_reads import ReadPosition, SharedReads
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.producers import Producers
@@ -35,35 +35,35 @@ from tidelog_proto.names import check_group_name, check_topic_name
 from tidelog_proto.process.fair_scheduler import Turns
 
 UNKNOWN_SHARE: Final = 4
-"""So many as a quarter of the WebSockets may be open that have not said who they are, beside the others."""
+"""WebSockets that have not authenticated yet may be a quarter of all, in addition to the others."""
 
 
 @dataclass(slots=True)
 class Gateway:
-    """The parts of one running application, as one caller has them: `client` and `producers` are his.
+    """The parts of a running application, for one caller: `client` and `producers` are the caller's.
 
     Attributes:
-        caller: who he is; None where the gateway asks nobody, and for what operators look at: `client` is its own then.
-        may_impersonate: asks a node whether the gateway itself may ask for callers; None where it asks for none.
-        open_websockets: accepted and not closed yet, of those whose caller is known; `websockets_of` each principal.
-        feeds: what the caller's subscriptions read together.
-        topic_ends: where the topics of these end.
-        reads: what the caller's requests for the same records read together.
-        unknown_websockets: the places of those that have yet to say who they are, beside the others.
-        sampler: takes the figures that `/ui` shows; None where that is switched off.
-        peers: the other workers; None where this process is the whole gateway.
-        turns: of work that takes the event loop long, all callers together.
-        stopping: set when the process begins to stop; whoever waits for records stops waiting.
-        stop_until: when that is to be over, of the clock `time.monotonic`.
+        caller: the authenticated caller; None without authentication and on open paths, with the gateway's own client.
+        may_impersonate: asks a node whether the gateway may act for callers; None if it never does.
+        open_websockets: number of open WebSockets with an authenticated caller; `websockets_of` counts each principal.
+        feeds: shared reads of the caller's subscriptions.
+        topic_ends: end offsets of their topics.
+        reads: shared reads of the caller's requests.
+        unknown_websockets: slots of WebSockets that have not authenticated yet.
+        sampler: samples the figures of `/ui`; None if it is off.
+        peers: the other workers; None if this process is the whole gateway.
+        turns: fair scheduling of long work on the event loop, of all callers.
+        stopping: set when the process begins to stop, which ends all waits for records.
+        stop_until: deadline of the stop, of `time.monotonic`.
     """
 
     settings: GatewaySettings
     client: Client
     producers: Producers
     metrics: Metrics
-    budget: Budget
-    outgoing: Outgoing
-    caller: KnownCaller | None = None
+    budget: RequestBudget
+    outgoing: ResponseBudget
+    caller: AuthenticatedCaller | None = None
     may_impersonate: Callable[[], Awaitable[bool]] | None = None
     sampler: Sampler | None = None
     peers: Peers | None = None
@@ -72,7 +72,7 @@ class Gateway:
     stop_until: float = 0.0
     open_websockets: int = 0
     websockets_of: Counter[str] = field(default_factory=Counter)
-    unknown_websockets: Seats = field(init=False)
+    unauthenticated_websockets: ConnectionSlots = field(init=False)
     feeds: Feeds = field(init=False)
     topic_ends: TopicEnds = field(init=False)
     reads: SharedReads = field(init=False)
@@ -81,13 +81,13 @@ class Gateway:
         self.feeds = Feeds(self.client, self.settings, self.outgoing, self.metrics)
         self.topic_ends = TopicEnds(self.client)
         self.reads = SharedReads(self._read)
-        self.unknown_websockets = Seats(max(1, self.settings.ws_connections_max // UNKNOWN_SHARE), 0)
+        self.unauthenticated_websockets = ConnectionSlots(max(1, self.settings.ws_connections_max // UNKNOWN_SHARE), 0)
 
-    async def _read(self, place: Place) -> Fetched:
+    async def _read(self, place: ReadPosition) -> Fetched:
         return await self.client.fetch(*place[:3], max_bytes=place.max_bytes)
 
     def stop(self) -> None:
-        """Begin to stop; doing it again changes nothing."""
+        """Begin to stop; idempotent."""
         if not self.stopping.is_set():
             self.stopping.set()
             self.turns.stop()
@@ -95,7 +95,7 @@ class Gateway:
 
 
 def gateway_of(connection: HTTPConnection) -> Gateway:
-    """Return the `Gateway` of who asks; the application's own exists from the start of its lifespan."""
+    """Return the `Gateway` of the caller, or the application's own, which exists during its lifespan."""
     gateway = connection.scope.get("state", {}).get("gateway") or connection.app.state.gateway
     assert isinstance(gateway, Gateway)
     return gateway
@@ -106,22 +106,22 @@ _TOPIC_SCHEMA: Final[dict[str, Any]] = {
     "minLength": 1,
     "maxLength": TOPIC_NAME_CHARS_MAX,
 }
-"""How the API's description shows what `check_topic_name` demands."""
+"""The schema of names that `check_topic_name` accepts, for the API's description."""
 _GROUP_SCHEMA: Final[dict[str, Any]] = {"minLength": 1, "maxLength": GROUP_NAME_BYTES_MAX}
 
 TopicName = Annotated[str, WithJsonSchema({"type": "string", **_TOPIC_SCHEMA})]
-"""A topic's name in a body or query, to be checked with `check_topic_name`."""
+"""A topic's name in a body or query; check it with `check_topic_name`."""
 
 
-async def given_gateway(connection: HTTPConnection) -> Gateway:
-    """Return `gateway_of` to a route; a coroutine, because the framework runs plain functions in a thread."""
+async def gateway_dependency(connection: HTTPConnection) -> Gateway:
+    """Dependency of routes: `gateway_of`. A coroutine, because the framework runs plain functions in a thread."""
     return gateway_of(connection)
 
 
 async def checked_topic(
     topic: Annotated[str, Path(description="The topic's name.", json_schema_extra=_TOPIC_SCHEMA)],
 ) -> str:
-    """Refuse names that no topic of a user can have, before a node is asked.
+    """Dependency of routes: refuse invalid names of topics before a node is asked.
 
     Raises:
         ProtocolError: INVALID_TOPIC.
@@ -133,7 +133,7 @@ async def checked_topic(
 async def checked_group(
     group: Annotated[str, Path(description="The group's name.", json_schema_extra=_GROUP_SCHEMA)],
 ) -> str:
-    """Refuse names that no group can have.
+    """Dependency of routes: refuse invalid names of groups.
 
     Raises:
         ProtocolError: INVALID_REQUEST.
@@ -142,32 +142,32 @@ async def checked_group(
     return group
 
 
-GatewayDep = Annotated[Gateway, Depends(given_gateway)]
+GatewayDep = Annotated[Gateway, Depends(gateway_dependency)]
 TopicPath = Annotated[str, Depends(checked_topic)]
 GroupPath = Annotated[str, Depends(checked_group)]
 PartitionPath = Annotated[int, Path(ge=0, lt=PARTITIONS_MAX, description="The partition's number.")]
 
 
 def media_type_of(request: Request) -> str:
-    """Return the body's media type in lower case, without parameters; empty when none is given.
+    """Return the body's media type in lower case, without parameters; "" when it is missing.
 
     Raises:
-        Problem: 415, the body is compressed: decoding it would take memory that no limit has counted, and storing it as
-            it is would store something else than was meant.
+        Problem: 415, the body is compressed: no limit counts the memory that decoding takes, and storing the compressed
+            bytes would store another value than the client meant.
     """
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
         raise Problem(
             415,
             "unsupported_content_encoding",
-            f"a body with Content-Encoding {encoding!r} is not decoded here; send it as it is",
+            f"Content-Encoding {encoding!r} is not supported; send the body without compression",
             headers={"Accept-Encoding": "identity"},
         )
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def require_json(request: Request) -> None:
-    """Refuse bodies that do not say they are JSON.
+    """Refuse bodies whose media type is not JSON.
 
     Raises:
         Problem: 415.
@@ -178,7 +178,7 @@ def require_json(request: Request) -> None:
 
 
 def require_utf8(request: Request, media_type: str = "application/json") -> None:
-    """Refuse text that says it is in another encoding than UTF-8, which is the only one JSON has (RFC 8259, 8.1).
+    """Refuse a charset other than UTF-8, the only encoding of JSON (RFC 8259, 8.1).
 
     Raises:
         Problem: 415.
@@ -190,11 +190,11 @@ def require_utf8(request: Request, media_type: str = "application/json") -> None
 
 
 FORM: Final = "application/x-www-form-urlencoded"
-"""What `curl -d` sends unless it is given a Content-Type."""
+"""The default of `curl -d`."""
 
 
 def unsupported_media_type(given: str, *accepted: str) -> Problem:
-    """Return the 415 that names what would do."""
+    """Return the 415 with the accepted media types."""
     listed = " or ".join(filter(None, (", ".join(accepted[:-1]), accepted[-1])))
     remedy = f"set the header Content-Type to {listed}"
     if given == FORM:
@@ -208,10 +208,10 @@ def unsupported_media_type(given: str, *accepted: str) -> Problem:
 
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return plain values as JSON, past the framework's own slower way."""
+    """Encode plain values as JSON, faster than the framework does."""
     return Response(orjson.dumps(content), status, headers=headers, media_type="application/json")
 
 
 def now_us() -> int:
-    """Return the wall clock in us since 1970."""
+    """Return the wall clock, in us since 1970."""
     return time.time_ns() // 1000

@@ -1,4 +1,4 @@
-"""Cursors of lists that come in pages: the name that a page ended with, so that it may be gone by the next one."""
+"""Cursors of paginated lists: the last name of a page, which may be deleted before the next one is requested."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tidelog_gateway.problems import invalid
 
 _CHARS_MAX: Final = 400
 
-CursorQuery = Annotated[str | None, Query(max_length=_CHARS_MAX, description="`next_cursor` of the page before.")]
+CursorQuery = Annotated[str | None, Query(max_length=_CHARS_MAX, description="`next_cursor` of the previous page.")]
 
 
 def cursor_of(name: str) -> str:
-    """Return the cursor behind a name."""
+    """Return the cursor after a name."""
     return base64.urlsafe_b64encode(name.encode()).decode("ascii").rstrip("=")
 
 
 def name_in(cursor: str) -> str:
-    """Return the name that a cursor stands for.
+    """Return the name in a cursor.
 
     Raises:
-        Problem: 422 for what no page has given.
+        Problem: 422, the cursor is malformed.
     """
     try:
         name = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError) as error:
-        raise invalid([{"parameter": "cursor", "detail": "is not a cursor of this list; begin without one"}]) from error
+        raise invalid([{"parameter": "cursor", "detail": "is not a cursor of this list; start without one"}]) from error
     return name

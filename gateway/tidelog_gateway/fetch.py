@@ -1,13 +1,13 @@
-"""`GET /v1/topics/{topic}/partitions/{partition}/records`: a stateless fetch, safe to repeat.
+"""`GET /v1/topics/{topic}/partitions/{partition}/records`: a stateless fetch that can be repeated.
 
-The answer says where to go on (`next_offset`), so a reader needs nothing but the last answer. With `wait_ms`
-the node waits for records, not the gateway: no polling anywhere.
+The answer has the offset to continue at (`next_offset`), so a reader needs no other state. With `wait_ms` the node
+waits for records (long polling); the gateway does not poll.
 
-The answer is JSON made here where values are written as each needs it, which is what most clients ask for; every other
-form is made of columns (`reading`).
+The most frequent form, JSON with the value encoding chosen for each value, is built here; all other forms are built
+from columns (`reading`).
 
-What a fetch may bring is counted before the node is asked (`response_budget.py`). Whoever has to wait for records holds
-room for few of them meanwhile, so that thousands can wait; what comes at the end of a log is little anyway.
+The records of a fetch are counted in the response budget before the node is asked. A waiting request reserves little,
+so that thousands can wait, since few records arrive at the end of a log at a time.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from starlette.responses import Response
 
 from tidelog.errors import OffsetOutOfRangeError
 from tidelog.model import Fetched
-from tidelog_gateway.auth.credentials import refused
-from tidelog_gateway.budget.budgeted_answers import Answer, answer_of
+from tidelog_gateway.auth.credentials import credentials_refused
+from tidelog_gateway.budget.response_reservation import ResponseReservation, reservation_of
 from tidelog_gateway.context import Gateway, GatewayDep, PartitionPath, TopicPath
-from tidelog_gateway.flow.shared_reads import Place, ReadResult, Written
+from tidelog_gateway.flow.shared_reads import ReadPosition, ReadResult, Written
 from tidelog_gateway.offsets import TimestampQuery, parse_timestamp
 from tidelog_gateway.pace import client_gone
 from tidelog_gateway.problems import Problem, from_error, invalid
-from tidelog_gateway.queries import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
+from tidelog_gateway.query_parameters import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
 from tidelog_gateway.reading.media_types import JSON
 from tidelog_gateway.reading.response import (
     ANSWERS,
@@ -52,14 +52,14 @@ RECORDS_DEFAULT: Final = 500
 
 NATIVE_BYTES_MIN: Final = 64 * KIB
 NATIVE_BYTES_PER_RECORD: Final = 2 * KIB
-"""How much is asked of the node for each record that may be returned: a guess that keeps a reader of few records
-from moving megabytes each time. Too low a guess only makes an answer shorter."""
+"""How much to request from the node for each record that may be returned: an estimate, so that a reader of few records
+does not transfer megabytes each time. If it is too low, the answer only has fewer records."""
 
 WAITING_BYTES: Final = 16 * KIB
-"""How much is asked of the node, and held of the budget, while a request waits for records."""
+"""How much a request that waits for records asks of the node and reserves in the response budget."""
 
 LOOK_S: Final = 1.0
-"""How long a request that does not wait has the log looked through for what it wants."""
+"""How long a request without `wait_ms` scans the log for matching records."""
 
 router = APIRouter(prefix="/v1", tags=["records"])
 
@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 
 class Wanted(NamedTuple):
-    """Which records are wanted; None for any."""
+    """The filter of a fetch; None matches any record."""
 
     key: bytes | None
     tag: str | None
@@ -77,7 +77,7 @@ NO_FILTER: Final = Wanted(None, None)
 
 
 class RecordView(BaseModel):
-    """A record. `key_encoding`, `headers` and `tag` are there only when they say something."""
+    """A record. `key_encoding`, `headers` and `tag` are present only when they differ from their default."""
 
     offset: int
     timestamp_ms: int
@@ -96,7 +96,7 @@ class TopicRecordView(RecordView):
 
 
 class FetchView(BaseModel):
-    """Records and where to go on."""
+    """Records, and the offset to continue at."""
 
     records: list[RecordView]
     next_offset: Annotated[int, Field(description="The next offset to read.")]
@@ -121,25 +121,27 @@ async def fetch_records(  # noqa: PLR0917 # query parameters are parameters
     timestamp: TimestampQuery = None,
     from_: Annotated[Literal["earliest", "latest"] | None, Query(alias="from")] = None,
     max_records: Annotated[int | None, Query(ge=1)] = None,
-    max_bytes: Annotated[int | None, Query(ge=1, description="Payload bytes; one record may pass.")] = None,
-    wait_ms: Annotated[int, Query(ge=0, description="Wait this long for a record at the end of the log.")] = 0,
+    max_bytes: Annotated[int | None, Query(ge=1, description="Payload bytes; a single record may exceed it.")] = None,
+    wait_ms: Annotated[int, Query(ge=0, description="How long to wait for a record at the end of the log.")] = 0,
     key: KeyQuery = None,
     key_encoding: KeyEncodingQuery = "utf8",
     tag: TagQuery = None,
     value_encoding: ValueEncodingQuery = None,
 ) -> Response:
-    """Read from an offset, a time, or an end of the log; `from=earliest` when none is named.
+    """Read from an offset, a time, or an end of the log; by default `from=earliest`.
 
-    With `key` or `tag` only records that match: an answer may then have none, and `next_offset` says where to go on.
+    With `key` or `tag` only matching records are returned, possibly none; continue at `next_offset`.
     """
     check_limits(gateway, max_records, max_bytes, wait_ms)
     media_type = media_type_of(request, value_encoding)
     if sum(start is not None for start in (offset, timestamp, from_)) > 1:
-        raise invalid([{"parameter": "offset", "detail": "name one of offset, timestamp and from, not several"}])
+        raise invalid(
+            [{"parameter": "offset", "detail": "is one of several starts; send only offset, timestamp or from"}]
+        )
     start = offset if offset is not None else await _start(gateway, topic, partition, timestamp, from_)
     wanted = Wanted(parse_key(key, key_encoding) if key is not None else None, tag)
     place = topic, partition, start
-    answer = answer_of(request)
+    answer = reservation_of(request)
     if media_type == JSON and value_encoding is None:
         data = await fetch_json(
             gateway, answer, place, wanted, max_records=max_records, max_bytes=max_bytes, wait_ms=wait_ms
@@ -164,7 +166,7 @@ async def fetch_records(  # noqa: PLR0917 # query parameters are parameters
 
 async def fetch_json(
     gateway: Gateway,
-    answer: Answer,
+    answer: ResponseReservation,
     place: tuple[str, int, int],
     wanted: Wanted,
     *,
@@ -175,7 +177,7 @@ async def fetch_json(
     """Fetch from (topic, partition, offset) and return a `FetchView` as JSON.
 
     Raises:
-        Problem: 410 or 422, there is no such offset; 422, a limit is too large; 503, there is no room for the answer.
+        Problem: 410 or 422, the offset does not exist; 422, a limit is too large; 503, no room for the answer.
         TidelogError: as `Client.fetch`.
     """
     check_limits(gateway, max_records, max_bytes, wait_ms)
@@ -186,21 +188,23 @@ async def fetch_json(
 
 
 def limits_of(gateway: Gateway, max_records: int | None, max_bytes: int | None) -> tuple[int, int]:
-    """Return how many records an answer may have, and how many bytes of payload."""
+    """Return the limits of an answer: records, and bytes of payload."""
     settings = gateway.settings
     return max_records or min(RECORDS_DEFAULT, settings.records_per_request_max), max_bytes or settings.fetch_bytes_max
 
 
 def native_bytes(records_max: int, bytes_max: int) -> int:
-    """Return how much to ask of a node for an answer with these limits."""
+    """Return how many bytes to request from a node for an answer with these limits."""
     return min(bytes_max, max(NATIVE_BYTES_MIN, records_max * NATIVE_BYTES_PER_RECORD))
 
 
-async def _json(gateway: Gateway, answer: Answer, read: ReadResult, records_max: int, bytes_max: int) -> bytes:
-    """Return the records as JSON, built when there is room for it beside what was fetched.
+async def _json(
+    gateway: Gateway, answer: ResponseReservation, read: ReadResult, records_max: int, bytes_max: int
+) -> bytes:
+    """Return the records as JSON, built when the response budget has room for it in addition to the fetched records.
 
     Raises:
-        Problem: 503, there was no room for too long.
+        Problem: 503, no room for too long.
     """
     fetched, limits = read.fetched, (records_max, bytes_max)
     held_bytes = sum(batch.header.length for batch in fetched.batches)
@@ -213,7 +217,7 @@ async def _json(gateway: Gateway, answer: Answer, read: ReadResult, records_max:
         if answer.fits(held_bytes + size_bytes):
             gateway.metrics.http_records_out.inc(written.records)
             return written.data
-        # How large it is, is known only now: it is built again when there is room for it.
+        # The size is known only now: it is discarded, and built again when there is room for it.
         read.written.pop(limits, None)
         del written
         await answer.reserve(held_bytes + size_bytes)
@@ -233,7 +237,7 @@ def check_limits(gateway: Gateway, max_records: int | None, max_bytes: int | Non
 
 def _check_limit(parameter: str, value: int, limit: int) -> None:
     if value > limit:
-        raise invalid([{"parameter": parameter, "detail": f"is at most {limit} here"}])
+        raise invalid([{"parameter": parameter, "detail": f"must be at most {limit}, got {value}"}])
 
 
 async def _start(
@@ -244,16 +248,22 @@ async def _start(
 
 
 async def fetch_wanted(
-    gateway: Gateway, answer: Answer, place: tuple[str, int, int], wanted: Wanted, *, size_bytes: int, wait_ms: int
+    gateway: Gateway,
+    answer: ResponseReservation,
+    place: tuple[str, int, int],
+    wanted: Wanted,
+    *,
+    size_bytes: int,
+    wait_ms: int,
 ) -> ReadResult:
     """Fetch from (topic, partition, offset).
 
-    A wait ends when the process stops, the caller's credentials end, or the client disconnects. What is wanted is
-    looked for as long as the reader waits, or `LOOK_S`: the answer says in any case how far that got.
+    A wait ends when the process stops, the caller's credentials end, or the client disconnects. Matching records are
+    searched for `wait_ms`, or for `LOOK_S` without it; the answer has the end of the searched range in any case.
 
     Raises:
-        Problem: 410 or 422, there is no such offset; 503, there was no room for what may come for too long; 401, the
-            credentials have ended meanwhile; 499, the client has gone.
+        Problem: 410 or 422, the offset does not exist; 503, no room in the response budget for too long; 401, the
+            credentials have ended; 499, the client has disconnected.
     """
     try:
         return await _fetch(gateway, answer, place, wanted, size_bytes=size_bytes, wait_ms=wait_ms)
@@ -262,13 +272,19 @@ async def fetch_wanted(
 
 
 async def _fetch(
-    gateway: Gateway, answer: Answer, place: tuple[str, int, int], wanted: Wanted, *, size_bytes: int, wait_ms: int
+    gateway: Gateway,
+    answer: ResponseReservation,
+    place: tuple[str, int, int],
+    wanted: Wanted,
+    *,
+    size_bytes: int,
+    wait_ms: int,
 ) -> ReadResult:
     fetch = partial(gateway.client.fetch, key=wanted.key, tag=wanted.tag)
     look_until = time.monotonic() + (LOOK_S if wanted != NO_FILTER else math.inf)
     await answer.reserve(2 * size_bytes)
     if wanted == NO_FILTER:
-        read = await gateway.reads.fetch(Place(*place, size_bytes))
+        read = await gateway.reads.fetch(ReadPosition(*place, size_bytes))
     else:
         read = ReadResult(await fetch(*place, max_bytes=size_bytes))
     while (
@@ -276,7 +292,7 @@ async def _fetch(
         and place[2] < read.fetched.next_offset < read.fetched.high_watermark
         and time.monotonic() < look_until
     ):
-        # Nothing is left of what was there: what the reader waits for lies further on.
+        # The searched range has no matching record: continue after it.
         place = (*place[:2], read.fetched.next_offset)
         read = ReadResult(await fetch(*place, max_bytes=size_bytes))
     if not wait_ms or read.fetched.batches:
@@ -288,11 +304,11 @@ async def _fetch(
     return ReadResult(await while_wanted(gateway, answer, waiting) or await fetch(*place, max_bytes=size_bytes))
 
 
-async def while_wanted(gateway: Gateway, answer: Answer, work: Coroutine[Any, Any, T]) -> T | None:
-    """Return what a long wait brings; None when the process stops before.
+async def while_wanted(gateway: Gateway, answer: ResponseReservation, work: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result of a long wait; None when the process stops before.
 
     Raises:
-        Problem: 401, the credentials have ended meanwhile; 499, the client has gone.
+        Problem: 401, the credentials have ended; 499, the client has disconnected.
     """
     waiting, leaving = asyncio.ensure_future(work), asyncio.ensure_future(answer.client_gone())
     ends = [gateway.stopping] if gateway.caller is None else [gateway.stopping, gateway.caller.ended]
@@ -307,7 +323,7 @@ async def while_wanted(gateway: Gateway, answer: Answer, work: Coroutine[Any, An
         for each in tasks:
             each.cancel()
     if gateway.caller is not None and gateway.caller.over is not None:
-        raise refused(gateway.caller.over)
+        raise credentials_refused(gateway.caller.over)
     return None
 
 
@@ -337,7 +353,7 @@ def _written(fetched: Fetched, records_max: int, bytes_max: int) -> Written:
 
 
 def _out_of_range(offset: int, error: OffsetOutOfRangeError) -> Problem:
-    """Return 410 for what was deleted, 422 for what does not exist yet; both carry the bounds."""
+    """Return 410 for a deleted offset, 422 for one that does not exist yet; both have the bounds."""
     problem = from_error(error)
     if offset > error.high_watermark:
         problem.status = 422

@@ -1,9 +1,9 @@
-"""A connection of HTTP/1.1 under uvicorn's server, with a deadline for each head, a cap on connections, and problems.
+"""An HTTP/1.1 connection under uvicorn's server, with a deadline for each head, limited connections, and problems.
 
-uvicorn's own protocols bound neither how long a connection may take to send its head nor how many there are; a few
-thousand sockets that send a byte a minute hold its descriptors for ever. The deadline runs from the moment a
-connection is idle and begins to send until its head is whole, and again while the rest of a refused body is
-discarded. A connection over the cap takes the seat of an idle one, see `connection_slots.py`.
+uvicorn's own protocols limit neither the time of a head nor the number of connections: a few thousand sockets that send
+a byte a minute would hold its descriptors forever. The deadline runs from the first byte of a head until the head is
+complete, and while the rest of a refused body is discarded. A connection over the limit replaces an idle one, see
+`connection_slots.py`.
 
 One request is read at a time: later bytes of the client stay unread until the request is answered.
 """
@@ -20,30 +20,35 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
-from tidelog_gateway.budget.connection_output import Outlet
-from tidelog_gateway.budget.connection_slots import Seat, Seats
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.connection_output import ConnectionOutput
+from tidelog_gateway.budget.connection_slots import ConnectionSlot, ConnectionSlots
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.http1.body_receiver import BodyReceiver
 from tidelog_gateway.http1.chunks import ChunkedBody
 from tidelog_gateway.http1.exchange import Exchange
 from tidelog_gateway.http1.head import CHUNKED, HEAD_BYTES_MAX, Head, HeadError, HeadParser, early_fault, upgrade_fault
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.refusals import refusal_bytes, tls_log
+from tidelog_gateway.raw_responses import response_bytes, tls_log
 from tidelog_proto.process.log_rate_limit import SeldomLog
 from tidelog_proto.tls.stream import SNIFFED_BYTES, begins_tls
 
 
-def bounded_protocol(
-    *, head_timeout_s: float, seats: Seats, incoming: Budget, outgoing: Outgoing, slow_timeout_s: float
+def http_protocol_class(
+    *,
+    head_timeout_s: float,
+    slots: ConnectionSlots,
+    incoming: RequestBudget,
+    outgoing: ResponseBudget,
+    slow_timeout_s: float,
 ) -> type[asyncio.Protocol]:
-    """Return a protocol class for `uvicorn.Config(http=…)` with these limits, and a way out for each connection."""
+    """Return a protocol class for `uvicorn.Config(http=…)` with these limits."""
 
-    class Bounded(BoundedProtocol):
+    class Bounded(HttpConnection):
         pass
 
     Bounded.head_timeout_s = head_timeout_s
-    Bounded.seats = seats
+    Bounded.slots = slots
     Bounded.incoming = incoming
     Bounded.outgoing = outgoing
     Bounded.slow_timeout_s = slow_timeout_s
@@ -51,13 +56,13 @@ def bounded_protocol(
     return Bounded
 
 
-class BoundedProtocol(asyncio.Protocol):
-    """One HTTP connection. Use `bounded_protocol` to make a class with limits of its own."""
+class HttpConnection(asyncio.Protocol):
+    """One HTTP connection. Make a class with its own limits by `http_protocol_class`."""
 
     head_timeout_s: float
-    seats: Seats
-    incoming: Budget
-    outgoing: Outgoing
+    slots: ConnectionSlots
+    incoming: RequestBudget
+    outgoing: ResponseBudget
     slow_timeout_s: float
     tls_log: SeldomLog
     transport: asyncio.Transport
@@ -75,32 +80,37 @@ class BoundedProtocol(asyncio.Protocol):
         self._config = config
         self._server_state = server_state
         self._loop = _loop or asyncio.get_running_loop()
-        self._outlet = Outlet(self.outgoing, self.slow_timeout_s)
-        # Every request finds it in its scope, and so does the WebSocket that the connection may become.
-        self._state = {**app_state, "incoming": self.incoming, "outlet": self._outlet, "leave_seat": self._leave_seat}
+        self._outlet = ConnectionOutput(self.outgoing, self.slow_timeout_s)
+        # Each request has these in its scope, and so has the WebSocket that the connection may become.
+        self._state = {
+            **app_state,
+            "incoming": self.incoming,
+            "outlet": self._outlet,
+            "release_slot": self._release_slot,
+        }
         self._exchange: Exchange | None = None
         self._pending = b""
-        """Received bytes that are not parsed yet: part of a head, or bytes after the current request."""
+        """Received bytes that are not parsed yet: a part of a head, or bytes after the current request."""
         self._looked_bytes = 0
         self._heads = HeadParser()
         self._length = 0
-        """The bytes of a body with a length that are still to come."""
+        """Missing bytes of a body with a length."""
         self._chunks: ChunkedBody | None = None
         self._is_diverted = False
         """Whether the body is received by a `BodyReceiver`."""
         self._head_timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._idle_since_s: float | None = None
-        """When the connection began to wait for its next request; None while it does not."""
-        self._seat: Seat | None = None
+        """When the connection began to wait for its next request; None while a request is handled."""
+        self._slot: ConnectionSlot | None = None
         self._upgraded = False
         self._first: bytes | None = b""
-        """Received bytes while the connection may still begin with TLS; None from then on."""
+        """The first received bytes, until they are known not to begin TLS; then None."""
 
     # ------------------------------------------------------------------------------------------- the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a new connection, or answer 503 and close when there are too many that are at work."""
+        """Take a new connection; answer 503 and close it when there is no slot."""
         self.transport = cast(asyncio.Transport, transport)
         self._server_state.connections.add(cast(Any, self))
         self.flow = FlowControl(self.transport)
@@ -109,21 +119,21 @@ class BoundedProtocol(asyncio.Protocol):
         if self.transport.get_extra_info("sslcontext") is not None:
             self._first, self._scheme = None, "https"
         self._outlet.connected(self.transport)
-        self._seat = self.seats.take(self._client[0] if self._client else "", self._give_way)
-        if self._seat is None:
+        self._slot = self.slots.take(self._client[0] if self._client else "", self._give_way)
+        if self._slot is None:
             self._answer_and_close(
-                Problem(503, "overloaded", "this gateway has too many connections open: try again", retryable=True)
+                Problem(503, "overloaded", "too many connections are open; try again", retryable=True)
             )
             return
         self._arm()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; watch the clock while no request is being answered."""
+        """Take bytes; the deadline runs while no request is being answered."""
         if self.transport.is_closing():
             return
         if self._first is not None and self._begins_tls(data):
-            self.tls_log.say("somebody speaks TLS to this port, which is plain: this gateway has no tls_cert_file")
-            plain = "this port speaks no TLS: begin the address with http:// or ws://"
+            self.tls_log.say("a client speaks TLS to this port, which is plain HTTP: tls_cert_file is not set")
+            plain = "this port does not use TLS; begin the URL with http:// or ws://"
             self._answer_and_close(Problem(400, "malformed_request", plain))
             return
         self._idle_since_s = None
@@ -133,17 +143,17 @@ class BoundedProtocol(asyncio.Protocol):
             self._disarm()
         elif self._head_timer is None and (self._pending or self._body_is_coming()):
             self._arm()
-        self._tell_seat()
+        self._report_idle()
 
     def eof_received(self) -> None:
-        """Let the transport close: a client that sends nothing more is not answered."""
+        """Let the transport close: a client that has closed its sending side is not answered."""
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - as the event loop calls it
-        """Stop the clock with the connection."""
+        """Cancel all timers of the connection, and release its slot."""
         self._server_state.connections.discard(cast(Any, self))
         self._disarm()
         self._end_idling()
-        self._leave_seat()
+        self._release_slot()
         self._outlet.lost()
         if self._exchange is not None:
             self._exchange.disconnect()
@@ -151,16 +161,16 @@ class BoundedProtocol(asyncio.Protocol):
         self._pending = b""
 
     def pause_writing(self) -> None:
-        """Hold answers back: the client takes too little of them."""
+        """Pause answers: the client reads too slowly."""
         self.flow.pause_writing()
 
     def resume_writing(self) -> None:
-        """Take the news that the client has taken most of what waited."""
+        """Resume answers: the client has read most of the buffer."""
         self.flow.resume_writing()
         self._outlet.look()
 
     def shutdown(self) -> None:
-        """Close the connection, as the process stops; one that is being answered closes after that."""
+        """Close the connection because the process stops; after its answer if a request is being answered."""
         if self._exchange is None or self._exchange.response_complete:
             self.transport.close()
         else:
@@ -178,7 +188,7 @@ class BoundedProtocol(asyncio.Protocol):
             self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request of the connection, or handle the one that is here."""
+        """Wait for the next request of the connection, or handle the one that has been received."""
         self._server_state.total_requests += 1
         if not self.transport.is_closing():
             self.flow.resume_reading()
@@ -188,7 +198,7 @@ class BoundedProtocol(asyncio.Protocol):
                 self._idle_since_s = self._loop.time()
                 if self._idle_timer is None:
                     self._idle_timer = self._loop.call_later(self._config.timeout_keep_alive, self._look_idle)
-        self._tell_seat()
+        self._report_idle()
 
     # ------------------------------------------------------------------------------------------------- requests
 
@@ -197,7 +207,7 @@ class BoundedProtocol(asyncio.Protocol):
             self.data_received(b"")
 
     def _read(self) -> None:
-        """Read as much as may be read now: a body, and the next request once the one before it is answered."""
+        """Parse the received bytes: a body, and the next request when the one before is answered."""
         try:
             while self._pending and not self._upgraded and not self.transport.is_closing():
                 if self._body_is_coming():
@@ -211,14 +221,14 @@ class BoundedProtocol(asyncio.Protocol):
             problem = Problem(400, "malformed_request", str(error), headers={"Connection": "close"})
             if self._exchange is None or not self._body_is_coming():
                 self._answer_and_close(problem)
-            elif self._exchange.response_complete:  # refused: an answer to the rest would be taken for the next one's
+            elif self._exchange.response_complete:  # refused: a second answer would be taken for the next request's
                 self.transport.close()
             else:
                 self._length, self._chunks, self._pending = 0, None, b""
                 self._exchange.body_failed(problem)
 
     def _read_head(self) -> bool:
-        """Read a head and begin to answer; False where it has not come whole."""
+        """Parse a head and begin to answer; return False if it is incomplete."""
         pending = self._pending
         end = pending.find(b"\r\n\r\n", max(0, self._looked_bytes - 3)) + 4
         if end < 4 or end > HEAD_BYTES_MAX:
@@ -230,7 +240,7 @@ class BoundedProtocol(asyncio.Protocol):
         self._looked_bytes = 0
         head = self._heads.parse(pending[:end])
         self._pending = pending[end:]
-        # RFC 9110, 7.8: HTTP/1.0 has no upgrades, and a request to change to what is not spoken is answered as it is.
+        # RFC 9110, 7.8: HTTP/1.0 has no upgrades, and a request to upgrade to another protocol is answered as it is.
         if head.upgrade == b"websocket" and head.version == "1.1":
             self._become_websocket(head)
             return False
@@ -290,19 +300,19 @@ class BoundedProtocol(asyncio.Protocol):
             is_last = not self._length
         exchange = self._exchange
         assert exchange is not None
-        if exchange.response_complete:  # refused: the rest is thrown away
+        if exchange.response_complete:  # refused: the rest is discarded
             return
         if exchange.body_came(part, is_last=is_last) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
 
     def divert_body(self, place: memoryview) -> None:
-        """Receive the rest of a body of known length straight into memory, and tell the exchange as it comes."""
+        """Receive the rest of a body of known length directly into memory, and report each part to the exchange."""
         assert len(place) == self._length
         self._is_diverted = True
         self._set_protocol(BodyReceiver(self, place))
 
     def body_received(self, size_bytes: int) -> None:
-        """Take note of a part of a diverted body."""
+        """Note a part of a diverted body."""
         self._length -= size_bytes
         is_last = not self._length
         if is_last:
@@ -310,23 +320,23 @@ class BoundedProtocol(asyncio.Protocol):
         exchange = self._exchange
         if exchange is not None and not exchange.response_complete:
             exchange.body_filled(size_bytes, is_last=is_last)
-        self._tell_seat()
+        self._report_idle()
 
     def end_diversion(self) -> None:
-        """Take what is received from now on, also where a diverted body has not come whole."""
+        """Receive with this protocol again, also if a diverted body is incomplete."""
         if self._is_diverted:
             self._is_diverted = False
             if not self.transport.is_closing():
                 self._set_protocol(self)
 
     def _set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self.transport.pause_reading()  # the event loop looks at the kind of protocol when reading begins
+        self.transport.pause_reading()  # the event loop checks the kind of protocol when reading begins
         self.transport.set_protocol(protocol)
         if not self.flow.read_paused:
             self.transport.resume_reading()
 
     def _become_websocket(self, head: Head) -> None:
-        """Stop the clock for good: from here on the connection is a WebSocket's. Or refuse what cannot be one."""
+        """Hand the connection to a WebSocket's protocol, without a deadline; refuse an invalid handshake."""
         fault = upgrade_fault(head, self._pending)
         if fault is not None:
             raise HeadError(fault)
@@ -355,38 +365,38 @@ class BoundedProtocol(asyncio.Protocol):
             self._first = None
         return is_tls
 
-    # ------------------------------------------------------------------------------------------- seats and clocks
+    # ------------------------------------------------------------------------------------------- slots and timers
 
-    def _tell_seat(self) -> None:
-        """Say whether this connection waits for its client: for a head, or for more of a body."""
-        if self._seat is None or self.transport.is_closing():
+    def _report_idle(self) -> None:
+        """Report whether this connection waits for its client: for a head, or for more of a body."""
+        if self._slot is None or self.transport.is_closing():
             return
         is_body_coming = self._body_is_coming()
         if not self._upgraded and (is_body_coming or not self._answering()):
-            self.seats.waits(self._seat, is_heard=is_body_coming)
+            self.slots.mark_idle(self._slot, is_heard=is_body_coming)
         else:
-            self.seats.works(self._seat)
+            self.slots.mark_busy(self._slot)
 
-    def _leave_seat(self) -> None:
-        if self._seat is not None:
-            self.seats.leave(self._seat)
+    def _release_slot(self) -> None:
+        if self._slot is not None:
+            self.slots.release(self._slot)
 
     def _give_way(self) -> None:
-        """Close to make room for another connection, with 503 where a request was begun and nothing of it was done.
+        """Close because another connection takes the slot; answer 503 if a request was begun and nothing was changed.
 
-        An answer to nothing would be taken for that of the next request. A streamed body gets none, since parts of it
-        may be stored, and 503 would deny that.
+        Without a request an answer would be taken for that of the next one. A streamed body gets no answer, since parts
+        of it may be stored, which a 503 would deny.
         """
         exchange = self._exchange if self._answering() else None
         is_unanswered = exchange is not None and not exchange.response_started
         if (self._pending or is_unanswered) and not (exchange is not None and exchange.is_streamed):
-            detail = "too many connections are open, and this one has kept the gateway waiting: send this again"
+            detail = "too many connections are open, and this one waited for its client; send the request again"
             self._answer_and_close(Problem(503, "overloaded", detail, retryable=True))
         else:
             self._disarm()
             self.transport.close()
         if self.transport.get_write_buffer_size():
-            self.transport.abort()  # it does not even take that
+            self.transport.abort()  # the client does not even read the answer
 
     def _arm(self) -> None:
         self._head_timer = self._loop.call_later(self.head_timeout_s, self._head_is_late)
@@ -402,7 +412,7 @@ class BoundedProtocol(asyncio.Protocol):
             self._idle_timer = None
 
     def _look_idle(self) -> None:
-        """Close if no request has come for too long. The timer is not moved with each request, which costs more."""
+        """Close if no request has come for too long. Moving the timer with each request would cost more."""
         self._idle_timer = None
         if self._idle_since_s is None:
             return
@@ -414,20 +424,20 @@ class BoundedProtocol(asyncio.Protocol):
 
     def _head_is_late(self) -> None:
         self._head_timer = None
-        if self._body_is_coming():  # the rest of a body that was refused
+        if self._body_is_coming():  # the rest of a refused body
             self.transport.close()
         else:
             detail = f"the head did not arrive within {self.head_timeout_s:g} s"
             self._answer_and_close(Problem(408, "request_timeout", detail, retryable=True))
 
     def _answer_and_close(self, problem: Problem) -> None:
-        """Write a whole response past the exchange, which a bad head has none of, and close.
+        """Write a complete response without an exchange, which an invalid head does not have, and close.
 
-        An answer that has begun is cut off: in the middle of it nothing else can be said.
+        An answer that has begun is truncated.
         """
         self._disarm()
         if not (self._answering() and self._exchange is not None and self._exchange.response_started):
-            self.transport.write(refusal_bytes(problem))
+            self.transport.write(response_bytes(problem))
         self.transport.close()
         self._outlet.look()
 

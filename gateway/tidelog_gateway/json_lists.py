@@ -1,4 +1,4 @@
-"""Answers with a list that may be long: made in pieces, between which others have their turn."""
+"""Answers with a long list: encoded in pieces, between which other requests run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog_gateway.context import Gateway, json_response
 from tidelog_gateway.pace import pace_of
 
 PIECE_ITEMS: Final = 400
-"""Some 2 ms of the event loop."""
+"""Takes some 2 ms of the event loop."""
 
 T = TypeVar("T")
 
@@ -28,14 +28,14 @@ async def list_response(
     """Return an object as JSON whose last member is a list.
 
     Args:
-        gateway: as its caller has it.
-        request: whose answer it is.
+        gateway: of the caller.
+        request: of the answer.
         members: the members before the list.
-        listed: the name of the list, and what it shows.
-        view: returns an item as the API shows it.
+        listed: the name of the list, and its items.
+        view: returns an item as the API represents it.
 
     Raises:
-        Problem: 503, the gateway stops; 499, the client has gone.
+        Problem: 503, the gateway stops; 499, the client has disconnected.
     """
     name, items = listed
     if len(items) <= PIECE_ITEMS:

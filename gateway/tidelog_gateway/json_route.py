@@ -1,4 +1,4 @@
-"""Routes whose body is JSON: what is checked before the framework reads it, in time that is bounded by its values."""
+"""Routes with a JSON body: checks that bound the framework's work before it parses the body."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tidelog_gateway.problems import invalid
 
 
 class JsonRoute(APIRoute):
-    """A route whose body, if it has one, is JSON in UTF-8; that is checked before anything reads the body.
+    """A route whose body, if it has one, must be JSON in UTF-8.
 
-    The framework reads the body first, and its parser takes UTF-16 and UTF-32 for JSON as well. It makes objects of all
-    values, and lists all faults: so how many there may be of either is bounded here.
+    The framework would parse the body first: it accepts UTF-16 and UTF-32, makes objects of all values, and lists all
+    faults. The encoding and the numbers of values and members are therefore checked before.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the framework's handler behind the checks."""
+        """Return the framework's handler, preceded by the checks."""
         handle = super().get_route_handler()
         if self.body_field is None:
             return handle
@@ -36,7 +36,7 @@ class JsonRoute(APIRoute):
                 body.decode()
             except UnicodeDecodeError as error:
                 raise invalid([{"pointer": "", "detail": "the body is not UTF-8"}]) from error
-            if b"\0" in body:  # ASCII in UTF-16 is UTF-8 as well, but no JSON
+            if b"\0" in body:  # ASCII in UTF-16 is valid UTF-8, but not JSON
                 raise invalid([{"pointer": "", "detail": "the body is not JSON in UTF-8"}])
             if len(body) > AT_ONCE_BYTES:
                 await check_values(body, pace_of(gateway_of(request), request))
@@ -47,9 +47,9 @@ class JsonRoute(APIRoute):
 
 
 def _check_members(body: bytes) -> None:
-    """Refuse objects with more members than any body has, and repeated members.
+    """Refuse objects with more members than any model has, and repeated members.
 
-    The framework refuses what is not JSON.
+    A body that is not JSON passes: the framework refuses it.
 
     Raises:
         Problem: 422.

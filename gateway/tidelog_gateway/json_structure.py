@@ -1,9 +1,9 @@
-"""The structure of a JSON text: where the elements of a list end, and how many values there are, without parsing it.
+"""The structure of a JSON text, found without parsing it: the ends of a list's elements and the number of values.
 
-A parser makes an object of each value, in one go that nothing interrupts: a million of `{}` took the gateway 41 s and
-1.4 GB. So a large body is looked through first, `STRETCH_BYTES` at a time, for the marks that divide values: brackets,
-braces and commas outside of strings. That is arithmetic on whole arrays, some 10 ns a byte at most, whatever the bytes
-are. It does not find out whether the text is JSON; the parser does, of each piece that is cut out of it.
+A parser makes an object of each value without a break: a million of `{}` would block the event loop for 41 s and take
+1.4 GB. A large body is therefore first scanned, `STRETCH_BYTES` at a time, for the marks that separate values:
+brackets, braces and commas outside of strings. The scan uses array operations and takes at most some 10 ns a byte, for
+any input. It does not validate the text; the parser does, for each piece that is cut out of it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _STEPS: Final = np.array([0, 0, 0, 1, -1, 0], np.int64)
 
 @dataclass(slots=True)
 class Marks:
-    """The marks of one stretch that lie outside of strings, in order.
+    """The marks of one stretch outside of strings, in order.
 
     Attributes:
-        places: where they are in the text.
-        kinds: what they are: one of `OPEN`, `CLOSE` and `COMMA`.
-        depths: how many brackets are open behind each, less those that were open where the text begins.
-        quotes: where strings begin and end.
+        places: positions in the text.
+        kinds: `OPEN`, `CLOSE` or `COMMA`.
+        depths: open brackets after each mark, relative to the beginning of the text.
+        quotes: positions at which strings begin and end.
     """
 
     places: Any
@@ -42,7 +42,7 @@ class Marks:
 
 
 def marks(text: bytes, start: int = 0) -> Iterator[Marks]:
-    """Yield the marks of a JSON text from `start` on, which lies outside of strings, a stretch at a time."""
+    """Yield the marks of a JSON text from `start` on, which must be outside of strings, a stretch at a time."""
     data = np.frombuffer(text, np.uint8)
     depth, in_string, is_escape = 0, 0, 0
     for at in range(start, len(data), STRETCH_BYTES):
@@ -67,7 +67,7 @@ def marks(text: bytes, start: int = 0) -> Iterator[Marks]:
 
 
 def _escaped(places: Any, kinds: Any, length: int, is_escape: int) -> tuple[Any, int]:
-    """Return which marks are behind an odd number of backslashes, and whether the next byte after the stretch is."""
+    """Return which marks follow an odd number of backslashes, and whether the first byte after the stretch does."""
     count = len(places)
     is_backslash = kinds == _BACKSLASH
     follows = np.empty(count, bool)
@@ -75,11 +75,11 @@ def _escaped(places: Any, kinds: Any, length: int, is_escape: int) -> tuple[Any,
     follows[1:] = is_backslash[:-1] & (places[1:] == places[:-1] + 1)
     begins = np.where(follows, 0, np.arange(count))
     if count and places[0] == 0 and is_escape:
-        begins[0] = -1  # the run began in the stretch before, at one backslash more or less
+        begins[0] = -1  # the run began in the previous stretch; only its parity matters
     first = np.maximum.accumulate(begins) if count else begins
     if count and begins[0] == -1:
         first[np.cumprod(np.concatenate(([True], follows[1:])).astype(np.int64)).astype(bool)] = -1
-    runs = np.arange(count) - first  # backslashes in front of each mark
+    runs = np.arange(count) - first  # backslashes before each mark
     ends_in_run = bool(count and is_backslash[-1] and places[-1] == length - 1)
     is_next = int((runs[-1] + 1) % 2) if ends_in_run else int(not length and is_escape)
     return runs % 2 == 1, is_next

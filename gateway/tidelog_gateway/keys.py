@@ -10,22 +10,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tidelog_gateway.any_text import ANY_TEXT
-from tidelog_gateway.budget.budgeted_answers import answer_of
+from tidelog_gateway.budget.response_reservation import reservation_of
 from tidelog_gateway.context import GatewayDep, TopicPath, json_response
 from tidelog_gateway.fetch import RecordView
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.queries import KEY_CHARS_MAX, KeyEncodingQuery, parse_key
+from tidelog_gateway.query_parameters import KEY_CHARS_MAX, KeyEncodingQuery, parse_key
 from tidelog_gateway.records_out import row_of
 from tidelog_proto.limits import KIB, PARTITIONS_MAX
 
 _RESERVED_BYTES: Final = 64 * KIB
-"""Held while the node is asked; what a larger record takes is held when it is known."""
+"""Reserved while the node is asked; a larger record needs more when its size is known."""
 
 router = APIRouter(prefix="/v1", tags=["records"])
 
 
 class NewestView(BaseModel):
-    """The newest record of a key, and where it lies."""
+    """The newest record of a key, and its partition."""
 
     partition: int
     record: RecordView
@@ -44,11 +44,11 @@ async def newest_of_key(  # noqa: PLR0917 # query parameters are parameters
     key: Annotated[str, Path(max_length=KEY_CHARS_MAX, description="The key; percent-encoded, or in base64.")],
     key_encoding: KeyEncodingQuery = "utf8",
     partition: Annotated[
-        int | None, Query(ge=0, lt=PARTITIONS_MAX, description="Where to look; else where the key belongs.")
+        int | None, Query(ge=0, lt=PARTITIONS_MAX, description="Where to look; by default the partition of the key.")
     ] = None,
 ) -> Response:
     """Return the newest committed record with a key; a deleted key answers with its tombstone, whose value is null."""
-    answer = answer_of(request)
+    answer = reservation_of(request)
     await answer.reserve(_RESERVED_BYTES)
     record = await gateway.client.get(topic, parse_key(key, key_encoding), partition=partition)
     if record is None:

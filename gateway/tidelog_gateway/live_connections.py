@@ -1,7 +1,7 @@
-"""Limit the number of open WebSockets and streams, in all and for each caller.
+"""Limits of open WebSockets and streams, in all and for each caller.
 
-A caller may open as many as are free: one caller gets half of all, two get a third each, and the next caller finds as
-many again.
+A caller may open as many as are free: one caller gets half of all, two get a third each, and a new caller finds as many
+again.
 """
 
 from __future__ import annotations
@@ -15,24 +15,26 @@ from tidelog_gateway.context import Gateway
 
 
 def no_room(gateway: Gateway, known: Gateway) -> str:
-    """Return why a caller may have no WebSocket or stream more; "" if it may.
+    """Return why a caller may not open another WebSocket or stream; "" if it may.
 
     Args:
         gateway: the application's.
-        known: the same as the caller has it.
+        known: the caller's.
     """
     most = gateway.settings.ws_connections_max
     free = most - gateway.open_websockets
     if free <= 0:
-        return f"{most} WebSockets and streams are open here: try again later"
+        return f"{most} WebSockets and streams are open, the limit of this gateway; try again later"
     if known.caller is None or gateway.websockets_of[known.caller.principal] < free:
         return ""
-    return "the others that may be open are left to other callers: close some of yours, or try again later"
+    return (
+        "the remaining WebSockets and streams are reserved for other callers; close some of yours, or try again later"
+    )
 
 
 @contextlib.contextmanager
 def counted(gateway: Gateway, known: Gateway, gauge: Gauge) -> Iterator[None]:
-    """Count a WebSocket or a stream, as one of its caller's, too, while it is open."""
+    """Count a WebSocket or a stream, in all and of its caller, while it is open."""
     principal = "" if known.caller is None else known.caller.principal
     gateway.open_websockets += 1
     gateway.websockets_of[principal] += 1

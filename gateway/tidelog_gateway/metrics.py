@@ -1,7 +1,7 @@
 """The gateway's Prometheus metrics.
 
-Each application has a registry of its own, so that several in one process (tests, mostly) do not share
-counters. Routes are labelled by their template, never by the path, which clients choose.
+Each application has its own registry, so that several in one process (in tests) do not share counters. Routes are
+labelled by their template, never by the path, which clients choose.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_proto.process.standard_streams import dropped_writes
 from tidelog_proto.version import VERSION
 
@@ -28,12 +28,12 @@ class Metrics:
     """The counters of one application.
 
     Args:
-        budget: of what comes in.
-        outgoing: of what goes out.
-        has_parent: whether this is one of several workers: their parent counts them.
+        budget: the request budget.
+        outgoing: the response budget.
+        has_parent: whether this is one of several workers, which the parent process counts.
     """
 
-    def __init__(self, budget: Budget, outgoing: Outgoing, *, has_parent: bool = False) -> None:
+    def __init__(self, budget: RequestBudget, outgoing: ResponseBudget, *, has_parent: bool = False) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "tidelog_gateway_requests",
@@ -57,7 +57,7 @@ class Metrics:
         self.records_out = Counter(
             "tidelog_gateway_records_delivered", "Records handed to readers.", ("surface",), registry=self.registry
         )
-        # Looking a counter up by its labels takes longer than counting.
+        # Cached, because finding a counter by its labels takes longer than counting.
         self.http_records_in, self.http_records_out = (
             counter.labels("http") for counter in (self.records_in, self.records_out)
         )
@@ -78,7 +78,7 @@ class Metrics:
         )
         self.identified = Counter(
             "tidelog_gateway_identified",
-            "Credentials that were looked at: known, refused, or limited: from an address that was wrong too often.",
+            "Authentications of new credentials: known, refused, or limited (the address has failed too often).",
             ("outcome",),
             registry=self.registry,
         )
@@ -90,7 +90,7 @@ class Metrics:
         in_flight.set_function(lambda: float(budget.used_bytes))
         out = Gauge(
             "tidelog_gateway_out_bytes",
-            "Bytes of outgoing data: answers, WebSocket messages, and records read ahead for them.",
+            "Bytes of the response budget in use: answers, WebSocket messages, and records read ahead for them.",
             registry=self.registry,
         )
         out.set_function(lambda: float(outgoing.used_bytes))
@@ -101,7 +101,7 @@ class Metrics:
         )
         self.tls_ends = Gauge(
             "tidelog_gateway_tls_ends_timestamp_seconds",
-            "When the gateway's certificate ends, in seconds since 1970.",
+            "Expiry of the gateway's certificate, in seconds since 1970.",
             ("what",),
             registry=self.registry,
         )
@@ -109,16 +109,16 @@ class Metrics:
         self.registry.register(_DroppedWrites())
         ProcessCollector(registry=self.registry)
         self._of_requests: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
-        """The counters by method, route and status, as looking them up by their labels takes longer than counting."""
+        """The counters by method, route and status, because finding them by their labels takes longer than counting."""
         outgoing.on_cut = self.cut_connections.inc
 
     def _tell_processes(self, workers: int) -> None:
         Gauge("tidelog_gateway_workers", "Worker processes that serve now.", registry=self.registry).set(workers)
-        what = "Worker processes that ended and were replaced."
+        what = "Worker processes that ended unexpectedly and were replaced."
         Counter("tidelog_gateway_worker_restarts", what, registry=self.registry)
         build = Gauge(
             "tidelog_gateway_build_info",
-            "Always 1; the labels say what runs.",
+            "Always 1; the labels are the versions in use.",
             ("version", "python"),
             registry=self.registry,
         )
@@ -136,7 +136,7 @@ class Metrics:
         found[1].observe(seconds)
 
     def tls_ends_at(self, what: str, ends_s: float) -> None:
-        """Tell when what is in a file of certificates ends."""
+        """Set the expiry of a certificate file."""
         self.tls_ends.labels(what).set(ends_s)
 
     def page(self) -> bytes:
@@ -145,9 +145,9 @@ class Metrics:
 
 
 class _DroppedWrites(Collector):
-    """Counts for the whole process, which has its standard streams once."""
+    """Counts dropped writes of the process's standard streams."""
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """Yield the count of now."""
+        """Yield the current count."""
         what = "Writes to the log that were dropped because nothing read standard error or output."
         yield CounterMetricFamily("tidelog_gateway_log_dropped", what, value=dropped_writes())

@@ -1,4 +1,4 @@
-"""`/v1/topics/{topic}/offsets` and `/v1/groups/{group}/offsets`: where partitions and groups stand."""
+"""`/v1/topics/{topic}/offsets` and `/v1/groups/{group}/offsets`: bounds of partitions, committed offsets of groups."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class OffsetView(BaseModel):
     log_start_offset: int
     high_watermark: int
     next_offset: int
-    found: Annotated[bool, Field(description="False when no record is that late; next_offset is the end then.")]
+    found: Annotated[bool, Field(description="False if all records are older; next_offset is the end then.")]
     timestamp_ms: Annotated[int | None, Field(description="With `timestamp`: the timestamp of the record found.")]
 
 
@@ -66,7 +66,7 @@ class OffsetsView(BaseModel):
 
 
 class CommitItem(BaseModel):
-    """A position to keep."""
+    """An offset to commit."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -77,7 +77,7 @@ class CommitItem(BaseModel):
 
 
 class CommitBody(BaseModel):
-    """Positions to keep; an older position than the one kept does not move it back."""
+    """Offsets to commit; a lower offset than the committed one is ignored."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -89,7 +89,7 @@ class CommitBody(BaseModel):
 
 
 class CommittedView(BaseModel):
-    """A position that is kept."""
+    """A committed offset."""
 
     topic: str
     partition: int
@@ -97,12 +97,12 @@ class CommittedView(BaseModel):
     note: str
     commit_timestamp_ms: int
     epoch: Annotated[
-        int | None, Field(description="Of the record in front of next_offset; null where who committed has not told.")
+        int | None, Field(description="Epoch of the record before next_offset; null if it was not committed.")
     ]
 
 
 class GroupView(BaseModel):
-    """What a group has committed."""
+    """The committed offsets of a group."""
 
     group: str
     offsets: list[CommittedView]
@@ -112,7 +112,7 @@ class GroupView(BaseModel):
 async def topic_offsets(
     gateway: GatewayDep, request: Request, topic: TopicPath, timestamp: TimestampQuery = None
 ) -> Response:
-    """Return each partition's readable range and its end, or with `timestamp` where that time begins."""
+    """Return each partition's bounds, and with `timestamp` the first offset that is not older."""
     partitions = (await gateway.client.topic(topic)).partitions
     found = await _offsets(gateway, topic, timestamp, [partition.partition for partition in partitions])
     view = partial(_view, by_time=timestamp is not None)
@@ -125,7 +125,7 @@ async def topic_offsets(
 async def partition_offsets(
     gateway: GatewayDep, topic: TopicPath, partition: PartitionPath, timestamp: TimestampQuery = None
 ) -> Response:
-    """Return the partition's readable range and its end, or with `timestamp` where that time begins."""
+    """Return the partition's bounds, and with `timestamp` the first offset that is not older."""
     found = await _offsets(gateway, topic, timestamp, [partition])
     return json_response(_view(found[0], by_time=timestamp is not None))
 
@@ -135,9 +135,9 @@ async def group_offsets(
     gateway: GatewayDep,
     request: Request,
     group: GroupPath,
-    topic: Annotated[TopicName | None, Query(description="Only this topic's.")] = None,
+    topic: Annotated[TopicName | None, Query(description="Only this topic.")] = None,
 ) -> Response:
-    """Return what the group has committed, by topic and partition."""
+    """Return the committed offsets of a group, by topic and partition."""
     if topic is not None:
         check_topic_name(topic)
     committed = await committed_of(gateway, group, topic)
@@ -150,13 +150,13 @@ async def group_offsets(
     summary="Commit offsets for a group",
 )
 async def commit_offsets(gateway: GatewayDep, request: Request, group: GroupPath, body: CommitBody) -> Response:
-    """Keep positions and return what holds now; durable when answered."""
+    """Commit offsets and return the committed ones; durable when answered."""
     held = await commit_positions(gateway, group, body.offsets)
     return await list_response(gateway, request, {"group": group}, ("offsets", held), committed_view)
 
 
 class Position(Protocol):
-    """A position to keep, as a `CommitItem` has it."""
+    """An offset to commit; `CommitItem` is one."""
 
     topic: str
     partition: int
@@ -165,10 +165,10 @@ class Position(Protocol):
 
 
 async def commit_positions(gateway: Gateway, group: str, positions: Sequence[Position]) -> list[Committed]:
-    """Commit positions for a group and return what holds now, in the order of topics and partitions.
+    """Commit offsets for a group and return the committed ones, in the order of topics and partitions.
 
     Raises:
-        Problem: 422, a position is given twice, or lies beyond the end of its log.
+        Problem: 422, a partition is repeated, or an offset is above the end of its log.
         ProtocolError: a topic's name is invalid.
         TidelogError: as `Client.commit`.
     """
@@ -177,7 +177,7 @@ async def commit_positions(gateway: Gateway, group: str, positions: Sequence[Pos
     for index, item in enumerate(positions):
         check_topic_name(item.topic)
         if (item.topic, item.partition) in seen:
-            detail = f"{item.topic} partition {item.partition} is there twice"
+            detail = f"{item.topic} partition {item.partition} is given twice; send each partition once"
             raise invalid([{"pointer": f"/offsets/{index}", "detail": detail}])
         seen.add((item.topic, item.partition))
         wanted[item.topic, item.note][item.partition] = item.next_offset
@@ -191,10 +191,10 @@ async def commit_positions(gateway: Gateway, group: str, positions: Sequence[Pos
 async def commit(
     gateway: Gateway, group: str, topic: str, offsets: Mapping[int, int], *, note: str
 ) -> dict[int, Committed]:
-    """Commit for a group and return what holds now.
+    """Commit offsets of a topic for a group and return the committed ones.
 
     Raises:
-        Problem: 422 with the bounds for a position behind the end of the log; any other can be committed.
+        Problem: 422 with the bounds for an offset above the end of the log.
         TidelogError: as `Client.commit`.
     """
     try:
@@ -206,13 +206,13 @@ async def commit(
 
 
 async def committed_of(gateway: Gateway, group: str, topic: str | None) -> list[Committed]:
-    """Return what a group has committed, ordered by topic and partition."""
+    """Return the committed offsets of a group, ordered by topic and partition."""
     committed = await gateway.client.committed(group, topic)
     return sorted(committed, key=_place)
 
 
 def committed_view(item: Committed) -> dict[str, Any]:
-    """Return a committed position as the API shows it."""
+    """Return a committed offset as the API represents it."""
     return {
         "topic": item.topic,
         "partition": item.partition,
@@ -224,7 +224,7 @@ def committed_view(item: Committed) -> dict[str, Any]:
 
 
 def parse_timestamp(text: str, parameter: str = "timestamp") -> int:
-    """Return a parameter, by its name, as us since 1970.
+    """Parse a time as us since 1970; `parameter` names it in the error.
 
     Raises:
         Problem: 422 when it is neither milliseconds nor ISO 8601 with a time zone, or out of range.
@@ -233,12 +233,14 @@ def parse_timestamp(text: str, parameter: str = "timestamp") -> int:
         return int(text) * 1000
     try:
         moment = datetime.fromisoformat(text)
-        # Aware moments are subtracted as they are: as UTC some would lie beyond the year 9999.
+        # Not converted to UTC first: some valid times would exceed the year 9999.
         since_us = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     except (ValueError, TypeError, OverflowError):
         since_us = -1
     if not 0 <= since_us <= TIMESTAMP_MS_MAX * 1000 + 999:
-        detail = "is milliseconds since 1970, or ISO 8601 with a time zone, until 9999: 2013-01-01T00:00:00Z"
+        detail = (
+            f"must be milliseconds since 1970, or ISO 8601 with a time zone such as 2013-01-01T00:00:00Z, got {text!r}"
+        )
         raise invalid([{"parameter": parameter, "detail": detail}])
     return since_us
 

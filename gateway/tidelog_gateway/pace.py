@@ -1,4 +1,4 @@
-"""The pace of long work in a gateway: pieces that take turns by caller, as long as the client is connected."""
+"""Scheduling of long work in pieces: callers take turns, and the work ends when its client disconnects."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem
 
 Pace = Callable[[], Awaitable[None]]
-"""Waits for the turn of the next piece; raises Problem when the answer cannot be delivered any more."""
+"""Waits for the turn of the next piece; raises Problem when the answer can no longer be delivered."""
 
 
 def pace_of(gateway: Gateway, request: Request) -> Callable[[], Awaitable[None]]:
-    """Return what waits for the turn of a request's next piece.
+    """Return a function that waits for the turn of a request's next piece.
 
-    It raises Problem: 503, the gateway stops; 499, the client has gone, and gets no answer.
+    The function raises Problem: 503, the gateway stops; 499, the client has disconnected.
     """
     wait = turns_of(gateway, request)
 
@@ -29,14 +29,15 @@ def pace_of(gateway: Gateway, request: Request) -> Callable[[], Awaitable[None]]
 
 
 def client_gone() -> Problem:
-    """Return the error that ends the work for a client that has gone; nobody receives it."""
-    return Problem(499, "client_gone", "the client closed the connection before the answer")
+    """Return the error that ends the work for a client that has disconnected; it is not sent."""
+    return Problem(499, "client_gone", "the client disconnected before the answer")
 
 
 def turns_of(gateway: Gateway, connection: HTTPConnection) -> Callable[[], Awaitable[None]]:
-    """Return what waits for the next turn of a caller: a principal, or an address where callers are not authenticated.
+    """Return a function that waits for the caller's next turn.
 
-    It raises Problem: 503, the gateway stops.
+    A caller is a principal, or without authentication a client address. The function raises Problem: 503, the gateway
+    stops.
     """
     address = "" if connection.client is None else connection.client.host
     caller = address if gateway.caller is None else gateway.caller.principal
@@ -44,7 +45,7 @@ def turns_of(gateway: Gateway, connection: HTTPConnection) -> Callable[[], Await
     async def wait() -> None:
         await gateway.turns.piece(connection, caller)
         if gateway.stopping.is_set():
-            detail = "this gateway is stopping, and nothing was done: send the request again"
+            detail = "this gateway is stopping, and nothing was changed; send the request again"
             raise Problem(503, "shutting_down", detail, retryable=True)
 
     return wait

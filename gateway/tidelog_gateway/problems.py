@@ -1,12 +1,11 @@
-"""Problem documents (RFC 9457): the one shape of every error that leaves the gateway.
+"""Problem documents (RFC 9457): the form of every error that the gateway returns.
 
-Members: `type`, `title`, `status`, `detail`, and of our own `code` (the protocol's name of the error, lower
-case), `retryable`, `request_id`; some carry more: `errors` (what is wrong where, as JSON pointers),
-`log_start_offset` and `high_watermark` (an offset out of range), `allow`. `Retry-After` goes with every 429
-and 503.
+Members: `type`, `title`, `status`, `detail`, and as extensions `code` (the protocol's name of the error, lower case),
+`retryable`, `request_id`; some have more: `errors` (faults with their JSON pointers), `log_start_offset` and
+`high_watermark` (an offset out of range), `allow`. `Retry-After` is sent with every 429 and 503.
 
-The statuses say what a client may do: 503 means *not accepted*, the same request may be sent again; 504 means
-*outcome unknown*, only a publish that may be stored twice should be.
+The status tells a client whether to retry: 503 means *not accepted*, so the same request may be sent again; 504 means
+*outcome unknown*, so only an idempotent request, or a publish that may be stored twice, should be sent again.
 """
 
 from __future__ import annotations
@@ -53,25 +52,25 @@ _STATUS: Final[dict[int, int]] = {
     pb.OVERLOADED: 429,
     pb.QUOTA_EXCEEDED: 429,
 }
-"""What is not listed follows from its nature: 503 retriable, 504 outcome unknown, 500 the rest."""
+"""Other codes follow from their properties: 503 if retriable, 504 if the outcome is unknown, else 500."""
 
 TITLES: Final[dict[int, str]] = {
     400: "The request is malformed",
     401: "Authentication is needed",
     403: "This is not allowed",
-    404: "There is no such thing",
+    404: "Not found",
     405: "The method is not allowed here",
-    406: "The media type asked for is not offered",
+    406: "The requested media type is not offered",
     408: "The request took too long to arrive",
-    409: "This conflicts with what is there",
-    410: "The offset is gone",
+    409: "Conflict with the current state",
+    410: "The offset has been deleted",
     413: "The request is too large",
     415: "The media type is not supported",
-    421: "This is not the host that was asked for",
+    421: "The host is not a name of this gateway",
     422: "The request is not valid",
-    426: "The request has to ask for a WebSocket",
-    429: "Too much at once",
-    499: "The client has gone",
+    426: "The request must be a WebSocket handshake",
+    429: "Too many requests",
+    499: "The client has disconnected",
     500: "The gateway failed",
     503: "The log cannot accept this now",
     504: "The outcome is unknown",
@@ -79,12 +78,12 @@ TITLES: Final[dict[int, str]] = {
 
 
 class Problem(Exception):  # noqa: N818  "problem" is RFC 9457's own word
-    """An error on its way to becoming a problem document.
+    """An error that is answered with a problem document.
 
     Attributes:
         status: the HTTP status, a key of `TITLES`.
-        code: a name for programs, lower case with underscores.
-        detail: what happened and what to do next, for a person.
+        code: for programs; lower case with underscores.
+        detail: for people; the fault and the remedy.
         retryable: whether the same request may succeed later.
         retry_after_s: for `Retry-After`; set for every 429 and 503.
         extra: further members of the document.
@@ -102,7 +101,7 @@ class Problem(Exception):  # noqa: N818  "problem" is RFC 9457's own word
         extra: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self.detail = printable(detail)  # it may name what a stranger has sent
+        self.detail = printable(detail)  # it may quote text of an unauthenticated client
         super().__init__(self.detail)
         self.status = status
         self.code = code
@@ -127,7 +126,7 @@ class Problem(Exception):  # noqa: N818  "problem" is RFC 9457's own word
         }
 
     def brief(self) -> dict[str, Any]:
-        """Return the error as a member of a larger answer: one record's result, a WebSocket message."""
+        """Return the error as a member of a larger answer: the result of one record, or a WebSocket message."""
         return {
             "code": self.code,
             "status": self.status,
@@ -145,10 +144,10 @@ class Problem(Exception):  # noqa: N818  "problem" is RFC 9457's own word
 
 
 def from_error(error: TidelogError | ProtocolError) -> Problem:
-    """Turn an error of the log into the problem that a client of the gateway sees."""
+    """Return the problem for an error of a node or of the client."""
     code = int(error.code)
     if isinstance(error, ClosedError):
-        return Problem(503, "shutting_down", "this gateway is stopping: send the request again", retryable=True)
+        return Problem(503, "shutting_down", "this gateway is stopping; send the request again", retryable=True)
     status = _STATUS.get(code)
     if status is None:
         status = 504 if not error.definite else 503 if error.retriable else 500
@@ -166,12 +165,12 @@ def from_error(error: TidelogError | ProtocolError) -> Problem:
 
 
 def internal() -> Problem:
-    """Return the 500 for a fault of the gateway's own."""
-    return Problem(500, "internal", "the gateway failed on this request; its log names the request_id")
+    """Return the 500 for a bug of the gateway."""
+    return Problem(500, "internal", "the gateway failed on this request; find the cause in its log by the request_id")
 
 
 def _code_of(error: TidelogError | ProtocolError) -> str:
-    """Return the code's name; what only the client knows is named by its class: `node_unreachable`."""
+    """Return the name of a code; errors of the client without a code are named by their class: `node_unreachable`."""
     if error.code:
         return code_name(error.code).lower()
     words = re.findall("[A-Z][a-z]*", type(error).__name__.removesuffix("Error"))
@@ -179,7 +178,7 @@ def _code_of(error: TidelogError | ProtocolError) -> str:
 
 
 def invalid(errors: Sequence[Mapping[str, str]], detail: str | None = None) -> Problem:
-    """Return the 422 for a request whose parts are wrong; each error says where (`pointer` or `parameter`)."""
+    """Return the 422 for an invalid request; each error names its place (`pointer` or `parameter`)."""
     shown = [{name: printable(text) for name, text in error.items()} for error in errors[:ERRORS_SHOWN_MAX]]
     first = shown[0] if shown else {}
     where = first.get("pointer") or first.get("parameter") or ""
@@ -190,7 +189,7 @@ def invalid(errors: Sequence[Mapping[str, str]], detail: str | None = None) -> P
 
 
 ERRORS_SHOWN_MAX: Final = 100
-"""A body of ten thousand wrong records answers with the first faults, not with a megabyte of them."""
+"""Only the first faults of a body are listed: ten thousand invalid records would take a megabyte."""
 
 
 def pointer(path: Sequence[str | int]) -> str:
@@ -199,24 +198,24 @@ def pointer(path: Sequence[str | int]) -> str:
 
 
 ERRORS_LISTED_MAX: Final = 1_000
-"""Of more faults in one body none is listed: to list one costs 30 us, and the validator lists all or none."""
+"""A body with more faults lists none of them: listing one costs 30 us, and the validator lists all or none."""
 
 
 def body_faults(error: ValidationError, *, prefix: Sequence[str | int] = ()) -> list[dict[str, str]]:
-    """Return what pydantic found in a JSON body, as `validation_errors` does, in bounded time."""
+    """Return pydantic's faults of a JSON body, like `validation_errors`, in bounded time."""
     count = error.error_count()
     if count > ERRORS_LISTED_MAX:
-        detail = f"{count} faults in one record or message, which are too many to list"
+        detail = f"{count} faults in one record or message, too many to list"
         return [{"pointer": pointer(prefix), "detail": detail}]
     found = error.errors(include_url=False, include_context=False)
     return validation_errors(found, prefix=prefix)
 
 
 def validation_errors(errors: Sequence[Mapping[str, Any]], *, prefix: Sequence[str | int] = ()) -> list[dict[str, str]]:
-    """Turn pydantic's errors into `{"pointer"|"parameter", "detail"}`; a detail names a scalar value that was sent."""
+    """Convert pydantic's errors into `{"pointer"|"parameter", "detail"}`; a detail quotes a scalar value."""
     found: list[dict[str, str]] = []
     for error in errors:
-        # The framework gives the place of a fault in JSON text as if it were a member.
+        # For a fault in JSON text the framework gives the position as if it were a member.
         location = [*prefix, *(("body",) if error["type"] == "json_invalid" else error["loc"])]
         source = location[0] if location else "body"
         if source in {"query", "path", "header", "cookie"}:
@@ -228,14 +227,14 @@ def validation_errors(errors: Sequence[Mapping[str, Any]], *, prefix: Sequence[s
 
 
 VALUE_CHARS_MAX: Final = 60
-"""Of a value in a message."""
+"""Length of a value that is quoted in a message."""
 _SECRETS: Final = frozenset({"token", "password"})
-"""Members of a WebSocket's `auth`: their values are in no message."""
-_REMEDIES: Final = {"missing": "is missing: add it", "extra_forbidden": "is unknown: leave it out"}
+"""Members of a WebSocket's `auth` whose values are never quoted."""
+_REMEDIES: Final = {"missing": "is missing; add it", "extra_forbidden": "is unknown; leave it out"}
 
 
 def _detail_of(error: Mapping[str, Any]) -> str:
-    """Return what is wrong in one of pydantic's errors, with the value."""
+    """Return the detail of one of pydantic's errors, with the value."""
     kind, text = error["type"], str(error["msg"]).removeprefix("Value error, ")
     if kind in _REMEDIES:
         return _REMEDIES[kind]
@@ -248,7 +247,7 @@ def _detail_of(error: Mapping[str, Any]) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value of a request as JSON for a message: printable, and cut at `VALUE_CHARS_MAX`."""
+    """Return a value of a request as JSON for a message: printable, and truncated to `VALUE_CHARS_MAX`."""
     if isinstance(value, int) and abs(value) > _LARGE:
         return "a larger number"
     part = value[: VALUE_CHARS_MAX + 1] if isinstance(value, str) else value
@@ -256,4 +255,4 @@ def shown(value: object) -> str:
 
 
 _LARGE: Final = 10**40
-"""Text of larger numbers takes time that is quadratic in their digits."""
+"""Converting larger numbers to text takes quadratic time."""

@@ -1,16 +1,15 @@
-"""One producer per topic for all requests of one caller, so that those at the same time share native batches.
+"""One producer per topic for all requests of one caller, so that concurrent requests share native batches.
 
-Where the gateway asks nobody who he is there is one caller. What is sent in one batch is judged as one caller's, so two
-never share a producer: a lane in common would let one write with the other's right.
+Callers never share a producer, because nodes check the permissions of a batch for one caller. Without authentication
+there is one caller.
 
-Producers are made when a topic is first published to and closed when they have given way to more recently used ones,
-of all callers together. One that is in use is never closed under its users: it is retired, and the last user closes it.
+A producer is created at the first publish to a topic and closed when it is among the least recently used, of all
+callers together. One in use is not closed: it is retired, and its last user closes it.
 
-Requests are accepted one after the other, each whole, in the order in which they began: so what a client sends in one
-order is stored in that order, also while the topic's owner is looked for or the buffer is full. Nothing that may take
-time lies between a request's beginning and its place in that line. A request keeps its place when its producer turns
-out to belong to a topic that is gone and it goes on with the next one (`Place.again`): until all that began with the
-old producer are done with it, nobody who began later is accepted by the new one.
+Requests are accepted one after the other, each as a whole, in the order in which they began. The records of a client
+are therefore stored in its order, also while the topic's owner is unknown or the buffer is full. A request takes its
+place in the queue before anything that may wait, and keeps it when its topic was recreated and it continues with a new
+producer (`QueuePlace.again`): the new producer accepts no later request until all that began with the old one are done.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A producer and the requests that use it, told apart by their places in the line of all requests.
+    """A producer and its requests, identified by their places in the queue of all requests.
 
     Attributes:
-        earlier: retired producers of the topic that were still in use when this one was made.
-        later: those that were made while this one was.
-        users: requests that are not done with it.
+        earlier: retired producers of the topic that were still in use when this one was created.
+        later: producers created while this one was in use.
+        users: requests that use it.
         coming: a heap of those that it has not accepted yet.
-        awaited: of these, those that wait for their turn.
+        awaited: those of them that wait for their turn.
     """
 
     topic: str
@@ -60,7 +59,7 @@ class _Entry:
         heapq.heappush(self.coming, place)
 
     async def turn(self, place: int) -> None:
-        """Wait until all that stand before `place` are accepted, here or by an earlier producer, or have left."""
+        """Wait until all requests before `place` have been accepted, here or by an earlier producer, or have left."""
         while not self._is_next(place):
             self.awaited[place] = future = asyncio.get_running_loop().create_future()
             try:
@@ -69,7 +68,7 @@ class _Entry:
                 del self.awaited[place]
 
     def went(self, place: int) -> None:
-        """It is accepted, or has left without."""
+        """Remove a request that was accepted or has left."""
         if self.coming[0] == place:
             heapq.heappop(self.coming)
         else:
@@ -78,7 +77,7 @@ class _Entry:
         self.stir()
 
     def stir(self) -> None:
-        """Let the first go on, if it is its turn."""
+        """Wake the first request, if it is its turn."""
         future = self.awaited.get(self.coming[0]) if self.coming else None
         if future is not None and not future.done() and self._is_next(self.coming[0]):
             future.set_result(None)
@@ -90,8 +89,8 @@ class _Entry:
         return all(min(entry.users) >= place for entry in self.earlier)
 
 
-class Place:
-    """One request's place in the line of those that publish to its topic."""
+class QueuePlace:
+    """The place of one request in the queue of its topic."""
 
     def __init__(self, producers: Producers, topic: str, place: int) -> None:
         self._producers = producers
@@ -102,12 +101,12 @@ class Place:
 
     @property
     def producer(self) -> Producer:
-        """The topic's producer, for as long as this request uses it."""
+        """The topic's producer, while this request uses it."""
         return self._entries[-1].producer
 
     @asynccontextmanager
     async def accepting(self) -> AsyncIterator[Producer]:
-        """Hold the line while the producer accepts this request; whoever began before was accepted before."""
+        """Wait until all earlier requests are accepted; later ones wait until the block ends."""
         await self._entries[-1].turn(self._place)
         try:
             yield self.producer
@@ -116,14 +115,14 @@ class Place:
             await self._leave_all_but(1)
 
     async def again(self) -> None:
-        """Go on with another producer, at the same place: the topic of this one is gone."""
+        """Continue with another producer at the same place, because the topic of this one was deleted."""
         await self._producers.forget(self._topic, self.producer)
         self._went()
         self._entries.append(self._producers.join(self._topic, self._place))
         self._is_coming = True
 
     async def leave(self) -> None:
-        """Be done."""
+        """Leave the queue."""
         self._went()
         await self._leave_all_but(0)
 
@@ -137,8 +136,8 @@ class Place:
             await self._producers.leave(self._entries.pop(0), self._place)
 
 
-class Kept:
-    """Which producers there are of all callers together, the longest unused first; at most `limit` of them stay."""
+class ProducerLimit:
+    """The producers of all callers, least recently used first; at most `limit` of them are kept."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -148,16 +147,16 @@ class Kept:
         return len(self._order)
 
     def used(self, producers: Producers, topic: str) -> None:
-        """A producer is used now."""
+        """Note the use of a producer."""
         self._order[producers, topic] = None
         self._order.move_to_end((producers, topic))
 
     def dropped(self, producers: Producers, topic: str) -> None:
-        """A producer is not kept any more."""
+        """Remove a producer."""
         self._order.pop((producers, topic), None)
 
     async def trim(self) -> None:
-        """Let the longest unused go, as many as there are too many."""
+        """Drop the least recently used producers above the limit."""
         while len(self._order) > self._limit:
             (producers, topic), _ = self._order.popitem(last=False)
             await producers.forget(topic)
@@ -168,26 +167,26 @@ class Producers:
 
     Args:
         client: the caller's.
-        kept: how many there may be, of all callers.
-        delivery_timeout_s: when to give up a record.
+        kept: limit of producers, of all callers together.
+        delivery_timeout_s: when a record fails.
     """
 
-    def __init__(self, client: Client, *, kept: Kept, delivery_timeout_s: float) -> None:
+    def __init__(self, client: Client, *, kept: ProducerLimit, delivery_timeout_s: float) -> None:
         self._client = client
         self._kept = kept
         self._delivery_timeout_s = delivery_timeout_s
         self._entries: dict[str, _Entry] = {}
         self._retired: dict[str, list[_Entry]] = {}
-        """Of each topic, those that are still in use."""
+        """Retired producers of each topic that are still in use."""
         self._places = itertools.count()
 
     def __len__(self) -> int:
         return len(self._entries)
 
     @asynccontextmanager
-    async def use(self, topic: str) -> AsyncIterator[Place]:
-        """Give a request its place in the topic's line for the length of the block."""
-        place = Place(self, topic, next(self._places))
+    async def use(self, topic: str) -> AsyncIterator[QueuePlace]:
+        """Give a request a place in the topic's queue during the block."""
+        place = QueuePlace(self, topic, next(self._places))
         try:
             yield place
         finally:
@@ -197,10 +196,10 @@ class Producers:
     async def store_at_once(self, topic: str, rows: RecordLists) -> PendingRows | None:
         """Accept records at once if no request waits in the topic's queue, and wait for their outcomes.
 
-        None: they could not be accepted at once, and were not.
+        Return None if they could not be accepted at once; then they were not.
 
         Raises:
-            TidelogError: the producer accepts nothing any more.
+            TidelogError: the producer has failed or is closed.
         """
         entry = self._entries.get(topic)
         if entry is None or entry.coming or any(earlier.users for earlier in entry.earlier):
@@ -220,7 +219,7 @@ class Producers:
         return pending
 
     def join(self, topic: str, place: int) -> _Entry:
-        """Let a request use the topic's producer; it is there from now on."""
+        """Add a request to the topic's producer, which is created if needed."""
         entry = self._entries.get(topic)
         if entry is None:
             producer = self._client.producer(topic, delivery_timeout_s=self._delivery_timeout_s)
@@ -232,7 +231,7 @@ class Producers:
         return entry
 
     async def leave(self, entry: _Entry, place: int) -> None:
-        """A request does not use a producer any more."""
+        """Remove a request from a producer; the last one closes a retired producer."""
         entry.users.discard(place)
         for later in entry.later:
             later.stir()
@@ -245,7 +244,7 @@ class Producers:
                 await _close(entry.topic, entry.producer)
 
     async def forget(self, topic: str, producer: Producer | None = None) -> None:
-        """Stop keeping the topic's producer, or only `producer` if it is still that: its topic is gone."""
+        """Retire the topic's producer, whose topic was deleted; with `producer` only if it is still that one."""
         entry = self._entries.get(topic)
         if entry is not None and producer in {None, entry.producer}:
             del self._entries[topic]
@@ -253,7 +252,7 @@ class Producers:
             await self._retire(entry)
 
     async def close(self, *, within_s: float) -> None:
-        """Close every producer; what they have accepted is sent first, as far as the time allows."""
+        """Close all producers; accepted records are sent first, within the time limit."""
         entries = list(self._entries.values())
         self._entries.clear()
         for entry in entries:
@@ -264,7 +263,10 @@ class Producers:
                     entry.retired = True
                     await _close(entry.topic, entry.producer)
         except TimeoutError:
-            _LOG.warning("stopped before every record that was taken could be delivered; their outcome is unknown")
+            _LOG.warning(
+                "stopped before all accepted records were delivered; their outcome is unknown (the limit was %g s)",
+                within_s,
+            )
 
     async def _retire(self, entry: _Entry) -> None:
         entry.retired = True
@@ -275,8 +277,8 @@ class Producers:
 
 
 async def _close(topic: str, producer: Producer) -> None:
-    """Close a producer. What could not be delivered belongs to requests that were given up: that is for the log."""
+    """Close a producer. Records that it could not deliver belong to abandoned requests, so the error is only logged."""
     try:
         await producer.close()
     except TidelogError as error:
-        _LOG.warning("closing the producer of %s: %s", topic, error)
+        _LOG.warning("error while closing the producer of topic %r: %s", topic, error)

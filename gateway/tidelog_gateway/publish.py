@@ -1,10 +1,9 @@
-"""Publishing the records of requests and messages, and their outcomes as the API shows them.
+"""Publishing of records from requests and messages, and their outcomes as the API represents them.
 
-The outcome is reported record by record: 200 when every record is stored, 207 when some are not, and the error itself
-when all fail for one reason. Requests share the application's one producer for the topic. The records of a request join
-the batch that is open there as lists, so that those of many requests gather in one native batch. Records that exceed a
-batch, or come while the buffer is full, are sent as columns, or record by record where only some records name a
-partition, to keep their order.
+The status is 200 when every record is stored, 207 when some are not, and the error's own when all fail with the same
+error. Requests share the caller's producer of the topic: their records join its open batch as lists, so that many
+requests gather in one native batch. Records that exceed a batch, or arrive while the buffer is full, are sent as
+columns, or one by one if only some of them name a partition, to keep their order.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from tidelog.produce.producer import Producer
 from tidelog.produce.receipts import PendingReceipt, PendingReceipts, PendingRows, ReceiptRange, attach_trace
 from tidelog_gateway.context import Gateway, json_response
 from tidelog_gateway.problems import from_error
-from tidelog_gateway.producers import Place
+from tidelog_gateway.producers import QueuePlace
 from tidelog_gateway.records_in import Records
 from tidelog_proto.names import check_topic_name
 
 LOOSE_RECORDS_MAX: Final = 64
-"""Up to this many records that cannot join the open batch at once are given to the producer one by one."""
+"""Up to this many records that cannot join the open batch at once are passed to the producer one by one."""
 
 Outcome = Receipt | TidelogError
-"""A record's receipt, or why it has none."""
+"""A record's receipt, or its error."""
 
 
 class RecordError(BaseModel):
-    """Why one record was not stored (or is not known to be)."""
+    """Why one record failed, or why its outcome is unknown."""
 
     code: str
     status: int
@@ -42,7 +41,7 @@ class RecordError(BaseModel):
 
 
 class RecordResult(BaseModel):
-    """One record's place, or its error."""
+    """The partition and offset of one record, or its error."""
 
     partition: int | None = None
     offset: Annotated[int | None, Field(description="Absent for a record that was dropped as a duplicate.")] = None
@@ -50,38 +49,38 @@ class RecordResult(BaseModel):
 
 
 class PublishView(BaseModel):
-    """One result a record, in the order of the request."""
+    """One result for each record, in the order of the request."""
 
     results: Annotated[list[RecordResult], Field(min_length=1)]
     duplicates: Annotated[
         int | None,
-        Field(description="So many were dropped, as their partitions have their content; absent: none."),
+        Field(description="Records dropped because their partition has one with the same content; absent: none."),
     ] = None
 
 
 async def publish(
     gateway: Gateway, topic: str, records: Records, *, surface: Literal["http", "websocket"]
 ) -> list[Outcome]:
-    """Publish records and return what became of each, in order.
+    """Publish records and return the outcome of each, in order.
 
     Raises:
-        TidelogError: all of them failed for one reason.
-        ProtocolError: the topic's name is none.
+        TidelogError: all of them failed with the same error.
+        ProtocolError: the topic's name is invalid.
     """
     return judged(gateway, await publish_each(gateway, topic, records), surface=surface)
 
 
 async def publish_each(gateway: Gateway, topic: str, records: Records) -> list[Outcome]:
-    """Publish records and return what became of each, in order. Calls are accepted in the order in which they begin.
+    """Publish records and return the outcome of each, in order. Calls are accepted in the order in which they begin.
 
     Raises:
-        ProtocolError: the topic's name is none.
+        ProtocolError: the topic's name is invalid.
     """
     check_topic_name(topic)
     async with gateway.producers.use(topic) as place:
         outcomes = await _publish_once(place, records)
         if all(isinstance(outcome, UnknownTopicError) for outcome in outcomes):
-            # Nothing was written. The topic may have been made again, as another topic, behind the producer's back.
+            # Nothing was written. The topic may have been recreated since the producer was opened.
             await place.again()
             outcomes = await _publish_once(place, records)
     assert len(outcomes) == len(records), "every record has an outcome"
@@ -89,11 +88,11 @@ async def publish_each(gateway: Gateway, topic: str, records: Records) -> list[O
 
 
 async def find_topic(gateway: Gateway, topic: str) -> None:
-    """Make sure that a topic exists before records of it are read.
+    """Check that a topic exists before its records are read.
 
     Raises:
-        TidelogError: it does not, or no node answers.
-        ProtocolError: its name is none.
+        TidelogError: it does not exist, or no node answers.
+        ProtocolError: its name is invalid.
     """
     check_topic_name(topic)
     async with gateway.producers.use(topic) as place:
@@ -105,10 +104,10 @@ async def find_topic(gateway: Gateway, topic: str) -> None:
 
 
 def judged(gateway: Gateway, outcomes: list[Outcome], *, surface: Literal["http", "websocket"]) -> list[Outcome]:
-    """Count what was stored, and return the outcomes.
+    """Count the stored records, and return the outcomes.
 
     Raises:
-        TidelogError: all failed for one reason.
+        TidelogError: all records failed with the same error.
     """
     stored = sum(1 for outcome in outcomes if not isinstance(outcome, TidelogError))
     gateway.metrics.records_in.labels(surface).inc(stored)
@@ -121,8 +120,8 @@ def judged(gateway: Gateway, outcomes: list[Outcome], *, surface: Literal["http"
 async def publish_at_once(gateway: Gateway, topic: str, records: Records) -> tuple[bytes, int] | None:
     """Publish records that share the open batch of the topic, and return the answer (a `PublishView`) and its status.
 
-    None where `publish` has to: records could not join it at once, and nothing was done; or they have no topic any
-    more, and nothing was stored.
+    Return None if `publish` has to be used: the records could not join the batch at once, and nothing was done; or the
+    topic was deleted, and nothing was stored.
 
     Raises:
         TidelogError, ProtocolError: as `publish`.
@@ -146,13 +145,13 @@ async def publish_at_once(gateway: Gateway, topic: str, records: Records) -> tup
 
 
 def _stored_answer(place: ReceiptRange) -> bytes:
-    """Return the answer for records that are stored one behind the other."""
+    """Return the answer for records with consecutive offsets."""
     result = b'{"partition":%d,"offset":%%d}' % place.partition
     offsets = tuple(range(place.base_offset, place.base_offset + place.count))
     return b'{"results":[' + b",".join([result] * place.count) % offsets + b"]}"
 
 
-async def _publish_once(place: Place, records: Records) -> list[Outcome]:
+async def _publish_once(place: QueuePlace, records: Records) -> list[Outcome]:
     partitions = records.partitions or []
     is_mixed = None in partitions and any(number is not None for number in partitions)
     accept = _accept_loose if is_mixed or len(records) <= LOOSE_RECORDS_MAX else _accept_columns
@@ -171,7 +170,7 @@ async def _rows_outcomes(pending: PendingRows) -> list[Outcome]:
 
 
 def answer_of(outcomes: list[Outcome]) -> tuple[dict[str, Any], int]:
-    """Return outcomes as the API shows them (a `PublishView`), and the status: 200 when all are stored, else 207."""
+    """Return outcomes as a `PublishView`, and the status: 200 when all are stored, else 207."""
     results: list[dict[str, Any]] = []
     status, duplicates = 200, 0
     for outcome in outcomes:
@@ -186,7 +185,7 @@ def answer_of(outcomes: list[Outcome]) -> tuple[dict[str, Any], int]:
 
 
 async def _accept_loose(producer: Producer, records: Records) -> Awaitable[list[Outcome]]:
-    """Hand the records to the producer one by one; they travel with those of other requests."""
+    """Pass the records to the producer one by one; they share batches with those of other requests."""
     pending: list[PendingReceipt | TidelogError] = []
     for index, value in enumerate(records.values):
         try:
@@ -220,7 +219,7 @@ async def _outcome(pending: PendingReceipt | TidelogError) -> Outcome:
 
 
 async def _accept_columns(producer: Producer, records: Records) -> Awaitable[list[Outcome]]:
-    """Hand the records to the producer as columns, one group for each partition that is asked for."""
+    """Pass the records to the producer as columns, in one group for each requested partition."""
     columns = records.columns()
     places: dict[int | None, list[int]] = {}
     for index, number in enumerate(records.partitions or [None] * len(records)):
@@ -240,7 +239,7 @@ async def _accept_columns(producer: Producer, records: Records) -> Awaitable[lis
 async def _columns_outcomes(
     pending: list[tuple[list[int], PendingReceipts | TidelogError]], count: int
 ) -> list[Outcome]:
-    """Return each record's outcome; a failure is every record's of its group."""
+    """Return each record's outcome; an error applies to all records of its group."""
     outcomes: dict[int, Outcome] = {}
     for indices, receipts in pending:
         try:

@@ -1,15 +1,15 @@
-"""Records as clients write them in JSON, checked exactly and decoded.
+"""Records in JSON requests: strict validation and decoding.
 
-Validation runs in pydantic's core over typed dictionaries (0.6 us a record here; a model instance per record
-costs several times that) and says where each fault is as a JSON pointer. What the types cannot say, that a
-value fits its encoding, is checked while they are decoded. Nothing is published from a body with a fault.
+Validation runs in pydantic's core over typed dictionaries (0.6 us a record; a model instance per record costs several
+times that) and reports each fault with a JSON pointer. Whether a value fits its encoding is checked while it is
+decoded. A body with a fault is not published at all.
 
-A JSON value is kept as the bytes that the client sent for it: digits, escapes, order and repeats of members, white
-space. The validator makes Python values, which have lost all of these, so the bytes are found by a second pass that
-skips over values and makes nothing of them.
+A JSON value is stored as the bytes that the client sent: digits, escapes, order and repeats of members, white space.
+The validator's Python values have lost these, so a second pass that skips over values without decoding them finds the
+bytes.
 
-A value of null is a tombstone in every encoding, `json` included; a value that is missing is an error.
-`key_encoding` and a header's third item exist so that whatever a fetch gives can be published as it came.
+A value of null is a tombstone in every encoding, `json` included; a missing value is an error. With `key_encoding` and
+the third item of a header, every fetched record can be published again unchanged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tidelog_proto.text.json_text import check_limits
 
 HEADERS_PER_RECORD_MAX: Final = 256
 HEADERS_PER_REQUEST_MAX: Final = 100_000
-"""Of bodies in which a header can take as little as two bytes, and a hundred once it is decoded."""
+"""For bodies in which a header takes two bytes, and a hundred when it is decoded."""
 
 _STRICT: Final = ConfigDict(extra="forbid", strict=True)
 HeaderItem = Annotated[list[str | None], Field(min_length=2, max_length=3, fail_fast=True)]
@@ -74,16 +74,16 @@ class JsonBody(TypedDict):
 
 
 class RawRecord(msgspec.Struct, gc=False):
-    """The value of a record as the bytes that the client sent."""
+    """The bytes of a record's value as the client sent them."""
 
     value: msgspec.Raw
 
 
 RawRecords = Callable[[], Sequence[RawRecord]]
-"""Finds the raw values of a message that was validated; called only when there is a JSON value.
+"""Finds the raw values of a validated message; called only if it has a JSON value.
 
 Raises:
-    ValueError: what the validator took for numbers is NaN or infinite.
+    ValueError: a number is NaN or infinite, which the validator accepts.
 """
 
 
@@ -96,11 +96,11 @@ _RAW_BODIES: Final = msgspec.json.Decoder(_RawBody)
 
 @dataclass(slots=True)
 class Records:
-    """What one request publishes: lists of equal length in the order of the request, None for unused ones.
+    """The records of one request: lists of equal length in the order of the request; unused lists are None.
 
     Attributes:
         values: None is a tombstone.
-        partitions: the partition that each record asks for; None leaves it to the key.
+        partitions: the requested partition of each record; None: chosen by key.
     """
 
     values: list[bytes | None]
@@ -114,13 +114,13 @@ class Records:
         return len(self.values)
 
     def rows(self) -> RecordLists:
-        """Return the records as a producer takes them."""
+        """Return the records in the producer's form."""
         return RecordLists(
             self.values, self.keys, self.headers, self.tags, self.partitions, self.timestamps_us, trace=current()
         )
 
     def columns(self) -> pa.RecordBatch:
-        """Return the records as canonical columns (the partitions are no column)."""
+        """Return the records as canonical columns (without the partitions)."""
         return columns_of(
             self.values, keys=self.keys, timestamps_us=self.timestamps_us, headers=self.headers, tags=self.tags
         )
@@ -137,12 +137,12 @@ def parse_body(body: bytes, *, records_max: int, now_us: int, members: int | Non
 
     Args:
         body: of the request.
-        records_max: how many records there may be.
+        records_max: limit of records.
         now_us: see `records_of`.
-        members: how many all its records have, repeated ones included; None if they were not counted.
+        members: number of members of all records, repeated ones included; None if they were not counted.
 
     Raises:
-        Problem: 422 with a pointer for everything that is wrong (the first few of it).
+        Problem: 422 with a pointer for each of the first faults.
     """
     try:
         validated = body_adapter().validate_json(body)
@@ -150,7 +150,7 @@ def parse_body(body: bytes, *, records_max: int, now_us: int, members: int | Non
         raise invalid(_body_faults(body, error)) from error
     records = validated["records"]
     if len(records) > records_max:
-        raise invalid([{"pointer": "/records", "detail": f"at most {records_max} records, here are {len(records)}"}])
+        raise invalid([{"pointer": "/records", "detail": f"at most {records_max} records, got {len(records)}"}])
     if members is None:
         refuse_repeats_in(body, validated, opaque=VALUES_OF_RECORDS)
     elif members > sum(map(len, records)):
@@ -164,7 +164,7 @@ def _record_adapter() -> TypeAdapter[JsonRecord]:
 
 
 def _body_faults(body: bytes, error: ValidationError) -> list[dict[str, str]]:
-    """Return the first faults of a body; validation has stopped at the first record with a fault."""
+    """Return the first faults of a body; validation has stopped at the first invalid record."""
     found = error.errors(include_url=False, include_context=False) if error.error_count() <= ERRORS_LISTED_MAX else []
     others = [each for each in found if each["loc"][1:2] == () or each["loc"][0] != "records"]
     if not found or len(others) < len(found):
@@ -183,10 +183,10 @@ def records_of(
     now_us: int,
     path: Sequence[str | int] = ("records",),
 ) -> Records:
-    """Turn validated records into lists.
+    """Convert validated records into lists.
 
     Args:
-        records: as they were validated.
+        records: validated.
         raw_records: finds the bytes of their values.
         now_us: the timestamp of records without one when others of the request have one.
         path: of the list in the message, for errors.
@@ -260,13 +260,13 @@ def _headers(
 
 
 def _header(item: Sequence[str | None]) -> tuple[str, bytes | None]:
-    """Return a header's name and value; a third item names the encoding of the value."""
+    """Return a header's name and value; the optional third item is the encoding of the value."""
     name, value = item[0], item[1]
     encoding = item[2] if len(item) == 3 else "utf8"
     if name is None:
-        raise ValueError("a header has a name")
+        raise ValueError("the name of a header must not be null")
     if encoding not in {"utf8", "base64"}:
-        raise ValueError("the third item of a header is its value's encoding: utf8 or base64")
+        raise ValueError("the third item of a header must be its value's encoding, utf8 or base64")
     return name, None if value is None else _ENCODERS[encoding](value)
 
 
@@ -281,7 +281,7 @@ def _tags(records: Sequence[JsonRecord], path: Sequence[str | int], faults: list
 
 def _from_utf8(value: object) -> bytes:
     if not isinstance(value, str):
-        raise ValueError("must be a string or null; for other JSON values say value_encoding json")  # noqa: TRY004 # a fault of the request, collected with the others
+        raise ValueError("must be a string or null; set value_encoding to json for other JSON values")  # noqa: TRY004 # a fault of the request, collected with the others
     return value.encode()
 
 
@@ -295,16 +295,20 @@ def _from_base64(value: object) -> bytes:
 
 
 def _from_json(raw: msgspec.Raw) -> bytes:
-    """Return the bytes of a JSON value that was validated, if it keeps the limits."""
+    """Return the bytes of a validated JSON value; check its limits.
+
+    Raises:
+        ValueError: it exceeds a limit.
+    """
     data = bytes(raw)
-    # Most values are too small to exceed a limit, and surrogates without a pair were refused by the validator.
+    # Most values are too small to exceed a limit, and the validator has refused unpaired surrogates.
     if len(data) > _SMALL_BYTES:
         check_limits(data.decode())
     return data
 
 
 _SMALL_BYTES: Final = min(2 * JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX)
-"""As many bytes exceed neither limit."""
+"""A value of this size exceeds neither limit."""
 
 
 def _raw_records(
@@ -313,7 +317,7 @@ def _raw_records(
     """Find the raw values.
 
     Raises:
-        Problem: 422, there are numbers that JSON does not have; the validator takes them.
+        Problem: 422, the validator has accepted numbers that JSON does not have.
     """
     try:
         return raw_records()
@@ -327,7 +331,7 @@ def _raw_records(
 
 
 def _has_no_number(value: object) -> bool:
-    """Whether a value contains NaN or infinity; the validator reads `1e999` as infinity, too."""
+    """Whether a value contains NaN or infinity; the validator also reads `1e999` as infinity."""
     if isinstance(value, float):
         return not math.isfinite(value)
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

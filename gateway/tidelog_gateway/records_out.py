@@ -1,8 +1,8 @@
-"""Records as clients read them in JSON: columns cut to a limit, and one array of what is left.
+"""Records in JSON answers: columns cut to a limit, and one JSON array of the rest.
 
-A slice of a batch is cut as columns first, so a reader with small limits does not pay for a large batch again and
-again. Columns of text are written by one template for all records (`json_array`). Other records become rows of
-Python objects first: bytes that are not UTF-8 come as base64, and the encoding beside them says so.
+A batch is sliced as columns first, so that small limits do not convert a large batch repeatedly. Columns of text are
+written by one template for all records (`json_array`). Other records are converted to rows of Python objects: bytes
+that are not UTF-8 become base64, with the encoding in a member beside them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ JSON_BYTES_PER_BYTE: Final = 6
 """A control character is written as \\u and four digits."""
 JSON_BYTES_PER_RECORD: Final = 300
 JSON_MEMBERS_BYTES: Final = 100
-"""The names and the numbers of one record, on average."""
+"""The names and numbers of one record, on average."""
 
 _ZERO: Final[Any] = pa.scalar(0, pa.int64())
 
@@ -42,7 +42,7 @@ _TEMPLATE_COLUMNS: Final = frozenset({"timestamp", *_TEXT_COLUMNS})
 
 
 class TakenJson(NamedTuple):
-    """Records as a JSON array: its bytes, how many records it has, and their payload in bytes."""
+    """Records as a JSON array, with their number and payload in bytes."""
 
     data: bytes
     records: int
@@ -50,10 +50,10 @@ class TakenJson(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Records that a reader would hand out next.
+    """The next records of a reader.
 
     Attributes:
-        timestamp_us: of records without one.
+        timestamp_us: timestamp of records without one.
         payload_ends: running total of their payload, in bytes.
     """
 
@@ -64,7 +64,7 @@ class Rows(NamedTuple):
 
 
 class BatchReader:
-    """Hands out one batch's records piece by piece, in order.
+    """Returns one batch's records piece by piece, in order.
 
     Raises (in the constructor):
         ProtocolError: CORRUPT_BATCH when the body does not decode.
@@ -78,23 +78,23 @@ class BatchReader:
         self._timestamp_us = batch.header.base_timestamp_us
         self._at = 0
         self._json_ratio = 1.0
-        """Of the last array: its length, divided by what it was estimated to be."""
+        """Ratio of the last array's length to its estimate."""
 
     @cached_property
     def _ends(self) -> Any:
         return pc.cumulative_sum(payload_sizes(self._columns))
 
     def __len__(self) -> int:
-        """Records that are left."""
+        """Return the number of remaining records."""
         return int(self._columns.num_rows) - self._at
 
     @property
     def first_offset(self) -> int:
-        """The offset of the next record; ask only while there are records."""
+        """The offset of the next record; requires a remaining record."""
         return self._offsets[self._at]
 
     def json_bytes_max(self, records_max: int, bytes_max: int) -> int:
-        """Return about how long the next rows can become at most as JSON, were each byte written as an escape."""
+        """Return about the maximum length of the next rows as JSON, if each byte were escaped."""
         count = min(len(self), records_max)
         before = self._ends[self._at - 1].as_py() if self._at else 0
         left_bytes: int = self._ends[self._at + count - 1].as_py() - before
@@ -102,7 +102,7 @@ class BatchReader:
         return JSON_BYTES_PER_BYTE * max(first_bytes, min(left_bytes, bytes_max)) + JSON_BYTES_PER_RECORD * count
 
     def peek(self, records_max: int, bytes_max: int) -> Rows:
-        """Return the next records as columns, at most as many and as long as in `take`; `advance` takes them."""
+        """Return the next records as columns, with the limits of `take`; `advance` removes them."""
         sizes = self._payload_ends(records_max)
         count = max(1, bisect_right(sizes, bytes_max))
         return Rows(*self._next(count), sizes[:count])
@@ -125,11 +125,11 @@ class BatchReader:
         """Return the next records as a JSON array.
 
         At most `records_max` (>= 1) of them, with at most `bytes_max` bytes of payload, in an array of at most
-        `json_bytes_max` bytes; but always one record, which alone may exceed both.
+        `json_bytes_max` bytes; but always one record, which may exceed both limits.
         """
         sizes = self._payload_ends(records_max)
         count = max(1, bisect_right(sizes, bytes_max))
-        # Escapes and base64 expand a payload. Expecting the ratio of the last array bounds the rows that are discarded.
+        # Escapes and base64 expand a payload. The ratio of the last array predicts this one, so few rows are discarded.
         likely_bytes = json_bytes_max / self._json_ratio
         count = max(1, bisect_right(range(count), likely_bytes, key=lambda at: _json_estimate(sizes[at], at + 1)))
         data = json_array(*self._next(count))
@@ -144,25 +144,25 @@ class BatchReader:
 
     def _payload_ends(self, records_max: int) -> list[int]:
         """Return the running total of the payload of the next records, in bytes."""
-        assert records_max >= 1, "ask only for records that may be taken"
-        assert len(self) > 0, "ask only while there are records"
+        assert records_max >= 1, "a limit of records must be positive"
+        assert len(self) > 0, "no records remain"
         before = self._ends[self._at - 1].as_py() if self._at else 0
         return [end - before for end in self._ends.slice(self._at, records_max).to_pylist()]
 
     def _next(self, count: int) -> tuple[pa.RecordBatch, Sequence[int], int]:
-        """Return the next records as `json_array` and `rows_of` take them."""
+        """Return the next records as arguments of `json_array` and `rows_of`."""
         offsets = self._offsets[self._at : self._at + count]
         return self._columns.slice(self._at, count), offsets, self._timestamp_us
 
     def advance(self, count: int) -> None:
-        """Count records as handed out."""
+        """Remove records that were returned."""
         last = self._offsets[self._at + count - 1]
         self._at += count
         self.next_offset = last + 1 if len(self) else self.end_offset
 
 
 def first_offset_in(data: bytes) -> int:
-    """Return the offset of the first record of a JSON array that a reader has made, which is its first member."""
+    """Return the offset of the first record of a JSON array made by a reader."""
     return int(data[len(_FIRST) : data.index(b",")])
 
 
@@ -170,7 +170,7 @@ _FIRST: Final = b'[{"offset":'
 
 
 def _json_estimate(payload_bytes: int, records: int) -> int:
-    """Return about how long records are as JSON where nothing of them is escaped."""
+    """Return about the length of records as JSON without escapes."""
     return payload_bytes + JSON_MEMBERS_BYTES * records
 
 
@@ -182,7 +182,7 @@ def payload_sizes(columns: pa.RecordBatch) -> pa.Array[Any]:
             total = pc.add(total, _lengths(columns.column(name)))
     if "headers" in columns.schema.names:
         total = pc.add(total, _header_sizes(columns.column("headers")))
-    return total  # type: ignore[no-any-return] # the stubs know no result type for arithmetic
+    return total  # type: ignore[no-any-return] # the stubs have no result type for arithmetic
 
 
 def _lengths(array: Any) -> Any:
@@ -190,7 +190,7 @@ def _lengths(array: Any) -> Any:
 
 
 def _header_sizes(lists: Any) -> Any:
-    """Sum the headers of each record: differences of a running sum at the ends of its lists."""
+    """Return the size of each record's headers, by differences of a running sum at the ends of its lists."""
     pairs = lists.flatten()
     flat = pc.add(_lengths(pairs.field("key")), _lengths(pairs.field("value")))
     running = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(flat)])
@@ -205,7 +205,7 @@ def json_array(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: in
     Args:
         columns: canonical columns.
         offsets: of each record.
-        timestamp_us: of records without a timestamp.
+        timestamp_us: timestamp of records without one.
     """
     if not _TEMPLATE_COLUMNS.issuperset(columns.schema.names):
         return orjson.dumps(rows_of(columns, offsets, timestamp_us))
@@ -216,7 +216,7 @@ def json_array(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: in
 
 
 def _templated(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: int) -> bytes:
-    """Return records as a JSON array, filled into a template that is repeated for each.
+    """Return records as a JSON array, by a template that is repeated for each.
 
     Raises:
         UnicodeDecodeError: a key or a value is not UTF-8.
@@ -251,7 +251,7 @@ def _templated(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: in
 
 
 def _json_texts(column: Any) -> tuple[bytes, list[bytes]]:
-    """Return a column of bytes or text as JSON strings and nulls, and the place for one of them in a template.
+    """Return a column of bytes or text as JSON strings and nulls, and the placeholder of one of them in a template.
 
     Raises:
         UnicodeDecodeError: not all of the column is UTF-8.
@@ -263,12 +263,12 @@ def _json_texts(column: Any) -> tuple[bytes, list[bytes]]:
 
 
 def is_literal(text: bytes) -> bool:
-    """Whether JSON writes a text as it is: ASCII without quotes, backslashes and control characters."""
+    """Whether JSON needs no escape for a text: ASCII without quotes, backslashes and control characters."""
     return text.isascii() and len(orjson.dumps(text.decode())) == len(text) + 2  # its quotes
 
 
 def rows_of(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: int) -> list[dict[str, Any]]:
-    """Make rows for JSON of canonical columns, each with its offset; records without a timestamp get `timestamp_us`."""
+    """Convert canonical columns to rows for JSON with their offsets; `timestamp_us` is the default timestamp."""
     names = set(columns.schema.names)
     timestamp_ms = timestamp_us // 1000
     texts = _texts(columns.column("value")) if "value" in names else [None] * columns.num_rows
@@ -301,7 +301,7 @@ def rows_of(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: int) 
 
 
 def row_of(record: Record) -> dict[str, Any]:
-    """Make the row of a single record, as `rows_of` does."""
+    """Convert a single record to a row, like `rows_of`."""
     row = _row(record.offset, record.timestamp_us, record.value)
     row["key"], encoding = _text(record.key)
     if encoding != "utf8":
@@ -343,7 +343,7 @@ def _header(name: str, value: bytes | None) -> list[str | None]:
 
 
 def _texts(column: Any) -> list[str | None] | None:
-    """Return a column of bytes as text; None where not all of it is UTF-8."""
+    """Return a column of bytes as text; None if a value is not UTF-8."""
     try:
         return [None if data is None else data.decode() for data in column.to_pylist()]
     except UnicodeDecodeError:
@@ -351,7 +351,7 @@ def _texts(column: Any) -> list[str | None] | None:
 
 
 def _text_bytes(columns: pa.RecordBatch) -> int | None:
-    """Return the payload of all records, read from the ends of their columns; None for layouts without them."""
+    """Return the payload of all records, from the offsets of their columns; None for layouts without them."""
     total_bytes = 0
     for name, column in zip(columns.schema.names, columns.columns, strict=True):
         if name == "timestamp":

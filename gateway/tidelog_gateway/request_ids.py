@@ -1,4 +1,4 @@
-"""An id for each request, in the answer's head and in problem documents; chosen here, never by a client."""
+"""An id for each request, in the answer's head and in problem documents; the gateway chooses it, not the client."""
 
 from __future__ import annotations
 

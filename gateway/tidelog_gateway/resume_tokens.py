@@ -1,9 +1,9 @@
-"""Resume tokens: the position of a subscription in every partition of its topic, as text that its client keeps.
+"""Resume tokens: the position of a subscription in each partition of its topic, as text that the client stores.
 
 A token is URL-safe base64 without padding of: version (1 byte), topic id (16), CRC-32 of the topic's name (4) and of
 the filter (4), the number of partitions, one position for each of them, and CRC-32 of all bytes before it (4). Integers
-are big-endian; counts and positions are LEB128. A position is the next offset plus one; zero means a partition
-without a position: it was added to the topic after the subscription began, and is read from its beginning.
+are big-endian; counts and positions are LEB128. A position is the next offset plus one; zero means a partition without
+a position: it was added to the topic after the subscription began, and is read from its beginning.
 
 A token grants nothing: the client could name the same offsets itself. The checksum detects damage, not forgery.
 """
@@ -32,7 +32,7 @@ TOKEN_CHARS_MAX: Final = -(-TOKEN_BYTES_MAX * 4 // 3)
 
 
 class Scope(NamedTuple):
-    """The records that a token is about: those of one topic, by name and id, that match a filter."""
+    """The records of a token: those of one topic, by name and id, that match a filter."""
 
     topic: str
     topic_id: bytes
@@ -40,7 +40,7 @@ class Scope(NamedTuple):
     tag: str | None = None
 
     def head(self) -> bytes:
-        """Return the first bytes of every token of this scope."""
+        """Return the first bytes of each token of this scope."""
         return _HEAD.pack(TOKEN_VERSION, self.topic_id, zlib.crc32(self.topic.encode()), self._filter_check())
 
     def _filter_check(self) -> int:
@@ -52,12 +52,12 @@ class Scope(NamedTuple):
 
 
 class ResumeTokens:
-    """Makes the tokens of one subscription while its positions move.
+    """Makes the tokens of one subscription as its positions change.
 
-    Positions are kept encoded, so a token costs one join over its partitions.
+    Positions are stored encoded, so that making a token costs one join over its partitions.
 
     Args:
-        scope: what the subscription reads.
+        scope: the subscription's records.
         positions: partition -> next offset.
     """
 
@@ -77,12 +77,12 @@ class ResumeTokens:
         self._parts[partition] = _varint(next_offset + 1)
 
     def _begin_with(self, partitions: int) -> None:
-        """Keep what all tokens of so many partitions begin with."""
+        """Cache the first bytes of tokens with this number of partitions."""
         self._begin = self._head + _varint(partitions)
         self._begin_check = zlib.crc32(self._begin)
 
     def token(self) -> str:
-        """Return the token of all positions as they are now."""
+        """Return the token of the current positions."""
         positions = b"".join(self._parts)
         data = b"%b%b%b" % (self._begin, positions, _CHECK.pack(zlib.crc32(positions, self._begin_check)))
         return binascii.b2a_base64(data, newline=False).translate(_URL_SAFE).rstrip(b"=").decode("ascii")
@@ -96,8 +96,8 @@ def positions_in(token: str, scope: Scope) -> dict[int, int]:
         scope: of the subscription that is to continue.
 
     Raises:
-        Problem: 422 `invalid_resume_token` if it is damaged, of a version that this gateway does not know, or of
-            another topic or filter; 410 `topic_recreated` if the topic was deleted and created again since.
+        Problem: 422 `invalid_resume_token` if it is damaged, of an unknown version, or of another topic or filter; 410
+            `topic_recreated` if the topic was deleted and created again since.
     """
     data = _checked(token)
     _, topic_id, name_check, filter_check = _HEAD.unpack_from(data)

@@ -1,7 +1,7 @@
 """Event-loop time of the largest request of each route of a gateway, and its bound.
 
-A route without a line here fails `tests/test_costs.py`. The work of nodes is in their own table
-(`tidelog_broker.core.request_costs`).
+`tests/test_costs.py` fails for a route that is missing here. The costs of nodes are in `core.request_costs` of the
+broker.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from tidelog_gateway.bodies.json_body import VALUES_MAX
 
 
 class RouteCost(NamedTuple):
-    """The line of one route.
+    """The cost of one route.
 
     Attributes:
         largest: the largest request.
-        largest_ms: what that costs the event loop's thread, in milliseconds, rounded up.
-        bound: what is checked before the work starts.
-        paced: whether the gateway's own work is done in pieces, in the caller's turn; else in one piece for each answer
-            of a node.
+        largest_ms: its time on the event loop's thread, in milliseconds, rounded up.
+        bound: the limits that are checked before the work starts.
+        paced: whether the gateway works in pieces, in the caller's turn, instead of in one piece for each answer of a
+            node.
     """
 
     largest: str
@@ -30,7 +30,7 @@ class RouteCost(NamedTuple):
 
 _QUERY: Final = RouteCost("a head of 64 KiB", 5, "the head's size")
 _JSON: Final = f"{VALUES_MAX} JSON values, 100 members of an object, body_bytes_max"
-_PARTITIONS: Final = "what a topic may have: 16,384 partitions, asked for 4,096 at a time"
+_PARTITIONS: Final = "partitions of a topic: 16,384, requested from nodes 4,096 at a time"
 
 HTTP_COSTS: Final[dict[str, RouteCost]] = {
     "POST /v1/topics/{topic}/records": RouteCost(
@@ -82,7 +82,7 @@ HTTP_COSTS: Final[dict[str, RouteCost]] = {
     "GET /v1/cluster": RouteCost("256 nodes", 10, "nodes of a cluster"),
     "PATCH /v1/cluster/nodes/{node}": RouteCost("8 MiB", 20, _JSON, paced=True),
     "GET /v1/me": _QUERY,
-    "GET /v1/history": RouteCost("360 samples", 5, "samples that are kept"),
+    "GET /v1/history": RouteCost("360 samples", 5, "samples in memory"),
     "GET /": _QUERY,
     "GET /ui": _QUERY,
     "GET /ui/": _QUERY,
@@ -94,7 +94,7 @@ HTTP_COSTS: Final[dict[str, RouteCost]] = {
     "GET /docs": _QUERY,
     "GET /docs/assets/{name}": _QUERY,
 }
-"""Method and path -> the line."""
+"""Method and path -> the cost."""
 
 _MESSAGE: Final = f"ws_message_bytes_max, {VALUES_MAX} JSON values"
 
@@ -107,4 +107,4 @@ MESSAGE_COSTS: Final[dict[str, RouteCost]] = {
     "pub": RouteCost("10,000 records in 1 MiB", 45, f"records_per_request_max, {_MESSAGE}", paced=True),
     "unsub": RouteCost("1 KiB", 1, _MESSAGE),
 }
-"""Kind of a WebSocket's message -> the line."""
+"""Kind of a WebSocket's message -> the cost."""

@@ -1,8 +1,8 @@
-"""Running the application under uvicorn: the socket, the ready line, and a stop that keeps its promises.
+"""The uvicorn server of the application: its socket, the ready line, and a graceful stop.
 
-On SIGTERM or SIGINT the server stops accepting, lets requests in flight finish (those that wait for records
-stop waiting), closes WebSockets with 1012 so that clients reconnect elsewhere and resume, and exits with 0.
-uvicorn itself would end by raising the signal again, which looks like a crash to whoever supervises it.
+On SIGTERM or SIGINT the server stops accepting, finishes requests in flight (those that wait for records stop waiting),
+closes WebSockets with 1012, so that clients reconnect to another gateway and resume, and exits with 0. uvicorn itself
+would end by raising the signal again, which supervisors take for a crash.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from fastapi import FastAPI
 
 from tidelog.cluster.contexts import Context
 from tidelog_gateway.app import create_app, open_client
-from tidelog_gateway.budget.connection_slots import Seats
-from tidelog_gateway.budget.load_shedding import PRESS_S
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
-from tidelog_gateway.flow.entrance import entrance_of
-from tidelog_gateway.http_protocol import bounded_protocol
+from tidelog_gateway.budget.connection_slots import ConnectionSlots
+from tidelog_gateway.budget.load_shedding import SHED_INTERVAL_S
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
+from tidelog_gateway.flow.direct_entry import direct_entry
+from tidelog_gateway.http_protocol import http_protocol_class
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.tls import GatewayTls
 from tidelog_gateway.websocket.frames import bounded_websocket
@@ -36,62 +36,62 @@ from tidelog_gateway.workers.listeners import BACKLOG, listen
 from tidelog_proto.process.garbage_collection import calm_garbage_collection
 
 BODIES_SHARE: Final = 0.5
-"""Of the time that a stop has: how long bodies that do come on may come. The rest is for handling them."""
+"""The share of a stop's time in which bodies may still arrive; the rest is for handling them."""
 
 
 class GatewayServer(uvicorn.Server):
-    """A uvicorn server that says when it is ready and wakes waiting requests when it stops."""
+    """A uvicorn server that prints a ready line and wakes waiting requests when it stops."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, http_port: int, tls: GatewayTls | None) -> None:
         super().__init__(config)
         self._tls = tls
         self._following: asyncio.Task[None] | None = None
         self._app = app
-        self.when_started: Callable[[], None] = lambda: None
-        """Called at the end of the start, just before `tell_ready`."""
-        self.tell_ready: Callable[[], None] = partial(print_ready, http_port)
-        self.when_stopping: Callable[[], None] = lambda: None
-        """Called at the begin of a stop."""
-        self.when_stopped: Callable[[], Awaitable[None]] = _no_more
+        self.on_started: Callable[[], None] = lambda: None
+        """Called at the end of the start, before `on_ready`."""
+        self.on_ready: Callable[[], None] = partial(print_ready, http_port)
+        self.on_stopping: Callable[[], None] = lambda: None
+        """Called at the beginning of a stop."""
+        self.on_stopped: Callable[[], Awaitable[None]] = _no_more
         """Called after the last request of a stop, while the event loop still runs."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then print the one line that starters wait for."""
+        """Start, then print the ready line."""
         await super().startup(sockets=sockets)
         if self._tls is not None:
             self._following = asyncio.create_task(
-                self._tls.follow(self._app.state.gateway.metrics.tls_ends_at), name="following the certificate"
+                self._tls.follow(self._app.state.gateway.metrics.tls_ends_at), name="reload the certificate"
             )
-        self.when_started()
-        self.tell_ready()
+        self.on_started()
+        self.on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wake whoever waits for records, then stop as uvicorn does.
+        """Wake requests that wait for records, then stop as uvicorn does.
 
-        Who reads nothing does not hold that up, nor who does not send on. Who still sends when most of the time is over
-        is told to do it elsewhere.
+        Connections without progress are closed at once. Bodies that still arrive after `BODIES_SHARE` of the time are
+        refused, and their clients are asked to send them to another gateway.
         """
         self._app.state.gateway.stop()
-        self.when_stopping()
+        self.on_stopping()
         if self._tls is not None and self._following is not None:
             self._following.cancel()
             self._tls.entrance.close()
-        pressing = asyncio.create_task(self._press())
+        shedding = asyncio.create_task(self._shed_load())
         try:
             await super().shutdown(sockets=sockets)
         finally:
-            pressing.cancel()
-            await self.when_stopped()
+            shedding.cancel()
+            await self.on_stopped()
 
-    async def _press(self) -> None:
-        outgoing: Outgoing = self._app.state.outgoing
-        incoming: Budget = self._app.state.incoming
+    async def _shed_load(self) -> None:
+        outgoing: ResponseBudget = self._app.state.outgoing
+        incoming: RequestBudget = self._app.state.incoming
         stop_s = float(self.config.timeout_graceful_shutdown or 0)
         bodies_until = time.monotonic() + BODIES_SHARE * stop_s
         while True:
-            outgoing.press(outgoing.used_bytes + 1)
-            incoming.hurry(everyone=time.monotonic() >= bodies_until)
-            await asyncio.sleep(PRESS_S)
+            outgoing.shed_load(outgoing.used_bytes + 1)
+            incoming.close_slow(everyone=time.monotonic() >= bodies_until)
+            await asyncio.sleep(SHED_INTERVAL_S)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -107,7 +107,7 @@ class GatewayServer(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     async def accept_from(self, listener: socket.socket) -> asyncio.AbstractServer:
-        """Accept connections from one more socket; closing what is returned ends that."""
+        """Accept connections from another socket; close the returned server to stop it."""
         make = partial(
             cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class),
             config=self.config,
@@ -122,7 +122,7 @@ async def _no_more() -> None:
 
 
 def print_ready(http_port: int) -> None:
-    """Print the line that starters wait for."""
+    """Print the ready line, which supervisors and tests wait for."""
     sys.stdout.write(json.dumps({"event": "ready", "http_port": http_port}) + "\n")
     sys.stdout.flush()
 
@@ -134,9 +134,9 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
         SettingsError: its certificate cannot be used.
     """
     tls = GatewayTls.of(settings, getattr(app.state, "turns", None))
-    protocol = bounded_protocol(
+    protocol = http_protocol_class(
         head_timeout_s=settings.head_timeout_s,
-        seats=Seats(settings.connections_max, settings.address_connections_max),
+        slots=ConnectionSlots(settings.connections_max, settings.address_connections_max),
         incoming=app.state.incoming,
         outgoing=app.state.outgoing,
         slow_timeout_s=settings.ws_slow_timeout_s,
@@ -147,13 +147,13 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
         return tls.entrance.admit(protocol(**named))
 
     config = uvicorn.Config(
-        entrance_of(app),
+        direct_entry(app),
         interface="asgi3",
         loop="uvloop",
         http=protocol if tls is None else cast("type[asyncio.Protocol]", encrypted),
         ws=bounded_websocket(handshake_timeout_s=settings.head_timeout_s),
         ws_max_size=settings.ws_message_bytes_max,
-        ws_per_message_deflate=False,  # costs more time than it saves bytes next to the log, and memory for each client
+        ws_per_message_deflate=False,  # costs more time than the saved bytes are worth, and memory for each client
         ws_ping_interval=settings.ws_ping_interval_s,
         ws_ping_timeout=settings.ws_ping_timeout_s,
         timeout_keep_alive=settings.keep_alive_timeout_s,
@@ -167,7 +167,7 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
 
 
 def serve(settings: GatewaySettings, context: Context | None = None) -> None:
-    """Serve until a signal says stop; `context` says who the gateway is to nodes, else the environment does.
+    """Serve until a signal; `context` is the gateway's identity at nodes, by default that of the environment.
 
     Raises:
         OSError: the address cannot be bound.
@@ -176,5 +176,5 @@ def serve(settings: GatewaySettings, context: Context | None = None) -> None:
     listener = listen(settings)
     with contextlib.closing(listener):
         server = make_server(settings, create_app(settings, opener=partial(open_client, context=context)), listener)
-        server.when_started = calm_garbage_collection
+        server.on_started = calm_garbage_collection
         server.run(sockets=[listener])

@@ -1,4 +1,4 @@
-"""`/livez`, `/readyz`, `/metrics`: for whoever runs the gateway."""
+"""`/livez`, `/readyz`, `/metrics`: health and metrics for operators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ router = APIRouter(tags=["service"])
 
 @router.get("/livez", summary="Is the process alive?")
 async def livez() -> Response:
-    """Answer as long as the event loop turns."""
+    """Answer while the event loop runs."""
     return json_response({"status": "alive"})
 
 
@@ -29,12 +29,12 @@ async def livez() -> Response:
 async def readyz(gateway: GatewayDep) -> Response:
     """Answer 200 when a node answers and the gateway is not stopping, else 503.
 
-    Without a quorum it is ready, too, and says `degraded` and what is missing: what is committed can be read, and a
-    load balancer that takes all gateways out for want of a quorum would take reading away as well. So it is
-    where some of several workers are away: another accepts their connections.
+    Without a quorum the status is `degraded` with the missing parts, but still 200: committed records can be read, and
+    a load balancer that removed all gateways would make reads fail as well. It is also `degraded` while some workers
+    are restarted: the others accept their connections.
     """
     if gateway.stopping.is_set():
-        raise Problem(503, "shutting_down", "this gateway is stopping", retryable=True)
+        raise Problem(503, "shutting_down", "this gateway is stopping; use another one", retryable=True)
     try:
         async with asyncio.timeout(READY_TIMEOUT_S):
             nodes = await gateway.client.nodes()
@@ -44,7 +44,7 @@ async def readyz(gateway: GatewayDep) -> Response:
         text = str(error) or f"no answer within {READY_TIMEOUT_S:g} s"
         raise Problem(503, "not_ready", f"no node answers: {text}", retryable=True) from error
     ready: dict[str, Any] = {"status": "ready", "nodes": len(nodes)}
-    # Each node counts what it has a copy of, so this is what one of them lacks, and perhaps not all that is lacking.
+    # Each node counts the partitions of which it has a copy, so the maximum is a lower bound.
     lost = max((node.no_quorum for node in nodes), default=0)
     if lost:
         ready |= {"status": "degraded", "no_quorum": lost}
@@ -57,10 +57,11 @@ async def readyz(gateway: GatewayDep) -> Response:
 
 
 async def _check_may_ask(gateway: Gateway) -> None:
-    """Refuse to be ready where nodes would refuse every caller, for want of a right of the gateway's own."""
+    """Report not ready if nodes would refuse all callers, because the gateway's own key lacks `impersonate`."""
     verdict = await gateway.client.security.test("impersonate", "cluster")
     if not verdict.allowed:
-        raise Problem(503, "not_ready", "the gateway's own key lacks `impersonate` on the cluster", retryable=True)
+        detail = "the gateway's own key lacks `impersonate` on the cluster; grant it with tidelog acl grant"
+        raise Problem(503, "not_ready", detail, retryable=True)
 
 
 @router.get("/metrics", summary="Prometheus metrics", response_class=Response)

@@ -1,4 +1,4 @@
-"""The gateway's TLS: its certificate is followed while it runs, and who speaks plain HTTP is told."""
+"""The gateway's TLS: reloads a changed certificate, and answers clients that speak plain HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.refusals import refusal_bytes, tls_log
+from tidelog_gateway.raw_responses import response_bytes, tls_log
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.process.fair_scheduler import Turns
 from tidelog_proto.process.settings import SettingsError
@@ -18,16 +18,16 @@ from tidelog_proto.tls.handshakes import TlsEntrance
 from tidelog_proto.tls.stream import DisagreedTlsError, NotTlsError, TlsError
 
 CERTIFICATE_LOOK_S: Final = 1.0
-"""How often the files are read."""
+"""How often the files are checked for changes."""
 
 
 class GatewayTls:
-    """What makes connections encrypted ones.
+    """The TLS of the gateway's connections.
 
     Args:
         files: the certificate and its key.
-        timeout_s: for a handshake.
-        turns: those of the process.
+        timeout_s: of a handshake.
+        turns: fair scheduler of the process.
 
     Raises:
         SettingsError: the files cannot be used.
@@ -38,24 +38,24 @@ class GatewayTls:
             self._followed = FollowedTls(files, server_context)
         except TlsFilesError as error:
             raise SettingsError(str(error)) from error
-        plain = Problem(400, "malformed_request", "this port speaks TLS: begin the address with https:// or wss://")
+        plain = Problem(400, "malformed_request", "this port uses TLS; begin the URL with https:// or wss://")
         self._seldom = {NotTlsError: tls_log(), DisagreedTlsError: tls_log()}
         self.entrance = TlsEntrance(
             lambda: self._followed.contexts[0],
             timeout_s=timeout_s,
-            refusal=refusal_bytes(plain),
+            refusal=response_bytes(plain),
             failed=self._not_encrypted,
             turns=turns,
         )
 
     def _not_encrypted(self, error: TlsError) -> None:
         seldom = self._seldom.get(type(error))
-        if seldom is not None:  # nobody did anything wrong where a connection breaks, as those of health checks do
-            seldom.say("a connection in TLS did not come about: %s", error)
+        if seldom is not None:  # other failures are usual: health checks, for instance, close during the handshake
+            seldom.say("TLS handshake failed: %s", error)
 
     @classmethod
     def of(cls, settings: GatewaySettings, turns: Turns | None = None) -> Self | None:
-        """Return what settings say; None: nothing is encrypted.
+        """Return the TLS of some settings; None without a certificate.
 
         Raises:
             SettingsError: the files cannot be used.
@@ -66,10 +66,10 @@ class GatewayTls:
         return cls(files, timeout_s=settings.head_timeout_s, turns=turns)
 
     async def follow(self, tell_end: Callable[[str, float], None]) -> None:
-        """Have new files count for new connections, and warn of the certificate's end, until it is cancelled.
+        """Use changed files for new connections, and warn before the certificate expires, until cancelled.
 
         Args:
-            tell_end: told what ends, and when, see `CertificateEnds`.
+            tell_end: called with the expiry of each file, see `CertificateEnds`.
         """
         ends = CertificateEnds(self._followed.files, time.time, tell_end, whose="gateway")
         await asyncio.to_thread(ends.read)

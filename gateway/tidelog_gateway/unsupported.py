@@ -1,6 +1,6 @@
 """Refuse headers and query parameters that the gateway does not implement, instead of ignoring them.
 
-Health, metrics, the page and the documentation take any header: load balancers and browsers add what they like.
+Health, metrics, the page and the documentation allow any header, because load balancers and browsers add their own.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import QueryParams
 
 from tidelog_gateway.problems import Problem, invalid, shown
-from tidelog_gateway.queries import INTEGER_DETAIL, is_integer
+from tidelog_gateway.query_parameters import INTEGER_DETAIL, is_integer
 from tidelog_gateway.reading.media_types import JSON, preferred
 from tidelog_proto.printable import printable
 
 KEYED_ROUTE: Final = "/v1/topics/{topic}/records"
 ANSWERS: Final = "answers"
-"""The attribute of a route's function that lists the media types of its answers, where it chooses among several."""
+"""The attribute of a route's function with the media types of its answers, if there are several."""
 _CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _SHOWN_CHARS_MAX: Final = 100
 
 
 async def refuse_unsupported(request: Request) -> None:
-    """Refuse what this route would ignore; a dependency of every route of the API.
+    """Refuse headers and parameters that this route would ignore; a dependency of every route of the API.
 
     Raises:
-        Problem: 400 an Idempotency-Key; 406 the route's media type is not accepted; 422 a query parameter that is
-            unknown or given twice.
+        Problem: 400, an Idempotency-Key; 406, the route's media type is not accepted; 422, a query parameter is unknown
+            or repeated.
     """
     route = request.scope.get("route")
     takes_key = getattr(route, "path", "") == KEYED_ROUTE
@@ -40,15 +40,15 @@ async def refuse_unsupported(request: Request) -> None:
         raise Problem(
             400,
             "idempotency_key_unsupported",
-            f"Idempotency-Key is supported by POST {KEYED_ROUTE} alone, and this request would be carried out as often "
-            "as it is sent: leave it out",
+            f"only POST {KEYED_ROUTE} supports Idempotency-Key; a retry of this request would be carried out again: "
+            "leave the header out",
         )
     require_accepted(request, offered_by(route))
     await refuse_unknown_parameters(request)
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
-    """Refuse query parameters that this route does not have, and unusual integers; a dependency of every route.
+    """Refuse unknown query parameters, and unusual forms of integers; a dependency of every route.
 
     Raises:
         Problem: 422.
@@ -66,7 +66,7 @@ def require_accepted(request: Request, offered: tuple[str, ...]) -> None:
     """Refuse a request that accepts none of these media types.
 
     Raises:
-        Problem: 406; lists them.
+        Problem: 406, with the offered types.
     """
     accepts = request.headers.getlist("accept")
     if any(accepts) and preferred(",".join(accepts), offered) is None:
@@ -74,7 +74,7 @@ def require_accepted(request: Request, offered: tuple[str, ...]) -> None:
         raise Problem(
             406,
             "not_acceptable",
-            f"answers are {' or '.join(offered)}, which Accept: {asked} leaves out",
+            f"answers are {' or '.join(offered)}, which Accept: {asked} excludes",
             extra={"offered": list(offered)},
             headers={"Vary": "Accept"} if len(offered) > 1 else {},
         )
@@ -98,10 +98,10 @@ def _is_integer(field: ModelField) -> bool:
 
 
 def _refuse_unusual_integers(names: Collection[str], given: Mapping[str, str]) -> None:
-    """Refuse parameters that are integers in another form than the usual one.
+    """Refuse integer parameters that are not plain decimal digits.
 
     Raises:
-        Problem: 422; names them.
+        Problem: 422, with their names.
     """
     errors = [
         {"parameter": name, "detail": f"{INTEGER_DETAIL}, got {shown(text)}"}
@@ -113,19 +113,22 @@ def _refuse_unusual_integers(names: Collection[str], given: Mapping[str, str]) -
 
 
 def refuse_unknown(given: QueryParams, known: set[str], lists: Collection[str] = ()) -> None:
-    """Refuse query parameters besides the known ones, and those that are given more than once.
+    """Refuse unknown query parameters, and repeated ones.
 
     Args:
         given: by the request.
-        known: the names of all.
-        lists: of those that may be given more than once.
+        known: all names.
+        lists: names of those that may be repeated.
 
     Raises:
-        Problem: 422; names them.
+        Problem: 422, with their names.
     """
     counts = Counter(name for name, _ in given.multi_items())
     errors = [
-        {"parameter": name, "detail": _unknown(name, known) if name not in known else "is given more than once"}
+        {
+            "parameter": name,
+            "detail": _unknown(name, known) if name not in known else "is given more than once; send one",
+        }
         for name, count in counts.items()
         if name not in known or (count > 1 and name not in lists)
     ]
@@ -138,4 +141,4 @@ def _unknown(name: str, known: set[str]) -> str:
         return "is unknown; this route takes no query parameters"
     near = difflib.get_close_matches(name[:_SHOWN_CHARS_MAX], known, n=1)
     meant = f"did you mean {near[0]}? " if near else ""
-    return f"is unknown; {meant}there are {', '.join(sorted(known))}"
+    return f"is unknown; {meant}the parameters are {', '.join(sorted(known))}"

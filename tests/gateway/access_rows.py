@@ -1,6 +1,6 @@
-"""A request for each route and each message of a WebSocket, and what it needs: rows of the table of access.
+"""One request for each route and each message of a WebSocket, with the permissions that it needs: the access table.
 
-Routes and messages come from the gateway's own lists; one without a row fails a test.
+Routes and messages come from the gateway's own lists; a test fails if one has no row here.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ ALL = [
     (("all",), "group", "g"),
     (("all",), "group", "gone"),
 ]
-"""Rules that allow all that the rows ask for."""
+"""Rules that grant everything that the rows need."""
 
 
 class Row(NamedTuple):
-    """A request that its route takes from who has the rights that it needs.
+    """A request that succeeds with the listed permissions.
 
     Attributes:
-        path: with what stands in braces out of `Secured.ids`.
-        needs: all of them together; without any one of them it is refused.
+        path: with fields from `Secured.ids` in braces.
+        needs: permissions that are needed together.
         body: as JSON.
-        granted: the status of the answer to who has all rights; None: success.
+        granted: status of the answer with all permissions; None: success.
     """
 
     path: str
@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
     @property
     def without(self) -> int:
-        """The status of the answer to who may nothing."""
+        """Status of the answer without permissions."""
         return 403 if self.needs else 200
 
 
@@ -77,7 +77,7 @@ ROWS = {
     ),
     ("GET", "/v1/cluster"): Row("/v1/cluster", _on("cluster", "", "describe")),
     ("GET", "/v1/history"): Row("/v1/history", _on("cluster", "", "describe")),
-    # A single node cannot be drained.
+    # a single node cannot be drained
     ("PATCH", "/v1/cluster/nodes/{node}"): Row(
         "/v1/cluster/nodes/node", _on("cluster", "", "cluster"), {"draining": False}, 403
     ),
@@ -108,11 +108,11 @@ ROWS = {
     ("PUT", "/v1/quotas/{subject:any_text}"): Row("/v1/quotas/role:made", _KEYS, {"groups": 7}),
     ("DELETE", "/v1/quotas/{subject:any_text}"): Row("/v1/quotas/role:made", _KEYS),
 }
-"""In an order in which each can be done. Those that need nothing list what the caller may see."""
+"""In an order in which each succeeds. Requests without needs list only what the caller may see."""
 
 
 def routes() -> set[tuple[str, str]]:
-    """Return method and path of every route of the application."""
+    """Return the method and path of every route of the application."""
     return {
         (method, route.path)
         for router in ROUTERS
@@ -132,7 +132,7 @@ MESSAGES: dict[str, Any] = {
     "unsub": {"id": 1, "unsub": {"sid": 1}},
     "committed": {"id": 1, "committed": {"group": "g", "topic": "t"}},
 }
-"""In an order in which each can be done."""
+"""In an order in which each succeeds."""
 
 MESSAGE_NEEDS: dict[str, tuple[Right, ...]] = {
     "sub": (*_on("topic", "t", "consume"), *_on("group", "g", "describe")),
@@ -143,4 +143,4 @@ MESSAGE_NEEDS: dict[str, tuple[Right, ...]] = {
     "unsub": (),
     "auth": (),
 }
-"""What each message needs, beside what the subscription needs that it is about."""
+"""Permissions that each message needs, in addition to those of its subscription."""

@@ -34,7 +34,7 @@ def log() -> FakeLog:
 
 @pytest.fixture
 def open_api(log: FakeLog) -> OpenApi:
-    """Open an application on the log in memory, with settings of the test's choice, and a client for it."""
+    """Return a function that opens an application on the log in memory with some settings, and a client for it."""
 
     @asynccontextmanager
     async def open_with(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
@@ -58,7 +58,7 @@ async def api(open_api: OpenApi) -> AsyncIterator[httpx.AsyncClient]:
 
 @dataclass(slots=True)
 class Served:
-    """A server in this process, on the log in memory. `stop` asks for a graceful end and awaits it."""
+    """A server in this process, on the log in memory. `stop` requests a graceful stop and waits for it."""
 
     port: int
     stop: Callable[[], Any]
@@ -77,7 +77,7 @@ Serve = Callable[..., AbstractAsyncContextManager[Served]]
 
 @pytest.fixture
 def serve(log: FakeLog) -> Serve:
-    """Serve the application on a free port with settings of the test's choice."""
+    """Return a function that serves the application on a free port with some settings."""
 
     @asynccontextmanager
     async def serve_with(**changes: Any) -> AsyncIterator[Served]:
@@ -101,7 +101,7 @@ def serve(log: FakeLog) -> Serve:
 
 @pytest.fixture
 def server_log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Collect what is logged from warnings upwards, whichever handlers the server's configuration installs."""
+    """Collect log messages from the level of warnings on, with any handlers that the server installs."""
     lines: list[str] = []
 
     def collect(_: logging.Logger, record: logging.LogRecord) -> None:
@@ -114,7 +114,7 @@ def server_log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @contextmanager
 def process(*arguments: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """Start a `tidelog` command with some variables more, yield it with its ready line, and stop it in the end."""
+    """Start a `tidelog` command with additional variables, yield it with its ready line, and stop it at the end."""
     command = [sys.executable, "-m", "tidelog_cli", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | variables) as started:
         assert started.stdout is not None
@@ -135,7 +135,7 @@ def process(*arguments: str, **variables: str) -> Iterator[tuple[subprocess.Pope
 
 @pytest.fixture(scope="session")
 def node_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real node, shared by the tests that need one; each uses topics of its own."""
+    """Start a real node, which tests share; each test uses its own topics."""
     data: Path = tmp_path_factory.mktemp("node")
     with process("node", "--data", str(data), "--port", "0", "--management-port", "0") as (_, ready):
         yield f"127.0.0.1:{ready['port']}"
@@ -143,13 +143,13 @@ def node_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def gateway_address(node_address: str) -> Iterator[str]:
-    """A real gateway process in front of the real node: HOST:PORT."""
+    """Start a real gateway process for the real node: HOST:PORT."""
     with process("gateway", "--bootstrap", node_address, "--http-port", "0") as (_, ready):
         yield f"127.0.0.1:{ready['http_port']}"
 
 
 @pytest.fixture
 async def http(gateway_address: str) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of that gateway."""
+    """Open a client of that gateway."""
     async with httpx.AsyncClient(base_url=f"http://{gateway_address}", timeout=30) as client:
         yield client

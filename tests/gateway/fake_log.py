@@ -1,4 +1,4 @@
-"""A log in memory with the face of the client, so that routes are tested without a node, and with faults on order."""
+"""A log in memory with the client's interface, to test routes without a node, and with errors on demand."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ class FakeLog:
     """The topics, and the calls that were made.
 
     Attributes:
-        fault: raised by every call of the client while it is set.
-        refuse: raised for a record whose value it returns an error for.
+        fault: raised by every call of the client, if set.
+        refuse: returns an error for the values that are to be refused.
     """
 
     def __init__(self) -> None:
         self.logs: dict[str, list[list[RecordBatch]]] = {}
         self.starts: dict[tuple[str, int], int] = {}
         self.ids: dict[str, bytes] = {}
-        """Ids of topics; of those that are not in it `bytes(16)`."""
+        """Ids of topics; `bytes(16)` for others."""
         self.told: dict[str, list[int]] = {}
-        """The ends of a topic's partitions as a node that lags tells them."""
+        """The ends of a topic's partitions as a stale node would report them."""
         self.enqueued = asyncio.Event()
         self.enqueued.set()
-        """Cleared, records wait to be accepted: the owner is not known."""
+        """While cleared, records wait to be accepted, as if the owner were unknown."""
         self.groups: dict[tuple[str, str, int], Committed] = {}
         self.fault: TidelogError | None = None
         self.fail: TidelogError | None = None
-        """Raised by consumers that have read all there is."""
+        """Raised by consumers at the end of their records."""
         self.refuse: Callable[[bytes | None], TidelogError | None] = lambda _: None
         self.appended = asyncio.Condition()
         self.appends = 0
@@ -71,13 +71,13 @@ class FakeLog:
         """Called after each append."""
         self.fetches = 0
         self.reads = 0
-        """Batches that consumers were given."""
+        """Batches that were returned to consumers."""
         self.producers = 0
         self.nodes: tuple[Node, ...] = (Node("node-1", "127.0.0.1", 7400),)
         self.fetch_waits = asyncio.Event()
         self.consumers: list[dict[str, Any]] = []
         self.filters: list[tuple[bytes | None, str | None]] = []
-        """What consumers asked for."""
+        """Requests of consumers."""
         self.batches_per_fetch: int | None = None
 
     def partition(self, topic: str, partition: int) -> list[RecordBatch]:
@@ -110,17 +110,17 @@ class FakeLog:
         return base
 
     def read(self, topic: str, partition: int, offset: int) -> list[RecordBatch]:
-        """Return what lies behind an offset, as a node sends it: batches without records, too."""
+        """Return the batches after an offset as a node sends them, also those without records."""
         batches = [batch.slice_from(offset) for batch in self.partition(topic, partition)]
         return [batch for batch in batches if batch.base_offset < batch.end_offset]
 
     def plant(self, topic: str, partition: int, batches: Iterable[bytes]) -> None:
-        """Have batches that are stored as they are."""
+        """Add stored batches."""
         self.logs[topic][partition] += map(RecordBatch.parse, batches)
 
 
 class FakeIntake:
-    """Takes nothing at once."""
+    """An intake that accepts nothing at once."""
 
     def put(self, rows: RecordLists) -> None:
         pass
@@ -128,7 +128,7 @@ class FakeIntake:
 
 @dataclass
 class FakePending:
-    """Receipts of columns, which are stored."""
+    """Receipts of stored columns."""
 
     partition: int
     base: int
@@ -164,7 +164,7 @@ class FakeProducer:
     ) -> Any:
         assert not self.closed
         await self._log.enqueued.wait()
-        await asyncio.sleep(0)  # others are let in between
+        await asyncio.sleep(0)  # lets other tasks run
         self._log.partition(self.topic, 0)
         error = self._log.refuse(value)
         count = len(self._log.logs[self.topic])
@@ -188,7 +188,7 @@ class FakeProducer:
 
     async def enqueue_arrow(self, columns: pa.RecordBatch, *, partition: int | None = None) -> Any:
         await self._log.enqueued.wait()
-        await asyncio.sleep(0)  # others are let in between
+        await asyncio.sleep(0)  # lets other tasks run
         base = await self._log.append(self.topic, partition or 0, columns)
 
         return FakePending(partition or 0, base, columns.num_rows)
@@ -266,7 +266,7 @@ class FakeClient:
 
     async def create_topic(self, name: str, *, partitions: int = 1, **_: Any) -> None:
         if name in self._log.logs:
-            raise TopicExistsError(f"{name} is there already")
+            raise TopicExistsError(f"{name} exists already")
         self._log.logs[name] = [[] for _ in range(partitions)]
 
     async def topic_page(self, *, after: str, limit: int) -> tuple[list[Topic], bool]:
@@ -411,7 +411,7 @@ class FakeClient:
         for partition, offset in offsets.items():
             end = self._log.end(topic, partition)
             if offset > end:
-                error = OffsetOutOfRangeError(f"{offset} lies behind the end of the log")
+                error = OffsetOutOfRangeError(f"{offset} is above the end of the log")
                 error.high_watermark = end
                 raise error
             old = self._log.groups.get((group, topic, partition))
@@ -427,7 +427,7 @@ class FakeClient:
 
 
 def opener(log: FakeLog) -> Callable[[GatewaySettings], Any]:
-    """Return what `create_app` opens its client with."""
+    """Return the function by which `create_app` opens its client."""
 
     @asynccontextmanager
     async def open_fake(_: GatewaySettings) -> AsyncIterator[Client]:

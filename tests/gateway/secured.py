@@ -1,4 +1,4 @@
-"""A gateway that asks who its callers are, before a node that does: in the process of the test, over real sockets."""
+"""A gateway with authentication and a real node with access rules, in the process of the test, over real sockets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bearer(key: str) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Secured:
-    """The gateway's port and application, a client of the administrator, and one for HTTP."""
+    """The gateway's port and application, the administrator's client, and an HTTP client."""
 
     node: Node
     admin: Client
@@ -52,14 +52,14 @@ class Secured:
         return connect(address, subprotocols=protocols, additional_headers=headers, **options)
 
     async def request(self, method: str, path: str, headers: dict[str, str], body: Any = None) -> httpx.Response:
-        """Return an answer; of a stream that has begun only the head."""
+        """Return an answer; of an endless stream only the head."""
         async with self.http.stream(method, path, json=body, headers=headers) as answer:
             if not answer.headers.get("content-type", "").startswith("text/event-stream"):
                 await answer.aread()
         return answer
 
     async def key_of(self, principal: str, *rules: tuple[tuple[str, ...], str, str], **options: Any) -> str:
-        """Make a key, and what its principal may do: operations, kind of resource, and name."""
+        """Create a key and rules for its principal: operations, kind of resource, and name."""
         made = await self.admin.security.create_key(principal, **options)
         for operations, resource, name in rules:
             await self.admin.security.grant(AccessRule(principal, operations, resource, name))
@@ -104,7 +104,7 @@ async def secured(
 
         stack.push_async_callback(stop)
         port = listener.getsockname()[1]
-        # A gateway closes what was idle for five seconds, as long as httpx keeps it: what is sent just then is lost.
+        # httpx keeps idle connections as long as the gateway does; a request sent when it closes one would be lost.
         kept = httpx.Limits(keepalive_expiry=1.0)
         http = await stack.enter_async_context(
             httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30, limits=kept)

@@ -1,4 +1,4 @@
-"""The access log of a real gateway, with a line for each way in which a request ends."""
+"""The access log of a real gateway, for each end of a request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def logged(log: FakeLog) -> FakeLog:
     return log
 
 
-async def test_each_request_is_a_line_when_it_has_ended(
+async def test_each_request_is_logged_when_it_ends(
     open_api: OpenApi, logged: FakeLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del logged
@@ -48,7 +48,7 @@ async def test_each_request_is_a_line_when_it_has_ended(
     assert third["route"] is None
 
 
-async def test_nothing_is_logged_unless_it_is_asked_for(
+async def test_nothing_is_logged_by_default(
     open_api: OpenApi, logged: FakeLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del logged
@@ -57,7 +57,7 @@ async def test_nothing_is_logged_unless_it_is_asked_for(
     assert lines(capsys.readouterr().out) == []
 
 
-async def test_requests_that_are_refused_have_a_line_without_credentials(
+async def test_refused_requests_are_logged_without_credentials(
     open_api: OpenApi, logged: FakeLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del logged
@@ -70,7 +70,7 @@ async def test_requests_that_are_refused_have_a_line_without_credentials(
     assert "authorization" not in out.lower()
 
 
-async def test_a_websocket_is_a_line_when_it_is_closed(
+async def test_a_websocket_is_logged_when_it_is_closed(
     serve: Serve, logged: FakeLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del logged
@@ -94,7 +94,7 @@ def gateway(node_address: str) -> Iterator[tuple[Any, str]]:
 
 
 @pytest.mark.e2e
-def test_a_real_gateway_writes_it_behind_its_ready_line(gateway: tuple[Any, str]) -> None:
+def test_a_real_gateway_writes_it_after_its_ready_line(gateway: tuple[Any, str]) -> None:
     started, address = gateway
     assert httpx.get(f"{address}/livez").status_code == 200
     line = json.loads(started.stdout.readline())

@@ -1,4 +1,4 @@
-"""What holds for every route: problems for every error, an id for every answer, a complete description."""
+"""Properties of every route: problems for every error, an id for every answer, a complete description."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def problem(response: httpx.Response, status: int, code: str) -> None:
     assert document["request_id"] == response.headers["x-request-id"] != ""
 
 
-async def test_nowhere_and_wrong_methods(api: httpx.AsyncClient) -> None:
+async def test_unknown_paths_and_wrong_methods_are_refused(api: httpx.AsyncClient) -> None:
     problem(await api.get("/nowhere"), 404, "not_found")
     response = await api.get("/v1/topics/")
     problem(response, 404, "not_found")
@@ -45,7 +45,7 @@ async def test_nowhere_and_wrong_methods(api: httpx.AsyncClient) -> None:
         assert response.headers["allow"] == allow, path
 
 
-async def test_what_a_stranger_has_sent_does_not_turn_a_message_about(api: httpx.AsyncClient) -> None:
+async def test_text_of_a_client_in_a_message_is_printable(api: httpx.AsyncClient) -> None:
     answers = [
         await api.get("/v1/nothing/%E2%80%AEa%0Ab%1B"),
         await api.post("/v1/topics", headers={b"Origin": b"https://e\x9b31m\x85vil"}, json={}),
@@ -57,7 +57,7 @@ async def test_what_a_stranger_has_sent_does_not_turn_a_message_about(api: httpx
     for answer in answers:
         assert answer.json()["detail"].isprintable(), answer.text
         assert answer.text.isprintable(), answer.text
-    assert answers[0].json()["detail"] == r"no route matches /v1/nothing/\u202ea\nb\x1b; GET /docs shows all routes"
+    assert answers[0].json()["detail"] == r"no route matches /v1/nothing/\u202ea\nb\x1b; GET /docs lists all routes"
     assert answers[2].json()["errors"][-1]["pointer"] == r"/\u202eevil\x1b\n"
 
 
@@ -69,7 +69,7 @@ async def test_what_a_stranger_has_sent_does_not_turn_a_message_about(api: httpx
         (ConnectionLostError("lost"), 504, "connection_lost"),
     ],
 )
-async def test_errors_of_the_log(
+async def test_errors_of_the_log_are_problems(
     api: httpx.AsyncClient, log: FakeLog, error: TidelogError, status: int, code: str
 ) -> None:
     log.fault = error
@@ -85,7 +85,7 @@ async def test_errors_of_the_log(
         assert response.headers["retry-after"] == "3"
 
 
-async def test_a_bug_is_a_problem_too(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_a_bug_is_a_problem(api: httpx.AsyncClient, log: FakeLog) -> None:
     log.logs["t"] = []
 
     def explode(value: bytes | None) -> None:
@@ -100,7 +100,7 @@ async def test_a_bug_is_a_problem_too(api: httpx.AsyncClient, log: FakeLog) -> N
     assert "secret" not in response.text
 
 
-async def test_bodies_that_are_not_json(api: httpx.AsyncClient) -> None:
+async def test_bodies_that_are_not_json_are_refused(api: httpx.AsyncClient) -> None:
     for method, path in (("POST", "/v1/topics"), ("PATCH", "/v1/topics/t"), ("PUT", "/v1/groups/g/offsets")):
         problem(
             await api.request(method, path, content="x", headers={"Content-Type": "text/plain"}),
@@ -121,8 +121,8 @@ async def test_a_body_of_curl_without_a_type_is_refused_with_the_remedy(api: htt
     assert response.json()["detail"].endswith("as in curl -H 'Content-Type: application/json'")
 
 
-async def test_json_is_utf_8(api: httpx.AsyncClient, log: FakeLog) -> None:
-    """RFC 8259, 8.1. The framework's parser would take UTF-16 and make a topic of it."""
+async def test_json_in_another_encoding_than_utf_8_is_refused(api: httpx.AsyncClient, log: FakeLog) -> None:
+    """RFC 8259, 8.1. The framework's parser would accept UTF-16 and create the topic."""
     log.logs["t"] = [[]]
     record = {"records": [{"value": "a"}]}
     for method, path, content in (
@@ -153,9 +153,9 @@ async def test_json_is_utf_8(api: httpx.AsyncClient, log: FakeLog) -> None:
         assert response.status_code == 200
 
 
-async def test_bad_names_are_refused_everywhere(api: httpx.AsyncClient) -> None:
+async def test_invalid_names_are_refused_by_every_route(api: httpx.AsyncClient) -> None:
     for name in ("__meta", "a%20b", "x" * 201, "%00", ".."):
-        if name != "..":  # a client normalises this away
+        if name != "..":  # the client normalises it
             problem(await api.get(f"/v1/topics/{name}"), 422, "invalid_topic")
         problem(await api.post("/v1/topics", json={"name": name}), 422, "invalid_topic")
     problem(await api.get("/v1/groups/%07/offsets"), 422, "invalid_request")
@@ -215,7 +215,7 @@ async def test_the_description_is_complete(api: httpx.AsyncClient) -> None:
         assert operation["summary"], (method, path)
 
 
-async def test_large_bodies_are_refused_on_every_route(open_api: OpenApi) -> None:
+async def test_bodies_above_the_limit_are_refused_by_every_route(open_api: OpenApi) -> None:
     async with open_api(body_bytes_max=1024) as api:
         for path in ("/v1/topics", "/v1/topics/t/records", "/nowhere"):
             response = await api.post(path, content=b"x" * 1025, headers={"Content-Type": "application/json"})

@@ -1,4 +1,4 @@
-"""The configuration of `docs/behind-a-proxy.md` under a real nginx, in front of a real server on the log in memory."""
+"""The configuration of `docs/behind-a-proxy.md` in a real nginx, in front of a real server on the log in memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def configuration() -> str:
 
 @asynccontextmanager
 async def nginx(gateway_port: int, port: int, folder: Path) -> AsyncIterator[str]:
-    """Run nginx with the page's configuration in front of a gateway, and yield its address."""
+    """Run nginx with the page's configuration in front of a gateway, and yield its URL."""
     if NGINX is None:
         pytest.skip("nginx is not installed: apt-get install nginx-light")
     text = configuration().replace("127.0.0.1:8080", f"127.0.0.1:{gateway_port}")
@@ -122,7 +122,7 @@ async def test_events_and_heartbeats_of_a_stream_pass_through_at_once(
             assert json.loads(line.removeprefix("data: "))["records"][0]["value"] == "now"
 
 
-def test_settings_that_the_page_names_exist_with_these_values() -> None:
+def test_settings_on_the_page_have_the_documented_values() -> None:
     settings = GatewaySettings()
     for name, value in re.findall(r"`([a-z_]+)` \((\d+) s\)", PAGE):
         assert getattr(settings, name) == float(value), name

@@ -31,15 +31,13 @@ def refuses_browsers(headers: httpx.Headers) -> bool:
         ("PUT", "/livez", 405),
     ],
 )
-async def test_every_answer_has_them_once(api: httpx.AsyncClient, method: str, path: str, status: int) -> None:
+async def test_every_answer_has_each_header_once(api: httpx.AsyncClient, method: str, path: str, status: int) -> None:
     answer = await api.request(method, path)
     assert answer.status_code == status
     assert refuses_browsers(answer.headers), answer.headers
 
 
-async def test_a_refusal_before_the_route_and_a_bug_have_them(
-    open_api: OpenApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_refusals_before_the_route_and_bugs_have_them(open_api: OpenApi, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_api(auth="callers") as api:
         refused = await api.get("/v1/topics")
     monkeypatch.setattr(Metrics, "page", lambda _: 1 / 0)
@@ -59,7 +57,7 @@ async def test_a_refusal_before_the_route_and_a_bug_have_them(
         HANDSHAKE % (b"x", b""),
     ],
 )
-async def test_an_answer_from_below_the_application_has_them(serve: Serve, request_bytes: bytes) -> None:
+async def test_an_answer_without_the_application_has_them(serve: Serve, request_bytes: bytes) -> None:
     async with serve() as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(request_bytes)

@@ -32,7 +32,7 @@ def app() -> typer.Typer:
     return app
 
 
-def test_settings_that_cannot_be_used_are_usage_errors(app: typer.Typer, tmp_path: Path) -> None:
+def test_invalid_settings_are_usage_errors(app: typer.Typer, tmp_path: Path) -> None:
     runner = CliRunner()
     result = runner.invoke(app, ["gateway", "--http-port", "99999"])
     assert result.exit_code == 2
@@ -44,24 +44,24 @@ def test_settings_that_cannot_be_used_are_usage_errors(app: typer.Typer, tmp_pat
     assert "did you mean http_port?" in result.output
 
 
-def test_others_are_let_in_with_tls_or_on_purpose(app: typer.Typer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_hosts_need_tls_and_authentication_or_insecure(app: typer.Typer, monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[GatewaySettings] = []
     monkeypatch.setattr(server, "serve", lambda settings, _: served.append(settings))
     refused = CliRunner().invoke(app, ["gateway", "--host", "0.0.0.0"])
     assert refused.exit_code == 2
-    assert "without encryption and without asking who comes" in refused.output
+    assert "without encryption and without authentication" in refused.output
     assert len(refused.output.strip().splitlines()) == 4
     named = ["--insecure", "--allowed-hosts", "gateway, api.example"]
     assert CliRunner().invoke(app, ["gateway", "--host", "0.0.0.0", *named]).exit_code == 0
     assert served[0].allowed_hosts == ["gateway", "api.example"]
     monkeypatch.setenv("TIDELOG_GATEWAY_TLS_CERT_FILE", "gateway.pem")
-    assert "at 0.0.0.0, without asking who comes" in CliRunner().invoke(app, ["gateway", "--host", "0.0.0.0"]).output
+    assert "at 0.0.0.0 without authentication" in CliRunner().invoke(app, ["gateway", "--host", "0.0.0.0"]).output
     monkeypatch.setenv("TIDELOG_GATEWAY_AUTH", "callers")
     assert CliRunner().invoke(app, ["gateway", "--host", "0.0.0.0"]).exit_code == 0
     assert len(served) == 2
 
 
-def test_what_everybody_may_read_is_not_shown(
+def test_a_secret_that_others_may_read_is_not_used(
     app: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "serve", lambda *_: None)
@@ -80,7 +80,7 @@ Served = list[tuple[list[str], Context | None]]
 
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
-    """What the command serves: the nodes to start from, and the context."""
+    """The command's bootstrap nodes and context."""
     monkeypatch.setenv("TIDELOG_CONTEXTS", str(tmp_path / "contexts.json"))
     served: Served = []
     monkeypatch.setattr(server, "serve", lambda settings, context: served.append((settings.bootstrap, context)))
@@ -92,7 +92,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
     return served
 
 
-def test_a_gateway_is_of_the_cluster_that_its_context_says(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gateway_uses_the_cluster_of_its_context(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["gateway"]) == 0
     assert main(["--context", "prod", "gateway"]) == 0
     monkeypatch.setenv("TIDELOG_CONTEXT", "prod")
@@ -110,7 +110,7 @@ def test_a_gateway_is_of_the_cluster_that_its_context_says(served: Served, monke
     assert named == ["", "prod.key", "prod.key", "prod.key", None]
 
 
-def test_addresses_that_are_told_go_before_the_current_context(
+def test_bootstrap_nodes_override_the_current_context(
     served: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TIDELOG_BOOTSTRAP", "there:2, there:3")
@@ -126,7 +126,7 @@ def test_addresses_that_are_told_go_before_the_current_context(
     assert served[3:] == [(["127.0.0.1:7400"], None)]
 
 
-def test_a_context_that_cannot_be_used_is_told_as_elsewhere(
+def test_an_invalid_context_is_reported_as_by_other_commands(
     served: Served, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     commands = (["gateway"], ["topic", "list"])
@@ -158,14 +158,14 @@ def test_a_port_in_use_is_one_clear_line() -> None:
     assert second.returncode == 1
     assert re.fullmatch(
         r"tidelog gateway: cannot listen on 127\.0\.0\.1:\d+: Address already in use; "
-        r"stop what uses it, or choose another with --http-port\n",
+        r"stop the program that uses it, or choose another with --http-port\n",
         second.stderr,
     )
 
 
 @pytest.mark.e2e
-def test_a_gateway_that_asks_its_callers_by_commands_alone(tmp_path: Path) -> None:
-    """As docs/security.md has it."""
+def test_a_gateway_with_authentication_is_set_up_by_commands(tmp_path: Path) -> None:
+    """The commands of docs/security.md."""
     admin, gate = tmp_path / "admin.key", tmp_path / "gate.key"
     admin.touch(mode=0o600)
     admin.write_text(ADMIN)

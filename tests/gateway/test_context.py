@@ -30,11 +30,11 @@ def request(content_type: str | None) -> Request:
     ("header", "expected"),
     [(None, ""), ("", ""), ("Application/JSON ; charset=utf-8", "application/json"), ("text/plain", "text/plain")],
 )
-def test_media_types(header: str | None, expected: str) -> None:
+def test_media_types_are_parsed(header: str | None, expected: str) -> None:
     assert media_type_of(request(header)) == expected
 
 
-def test_only_json_is_json() -> None:
+def test_only_json_is_accepted_as_json() -> None:
     require_json(request("application/json"))
     for header in (None, "text/json", "application/json-seq"):
         with pytest.raises(Problem) as caught:
@@ -43,7 +43,7 @@ def test_only_json_is_json() -> None:
     assert unsupported_media_type("", "a/b", "c/d").headers == {"Accept-Post": "a/b, c/d"}
 
 
-async def test_names() -> None:
+async def test_names_are_validated() -> None:
     assert await checked_topic("flights") == "flights"
     assert await checked_group("any printable group") == "any printable group"
     for check, name in ((checked_topic, "__meta"), (checked_topic, ""), (checked_group, "\n")):
@@ -51,14 +51,14 @@ async def test_names() -> None:
             await check(name)
 
 
-def test_answers_and_time() -> None:
+def test_responses_and_the_clock() -> None:
     response = json_response({"a": [1, None]}, 201, {"Location": "/x"})
     assert (response.status_code, response.body, response.headers["location"]) == (201, b'{"a":[1,null]}', "/x")
     assert abs(now_us() - time.time() * 1e6) < 60e6
 
 
 def test_no_dependency_of_a_route_runs_in_a_thread() -> None:
-    """The framework hands plain functions to a pool of threads: two hops of the event loop for each request."""
+    """The framework runs plain functions in a thread pool, which costs each request two switches of thread."""
     plain = set[str]()
     waiting = [route.dependant for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     while waiting:

@@ -1,4 +1,4 @@
-"""Each route and each message of a WebSocket, by who has just the rights that it needs, or all but one of them."""
+"""Each route and each message of a WebSocket with exactly the permissions that it needs, and with all but one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidelog_gateway.websocket.messages import REQUESTS
 
 
 class Holders:
-    """Makes principals by the rights that they have, and remembers them."""
+    """Creates principals by their permissions, and caches them."""
 
     def __init__(self, gate: Secured) -> None:
         self._gate = gate
@@ -28,7 +28,7 @@ class Holders:
         self._numbers = itertools.count()
 
     async def only(self, rights: tuple[Right, ...]) -> str:
-        """Return the key of somebody who has these and no others."""
+        """Return the key of a principal with exactly these permissions."""
         if ("only", rights) not in self._keys:
             rules = [((operation,), resource, name) for operation, resource, name in rights]
             key = await self._gate.key_of(f"only-{next(self._numbers)}", *rules)
@@ -36,7 +36,7 @@ class Holders:
         return self._keys["only", rights]
 
     async def lacking(self, right: Right) -> str:
-        """Return the key of somebody who has all that there is but for this one."""
+        """Return the key of a principal with all permissions except this one."""
         if ("not", (right,)) not in self._keys:
             principal = f"not-{next(self._numbers)}"
             self._keys["not", (right,)] = await self._gate.key_of(principal, *ALL)
@@ -45,7 +45,7 @@ class Holders:
         return self._keys["not", (right,)]
 
 
-async def test_each_route_needs_what_its_row_says_and_nothing_more(tmp_path: Path) -> None:
+async def test_each_route_needs_exactly_the_permissions_of_its_row(tmp_path: Path) -> None:
     async with secured(tmp_path, wrong_credentials_max=0) as gate:
         await prepared(gate)
         doomed = await gate.admin.security.grant(AccessRule("doomed", ("produce",), "topic", "none"))
@@ -76,7 +76,7 @@ async def sent(gate: Secured, method: str, path: str, key: str) -> Any:
 
 
 async def asked(socket: ClientConnection, message: Any) -> Any:
-    """Send a message; return its answer, past what comes unasked."""
+    """Send a message; return its answer, ignoring unsolicited messages."""
     await socket.send(json.dumps(message))
     async with asyncio.timeout(20):
         while "id" not in (answer := json.loads(await socket.recv())):
@@ -84,7 +84,7 @@ async def asked(socket: ClientConnection, message: Any) -> Any:
     return answer
 
 
-async def test_each_message_of_a_websocket_needs_what_its_row_says_and_nothing_more(tmp_path: Path) -> None:
+async def test_each_message_of_a_websocket_needs_exactly_the_permissions_of_its_row(tmp_path: Path) -> None:
     assert MESSAGE_NEEDS.keys() == MESSAGES.keys() == set(REQUESTS), "a new kind of message needs a row"
     async with secured(tmp_path, wrong_credentials_max=0) as gate:
         await prepared(gate)
@@ -102,15 +102,15 @@ async def test_each_message_of_a_websocket_needs_what_its_row_says_and_nothing_m
                     if is_own:
                         assert "ok" in await asked(socket, MESSAGES["sub"]), kind
                     answer = await asked(socket, message)
-                    if kind == "sub" and "ok" in answer:  # it is the partitions that may not be read
+                    if kind == "sub" and "ok" in answer:  # the partitions may not be read
                         answer = json.loads(await socket.recv())["end"]
                     assert answer.get("error", {}).get("status") == 403, (kind, right, answer)
         await revoked(gate, await gate.key_of("ann", *ALL))
 
 
 async def taken(socket: ClientConnection, kind: str, message: Any) -> None:
-    """Send a message of somebody who may, and see that it is done."""
-    if kind == "credit":  # it has no answer: what is behind it in order says that it was taken
+    """Send a message with permission, and check that it succeeds."""
+    if kind == "credit":  # it has no answer; the next message's answer implies its own
         await socket.send(json.dumps(message))
         assert "ok" in await asked(socket, MESSAGES["unsub"])
     elif kind == "auth":
@@ -121,7 +121,7 @@ async def taken(socket: ClientConnection, kind: str, message: Any) -> None:
 
 
 async def revoked(gate: Secured, key: str) -> None:
-    """Each message of who has shown a key that is wrong, or is revoked now, ends his WebSocket and is not done."""
+    """Check that messages with a wrong or revoked key close the WebSocket and have no effect."""
     standing = {}
     for kind in MESSAGES:
         standing[kind] = await gate.ws(key)
@@ -134,14 +134,14 @@ async def revoked(gate: Secured, key: str) -> None:
             await socket.send(json.dumps(MESSAGES[kind]))
     before = (await gate.admin.list_offsets("t", "latest"))[0].offset
     await asyncio.gather(*(shut_out(gate, kind, shown) for kind in MESSAGES for shown in (key, WRONG)))
-    assert (await gate.admin.list_offsets("t", "latest"))[0].offset == before, "and nothing was done"
+    assert (await gate.admin.list_offsets("t", "latest"))[0].offset == before, "the messages had no effect"
 
 
 async def shut_out(gate: Secured, kind: str, shown: str) -> None:
-    """Show something wrong, with the handshake and by the first message, and send a message at once behind it."""
+    """Authenticate wrongly, in the handshake and by the first message, with another message right after it."""
     with pytest.raises(InvalidStatus) as refused:
         async with gate.ws(shown):
-            raise AssertionError("the handshake went through")
+            raise AssertionError("the handshake succeeded")
     assert refused.value.response.status_code == 401
     async with gate.ws() as socket:
         await socket.send(json.dumps({"id": 5, "auth": {"token": shown}}))
@@ -152,7 +152,7 @@ async def shut_out(gate: Secured, kind: str, shown: str) -> None:
 
 
 async def all_of(socket: ClientConnection) -> list[Any]:
-    """Return what comes until the gateway closes."""
+    """Return all messages until the gateway closes."""
     came: list[Any] = []
     with contextlib.suppress(ConnectionClosed):
         async with asyncio.timeout(20):

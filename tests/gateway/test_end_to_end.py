@@ -1,4 +1,4 @@
-"""The whole way: a real node, a real gateway process, real HTTP and WebSocket clients."""
+"""End to end: a real node, a real gateway process, real HTTP and WebSocket clients."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def receive(socket: ClientConnection) -> Any:
         return json.loads(await socket.recv())
 
 
-async def test_topics(http: httpx.AsyncClient, topic: str) -> None:
+async def test_topics_are_created_listed_and_deleted(http: httpx.AsyncClient, topic: str) -> None:
     assert (await http.post("/v1/topics", json={"name": topic})).status_code == 409
     names = [each["name"] for each in (await http.get("/v1/topics", params={"limit": 1000})).json()["topics"]]
     assert topic in names
@@ -55,7 +55,7 @@ async def test_topics(http: httpx.AsyncClient, topic: str) -> None:
     assert (await http.get(f"/v1/topics/{topic}")).status_code == 404
 
 
-async def test_duplicates_are_dropped_and_told(http: httpx.AsyncClient, gateway_address: str) -> None:
+async def test_duplicates_are_dropped_and_reported(http: httpx.AsyncClient, gateway_address: str) -> None:
     name = f"t-{secrets.token_hex(4)}"
     made = await http.post("/v1/topics", json={"name": name, "deduplicate_s": 600, "deduplicate_records": 1000})
     assert (made.json()["deduplicate_s"], made.json()["deduplicate_records"]) == (600, 1000)
@@ -74,11 +74,11 @@ async def test_duplicates_are_dropped_and_told(http: httpx.AsyncClient, gateway_
     altered = await http.patch(f"/v1/topics/{name}", json={"deduplicate_s": 0, "deduplicate_records": 0})
     assert altered.json()["deduplicate_s"] == 0
     assert (await http.post(path, json={"records": [{"value": "a"}]})).json() == {
-        "results": [{"partition": 0, "offset": 153}]  # a batch of duplicates alone takes one offset
+        "results": [{"partition": 0, "offset": 153}]  # a batch of only duplicates takes one offset
     }
 
 
-async def test_a_position_is_read_back_alike_everywhere(
+async def test_a_committed_offset_is_the_same_through_every_interface(
     http: httpx.AsyncClient, gateway_address: str, node_address: str, topic: str
 ) -> None:
     group, note = f"g-{topic}", "file 7, line 12 [/]\n"
@@ -112,7 +112,7 @@ async def test_a_position_is_read_back_alike_everywhere(
 
 
 async def commands_said(node: str, *commands: list[str]) -> list[str]:
-    """Run commands against a node, one after the other; return what each printed."""
+    """Run commands with a node, one after the other; return their outputs."""
     said: list[str] = []
     for command in commands:
         program = [sys.executable, "-m", "tidelog_cli", *command, "--bootstrap", node]
@@ -124,7 +124,7 @@ async def commands_said(node: str, *commands: list[str]) -> list[str]:
     return said
 
 
-async def test_json_values_come_back_as_they_were_sent(
+async def test_json_values_are_returned_as_sent(
     http: httpx.AsyncClient, gateway_address: str, node_address: str, topic: str
 ) -> None:
     records = ",".join(f'{{"partition":0,"value_encoding":"json","value": {text} }}' for text in EXAMPLES)
@@ -150,7 +150,7 @@ async def test_json_values_come_back_as_they_were_sent(
     assert again.column("value").to_pylist() == [text.encode() for text in sent]
 
 
-async def test_every_kind_of_record_comes_back_as_it_went(http: httpx.AsyncClient, topic: str) -> None:
+async def test_every_kind_of_record_is_returned_as_published(http: httpx.AsyncClient, topic: str) -> None:
     records: list[dict[str, Any]] = [
         {
             "key": "k",
@@ -186,7 +186,7 @@ async def test_every_kind_of_record_comes_back_as_it_went(http: httpx.AsyncClien
     assert by_time.json()["found"]
 
 
-async def test_a_large_request_is_split_by_key_and_all_of_it_is_there(http: httpx.AsyncClient, topic: str) -> None:
+async def test_a_large_request_is_divided_by_key_and_stored_completely(http: httpx.AsyncClient, topic: str) -> None:
     records = [{"key": f"k{at % 50}", "value": str(at)} for at in range(5000)]
     response = await http.post(f"/v1/topics/{topic}/records", json={"records": records})
     assert response.status_code == 200
@@ -216,7 +216,7 @@ async def test_concurrent_publishes_are_stored_once_each(http: httpx.AsyncClient
     assert len(set(places)) == 100
 
 
-async def test_a_long_poll_wakes_with_the_record(http: httpx.AsyncClient, topic: str) -> None:
+async def test_a_long_poll_returns_with_the_record(http: httpx.AsyncClient, topic: str) -> None:
     path = f"/v1/topics/{topic}/partitions/0/records"
     empty = await http.get(path, params={"wait_ms": 1})
     assert empty.json()["records"] == []
@@ -225,7 +225,7 @@ async def test_a_long_poll_wakes_with_the_record(http: httpx.AsyncClient, topic:
     assert [record["value"] for record in (await waiting).json()["records"]] == ["late"]
 
 
-async def test_errors_of_a_real_node(http: httpx.AsyncClient, topic: str) -> None:
+async def test_errors_of_a_real_node_are_problems(http: httpx.AsyncClient, topic: str) -> None:
     path = f"/v1/topics/{topic}"
     beyond = await http.get(f"{path}/partitions/0/records", params={"offset": 5})
     assert (beyond.status_code, beyond.json()["code"], beyond.json()["high_watermark"]) == (
@@ -246,18 +246,18 @@ async def test_errors_of_a_real_node(http: httpx.AsyncClient, topic: str) -> Non
     assert (await http.post(f"{path}/records", json=mixed)).status_code == 207
 
 
-async def test_a_topic_made_again_takes_records_again(http: httpx.AsyncClient, topic: str, node_address: str) -> None:
+async def test_a_recreated_topic_accepts_records(http: httpx.AsyncClient, topic: str, node_address: str) -> None:
     path = f"/v1/topics/{topic}/records"
     body = {"records": [{"value": "a", "partition": 0}]}
     assert (await http.post(path, json=body)).json()["results"] == [{"partition": 0, "offset": 0}]
-    async with Client(node_address) as client:  # behind the gateway's back
+    async with Client(node_address) as client:  # without the gateway's knowledge
         await client.delete_topic(topic)
         await client.create_topic(topic, partitions=2)
     assert (await http.post(path, json=body)).json()["results"] == [{"partition": 0, "offset": 0}]
     assert (await http.get(f"/v1/topics/{topic}/offsets")).json()["offsets"][0]["high_watermark"] == 1
 
 
-async def test_what_a_topic_keeps(http: httpx.AsyncClient) -> None:
+async def test_retention_settings_are_stored(http: httpx.AsyncClient) -> None:
     wanted = {"retention_ms": 604_800_000, "retention_bytes": 1 << 30, "cleanup": "compact,delete", "hold": True}
     wanted |= {"compaction_lag_ms": 5, "tombstone_retention_ms": 6, "dirty_percent": 7}
     wanted |= {"index_key": True, "index_tag": True}
@@ -270,7 +270,7 @@ async def test_what_a_topic_keeps(http: httpx.AsyncClient) -> None:
     assert (await http.get("/v1/topics/keeps")).json() == altered.json()
 
 
-async def test_groups(http: httpx.AsyncClient, topic: str) -> None:
+async def test_groups_commit_offsets(http: httpx.AsyncClient, topic: str) -> None:
     await http.post(f"/v1/topics/{topic}/records", json={"records": [{"value": "a", "partition": 0}] * 5})
     path = f"/v1/groups/g-{topic}/offsets"
     assert (await http.get(path)).json()["offsets"] == []
@@ -310,7 +310,7 @@ async def test_a_websocket_subscriber_commits_leaves_and_resumes(
 
 
 async def resumed(socket: ClientConnection, topic: str, **more: Any) -> dict[str, Any]:
-    """Subscribe from the end unless told otherwise, and return the answer."""
+    """Subscribe, by default from the end, and return the answer."""
     await socket.send(json.dumps({"id": 1, "sub": {"sid": 1, "topic": topic, "credit": {"records": 1000}, **more}}))
     answer: dict[str, Any] = await receive(socket)
     return answer
@@ -376,7 +376,7 @@ async def test_a_group_that_begins_at_the_end_misses_nothing_between_subscriptio
         assert [each["value"] for each in (await receive(socket))["batch"]["records"]] == ["missed"]
 
 
-async def test_a_live_subscriber_sees_what_a_websocket_publishes(topic: str, gateway_address: str) -> None:
+async def test_a_subscriber_gets_records_published_by_websocket(topic: str, gateway_address: str) -> None:
     async with opened(gateway_address) as reader, opened(gateway_address) as writer:
         subscription = {"sid": 5, "topic": topic, "from": "latest", "credit": {"records": 1000, "bytes": 1 << 20}}
         await reader.send(json.dumps({"id": 1, "sub": subscription}))
@@ -404,7 +404,7 @@ async def test_deleting_the_topic_ends_its_subscriptions(
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Ask again and again until it is so; what is asked tells nobody by itself."""
+    """Poll a condition until it holds."""
     async with asyncio.timeout(30):
         while not await condition():  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.02)
@@ -442,16 +442,16 @@ async def test_a_websocket_that_does_not_read_is_closed_as_slow(
 
 
 async def closing(socket: ClientConnection) -> AsyncIterator[Data]:
-    """Yield what still comes until the connection is closed, whatever the code."""
-    with contextlib.suppress(ConnectionClosed):  # the code is looked at by the test
+    """Yield the remaining messages until the connection is closed with any code."""
+    with contextlib.suppress(ConnectionClosed):  # the test checks the code
         while True:
             yield await socket.recv()
 
 
-async def test_what_retention_has_deleted_is_gone_and_the_bounds_are_told(
+async def test_records_deleted_by_retention_are_gone_and_the_bounds_are_returned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A topic's bound is kept from when it is set, on the disk, too; readers of what is gone hear what is there."""
+    """The retention limit is stored with the topic and applied on disk; readers of deleted records get the bounds."""
     monkeypatch.setenv("TIDELOG_NODE_RETENTION_INTERVAL_MS", "20")
     data = tmp_path / "data"
     with (
@@ -480,10 +480,10 @@ async def test_what_retention_has_deleted_is_gone_and_the_bounds_are_told(
             assert 80 < bounds[0] < 100
             assert (await client.fetch("t", 0, bounds[0])).batches[0].base_offset == bounds[0]
             segments = sum(path.stat().st_size for path in data.glob("partitions/t.*/**/*.seg"))
-            assert segments <= 512 << 10, "the files are still there"
+            assert segments <= 512 << 10, "the files still exist"
 
 
-async def test_service(http: httpx.AsyncClient) -> None:
+async def test_health_and_metrics_are_served(http: httpx.AsyncClient) -> None:
     assert (await http.get("/livez")).status_code == 200
     assert (await http.get("/readyz")).json()["status"] == "ready"
     assert (await http.get("/docs")).status_code == 200
@@ -502,7 +502,7 @@ async def stored_values(http: httpx.AsyncClient, topic: str, count: int) -> list
 async def test_pipelined_publishes_of_one_key_are_stored_in_their_order(
     http: httpx.AsyncClient, topic: str, gateway_address: str
 ) -> None:
-    """The gateway hears of the topic by the first of them; every third has two records."""
+    """The gateway learns of the topic by the first message; every third has two records."""
     sent: list[str] = []
     async with opened(gateway_address) as socket:
         for number in range(60):
@@ -533,7 +533,7 @@ async def test_pipelined_http_requests_are_stored_in_their_order(
     assert sorted(await stored_values(http, topic, 100)) == [[], [str(number) for number in range(20)]]
 
 
-async def test_a_partition_that_was_added_is_written_and_read_by_a_gateway_that_knew_fewer(
+async def test_an_added_partition_is_written_and_read_through_an_existing_gateway(
     http: httpx.AsyncClient, topic: str, node_address: str
 ) -> None:
     assert (await http.get(f"/v1/topics/{topic}/offsets")).status_code == 200
@@ -551,7 +551,7 @@ async def test_a_partition_that_was_added_is_written_and_read_by_a_gateway_that_
     assert (await http.get(f"/v1/topics/{topic}/partitions/3/records")).status_code == 404
 
 
-async def test_publishing_goes_on_in_a_topic_that_was_made_again(
+async def test_publishing_continues_in_a_recreated_topic(
     http: httpx.AsyncClient, topic: str, node_address: str
 ) -> None:
     body = {"records": [{"value": "v", "partition": 0}]}

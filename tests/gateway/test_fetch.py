@@ -32,7 +32,7 @@ def values(response: httpx.Response) -> list[str]:
     return [record["value"] for record in response.json()["records"]]
 
 
-async def test_reading_everything(api: httpx.AsyncClient) -> None:
+async def test_a_whole_partition_is_read(api: httpx.AsyncClient) -> None:
     response = await api.get(PATH)
     assert values(response) == [f"v{at}" for at in range(9)]
     body = response.json()
@@ -47,7 +47,7 @@ async def test_reading_everything(api: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize(("limit", "steps"), [("max_records", 4), ("max_bytes", 4)])
-async def test_next_offset_goes_on_exactly(api: httpx.AsyncClient, limit: str, steps: int) -> None:
+async def test_next_offset_continues_exactly(api: httpx.AsyncClient, limit: str, steps: int) -> None:
     seen: list[str] = []
     offset = 0
     while offset < 9:
@@ -58,7 +58,7 @@ async def test_next_offset_goes_on_exactly(api: httpx.AsyncClient, limit: str, s
     assert seen == [f"v{at}" for at in range(9)]
 
 
-async def test_where_to_begin(api: httpx.AsyncClient) -> None:
+async def test_a_read_begins_at_an_offset_a_time_or_an_end(api: httpx.AsyncClient) -> None:
     assert values(await api.get(PATH, params={"offset": 7})) == ["v7", "v8"]
     assert values(await api.get(PATH, params={"timestamp": 5})) == ["v5", "v6", "v7", "v8"]
     assert values(await api.get(PATH, params={"timestamp": "1970-01-01T00:00:00.008+00:00"})) == ["v8"]
@@ -69,7 +69,9 @@ async def test_where_to_begin(api: httpx.AsyncClient) -> None:
     assert latest.json()["next_offset"] == 9
 
 
-async def test_an_offset_that_is_gone_or_not_there_yet(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_an_offset_that_is_deleted_or_does_not_exist_yet_is_refused_with_the_bounds(
+    api: httpx.AsyncClient, log: FakeLog
+) -> None:
     log.starts["t", 0] = 3
     gone = await api.get(PATH, params={"offset": 2})
     problem(gone, 410, "offset_out_of_range")
@@ -77,7 +79,7 @@ async def test_an_offset_that_is_gone_or_not_there_yet(api: httpx.AsyncClient, l
     problem(await api.get(PATH, params={"offset": 10}), 422, "offset_out_of_range")
 
 
-async def test_waiting_for_a_record(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_a_wait_returns_the_next_record(api: httpx.AsyncClient, log: FakeLog) -> None:
     waiting = asyncio.create_task(api.get(PATH, params={"offset": 9, "wait_ms": 30_000}))
     await log.fetch_waits.wait()
     await log.append("t", 0, columns_of([b"late"]))
@@ -102,13 +104,13 @@ async def test_waiting_for_a_record(api: httpx.AsyncClient, log: FakeLog) -> Non
         {"offset": 1, "from": "latest"},
     ],
 )
-async def test_wrong_parameters(api: httpx.AsyncClient, params: dict[str, int | str]) -> None:
+async def test_invalid_parameters_are_refused(api: httpx.AsyncClient, params: dict[str, int | str]) -> None:
     response = await api.get(PATH, params=params)
     problem(response, 422, "invalid_request")
     assert response.json()["errors"][0]["parameter"]
 
 
-async def test_limits_of_the_settings(open_api: OpenApi) -> None:
+async def test_limits_of_the_settings_are_enforced(open_api: OpenApi) -> None:
     async with open_api(records_per_request_max=5, fetch_bytes_max=1024, fetch_wait_ms_max=10) as api:
         for name, value in (("max_records", 6), ("max_bytes", 1025), ("wait_ms", 11)):
             response = await api.get(PATH, params={name: value})
@@ -117,7 +119,7 @@ async def test_limits_of_the_settings(open_api: OpenApi) -> None:
         assert values(await api.get(PATH)) == [f"v{at}" for at in range(5)], "the default respects the limit"
 
 
-async def test_unknown_places(api: httpx.AsyncClient) -> None:
+async def test_unknown_topics_and_partitions_are_refused(api: httpx.AsyncClient) -> None:
     problem(await api.get("/v1/topics/none/partitions/0/records"), 404, "unknown_topic")
     problem(await api.get("/v1/topics/t/partitions/1/records"), 404, "unknown_partition")
     problem(await api.get("/v1/topics/t/partitions/-1/records"), 422, "invalid_request")
@@ -127,7 +129,7 @@ async def test_unknown_places(api: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize("per_fetch", [1, 2, None])
 @pytest.mark.parametrize("records", [1, 100])
 @pytest.mark.parametrize("start", STARTS)
-async def test_a_compacted_log_is_read_from_anywhere(
+async def test_a_compacted_log_is_read_from_any_offset(
     api: httpx.AsyncClient, log: FakeLog, start: int, records: int, per_fetch: int | None
 ) -> None:
     log.logs["t"] = [[]]
@@ -144,7 +146,7 @@ async def test_a_compacted_log_is_read_from_anywhere(
     assert offsets == survivors_from(start)
 
 
-async def test_who_waits_behind_the_last_record_gets_the_next_one(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_a_wait_after_the_last_record_returns_the_next_one(api: httpx.AsyncClient, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     log.plant("t", 0, compacted_log())
     waiting = asyncio.create_task(api.get(PATH, params={"offset": 62, "wait_ms": 20_000}))

@@ -1,4 +1,4 @@
-"""One caller of a gateway floods it, over real sockets: he waits, and the others do not."""
+"""Floods by one caller over real sockets: the caller itself waits, and others do not."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.gateway.secured import Secured, bearer, secured
 
 from tidelog.cluster import throttle
 from tidelog.security.quotas import Quota
-from tidelog_gateway import callers as callers_module
-from tidelog_gateway.auth import verification_queue as lines_module
-from tidelog_gateway.callers import Callers
+from tidelog_gateway import caller_cache
+from tidelog_gateway.auth import verification_queue
+from tidelog_gateway.caller_cache import CallerCache
 
 KIB = 1024
 _DIGITS = str.maketrans("0123456789", "abcdefghij")
@@ -28,12 +28,12 @@ SMALL = {"records": [{"value": "x", "partition": 0}]}
 
 
 def allowed_s(bound_s: float, quiet_s: float) -> float:
-    """Return how long something may take beside a flood: a busy machine is slow on its own, as a quiet run shows."""
+    """Return a bound in seconds for a request during a flood, given its time without one on the same busy machine."""
     return max(bound_s, 20 * quiet_s)
 
 
 async def slowest_described(http: httpx.AsyncClient, keys: Sequence[str], path: str) -> float:
-    """Return how long the slowest of some requests took, one after the other; each is allowed."""
+    """Return the time of the slowest of some sequential requests, which all succeed."""
     slowest_s = 0.0
     for key in keys:
         asked_s = time.monotonic()
@@ -49,7 +49,7 @@ async def publish(gate: Secured, key: str, body: object) -> httpx.Response:
 async def tried(gate: Secured, key: str, body: object) -> int:
     try:
         return (await publish(gate, key, body)).status_code
-    except httpx.TransportError:  # it was refused, and the connection closed, before all of it was sent
+    except httpx.TransportError:  # refused, and the connection closed, before the whole body was sent
         return 429
 
 
@@ -58,7 +58,7 @@ async def flood(gate: Secured, key: str, sent: list[int]) -> None:
         sent.append(await tried(gate, key, BODY))
 
 
-async def test_a_flood_of_one_caller_holds_up_that_one_alone(tmp_path: Path) -> None:
+async def test_a_flood_of_one_caller_delays_only_that_caller(tmp_path: Path) -> None:
     async with secured(tmp_path, request_timeout_s=5.0) as gate:
         await gate.admin.create_topic("t", partitions=1)
         ann, ben = await gate.key_of("ann", WRITES), await gate.key_of("ben", WRITES)
@@ -84,15 +84,15 @@ async def test_a_flood_of_one_caller_holds_up_that_one_alone(tmp_path: Path) -> 
             await asyncio.gather(*floods, return_exceptions=True)
         taken_bytes = sent.count(200) * 16 * KIB
         assert taken_bytes <= 64 * KIB * (took_s + 1) + 8 * 16 * KIB, (
-            "no more than the rate, a bucket and what was early"
+            "at most the rate, the burst and the first requests"
         )
-        assert taken_bytes >= 64 * KIB * 2, "and it does get on"
+        assert taken_bytes >= 64 * KIB * 2, "the throttled caller makes progress"
         assert set(sent) <= {200, 429, 503, 504}
-        # The debt lasts all the time, for whom it holds; one publish may be slow where the machine has more to do.
-        assert median(waits_s) < allowed_s(0.5, quiet_s), "others wait for none of its debt"
+        # The caller is in debt all the time; single publishes may be slow on a busy machine.
+        assert median(waits_s) < allowed_s(0.5, quiet_s), "others do not wait for its debt"
 
 
-async def test_what_one_caller_has_waiting_leaves_the_others_room(tmp_path: Path) -> None:
+async def test_waiting_requests_of_one_caller_leave_room_to_others(tmp_path: Path) -> None:
     async with secured(tmp_path, in_flight_bytes_max=1024 * KIB, request_timeout_s=1.5) as gate:
         await gate.admin.create_topic("t", partitions=1)
         ann, ben = await gate.key_of("ann", WRITES), await gate.key_of("ben", WRITES)
@@ -109,8 +109,8 @@ async def test_what_one_caller_has_waiting_leaves_the_others_room(tmp_path: Path
         assert set(codes) <= {429, 503, 504}
 
 
-async def test_a_flood_of_wrong_keys_holds_up_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callers_module, "SLOWED_S", 0.2)
+async def test_a_flood_of_wrong_keys_delays_no_other_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caller_cache, "FAILURE_DELAY_S", 0.2)
     async with secured(tmp_path) as gate:
         await gate.admin.create_topic("t")
         known = await gate.key_of("ann", (("describe",), "topic", "t"))
@@ -132,20 +132,20 @@ async def test_a_flood_of_wrong_keys_holds_up_nobody_else(tmp_path: Path, monkey
             await asyncio.gather(*guesses)
             took_s = time.monotonic() - began_s
         assert codes.count(401) <= 20 + 8 + took_s + 1, (
-            "a node is asked as often as an address may be wrong, not as often as it asks"
+            "nodes verify only as many keys as the address may have failures"
         )
         assert set(codes) == {401, 429}
         assert slowest_s < allowed_s(3.0, quiet_s)
-        callers: Callers = gate.app.state.callers
-        assert len(callers) == 11, "nothing of what was wrong is kept as a caller"
+        callers: CallerCache = gate.app.state.callers
+        assert len(callers) == 11, "failed credentials are not cached as callers"
 
 
 @pytest.mark.parametrize("answer", [None, as_answer(b"", "500 Down")], ids=["hangs", "fails"])
-async def test_tokens_whose_keys_cannot_be_had_hold_up_nobody_else(
+async def test_tokens_with_unavailable_issuer_keys_delay_no_other_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes | None
 ) -> None:
-    monkeypatch.setattr(lines_module, "ASKED_S", 2.0)
-    monkeypatch.setattr(callers_module, "NEWS_S", 3.0)
+    monkeypatch.setattr(verification_queue, "NODE_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(caller_cache, "VERIFICATION_TIMEOUT_S", 3.0)
     issuer = Issuer(*(f"x{number}" for number in range(128)))
     async with AsyncExitStack() as stack:
         publisher = await stack.enter_async_context(Publisher(answer))
@@ -183,7 +183,7 @@ async def test_tokens_whose_keys_cannot_be_had_hold_up_nobody_else(
         )
 
 
-async def test_whom_a_quota_holds_for_too_long_hears_so_at_once_and_for_how_long(tmp_path: Path) -> None:
+async def test_a_caller_throttled_for_too_long_gets_the_time_at_once(tmp_path: Path) -> None:
     async with secured(tmp_path, request_timeout_s=20.0) as gate:
         await gate.admin.create_topic("t", partitions=1)
         ann, ben = await gate.key_of("ann", WRITES), await gate.key_of("ben", WRITES)
@@ -194,11 +194,16 @@ async def test_whom_a_quota_holds_for_too_long_hears_so_at_once_and_for_how_long
         assert (await publish(gate, ann, SMALL)).status_code == 200
         quiet_s = time.monotonic() - asked_s
         assert (await publish(gate, ann, large)).status_code == 200
-        many = {"records": [{"value": "x", "partition": 0}] * 100}  # they go as columns
-        for key, body in ((ann, SMALL), (ann, many), (again, SMALL), (again, many)):  # a client that knows, and one not
+        many = {"records": [{"value": "x", "partition": 0}] * 100}  # sent as columns
+        for key, body in (
+            (ann, SMALL),
+            (ann, many),
+            (again, SMALL),
+            (again, many),
+        ):  # a client that knows of the debt, and one that does not
             began_s = time.monotonic()
             answer = await publish(gate, key, body)
-            assert time.monotonic() - began_s < allowed_s(5.0, quiet_s), "it does not wait for its own end"
+            assert time.monotonic() - began_s < allowed_s(5.0, quiet_s), "the answer does not wait for the throttling"
             told = answer.json()
             assert (answer.status_code, told["code"], told["retryable"]) == (429, "overloaded", True)
             assert "the quota of 'ann' is used up" in told["detail"]
@@ -207,10 +212,10 @@ async def test_whom_a_quota_holds_for_too_long_hears_so_at_once_and_for_how_long
         some = {"records": [{"value": "x" * (16 * KIB), "partition": 0}]}
         await gate.admin.security.set_quota("ben", Quota(produce_bytes=8 * KIB))
         for _ in range(4):
-            assert (await publish(gate, ben, some)).status_code == 200, "a debt that is paid in time is waited for"
+            assert (await publish(gate, ben, some)).status_code == 200, "a short debt is waited for"
 
 
-async def test_whom_a_quota_holds_goes_on_soon_when_it_is_removed(
+async def test_a_throttled_caller_continues_soon_after_its_quota_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(throttle, "LOOK_S", 0.2)
@@ -222,7 +227,7 @@ async def test_whom_a_quota_holds_goes_on_soon_when_it_is_removed(
         large = {"records": [{"value": "x" * (400 * KIB), "partition": 0}]}
         assert (await publish(gate, ann, large)).status_code == 200
         for _ in range(3):
-            for key in (ann, again):  # a client that knows of the quota, and one that hears of it when it is refused
+            for key in (ann, again):  # a client that knows of the quota, and one that learns of it by a refusal
                 answer = await publish(gate, key, SMALL)
                 assert answer.status_code == 429
                 assert int(answer.headers["Retry-After"]) > 30

@@ -1,6 +1,6 @@
-"""Anything at all in every field of every request: whatever it is, it is the request's fault or it works.
+"""Random values in every field of every request: each succeeds or is a fault of the request.
 
-A 5xx here is a bug of the gateway: the log in memory behind it never fails.
+A 5xx is a bug of the gateway, because the log in memory never fails.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def test_no_request_makes_the_gateway_fail(
     async def request() -> httpx.Response:
         log, app = opened()
         await log.append("t", 0, columns_of([b"a", None, b"\xff"], timestamps_us=[0, 1, 10**15]))
-        transport = httpx.ASGITransport(app)  # raises what the application raises
+        transport = httpx.ASGITransport(app)  # propagates exceptions of the application
         async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://g") as api:
             address = path.format(*(quote(part, safe="", errors="replace") for part in parts))
             params = {name: value.encode("utf-8", "replace").decode() for name, value in query.items()}
@@ -126,7 +126,7 @@ def test_no_body_of_a_publish_makes_the_gateway_fail(
 
     async def request() -> httpx.Response:
         _, app = opened()
-        transport = httpx.ASGITransport(app)  # raises what the application raises
+        transport = httpx.ASGITransport(app)  # propagates exceptions of the application
         async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://g") as api:
             headers = [(b"Content-Type", form.encode()), *((n.encode(), v.encode()) for n, v in attributes.items())]
             return await api.post("/v1/topics/t/records", content=body, headers=headers)

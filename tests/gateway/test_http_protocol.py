@@ -14,7 +14,7 @@ from tidelog_gateway.websocket.json_codec import JSON
 
 
 async def talk(served: Served, *parts: bytes) -> str:
-    """Send the parts and return everything that comes until the server closes."""
+    """Send the parts and return the answer until the server closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     for part in parts:
         writer.write(part)
@@ -25,16 +25,16 @@ async def talk(served: Served, *parts: bytes) -> str:
     return answer.decode()
 
 
-async def test_a_head_that_does_not_come_is_408(serve: Serve) -> None:
+async def test_an_incomplete_head_is_408(serve: Serve) -> None:
     async with serve(head_timeout_s=0.1) as served:
         answer = await talk(served, b"GET /livez HTTP/1.1\r\nHos")
         assert answer.startswith("HTTP/1.1 408 ")
         assert "application/problem+json" in answer
         assert '"code":"request_timeout"' in answer
-        assert (await talk(served)).startswith("HTTP/1.1 408 "), "a connection that says nothing at all"
+        assert (await talk(served)).startswith("HTTP/1.1 408 "), "a silent connection"
 
 
-async def test_the_second_head_of_a_connection_has_a_deadline_too(serve: Serve) -> None:
+async def test_the_second_head_of_a_connection_also_has_a_deadline(serve: Serve) -> None:
     async with serve(head_timeout_s=0.3) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -45,7 +45,7 @@ async def test_the_second_head_of_a_connection_has_a_deadline_too(serve: Serve) 
         writer.close()
 
 
-async def test_the_rest_of_a_refused_body_is_read_only_so_long(serve: Serve) -> None:
+async def test_the_rest_of_a_refused_body_has_a_deadline(serve: Serve) -> None:
     async with serve(head_timeout_s=0.3, body_bytes_max=1024) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(b"POST /v1/topics HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n")
@@ -56,7 +56,7 @@ async def test_the_rest_of_a_refused_body_is_read_only_so_long(serve: Serve) -> 
         writer.close()
 
 
-async def test_slow_answers_are_not_cut_by_the_deadline_of_the_head(serve: Serve) -> None:
+async def test_slow_answers_are_not_interrupted_by_the_deadline_of_the_head(serve: Serve) -> None:
     async with serve(head_timeout_s=0.05, body_timeout_s=1) as served:
         head = b"POST /nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 1\r\n\r\n"
         answer = await talk(served, head)
@@ -64,7 +64,7 @@ async def test_slow_answers_are_not_cut_by_the_deadline_of_the_head(serve: Serve
         assert "the body did not arrive" in answer, "the deadline of the body, not of the head"
 
 
-async def test_a_websocket_outlives_the_deadline_of_its_head(serve: Serve) -> None:
+async def test_a_websocket_survives_the_deadline_of_its_head(serve: Serve) -> None:
     async with (
         serve(head_timeout_s=0.3) as served,
         connect(served.ws, subprotocols=[Subprotocol(JSON.subprotocol)]) as socket,
@@ -75,7 +75,7 @@ async def test_a_websocket_outlives_the_deadline_of_its_head(serve: Serve) -> No
                 await (await socket.ping())
 
 
-async def test_what_is_not_http_is_a_problem(serve: Serve) -> None:
+async def test_garbage_is_answered_with_a_problem(serve: Serve) -> None:
     async with serve() as served:
         for garbage in (b"\x16\x03\x01\x02\x00\r\n\r\n", b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\n bad\r\n\r\n"):
             answer = await talk(served, garbage)
@@ -83,13 +83,13 @@ async def test_what_is_not_http_is_a_problem(serve: Serve) -> None:
             assert '"code":"malformed_request"' in answer
 
 
-async def test_a_head_that_never_ends_is_refused(serve: Serve) -> None:
+async def test_an_endless_head_is_refused(serve: Serve) -> None:
     async with serve() as served:
         answer = await talk(served, b"GET / HTTP/1.1\r\nX: " + b"x" * 70_000)
         assert answer.startswith("HTTP/1.1 4")
 
 
-async def test_too_many_connections_that_are_answered_are_told_to_come_back(serve: Serve, log: FakeLog) -> None:
+async def test_a_connection_above_the_limit_is_refused_while_all_others_are_busy(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     waiting = b"GET /v1/topics/t/partitions/0/records?wait_ms=20000 HTTP/1.1\r\nHost: x\r\n\r\n"
     async with serve(connections_max=1) as served:
@@ -103,11 +103,11 @@ async def test_too_many_connections_that_are_answered_are_told_to_come_back(serv
         async with log.appended:
             log.appended.notify_all()
         async with asyncio.timeout(10):
-            assert (await reader.readline()).startswith(b"HTTP/1.1 200 "), "who is answered keeps the connection"
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200 "), "a busy connection is not closed"
         writer.close()
 
 
-async def test_connections_that_say_nothing_keep_nobody_out(serve: Serve) -> None:
+async def test_idle_connections_do_not_block_new_ones(serve: Serve) -> None:
     async with serve(connections_max=8, address_connections_max=0, head_timeout_s=300) as served, asyncio.timeout(20):
         pairs = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(8)]
         for number, part in enumerate((b"", b"GET /li", POST + b"Content-Length: 19\r\n\r\n{") * 2):
@@ -119,15 +119,15 @@ async def test_connections_that_say_nothing_keep_nobody_out(serve: Serve) -> Non
         for number, (reader, _) in enumerate(pairs):
             end = await reader.read()
             if number in {0, 3, 6, 7}:
-                assert end == b"", "an answer to nothing would be taken for that to the next request"
+                assert end == b"", "without a request there is no answer"
             else:
                 assert end.startswith(b"HTTP/1.1 503 "), number
-                assert b"kept the gateway waiting" in end
+                assert b"waited for its client" in end
         for _, writer in [*pairs, *others]:
             writer.close()
 
 
-async def test_one_address_leaves_seats_to_the_others_also_while_all_of_its_own_are_at_work(serve: Serve) -> None:
+async def test_one_address_leaves_slots_to_others_even_when_busy(serve: Serve) -> None:
     async with AsyncExitStack() as stack:
         served = await stack.enter_async_context(serve(connections_max=8))
         here = [connect(served.ws, subprotocols=[Subprotocol(JSON.subprotocol)]) for _ in range(6)]
@@ -139,7 +139,7 @@ async def test_one_address_leaves_seats_to_the_others_also_while_all_of_its_own_
             assert (await other.get("/livez")).status_code == 200
         await opened[0].close()
         async with asyncio.timeout(10), httpx.AsyncClient(base_url=served.http) as again:
-            assert (await again.get("/livez")).status_code == 200, "a WebSocket that is closed has left its seat"
+            assert (await again.get("/livez")).status_code == 200, "a closed WebSocket has released its slot"
 
 
 UPGRADE = (
@@ -152,25 +152,25 @@ BAD_UPGRADES = {
     "a chunked body": UPGRADE + b"Transfer-Encoding: chunked\r\n\r\n",
     "a POST": UPGRADE.replace(b"GET", b"POST") + b"\r\n",
     "a POST with a body": UPGRADE.replace(b"GET", b"POST") + b"Content-Length: 5\r\n\r\nhello",
-    "a request behind it": UPGRADE + b"\r\nGET /livez HTTP/1.1\r\nHost: x\r\n\r\n",
-    "frames behind it": UPGRADE + b"\r\n\x89\x80\x00\x00\x00\x00",
-    "more headers than the other parser takes": UPGRADE + b"X: y\r\n" * 300 + b"\r\n",
-    "a header longer than the other parser takes": UPGRADE + b"X: " + b"y" * 9000 + b"\r\n\r\n",
-    "a path that is no ASCII": UPGRADE.replace(b"/v1/ws", b"/v1/w\xc3\xa9") + b"\r\n",
+    "a request after it": UPGRADE + b"\r\nGET /livez HTTP/1.1\r\nHost: x\r\n\r\n",
+    "frames after it": UPGRADE + b"\r\n\x89\x80\x00\x00\x00\x00",
+    "more headers than the other parser accepts": UPGRADE + b"X: y\r\n" * 300 + b"\r\n",
+    "a header longer than the other parser accepts": UPGRADE + b"X: " + b"y" * 9000 + b"\r\n\r\n",
+    "a path that is not ASCII": UPGRADE.replace(b"/v1/ws", b"/v1/w\xc3\xa9") + b"\r\n",
     "no key": UPGRADE.replace(b"Sec-WebSocket-Key", b"X-Key") + b"\r\n",
     "another version": UPGRADE.replace(b"Version: 13", b"Version: 7") + b"\r\n",
 }
 
 
 @pytest.mark.parametrize("what", BAD_UPGRADES)
-async def test_an_upgrade_that_cannot_be_is_refused_at_once(serve: Serve, what: str) -> None:
+async def test_an_invalid_upgrade_is_refused_at_once(serve: Serve, what: str) -> None:
     async with serve(head_timeout_s=300) as served:
         answer = await talk(served, BAD_UPGRADES[what])
         assert answer.startswith("HTTP/1.1 4"), what
-        assert answer.count("HTTP/1.1 ") == 1, "what came behind it is nobody's request"
+        assert answer.count("HTTP/1.1 ") == 1, "bytes after it are not answered"
 
 
-async def test_an_upgrade_with_a_length_of_nothing_is_taken(serve: Serve) -> None:
+async def test_an_upgrade_with_content_length_0_is_accepted(serve: Serve) -> None:
     async with serve() as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(UPGRADE + b"Content-Length: 0\r\n\r\n")
@@ -179,8 +179,8 @@ async def test_an_upgrade_with_a_length_of_nothing_is_taken(serve: Serve) -> Non
         writer.close()
 
 
-async def test_an_upgrade_in_http_1_0_or_to_what_is_not_spoken_is_none(serve: Serve) -> None:
-    """RFC 9110, 7.8: the request is answered as if the header were not there."""
+async def test_an_upgrade_in_http_1_0_or_to_another_protocol_is_ignored(serve: Serve) -> None:
+    """RFC 9110, 7.8: the request is answered as if the header were missing."""
     h2c = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\n\r\n"
     async with serve() as served:
         old = UPGRADE.replace(b"HTTP/1.1", b"HTTP/1.0") + b"\r\n"
@@ -206,7 +206,7 @@ AMBIGUOUS = {
     "gzip, chunked": POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + CHUNKED,
     "chunked twice": POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKED,
     "chunks in HTTP/1.0": POST.replace(b"1.1", b"1.0") + b"Transfer-Encoding: chunked\r\n\r\n" + CHUNKED,
-    "chunks of no length": POST + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n" + BODY,
+    "a chunk of negative length": POST + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n" + BODY,
     "a chunk longer than it says": POST + b"Transfer-Encoding: chunked\r\n\r\n3\r\n" + BODY + b"\r\n0\r\n\r\n",
     "a folded length": POST + b"Content-Length: 1\r\n 9\r\n\r\n" + BODY,
     "a list of one length": POST + b"Content-Length: 19, 19\r\n\r\n" + BODY,
@@ -224,17 +224,15 @@ AMBIGUOUS = {
 
 
 @pytest.mark.parametrize("what", AMBIGUOUS)
-async def test_a_request_that_others_could_read_otherwise_is_refused_and_the_connection_closed(
-    serve: Serve, log: FakeLog, what: str
-) -> None:
+async def test_an_ambiguous_request_is_refused_and_the_connection_closed(serve: Serve, log: FakeLog, what: str) -> None:
     async with serve() as served:
         answer = await talk(served, AMBIGUOUS[what] + b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
         assert answer.startswith("HTTP/1.1 4"), what
-        assert answer.count("HTTP/1.1 ") == 1, "what is behind it is nobody's request"
+        assert answer.count("HTTP/1.1 ") == 1, "bytes after it are not answered"
         assert not log.logs, "nothing was done"
 
 
-async def test_chunk_extensions_and_trailers_change_nothing(serve: Serve, log: FakeLog) -> None:
+async def test_chunk_extensions_and_trailers_are_ignored(serve: Serve, log: FakeLog) -> None:
     chunks = b"13;a=b\r\n" + BODY + b"\r\n0\r\nContent-Length: 5\r\nX: y\r\n\r\n"
     async with serve() as served:
         answer = await talk(served, POST + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
@@ -242,13 +240,13 @@ async def test_chunk_extensions_and_trailers_change_nothing(serve: Serve, log: F
     assert list(log.logs) == ["smuggled"]
 
 
-async def test_a_body_that_does_not_come_is_waited_for_only_so_long(serve: Serve) -> None:
+async def test_an_incomplete_body_has_a_deadline(serve: Serve) -> None:
     async with serve(body_timeout_s=0.2, head_timeout_s=0.2) as served:
         for framing in (b"Content-Length: 19\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n5\r\n{"):
             assert (await talk(served, POST + framing)).startswith("HTTP/1.1 408 ")
 
 
-async def test_bad_connections_and_clients_that_leave_are_no_news(
+async def test_bad_connections_and_disconnects_are_not_logged(
     serve: Serve, log: FakeLog, server_log: list[str]
 ) -> None:
     log.logs["t"] = [[]]
@@ -271,7 +269,7 @@ async def test_bad_connections_and_clients_that_leave_are_no_news(
     assert not server_log
 
 
-async def test_a_stream_of_lines_that_gives_way_is_not_told_that_nothing_is_stored(serve: Serve, log: FakeLog) -> None:
+async def test_a_shed_stream_of_lines_does_not_deny_stored_lines(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     async with serve(connections_max=4, address_connections_max=0, head_timeout_s=300) as served, asyncio.timeout(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
@@ -279,7 +277,7 @@ async def test_a_stream_of_lines_that_gives_way_is_not_told_that_nothing_is_stor
             b"POST /v1/topics/t/records?receipts=errors HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
             b'Transfer-Encoding: chunked\r\n\r\ne\r\n{"value":"x"}\n\r\n'
         )
-        while not log.logs["t"][0]:  # noqa: ASYNC110 # the log tells nobody
+        while not log.logs["t"][0]:  # noqa: ASYNC110 # the log does not notify
             await asyncio.sleep(0.01)
         others = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(6)]
         assert b"503" not in await reader.read()

@@ -1,4 +1,4 @@
-"""Two callers through one gateway: each has the rights of his own key, and they end with it."""
+"""Two callers through one gateway: each has the permissions of its own key, and they end with it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.gateway.secured import Secured, bearer, secured
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from tidelog_gateway.auth.caller_ticket import KnownCaller
-from tidelog_gateway.callers import Callers
+from tidelog_gateway.auth.authenticated_caller import AuthenticatedCaller
+from tidelog_gateway.caller_cache import CallerCache
 
 OWN = [(("produce", "consume", "describe"), "topic", "ann-1"), (("group", "describe"), "group", "ann-g")]
 RECORDS = {"records": [{"value": "x", "partition": 0}]}
@@ -53,7 +53,7 @@ async def topics_of(gate: Secured, key: str) -> list[str]:
     return [topic["name"] for topic in answer.json()["topics"]]
 
 
-async def test_each_caller_has_his_own_rights(tmp_path: Path) -> None:
+async def test_each_caller_has_its_own_permissions(tmp_path: Path) -> None:
     async with secured(tmp_path) as gate:
         for name in ("ann-1", "bob-1"):
             await gate.admin.create_topic(name)
@@ -66,14 +66,14 @@ async def test_each_caller_has_his_own_rights(tmp_path: Path) -> None:
 
         turns = [(ann, "ann-1", 200), (bob, "ann-1", 403), (ann, "bob-1", 403), (bob, "bob-1", 200)]
         codes = await asyncio.gather(*(publish(key, topic) for key, topic, _ in turns * 10))
-        assert codes == [code for _, _, code in turns * 10], "those who publish at the same time share no right"
+        assert codes == [code for _, _, code in turns * 10], "concurrent publishers do not share permissions"
         ends = {topic.name: topic.partitions[0].high_watermark for topic in await gate.admin.topics()}
         described = {name: (await gate.admin.topic(name)).partitions[0].high_watermark for name in ends}
         assert described == {"ann-1": 10, "bob-1": 10}
         assert await topics_of(gate, ann) == ["ann-1"]
         assert await topics_of(gate, bob) == ["ann-1", "bob-1"]
         assert await topics_of(gate, ADMIN) == ["ann-1", "bob-1"]
-        for topic in ("bob-1", "none"):  # what he may not see is there or not
+        for topic in ("bob-1", "none"):  # the caller must not learn whether it exists
             answer = await gate.http.get(f"/v1/topics/{topic}", headers=bearer(ann))
             assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
         async with gate.ws(ann) as socket:
@@ -96,12 +96,12 @@ async def test_each_caller_has_his_own_rights(tmp_path: Path) -> None:
         async with gate.ws(bob) as socket:
             await socket.send(sub("ann-1", group="ann-g", member=True))
             answer = await until(socket, "end") if "ok" in (first := await receive(socket)) else first
-            assert (answer.get("end") or answer)["error"]["status"] == 403, "he is no member of that group"
+            assert (answer.get("end") or answer)["error"]["status"] == 403, "the caller may not join that group"
             await socket.send(sub("ann-1").replace('"sid": 1', '"sid": 3'))
             assert (await until(socket, "batch"))["batch"]["records"]
 
 
-async def test_what_a_revoked_key_has_open_ends_within_a_second(tmp_path: Path) -> None:
+async def test_everything_opened_with_a_revoked_key_ends_within_a_second(tmp_path: Path) -> None:
     async with secured(tmp_path) as gate:
         await gate.admin.create_topic("ann-1")
         ann, other = await gate.key_of("ann", *OWN), await gate.key_of("other", (("consume",), "topic", "ann-1"))
@@ -122,14 +122,14 @@ async def test_what_a_revoked_key_has_open_ends_within_a_second(tmp_path: Path) 
                 assert (code, "revoked" in str(reason)) == (4401, True)
             assert time.monotonic() - began_s < 10, "not only when a ticket is renewed"
             assert (await waiting).status_code == 401
-            assert time.monotonic() - began_s < 10, "though no record has come"
+            assert time.monotonic() - began_s < 10, "even without a record"
             await gate.admin.producer("ann-1").send(b"late")
             answer = await gate.http.post("/v1/topics/ann-1/records", json=RECORDS, headers=bearer(ann))
             assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
             assert (await until(others, "batch"))["batch"]["records"][0]["value"] == "late"
 
 
-async def test_credentials_that_expire_close_a_websocket(tmp_path: Path) -> None:
+async def test_expired_credentials_close_a_websocket(tmp_path: Path) -> None:
     async with secured(tmp_path) as gate:
         await gate.admin.create_topic("ann-1")
         ann = await gate.key_of("ann", *OWN, expires_us=time.time_ns() // 1000 + 3_000_000)
@@ -143,7 +143,7 @@ async def test_credentials_that_expire_close_a_websocket(tmp_path: Path) -> None
         assert (answer.status_code, answer.json()["code"]) == (401, "credentials_expired")
 
 
-async def test_a_rule_that_is_taken_back_ends_a_subscription_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_removed_rule_ends_only_the_subscription_that_needs_it(tmp_path: Path) -> None:
     async with secured(tmp_path) as gate:
         await gate.admin.create_topic("ann-1")
         ann = await gate.key_of("ann", *OWN)
@@ -157,8 +157,8 @@ async def test_a_rule_that_is_taken_back_ends_a_subscription_and_nothing_else(tm
             assert (await until(socket, "error"))["error"]["status"] == 403
 
 
-async def test_tickets_that_no_node_knows_any_more_are_renewed_unseen(tmp_path: Path) -> None:
-    """As after a restart of a lone node, or when the cluster's secret has changed."""
+async def test_tickets_that_nodes_refuse_are_renewed_transparently(tmp_path: Path) -> None:
+    """As after a restart of a single node, or a change of the cluster's secret."""
     async with secured(tmp_path) as gate:
         await gate.admin.create_topic("ann-1")
         ann = await gate.key_of("ann", *OWN)
@@ -173,14 +173,16 @@ async def test_tickets_that_no_node_knows_any_more_are_renewed_unseen(tmp_path: 
                 assert await topics_of(gate, ann) == ["ann-1"]
 
 
-async def test_a_gateway_without_the_right_serves_nobody_and_says_so(
+async def test_a_gateway_without_impersonate_refuses_all_and_logs_the_cause(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with secured(tmp_path) as gate:
         ann, known = await gate.key_of("ann", *OWN), await gate.key_of("known", *OWN)
         assert await topics_of(gate, known) == []
         answer = await gate.http.get("/v1/topics/t", headers=bearer(known))
-        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), "he may not, and the gateway may"
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), (
+            "the caller has no permission, the gateway has"
+        )
         (rule,) = [each for each in await gate.admin.security.rules() if "impersonate" in each.operations]
         await gate.admin.security.revoke(rule.rule_id)
         for request in (
@@ -188,18 +190,20 @@ async def test_a_gateway_without_the_right_serves_nobody_and_says_so(
             gate.http.post("/v1/topics/ann-1/records", json=RECORDS, headers=bearer(known)),
         ):
             answer = await request
-            assert (answer.status_code, answer.json()["code"]) == (503, "gateway_refused"), "nor is it his fault"
+            assert (answer.status_code, answer.json()["code"]) == (503, "gateway_refused"), (
+                "it is not the caller's fault"
+            )
             assert "Retry-After" in answer.headers
         answer = await gate.http.get("/v1/topics", headers=bearer(ann))
         assert (answer.status_code, answer.json()["code"]) == (503, "gateway_refused")
-        assert "needs `impersonate` on the cluster" in caplog.text
+        assert "grant its own key `impersonate` on the cluster" in caplog.text
         async with gate.ws() as socket:
             await socket.send(json.dumps({"id": 1, "auth": {"token": ann}}))
             assert (await receive(socket))["error"]["code"] == "gateway_refused"
             assert (await code_of_close(socket))[0] == 1013
 
 
-async def test_who_is_let_go_leaves_nothing_and_comes_back(tmp_path: Path) -> None:
+async def test_a_dropped_caller_leaves_nothing_and_can_return(tmp_path: Path) -> None:
     async with secured(tmp_path, callers_max=16) as gate:
         await gate.admin.create_topic("ann-1")
         ann = await gate.key_of("ann", *OWN)
@@ -208,23 +212,23 @@ async def test_who_is_let_go_leaves_nothing_and_comes_back(tmp_path: Path) -> No
             assert answer.status_code == 200
             for number in range(16):
                 assert await topics_of(gate, await gate.key_of(f"u{number}")) == []
-        callers: Callers = gate.app.state.callers
+        callers: CallerCache = gate.app.state.callers
         assert len(callers) == 16
         answer = await gate.http.get("/v1/topics/ann-1/partitions/0/records?offset=0", headers=bearer(ann))
         assert len(answer.json()["records"]) == 2
 
 
-async def test_the_description_says_what_asks_who_it_is(tmp_path: Path) -> None:
+async def test_the_description_lists_the_security_schemes(tmp_path: Path) -> None:
     async with secured(tmp_path) as gate:
         described = (await gate.http.get("/openapi.json")).json()
-        assert described["security"] == [{"bearer": []}, {"basic": []}], "one of them"
+        assert described["security"] == [{"bearer": []}, {"basic": []}], "either scheme"
         schemes = described["components"]["securitySchemes"]
         assert {name: scheme["scheme"] for name, scheme in schemes.items()} == {"bearer": "bearer", "basic": "basic"}
         assert described["paths"]["/livez"]["get"]["security"] == []
         assert "security" not in described["paths"]["/v1/topics"]["get"]
 
 
-async def test_names_break_no_line_of_a_log_and_no_head(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_names_cannot_inject_lines_into_logs_or_heads(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     async with secured(tmp_path) as gate:
         ann = await gate.key_of("ann", *OWN)
@@ -238,5 +242,5 @@ async def test_names_break_no_line_of_a_log_and_no_head(tmp_path: Path, caplog: 
         assert not [line for line in caplog.messages if ann in line or ADMIN in line]
 
 
-def test_a_caller_shows_nobody_his_credentials() -> None:
-    assert "credentials" not in {name for name in vars(KnownCaller) if not name.startswith("_")}
+def test_the_credentials_of_a_caller_are_private() -> None:
+    assert "credentials" not in {name for name in vars(AuthenticatedCaller) if not name.startswith("_")}

@@ -1,4 +1,4 @@
-"""Answers with a long list are those of a short one, made in pieces that others have their turn between."""
+"""A long list is encoded in pieces to the same JSON as a short one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidelog_proto.process.fair_scheduler import Turns
 
 
 class Asked:
-    """A request whose client stays connected, or disconnects after some pieces."""
+    """A request whose client disconnects after some pieces, or never."""
 
     def __init__(self, pieces: int) -> None:
         self.left = pieces
@@ -44,12 +44,12 @@ def shown(number: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("count", [0, 1, PIECE_ITEMS, PIECE_ITEMS + 1, 3 * PIECE_ITEMS])
-async def test_a_list_of_any_length_is_the_same_json(count: int) -> None:
+async def test_lists_of_any_length_are_the_same_json(count: int) -> None:
     body = await answer(count)
     assert body == orjson.dumps({"a": "]}", "n": None, "items": [shown(number) for number in range(count)]})
 
 
-async def test_a_client_that_is_gone_ends_the_work() -> None:
+async def test_a_client_that_disconnects_ends_the_work() -> None:
     with pytest.raises(Problem) as raised:
         await answer(10 * PIECE_ITEMS, pieces=2)
     assert raised.value.status == 499

@@ -1,4 +1,4 @@
-"""Bodies of routes that take JSON are bounded in values and members before the framework makes objects of them."""
+"""JSON bodies are limited in values and members before the framework parses them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def test_a_body_of_too_many_values_is_refused(api: httpx.AsyncClient) -> N
     assert str(VALUES_MAX) in answer.json()["detail"]
 
 
-async def test_the_first_wrong_elements_of_a_list_are_reported(api: httpx.AsyncClient) -> None:
+async def test_the_first_faults_of_a_list_are_reported(api: httpx.AsyncClient) -> None:
     answer = await api.put("/v1/groups/g/offsets", json={"offsets": [{"topic": "t"}] * 3_000})
     assert answer.status_code == 422
     assert {int(error["pointer"].split("/")[2]) for error in answer.json()["errors"]} == set(range(50)), "two each"
@@ -34,7 +34,7 @@ async def test_an_object_of_too_many_members_is_refused(api: httpx.AsyncClient, 
     assert len(answer.json()["errors"]) == 1
 
 
-async def test_an_object_of_as_many_members_as_are_allowed_is_looked_at_by_the_route(api: httpx.AsyncClient) -> None:
+async def test_an_object_with_the_most_members_reaches_the_route(api: httpx.AsyncClient) -> None:
     members = {f"m{number}": 0 for number in range(MEMBERS_MAX)}
     answer = await api.put("/v1/groups/g/offsets", content=json.dumps(members), headers=HEAD)
     assert answer.status_code == 422

@@ -1,4 +1,4 @@
-"""The marks between JSON values are those that a reader finds who goes byte by byte."""
+"""The marks between JSON values, compared with those of a scan byte by byte."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog_gateway.json_structure import marks
 
 
 def one_by_one(text: bytes) -> list[tuple[int, int]]:
-    """Return place and depth of each mark, the slow way."""
+    """Return place and depth of each mark, found byte by byte."""
     found: list[tuple[int, int]] = []
     in_string = is_escaped = False
     depth = 0

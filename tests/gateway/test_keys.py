@@ -29,7 +29,7 @@ def offsets(response: httpx.Response) -> list[int]:
     return [record["offset"] for record in response.json()["records"]]
 
 
-async def test_only_what_matches_comes(api: httpx.AsyncClient) -> None:
+async def test_only_matching_records_are_returned(api: httpx.AsyncClient) -> None:
     response = await api.get(RECORDS, params={"key": "a"})
     assert offsets(response) == [0, 3]
     assert response.json()["next_offset"] == 5
@@ -40,7 +40,7 @@ async def test_only_what_matches_comes(api: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
-async def test_keys_that_are_no_text_are_named_in_base64(
+async def test_keys_that_are_not_text_are_sent_in_base64(
     api: httpx.AsyncClient, encode: Callable[[bytes], bytes]
 ) -> None:
     named = {"key": encode(RAW).decode(), "key_encoding": "base64"}
@@ -51,7 +51,7 @@ async def test_keys_that_are_no_text_are_named_in_base64(
     assert response.json()["record"]["offset"] == 2
 
 
-async def test_the_newest_record_of_a_key(api: httpx.AsyncClient) -> None:
+async def test_the_newest_record_of_a_key_is_returned(api: httpx.AsyncClient) -> None:
     response = await api.get("/v1/topics/t/keys/b")
     assert response.json() == {
         "partition": 0,
@@ -67,7 +67,7 @@ async def test_the_newest_record_of_a_key(api: httpx.AsyncClient) -> None:
     assert (await api.get("/v1/topics/t/keys/a")).json()["record"]["value"] is None, "a tombstone"
 
 
-async def test_keys_with_any_character(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_keys_may_have_any_character(api: httpx.AsyncClient, log: FakeLog) -> None:
     for key in ("a/b", "ä ?#", "", "a\nb", "a\n", "\n", "\r\n/\u2028\x85\0"):
         headers = [[("h", b"\xff"), ("i", b"text")]]
         await log.append("t", 0, columns_of([key.encode()], keys=[key.encode()], headers=headers))
@@ -87,7 +87,7 @@ async def test_keys_with_any_character(api: httpx.AsyncClient, log: FakeLog) -> 
         ("POST", "/v1/topics/t/records?key=a&tag=%ED%A0%80"),
     ],
 )
-async def test_a_key_that_is_no_text_is_not_taken_for_another_one(
+async def test_a_key_that_is_not_text_is_not_confused_with_another(
     api: httpx.AsyncClient, log: FakeLog, method: str, path: str
 ) -> None:
     replaced = "\N{REPLACEMENT CHARACTER}".encode()
@@ -97,12 +97,10 @@ async def test_a_key_that_is_no_text_is_not_taken_for_another_one(
     problem(response, 400, "malformed_request")
     assert len(log.logs["t"][0]) == before
     found = await api.get("/v1/topics/t/keys/%EF%BF%BD")
-    assert found.json()["record"]["value"] == "5", "the character itself may be a key"
+    assert found.json()["record"]["value"] == "5", "the replacement character itself may be a key"
 
 
-async def test_a_key_is_looked_for_where_it_belongs_or_where_the_request_says(
-    api: httpx.AsyncClient, log: FakeLog
-) -> None:
+async def test_a_key_is_searched_in_its_partition_or_in_the_requested_one(api: httpx.AsyncClient, log: FakeLog) -> None:
     log.logs["two"] = [[], []]
     home = partition_for_key(b"k", 2)
     await log.append("two", 1 - home, columns_of([b"away"], keys=[b"k"]))
@@ -111,7 +109,7 @@ async def test_a_key_is_looked_for_where_it_belongs_or_where_the_request_says(
     assert (response.json()["partition"], response.json()["record"]["value"]) == (1 - home, "away")
 
 
-async def test_what_is_wrong_is_said(api: httpx.AsyncClient) -> None:
+async def test_faults_of_keys_are_reported(api: httpx.AsyncClient) -> None:
     problem(await api.get("/v1/topics/t/keys/nobody"), 404, "not_found")
     problem(await api.get("/v1/topics/none/keys/a"), 404, "unknown_topic")
     bad = {"key_encoding": "base64"}

@@ -14,8 +14,10 @@ from tests.gateway.conftest import process
 pytestmark = pytest.mark.e2e
 
 
-async def test_requests_that_a_kill_cuts_off_end_and_leave_nothing_half_done(tmp_path: Path, node_address: str) -> None:
-    """What was answered is stored once, half a body is not, and a gateway at the same port goes on."""
+async def test_requests_of_a_killed_gateway_end_and_are_stored_completely_or_not_at_all(
+    tmp_path: Path, node_address: str
+) -> None:
+    """Answered records are stored once, half a body is not, and a new gateway at the same port continues."""
     topic = "killed-gateway"
     with process("gateway", "--bootstrap", node_address, "--http-port", "0") as (gateway, ready):
         port = ready["http_port"]

@@ -4,7 +4,7 @@ import httpx
 from tests.gateway.fake_log import FakeLog
 
 
-async def test_requests_are_counted_by_their_template(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_requests_are_labelled_by_their_template(api: httpx.AsyncClient, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     await api.get("/v1/topics/t")
     await api.get("/v1/topics/unknown")

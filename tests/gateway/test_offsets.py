@@ -18,7 +18,7 @@ async def filled(log: FakeLog) -> None:
     await log.append("t", 0, columns_of([b"a", b"b", b"c"], timestamps_us=[1000, 2000, 3500]))
 
 
-async def test_bounds_of_every_partition(api: httpx.AsyncClient) -> None:
+async def test_bounds_of_every_partition_are_returned(api: httpx.AsyncClient) -> None:
     body = (await api.get("/v1/topics/t/offsets")).json()
     assert body["topic"] == "t"
     assert [(each["partition"], each["log_start_offset"], each["next_offset"]) for each in body["offsets"]] == [
@@ -27,7 +27,7 @@ async def test_bounds_of_every_partition(api: httpx.AsyncClient) -> None:
     ]
 
 
-async def test_by_time(api: httpx.AsyncClient) -> None:
+async def test_offsets_are_found_by_time(api: httpx.AsyncClient) -> None:
     view = (await api.get("/v1/topics/t/partitions/0/offsets", params={"timestamp": 2})).json()
     assert (view["next_offset"], view["found"], view["timestamp_ms"]) == (1, True, 2)
     view = (await api.get("/v1/topics/t/partitions/0/offsets", params={"timestamp": 4})).json()
@@ -35,7 +35,7 @@ async def test_by_time(api: httpx.AsyncClient) -> None:
     problem(await api.get("/v1/topics/t/partitions/7/offsets"), 404, "unknown_partition")
 
 
-async def test_commits_are_kept_and_only_move_forward(api: httpx.AsyncClient) -> None:
+async def test_commits_are_stored_and_only_advance(api: httpx.AsyncClient) -> None:
     items = [
         {"topic": "t", "partition": 0, "next_offset": 2, "note": "n"},
         {"topic": "t", "partition": 1, "next_offset": 0},
@@ -65,13 +65,13 @@ async def test_commits_are_kept_and_only_move_forward(api: httpx.AsyncClient) ->
         ({"offsets": [{"topic": "t", "partition": 0, "next_offset": 0}] * 2}, "/offsets/1"),
     ],
 )
-async def test_wrong_commits(api: httpx.AsyncClient, body: dict[str, object], pointer: str) -> None:
+async def test_invalid_commits_are_refused(api: httpx.AsyncClient, body: dict[str, object], pointer: str) -> None:
     response = await api.put(GROUP, json=body)
     problem(response, 422, "invalid_request")
     assert response.json()["errors"][0]["pointer"] == pointer
 
 
-async def test_commits_for_what_is_not_there(api: httpx.AsyncClient) -> None:
+async def test_commits_for_missing_partitions_are_refused(api: httpx.AsyncClient) -> None:
     problem(
         await api.put(GROUP, json={"offsets": [{"topic": "x", "partition": 0, "next_offset": 0}]}), 404, "unknown_topic"
     )
@@ -82,7 +82,7 @@ async def test_commits_for_what_is_not_there(api: httpx.AsyncClient) -> None:
     )
 
 
-def test_timestamps() -> None:
+def test_timestamps_are_parsed() -> None:
     assert parse_timestamp("0") == 0
     assert parse_timestamp("1700000000123") == 1_700_000_000_123_000
     assert parse_timestamp("2023-11-14T22:13:20.123456Z") == 1_700_000_000_123_456
@@ -92,7 +92,7 @@ def test_timestamps() -> None:
             parse_timestamp(wrong)
 
 
-async def test_a_position_behind_the_end_is_the_requests_fault(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_a_commit_above_the_end_is_refused_with_the_bounds(api: httpx.AsyncClient, log: FakeLog) -> None:
     response = await api.put(GROUP, json={"offsets": [{"topic": "t", "partition": 0, "next_offset": 4}]})
     problem(response, 422, "offset_out_of_range")
     assert response.json()["high_watermark"] == 3
@@ -120,14 +120,14 @@ async def test_a_position_behind_the_end_is_the_requests_fault(api: httpx.AsyncC
         "",
     ],
 )
-async def test_times_that_are_none(api: httpx.AsyncClient, text: str) -> None:
+async def test_malformed_times_are_refused(api: httpx.AsyncClient, text: str) -> None:
     for path in ("offsets", "partitions/0/offsets", "partitions/0/records"):
         response = await api.get(f"/v1/topics/t/{path}", params={"timestamp": text})
         problem(response, 422, "invalid_request")
         assert response.json()["errors"][0]["parameter"] == "timestamp"
 
 
-def test_the_first_and_the_last_time_there_is() -> None:
+def test_the_smallest_and_the_largest_time_are_accepted() -> None:
     assert parse_timestamp("1970-01-01T00:00:00Z") == parse_timestamp("0") == 0
     assert parse_timestamp("1969-12-31T23:59:00-00:01") == 0
     assert parse_timestamp("253402300799999") == 253_402_300_799_999_000

@@ -1,4 +1,4 @@
-"""Users with passwords at the gateway: each proof is the gateway's, at a node that sees no password."""
+"""Users with passwords: the gateway computes the proofs, and nodes never see a password."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def basic(user: str, password: str) -> dict[str, str]:
     return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 
 
-async def test_a_password_lets_its_user_in_until_it_is_another_one(
+async def test_a_password_authenticates_its_user_until_it_is_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stretched: list[str] = []
@@ -46,16 +46,16 @@ async def test_a_password_lets_its_user_in_until_it_is_another_one(
         for _ in range(2):
             sent = await gate.http.post("/v1/topics/t/records", json=body, headers=basic("ann", PASSWORD))
             assert sent.status_code == 200, sent.text
-        assert len(stretched) == 1, "who is known is not asked about again"
+        assert len(stretched) == 1, "a known caller is not verified again"
         async with gate.ws() as socket:
             await socket.send(json.dumps({"id": 1, "auth": {"user": "ann", "password": PASSWORD}}))
             assert json.loads(await socket.recv())["ok"] == {"principal": "ann"}
             refused = (await gate.http.get("/v1/topics/other", headers=basic("ann", PASSWORD))).status_code
             assert refused == 403
             await gate.admin.security.set_password("ann", "another " + PASSWORD)
-            with pytest.raises(ConnectionClosed, match="4401"):  # the old password ends what is open
+            with pytest.raises(ConnectionClosed, match="4401"):  # changing the password closes open connections
                 await asyncio.wait_for(socket.recv(), 30)
-        assert len(stretched) <= 3, "renewals do not stretch it again"
+        assert len(stretched) <= 3, "renewals do not hash the password again"
         for user, password in (("ann", PASSWORD), ("ann", "guessed it"), ("nobody", PASSWORD)):
             wrong = await gate.http.get("/v1/topics", headers=basic(user, password))
             assert (wrong.status_code, wrong.headers["WWW-Authenticate"].partition(" ")[0]) == (401, "Bearer"), (
@@ -68,7 +68,7 @@ async def test_a_password_lets_its_user_in_until_it_is_another_one(
 
 
 class Node:
-    """Answers that a gateway gets to IDENTIFY, one after the other."""
+    """Answers to IDENTIFY, one after the other."""
 
     def __init__(self, *answers: pb.IdentifyReply) -> None:
         self.answers = list(answers)
@@ -83,10 +83,10 @@ def error(code: Any) -> pb.IdentifyReply:
     return pb.IdentifyReply(error=pb.Error(code=code, message="no"))
 
 
-async def test_what_nodes_may_answer_to_a_login() -> None:
+async def test_answers_of_nodes_to_a_login_are_handled() -> None:
     password = Password("ann", PASSWORD)
     with pytest.raises(NotIdentifiedError):
-        await proven(Node(error(pb.UNAUTHENTICATED)).ask, password)  # of a release that knows of no passwords here
+        await proven(Node(error(pb.UNAUTHENTICATED)).ask, password)  # of a release without passwords
     with pytest.raises(NodeUnreachableError):
         await proven(Node(pb.IdentifyReply(principal="ann", ticket=b"t", ticket_ms=1)).ask, password)
     malformed = pb.IdentifyReply(challenge=pb.HelloChallenge(scram="r=x,s=eA==,i=1"))
@@ -95,7 +95,7 @@ async def test_what_nodes_may_answer_to_a_login() -> None:
 
 
 class Liar:
-    """Says of everybody who he is, and cannot prove anything; with `again` it never goes on."""
+    """A node that accepts everyone without a proof; with `again` it never finishes."""
 
     def __init__(self, *, again: bool) -> None:
         self.again = again
@@ -114,7 +114,7 @@ class Liar:
         return pb.IdentifyReply(principal="ann", ticket=b"t", ticket_ms=60_000, scram=proof)
 
 
-async def test_a_node_that_proves_nothing_is_not_believed_and_one_that_never_goes_on_is_left() -> None:
+async def test_a_node_without_a_proof_is_not_trusted_and_an_endless_login_is_abandoned() -> None:
     password = Password("ann", PASSWORD)
     with pytest.raises(UnauthenticatedError, match="has not proven"):
         await proven(Liar(again=False).ask, password)

@@ -9,51 +9,51 @@ from tests.gateway.fake_log import FakeClient, FakeLog, FakeProducer
 
 from tidelog.client import Client
 from tidelog.errors import ConnectionLostError
-from tidelog_gateway.producers import Kept, Producers
+from tidelog_gateway.producers import ProducerLimit, Producers
 
 
 @pytest.fixture
 def producers(log: FakeLog) -> Producers:
-    return Producers(cast(Client, FakeClient(log)), kept=Kept(2), delivery_timeout_s=1)
+    return Producers(cast(Client, FakeClient(log)), kept=ProducerLimit(2), delivery_timeout_s=1)
 
 
 async def used(producers: Producers, topic: str) -> FakeProducer:
     async with producers.use(topic) as place:
         producer = cast(Any, place.producer)
         assert not producer.closed
-        return producer  # type: ignore[no-any-return] # what the fake client made
+        return producer  # type: ignore[no-any-return] # the fake client's producer
 
 
-async def test_one_producer_a_topic(producers: Producers, log: FakeLog) -> None:
+async def test_each_topic_has_one_producer(producers: Producers, log: FakeLog) -> None:
     assert await used(producers, "a") is await used(producers, "a")
     assert await used(producers, "a") is not await used(producers, "b")
     assert log.producers == 2
 
 
-async def test_the_longest_unused_gives_way(producers: Producers) -> None:
+async def test_the_least_recently_used_producer_is_closed(producers: Producers) -> None:
     first, second = await used(producers, "a"), await used(producers, "b")
     await used(producers, "a")
     await used(producers, "c")
     assert (first.closed, second.closed, len(producers)) == (False, True, 2)
 
 
-async def test_one_in_use_is_closed_by_its_last_user(producers: Producers) -> None:
+async def test_a_producer_in_use_is_closed_by_its_last_user(producers: Producers) -> None:
     async with producers.use("a") as outer:
         kept = cast(Any, outer.producer)
         async with producers.use("a"):
             await producers.forget("a")
             assert not kept.closed
         assert not kept.closed
-        assert await used(producers, "a") is not kept, "newcomers get a fresh one"
+        assert await used(producers, "a") is not kept, "later requests get a new producer"
     assert kept.closed
 
 
-async def test_forgetting_what_is_not_there_is_nothing(producers: Producers) -> None:
+async def test_forgetting_an_unknown_topic_does_nothing(producers: Producers) -> None:
     await producers.forget("a")
     assert len(producers) == 0
 
 
-async def test_closing_closes_all_and_logs_what_was_lost(
+async def test_closing_closes_all_and_logs_lost_records(
     producers: Producers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = await used(producers, "a"), await used(producers, "b")
@@ -65,11 +65,11 @@ async def test_closing_closes_all_and_logs_what_was_lost(
     with caplog.at_level(logging.WARNING):
         await producers.close(within_s=5)
     assert second.closed
-    assert "closing the producer of a: gone" in caplog.text
+    assert "closing the producer of topic 'a': gone" in caplog.text
 
 
-async def test_only_the_producer_that_is_meant_is_forgotten(producers: Producers) -> None:
-    """Two requests that were refused with one producer: the second must not take away what the first goes on with."""
+async def test_a_producer_is_forgotten_only_if_it_is_the_current_one(producers: Producers) -> None:
+    """Two requests fail with one producer: the second must not close the producer that the first continues with."""
     async with producers.use("a") as first, producers.use("a") as second:
         await producers.forget("a", first.producer)
         async with producers.use("a") as third:
@@ -77,7 +77,7 @@ async def test_only_the_producer_that_is_meant_is_forgotten(producers: Producers
             assert cast(Any, third.producer) is await used(producers, "a")
 
 
-async def test_who_makes_room_is_not_overtaken_meanwhile(producers: Producers, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_waiting_request_is_not_overtaken(producers: Producers, monkeypatch: pytest.MonkeyPatch) -> None:
     oldest = await used(producers, "a")
     await used(producers, "b")
     closing, order = asyncio.Event(), list[str]()
@@ -95,8 +95,8 @@ async def test_who_makes_room_is_not_overtaken_meanwhile(producers: Producers, m
     assert order == ["first", "second"]
 
 
-async def test_who_goes_on_with_a_new_producer_keeps_its_place(producers: Producers) -> None:
-    """Three requests began with a producer whose topic is gone. Each learns it by itself, and others come meanwhile."""
+async def test_a_request_keeps_its_place_with_a_new_producer(producers: Producers) -> None:
+    """Three requests began with a producer whose topic is deleted. Each learns it on its own, while others arrive."""
     order = list[str]()
     begun = [asyncio.Event() for _ in range(3)]
     gone = [asyncio.Event() for _ in range(3)]
@@ -131,7 +131,7 @@ async def test_who_goes_on_with_a_new_producer_keeps_its_place(producers: Produc
     assert order == ["0", "1", "2", "new", "newer"]
 
 
-async def test_who_gives_up_holds_nobody_up(producers: Producers) -> None:
+async def test_a_cancelled_request_does_not_block_others(producers: Producers) -> None:
     order = list[str]()
 
     async def request(name: str) -> None:
@@ -150,7 +150,7 @@ async def test_who_gives_up_holds_nobody_up(producers: Producers) -> None:
     assert order == ["second"]
 
 
-async def test_closing_does_not_wait_for_ever(
+async def test_closing_has_a_timeout(
     producers: Producers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with producers.use("a") as place:

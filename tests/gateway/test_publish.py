@@ -13,11 +13,11 @@ from tests.gateway.test_app import problem
 from tidelog.client import Client
 from tidelog.errors import BatchTooLargeError, TidelogError
 from tidelog_gateway.bodies.media_types import TAKEN
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.producers import Kept, Producers
+from tidelog_gateway.producers import ProducerLimit, Producers
 from tidelog_gateway.publish import LOOSE_RECORDS_MAX, publish
 from tidelog_gateway.records_in import Records
 from tidelog_gateway.settings import GatewaySettings
@@ -34,7 +34,7 @@ def stored(log: FakeLog, partition: int) -> list[Any]:
     return [record for batch in log.logs["t"][partition] for record in batch]
 
 
-async def test_all_stored_is_200_in_the_order_of_the_request(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_stored_records_are_200_in_the_order_of_the_request(api: httpx.AsyncClient, log: FakeLog) -> None:
     records = [{"key": "k", "value": f"v{index}", "partition": index % 2} for index in range(6)]
     response = await api.post(PATH, json={"records": records})
     assert response.status_code == 200
@@ -50,7 +50,7 @@ async def test_every_member_reaches_the_log(api: httpx.AsyncClient, log: FakeLog
     assert found.timestamp_us == 7000
 
 
-async def test_many_records_go_as_columns_and_keep_their_places(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_many_records_are_sent_as_columns_and_keep_their_places(api: httpx.AsyncClient, log: FakeLog) -> None:
     count = LOOSE_RECORDS_MAX * 3
     records = [{"value": str(index), "partition": index % 2} for index in range(count)]
     results = (await api.post(PATH, json={"records": records})).json()["results"]
@@ -72,7 +72,7 @@ async def test_a_mixed_outcome_is_207(api: httpx.AsyncClient, count: int) -> Non
     assert results[2] == {"partition": 0, "offset": 1}
 
 
-async def test_one_refused_record_does_not_spoil_its_neighbours(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_a_refused_record_does_not_affect_the_others(api: httpx.AsyncClient, log: FakeLog) -> None:
     def refuse(value: bytes | None) -> TidelogError | None:
         return BatchTooLargeError("too large") if value == b"large" else None
 
@@ -82,27 +82,27 @@ async def test_one_refused_record_does_not_spoil_its_neighbours(api: httpx.Async
     assert ["error" in result for result in response.json()["results"]] == [False, True, False]
 
 
-async def test_one_reason_for_all_is_the_answer(api: httpx.AsyncClient) -> None:
+async def test_one_error_of_all_records_is_the_answer(api: httpx.AsyncClient) -> None:
     records = {"records": [{"value": "a"}] * 2}
     problem(await api.post("/v1/topics/none/records", json=records), 404, "unknown_topic")
     problem(await api.post(PATH, json={"records": [{"value": "a", "partition": 9}]}), 404, "unknown_partition")
 
 
-async def test_nothing_of_a_wrong_body_is_stored(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_an_invalid_body_stores_nothing(api: httpx.AsyncClient, log: FakeLog) -> None:
     response = await api.post(PATH, json={"records": [{"value": "good"}, {"key": "no value"}]})
     problem(response, 422, "invalid_request")
-    assert response.json()["errors"] == [{"pointer": "/records/1/value", "detail": "is missing: add it"}]
+    assert response.json()["errors"] == [{"pointer": "/records/1/value", "detail": "is missing; add it"}]
     assert not stored(log, 0)
     assert not stored(log, 1)
 
 
-async def test_too_many_records(open_api: OpenApi) -> None:
+async def test_too_many_records_are_refused(open_api: OpenApi) -> None:
     async with open_api(records_per_request_max=2) as api:
         assert (await api.post(PATH, json={"records": [{"value": "a"}] * 2})).status_code == 200
         problem(await api.post(PATH, json={"records": [{"value": "a"}] * 3}), 422, "invalid_request")
 
 
-async def test_a_raw_body(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_a_raw_body_is_one_record(api: httpx.AsyncClient, log: FakeLog) -> None:
     headers = {"Content-Type": "application/octet-stream"}
     params = {"key": "k", "tag": "x", "partition": "1"}
     response = await api.post(PATH, content=b"\x00\xff", headers=headers, params=params)
@@ -117,14 +117,14 @@ async def test_a_raw_body(api: httpx.AsyncClient, log: FakeLog) -> None:
 
 
 @pytest.mark.parametrize("media_type", ["", "text/plain", "application/x-ndjsons", "application/jsonx"])
-async def test_other_media_types(api: httpx.AsyncClient, media_type: str) -> None:
+async def test_other_media_types_are_refused(api: httpx.AsyncClient, media_type: str) -> None:
     headers = {"Content-Type": media_type} if media_type else {}
     response = await api.post(PATH, content=b"{}", headers=headers)
     problem(response, 415, "unsupported_media_type")
     assert response.headers["accept-post"] == ", ".join(TAKEN)
 
 
-async def test_a_compressed_body_is_refused_and_not_stored_as_if_it_were_none(api: httpx.AsyncClient) -> None:
+async def test_a_compressed_body_is_refused_instead_of_stored_as_it_is(api: httpx.AsyncClient) -> None:
     for encoding, media_type in (("gzip", "application/octet-stream"), ("br", "application/json")):
         headers = {"Content-Type": media_type, "Content-Encoding": encoding}
         response = await api.post(PATH, content=gzip.compress(b"{}"), headers=headers)
@@ -134,7 +134,7 @@ async def test_a_compressed_body_is_refused_and_not_stored_as_if_it_were_none(ap
     assert (await api.post(PATH, content=b"plain", headers=headers)).json()["results"][0]["offset"] == 0
 
 
-async def test_a_charset_does_not_hide_the_media_type(api: httpx.AsyncClient) -> None:
+async def test_a_charset_parameter_is_accepted(api: httpx.AsyncClient) -> None:
     headers = {"Content-Type": "Application/JSON; charset=utf-8"}
     assert (await api.post(PATH, content=b'{"records":[{"value":"a"}]}', headers=headers)).status_code == 200
 
@@ -149,11 +149,9 @@ async def test_concurrent_requests_share_a_producer(api: httpx.AsyncClient, log:
 
 
 @pytest.mark.parametrize("count", [3, LOOSE_RECORDS_MAX + 3])
-async def test_requests_are_stored_whole_and_in_their_order_while_the_owner_is_looked_for(
-    log: FakeLog, count: int
-) -> None:
-    budget, outgoing, client = Budget(1000), Outgoing(1000, 1000), cast(Client, FakeClient(log))
-    producers = Producers(client, kept=Kept(1), delivery_timeout_s=1)
+async def test_requests_are_stored_whole_and_in_order_while_the_owner_is_unknown(log: FakeLog, count: int) -> None:
+    budget, outgoing, client = RequestBudget(1000), ResponseBudget(1000, 1000), cast(Client, FakeClient(log))
+    producers = Producers(client, kept=ProducerLimit(1), delivery_timeout_s=1)
     gateway = Gateway(GatewaySettings(), client, producers, Metrics(budget, outgoing), budget, outgoing)
 
     def begin(*values: bytes) -> asyncio.Future[Any]:

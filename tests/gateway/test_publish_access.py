@@ -26,7 +26,7 @@ async def test_a_caller_without_the_permission_is_refused_before_its_body_is_par
         key = await gate.key_of("reader", (("consume", "describe"), "topic", "t"))
         answer = await gate.http.post("/v1/topics/t/records", content=LARGE, headers=bearer(key) | HEAD)
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
-    assert any('"reader"' in line and "access_test" in line for line in caplog.messages), "it is audited"
+    assert any('"reader"' in line and "access_test" in line for line in caplog.messages), "the refusal is audited"
 
 
 async def test_a_caller_with_the_permission_gets_the_error_of_the_limit(tmp_path: Path) -> None:
@@ -38,8 +38,8 @@ async def test_a_caller_with_the_permission_gets_the_error_of_the_limit(tmp_path
     assert [error["pointer"] for error in answer.json()["errors"]] == ["/records"]
 
 
-async def test_a_caller_without_the_permission_is_refused_before_any_form_is_read(tmp_path: Path) -> None:
-    """The body is announced and never sent: what waits for it would not answer."""
+async def test_a_caller_without_the_permission_is_refused_before_any_body_is_read(tmp_path: Path) -> None:
+    """The body is announced and never sent, so a route that waits for it would not answer."""
     async with secured(tmp_path) as gate:
         await gate.admin.create_topic("t")
         reader_key = await gate.key_of("reader", (("consume", "describe"), "topic", "t"))

@@ -31,7 +31,7 @@ def refused_records(*records: Any) -> list[dict[str, str]]:
     return refused(json.dumps({"records": list(records)}).encode())
 
 
-def test_encodings_of_values() -> None:
+def test_values_are_decoded_by_their_encoding() -> None:
     records = parse(
         {"value": "grüß"},
         {"value": "aGk=", "value_encoding": "base64"},
@@ -56,7 +56,7 @@ def test_null_is_a_tombstone_in_every_encoding(encoding: str) -> None:
     assert records.columns().column("value").to_pylist() == [None]
 
 
-def test_every_column() -> None:
+def test_all_members_become_columns() -> None:
     records = parse(
         {
             "key": "/w==",
@@ -80,7 +80,7 @@ def test_every_column() -> None:
     assert records.partitions == [3, None]
 
 
-def test_members_that_are_null_make_no_columns() -> None:
+def test_null_members_make_no_columns() -> None:
     records = parse({"value": "a", "key": None, "timestamp_ms": None, "partition": None, "tag": None})
     assert "timestamp" not in records.columns().schema.names
     assert records.partitions is None
@@ -118,11 +118,11 @@ def test_members_that_are_null_make_no_columns() -> None:
         (None, "/records/0"),
     ],
 )
-def test_faults_are_located(record: Any, pointer: str) -> None:
+def test_faults_have_pointers(record: Any, pointer: str) -> None:
     assert pointer in [error["pointer"] for error in refused_records(record)]
 
 
-def test_the_index_is_that_of_the_wrong_record() -> None:
+def test_the_index_is_that_of_the_invalid_record() -> None:
     good = {"value": "a"}
     assert [error["pointer"] for error in refused_records(good, {"value": 1}, good, {"value": 2})] == [
         "/records/1/value",
@@ -151,25 +151,25 @@ def test_the_index_is_that_of_the_wrong_record() -> None:
         b'{"records":[{"value":"a"}]} trailing',
     ],
 )
-def test_bodies_that_are_no_records_are_refused(body: bytes) -> None:
+def test_bodies_that_are_not_records_are_refused(body: bytes) -> None:
     assert refused(body)
 
 
 @pytest.mark.parametrize("text", EXAMPLES)
-def test_json_is_kept_as_it_was_sent(text: str) -> None:
+def test_json_is_stored_as_sent(text: str) -> None:
     body = f'{{"records":[{{"value":"a"}},{{"value_encoding":"json","value": {text}\t}},{{"value":"b"}}]}}'
     assert parse_body(body.encode(), records_max=3, now_us=NOW_US).values == [b"a", text.encode(), b"b"]
 
 
 @given(st.lists(values.filter(lambda text: text != "null"), min_size=1, max_size=4), st.sampled_from(["", " ", "\n"]))
-def test_any_json_is_kept_as_it_was_sent(texts: list[str], space: str) -> None:
+def test_any_json_is_stored_as_sent(texts: list[str], space: str) -> None:
     records = [f'{{"val\\u0075e":{space}{text}{space},"key":"k","value_encoding":"json"}}' for text in texts]
     body = f'{{"records":[{space}{",".join(records)}]}}'
     assert parse_body(body.encode(), records_max=4, now_us=NOW_US).values == [text.encode() for text in texts]
 
 
 @pytest.mark.parametrize("content", NOT_JSON, ids=lambda content: repr(content[:12]))
-def test_what_is_json_is_the_one_definition(content: bytes) -> None:
+def test_json_is_validated_by_its_only_definition(content: bytes) -> None:
     body = b'{"records":[{"value":"a"},{"value_encoding":"json","value":' + content + b"}]}"
     faults = refused(body)
     if content.startswith((b"[" * 129, b'{"a":{')) and len(content) < 1000:
@@ -177,7 +177,7 @@ def test_what_is_json_is_the_one_definition(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", '{"a":[-Infinity]}'])
-def test_a_number_that_json_does_not_have_is_located(value: str) -> None:
+def test_a_number_that_json_does_not_have_is_reported_with_its_place(value: str) -> None:
     body = f'{{"records":[{{"value":1.5,"value_encoding":"json"}},{{"value":{value},"value_encoding":"json"}}]}}'
     assert [fault["pointer"] for fault in refused(body.encode())] == ["/records/1/value"]
 
@@ -201,7 +201,7 @@ def test_any_bytes_parse_or_are_refused(body: bytes) -> None:
 
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=30)), min_size=1, max_size=20))
 @settings(max_examples=50)
-def test_any_values_travel_as_base64(values: list[bytes | None]) -> None:
+def test_any_bytes_are_published_as_base64(values: list[bytes | None]) -> None:
     records = parse(
         *(
             {"value": None if value is None else base64.b64encode(value).decode(), "value_encoding": "base64"}

@@ -32,7 +32,7 @@ def read(batch: RecordBatch, records_max: int = 1000, bytes_max: int = 10**9) ->
     return pieces
 
 
-def test_rows_say_what_their_bytes_are() -> None:
+def test_rows_have_the_encoding_of_their_bytes() -> None:
     (rows,) = read(batch_of([b"text", b"\xff", None, b""], keys=[b"k", b"\xfe", None, b""]))
     assert rows == [
         {"offset": 100, "timestamp_ms": 1000, "key": "k", "value": "text", "value_encoding": "utf8"},
@@ -49,7 +49,7 @@ def test_rows_say_what_their_bytes_are() -> None:
     ]
 
 
-def test_a_tag_and_headers_are_left_out_where_a_record_has_none() -> None:
+def test_missing_tags_and_headers_are_left_out() -> None:
     (rows,) = read(
         batch_of(
             [b"a", b"b", b"c"],
@@ -67,7 +67,7 @@ def test_a_tag_and_headers_are_left_out_where_a_record_has_none() -> None:
     assert [row.get("tag", "absent") for row in rows] == ["t", "absent", "null"]
 
 
-def test_pieces_respect_both_limits_and_always_move() -> None:
+def test_pieces_respect_both_limits_and_always_advance() -> None:
     batch = batch_of([b"x" * 10] * 5 + [b"y" * 100] + [b"x" * 10] * 4)
     assert [len(piece) for piece in read(batch, records_max=3)] == [3, 3, 3, 1]
     assert [len(piece) for piece in read(batch, bytes_max=30)] == [3, 2, 1, 3, 1]
@@ -75,7 +75,7 @@ def test_pieces_respect_both_limits_and_always_move() -> None:
     assert [row["offset"] for piece in read(batch, bytes_max=30) for row in piece] == list(range(100, 110))
 
 
-def test_a_slice_begins_where_it_was_cut() -> None:
+def test_a_slice_has_the_records_of_its_range() -> None:
     batch = batch_of([b"a", b"b", b"c"], headers=[[("h", b"1")], [("h", b"22")], []]).slice_from(101)
     (rows,) = read(batch)
     assert [(row["offset"], row["value"], row.get("headers")) for row in rows] == [
@@ -84,7 +84,7 @@ def test_a_slice_begins_where_it_was_cut() -> None:
     ]
 
 
-def test_payload_counts_every_column() -> None:
+def test_payload_sizes_include_every_column() -> None:
     columns = columns_of(
         [b"12345", None, b""],
         keys=[b"k", None, b"kk"],
@@ -109,7 +109,7 @@ def test_payload_counts_every_column() -> None:
     st.integers(0, 60),
 )
 @settings(max_examples=100)
-def test_what_is_read_can_be_published_as_it_came(records: list[Any], records_max: int, bytes_max: int) -> None:
+def test_read_records_can_be_published_again(records: list[Any], records_max: int, bytes_max: int) -> None:
     columns = columns_of(
         [value for value, _, _ in records],
         keys=[key for _, key, _ in records],
@@ -145,7 +145,7 @@ columns_of_text = st.one_of(
     st.integers(0, 5),
 )
 @settings(max_examples=300)
-def test_an_array_is_what_its_rows_are_as_json(
+def test_an_array_equals_its_rows_as_json(
     values: list[bytes | None],
     keys: list[bytes | None] | None,
     tags: list[str | None] | None,
@@ -179,7 +179,7 @@ def test_records_of_a_batch_with_gaps_have_their_offsets() -> None:
     st.integers(1, 400),
     st.integers(2, 900),
 )
-def test_json_pieces_stay_within_their_bounds_and_lose_nothing(
+def test_json_pieces_respect_their_limits_and_lose_nothing(
     values: list[bytes], records_max: int, bytes_max: int, json_bytes_max: int
 ) -> None:
     batch = batch_of(values)
@@ -194,7 +194,7 @@ def test_json_pieces_stay_within_their_bounds_and_lose_nothing(
     assert rows == [row for piece in read(batch) for row in piece]
 
 
-def test_json_pieces_of_escaped_values_are_nearly_as_long_as_they_may_be() -> None:
+def test_json_pieces_of_escaped_values_are_nearly_as_long_as_the_limit() -> None:
     reader, sizes = BatchReader(batch_of([b"\x01" * 100] * 2000)), list[int]()
     while len(reader):
         sizes.append(len(reader.take_json(2000, 10**9, 50_000).data))

@@ -23,7 +23,7 @@ def code_of(token: str, scope: Scope = SCOPE) -> tuple[int, str]:
 
 
 def sealed(data: bytes) -> str:
-    """Return a token of bytes with a checksum that is right."""
+    """Return a token of some bytes, with a valid checksum."""
     whole = data + zlib.crc32(data).to_bytes(4, "big")
     return base64.urlsafe_b64encode(whole).decode().rstrip("=")
 

@@ -14,7 +14,7 @@ from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.workers.listeners import listen
 
 
-async def test_a_stop_wakes_whoever_waits_for_records(serve: Serve, log: FakeLog) -> None:
+async def test_a_stop_wakes_requests_that_wait_for_records(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     async with serve() as served, httpx.AsyncClient(base_url=served.http, timeout=20) as http:
         path = "/v1/topics/t/partitions/0/records"
@@ -26,14 +26,14 @@ async def test_a_stop_wakes_whoever_waits_for_records(serve: Serve, log: FakeLog
     assert response.json()["records"] == []
 
 
-async def test_the_ready_line_names_the_port(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_ready_line_has_the_port(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     async with serve() as served, httpx.AsyncClient(base_url=served.http) as http:
         assert (await http.get("/livez")).status_code == 200
         assert json.loads(capsys.readouterr().out) == {"event": "ready", "http_port": served.port}
 
 
-async def test_an_idle_connection_outlives_the_idle_time_of_load_balancers(serve: Serve) -> None:
-    """Balancers keep connections for 60 s; the server's own default was 5 s."""
+async def test_an_idle_connection_survives_the_idle_timeout_of_load_balancers(serve: Serve) -> None:
+    """Balancers keep connections for 60 s; the server's own default is 5 s."""
     assert GatewaySettings().keep_alive_timeout_s > 75
     async with serve() as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
@@ -45,7 +45,7 @@ async def test_an_idle_connection_outlives_the_idle_time_of_load_balancers(serve
         writer.close()
 
 
-async def test_an_idle_connection_is_closed_after_the_time_that_was_set(serve: Serve) -> None:
+async def test_an_idle_connection_is_closed_after_the_configured_time(serve: Serve) -> None:
     async with serve(keep_alive_timeout_s=1) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -83,7 +83,7 @@ _HEAD = b"POST /v1/topics/t/records HTTP/1.1\r\nHost: x\r\nContent-Type: applica
         b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
     ],
 )
-async def test_bodies_that_do_not_come_on_do_not_hold_a_stop_up(
+async def test_bodies_without_progress_do_not_delay_a_stop(
     serve: Serve, log: FakeLog, server_log: list[str], rest: bytes
 ) -> None:
     log.logs["t"] = [[]]
@@ -101,7 +101,7 @@ async def test_bodies_that_do_not_come_on_do_not_hold_a_stop_up(
     assert (server_log, took_s < 4) == ([], True), "the default is 10 s"
 
 
-async def test_a_body_that_comes_slowly_is_told_before_the_time_is_over(
+async def test_a_slow_body_is_answered_before_the_time_of_the_stop_ends(
     serve: Serve, log: FakeLog, server_log: list[str]
 ) -> None:
     log.logs["t"] = [[]]
@@ -125,7 +125,7 @@ async def test_a_body_that_comes_slowly_is_told_before_the_time_is_over(
     assert server_log == []
 
 
-async def test_what_the_log_does_not_answer_in_time_is_said_to_be_unknown(
+async def test_a_request_that_the_log_does_not_answer_has_an_unknown_outcome(
     serve: Serve, log: FakeLog, server_log: list[str]
 ) -> None:
     log.logs["t"] = [[]]

@@ -8,12 +8,12 @@ from tidelog.errors import NodeUnreachableError
 from tidelog.model import Node
 
 
-async def test_alive_whatever_the_log_does(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_livez_does_not_depend_on_the_log(api: httpx.AsyncClient, log: FakeLog) -> None:
     log.fault = NodeUnreachableError("nobody there")
     assert (await api.get("/livez")).json() == {"status": "alive"}
 
 
-async def test_ready_only_with_a_node(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_readyz_needs_a_node(api: httpx.AsyncClient, log: FakeLog) -> None:
     assert (await api.get("/readyz")).json() == {"status": "ready", "nodes": 1}
     log.fault = NodeUnreachableError("nobody there")
     response = await api.get("/readyz")
@@ -22,8 +22,8 @@ async def test_ready_only_with_a_node(api: httpx.AsyncClient, log: FakeLog) -> N
     assert response.headers["retry-after"]
 
 
-async def test_without_a_quorum_it_is_ready_and_says_what_is_missing(api: httpx.AsyncClient, log: FakeLog) -> None:
-    """What is committed can be read: a load balancer must not take every gateway out."""
+async def test_without_a_quorum_readyz_is_degraded(api: httpx.AsyncClient, log: FakeLog) -> None:
+    """Committed records can be read, so a load balancer must not remove every gateway."""
     log.nodes = (
         Node("node-1", "127.0.0.1", 7400, no_quorum=7),
         Node("node-2", "127.0.0.1", 7401, no_quorum=4),

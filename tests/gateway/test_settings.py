@@ -7,7 +7,7 @@ from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.process.settings import SettingsError, load_settings
 
 
-def test_every_setting_has_a_default_and_says_what_it_is() -> None:
+def test_every_setting_has_a_default_and_a_description() -> None:
     GatewaySettings()
     for name, field in GatewaySettings.model_fields.items():
         assert field.description, name

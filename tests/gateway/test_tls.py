@@ -62,17 +62,17 @@ async def test_http_and_websockets_are_encrypted_with_bodies_of_all_sizes(
             assert "invalid_request" in str(json.loads(await asyncio.wait_for(socket.recv(), 20)))
 
 
-async def test_who_speaks_plain_http_is_told(
+async def test_a_client_that_speaks_plain_http_gets_the_reason(
     serve: Serve, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serve(**told(authority)) as served, httpx.AsyncClient(timeout=20) as http:
         answer = await http.get(f"http://localhost:{served.port}/livez")
         assert answer.status_code == 400
-        assert "begin the address with https://" in answer.json()["detail"]
+        assert "begin the URL with https://" in answer.json()["detail"]
     assert "does not speak TLS" in caplog.text
 
 
-async def test_who_speaks_tls_to_a_plain_port_is_told_and_it_is_logged(
+async def test_tls_on_a_plain_port_is_answered_and_logged(
     serve: Serve, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serve() as served:
@@ -84,17 +84,17 @@ async def test_who_speaks_tls_to_a_plain_port_is_told_and_it_is_logged(
             writer.write(bytes([byte]))
             await writer.drain()
         async with asyncio.timeout(10):
-            assert b"this port speaks no TLS: begin the address with http://" in await reader.read()
+            assert b"this port does not use TLS; begin the URL with http://" in await reader.read()
         writer.close()
         async with httpx.AsyncClient(timeout=20) as http:
             assert (await http.get(f"http://localhost:{served.port}/livez")).status_code == 200
     said = [record for record in caplog.records if "speaks TLS to this port, which is plain" in record.message]
-    assert len(said) == 1, "strangers do not fill the log"
-    assert said[0].levelno >= logging.WARNING, "and a gateway shows nothing below"
+    assert len(said) == 1, "clients cannot fill the log"
+    assert said[0].levelno >= logging.WARNING, "lower levels are not shown by default"
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_certificate_that_nobody_is_to_take_is_said_at_once_on_both_sides(
+async def test_an_untrusted_certificate_is_reported_on_both_sides(
     serve: Serve, authority: Authority, caplog: pytest.LogCaptureFixture, fault: Fault
 ) -> None:
     caller_says, gateway_says = FAULTS[fault]
@@ -113,14 +113,14 @@ async def test_a_certificate_that_nobody_is_to_take_is_said_at_once_on_both_side
         begun_s = time.monotonic()
         assert caller_says in await asyncio.to_thread(call, served.port)
         assert time.monotonic() - begun_s < 5
-        await settled(lambda: gateway_says in caplog.text, f"the gateway does not say it: {caplog.text}")
+        await settled(lambda: gateway_says in caplog.text, f"the gateway did not log it: {caplog.text}")
         for _ in range(3):
             await asyncio.to_thread(call, served.port)
         said = [record for record in caplog.records if record.name == module.__name__]
-        assert len(said) == 1, "strangers do not fill the log"
+        assert len(said) == 1, "clients cannot fill the log"
 
 
-async def test_a_new_certificate_counts_for_new_connections(
+async def test_a_changed_certificate_is_used_for_new_connections(
     serve: Serve, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CERTIFICATE_LOOK_S", 0.05)
@@ -139,7 +139,7 @@ async def test_a_new_certificate_counts_for_new_connections(
                 await asyncio.sleep(0.02)
 
 
-async def test_a_stop_waits_for_no_handshake(serve: Serve, authority: Authority) -> None:
+async def test_a_stop_does_not_wait_for_a_handshake(serve: Serve, authority: Authority) -> None:
     async with serve(**told(authority)) as served:
         hanging = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(5)]
         async with asyncio.timeout(10):
@@ -149,17 +149,17 @@ async def test_a_stop_waits_for_no_handshake(serve: Serve, authority: Authority)
                 writer.close()
 
 
-def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+def test_invalid_files_are_named(tmp_path: Path) -> None:
     from fastapi import FastAPI  # noqa: PLC0415
 
     settings = GatewaySettings(tls_cert_file=tmp_path / "none")
     with pytest.raises(SettingsError, match="cannot read the certificate"):
         make_server(settings, FastAPI(), None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="of no use without tls_cert_file"):
+    with pytest.raises(ValueError, match="tls_key_file needs tls_cert_file"):
         GatewaySettings(tls_key_file=tmp_path / "key")
 
 
-async def test_the_end_of_its_certificate_is_told_and_warned_of(
+async def test_the_expiry_of_the_certificate_is_a_metric_and_a_warning(
     serve: Serve, authority: Authority, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(certificate_expiry, "WARN_SHARE", 1.0)
@@ -168,6 +168,6 @@ async def test_the_end_of_its_certificate_is_told_and_warned_of(
         serve(**told(authority)) as served,
         httpx.AsyncClient(base_url=f"https://localhost:{served.port}", verify=believing(authority)) as http,
     ):
-        await settled(lambda: "nobody who connects later takes this gateway" in caplog.text, "nobody was warned")
+        await settled(lambda: "nobody who connects later takes this gateway" in caplog.text, "no warning was logged")
         shown = [line for line in (await http.get("/metrics")).text.splitlines() if line.startswith(name)]
         assert [float(line.split()[1]) for line in shown] == [pytest.approx(time.time() + 24 * 3600, abs=120)]

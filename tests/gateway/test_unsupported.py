@@ -28,13 +28,13 @@ async def test_an_unknown_query_parameter_is_refused(
     assert refused.status_code == 422
     assert refused.json()["errors"][0]["parameter"] == "max_record"
     assert "is unknown; " in refused.json()["errors"][0]["detail"]
-    assert (await api.get(topic)).status_code == 200, "nothing was done"
+    assert (await api.get(topic)).status_code == 200, "the topic was not deleted"
 
 
-async def test_a_query_parameter_that_is_given_twice_is_refused(api: httpx.AsyncClient, topic: str) -> None:
+async def test_a_repeated_query_parameter_is_refused(api: httpx.AsyncClient, topic: str) -> None:
     refused = await api.get(f"{topic}/partitions/0/records?offset=0&offset=1")
     assert refused.status_code == 422
-    assert refused.json()["errors"] == [{"parameter": "offset", "detail": "is given more than once"}]
+    assert refused.json()["errors"] == [{"parameter": "offset", "detail": "is given more than once; send one"}]
 
 
 async def test_an_answer_in_another_media_type_is_refused(api: httpx.AsyncClient, topic: str) -> None:
@@ -43,14 +43,14 @@ async def test_an_answer_in_another_media_type_is_refused(api: httpx.AsyncClient
     assert (await api.get(topic, headers={"Accept": "text/html, */*;q=0.1"})).status_code == 200
 
 
-async def test_health_takes_any_header(api: httpx.AsyncClient) -> None:
+async def test_health_accepts_any_header(api: httpx.AsyncClient) -> None:
     headers = {"Accept": "text/plain", "Idempotency-Key": "x"}
     assert (await api.get("/livez", headers=headers)).status_code == 200
     assert (await api.get("/metrics", headers=headers)).status_code == 200
 
 
 def filled(path: str) -> str:
-    """Return a path with something for each parameter."""
+    """Return a path with a value for each parameter."""
     return re.sub(r"{(\w+)(?::\w+)?}", lambda found: {"partition": "0", "topic": "t"}.get(found[1], "x"), path)
 
 
@@ -80,7 +80,7 @@ def test_there_are_many_routes() -> None:
     assert len(ROUTES) > 35
 
 
-async def test_the_parameter_that_was_meant_is_suggested(api: httpx.AsyncClient, topic: str) -> None:
+async def test_a_similar_parameter_is_suggested(api: httpx.AsyncClient, topic: str) -> None:
     refused = await api.get(f"{topic}/records?max_record=1")
     assert "did you mean max_records?" in refused.json()["detail"]
 
@@ -91,7 +91,7 @@ async def test_head_is_get_without_the_body(api: httpx.AsyncClient, topic: str, 
     got, headed = None, await api.head(filled(path))
     assert headed.content == b""
     assert headed.status_code != 405
-    if not path.endswith("/stream"):  # which has no end
+    if not path.endswith("/stream"):  # a stream does not end
         got = await api.get(filled(path))
         changing = {"x-request-id", "date", "content-length"}
         assert {**headed.headers} | dict.fromkeys(changing) == {**got.headers} | dict.fromkeys(changing)
@@ -100,7 +100,7 @@ async def test_head_is_get_without_the_body(api: httpx.AsyncClient, topic: str, 
             assert headed.headers["content-length"] == got.headers["content-length"]
 
 
-async def test_head_of_what_is_only_posted_is_refused(api: httpx.AsyncClient) -> None:
+async def test_head_of_a_post_route_is_refused(api: httpx.AsyncClient) -> None:
     refused = await api.head("/v1/groups/g/offsets:reset")
     assert (refused.status_code, refused.headers["allow"], refused.content) == (405, "POST", b"")
 
@@ -126,7 +126,7 @@ async def test_an_integer_in_another_form_than_decimal_digits_is_refused(
         ("DELETE", "/v1/topics/t/partitions/0/records?before_offset=1_0", "before_offset"),
     ],
 )
-async def test_every_route_takes_integers_in_decimal_digits_alone(
+async def test_every_route_accepts_only_decimal_digits_as_integers(
     api: httpx.AsyncClient, topic: str, method: str, path: str, name: str
 ) -> None:
     del topic
@@ -136,6 +136,6 @@ async def test_every_route_takes_integers_in_decimal_digits_alone(
     )
 
 
-async def test_a_negative_integer_is_refused_for_its_value(api: httpx.AsyncClient, topic: str) -> None:
+async def test_a_negative_integer_is_refused_by_its_value(api: httpx.AsyncClient, topic: str) -> None:
     refused = await api.get(f"{topic}/partitions/0/records", params={"offset": -1})
     assert "greater than or equal to 0" in refused.json()["errors"][0]["detail"]

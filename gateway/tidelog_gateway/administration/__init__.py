@@ -1,1 +1,1 @@
-"""Routes for administrators: quotas, and whether a rule allows something."""
+"""Routes for administrators: topics, groups, nodes, API keys, access rules and quotas."""

@@ -1,7 +1,7 @@
-"""`/v1/api-keys` and `/v1/rules`: who may show what, and who may do what, changed by a caller who may do that.
+"""`/v1/api-keys` and `/v1/rules`: API keys and access rules, with the caller's permissions.
 
-All of it is asked on behalf of the caller, never by the gateway's own right: so where the gateway asks nobody who he
-is, it is refused, whatever its own key may do. A key's secret is in the answer that makes it, once, and in no log.
+Nodes are asked on behalf of the caller, never with the gateway's own key. A gateway without authentication therefore
+refuses these routes, whatever its own key may do. Only the answer that creates a key has its secret; no log has it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _Id = Annotated[str, Path(min_length=1, max_length=64, pattern="^[A-Za-z0-9]+$")
 
 
 async def _security_of(gateway: GatewayDep) -> Security:
-    """Return what asks on behalf of the caller.
+    """Return the security interface of the caller's client.
 
     Raises:
-        Problem: 403, he has not been asked who he is.
+        Problem: 403, the gateway does not authenticate callers.
     """
     if gateway.caller is None:
         detail = (
-            "this gateway does not authenticate callers (auth = none), so it does not manage keys, rules and quotas: "
+            "this gateway does not authenticate callers (auth = none), so it does not manage keys, rules and quotas; "
             "use the tidelog command, or a gateway with auth = callers"
         )
         raise Problem(403, "forbidden", detail)
@@ -53,12 +53,12 @@ class KeyCreate(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    principal: Annotated[_Principal, Field(description="Who will show it.")]
+    principal: Annotated[_Principal, Field(description="The principal that the key authenticates.")]
     roles: Annotated[list[_Principal], Field(max_length=ROLES_MAX, description="Roles of the principal.")] = []
     expires_ms: Annotated[
-        int | None, Field(ge=1, le=TIMESTAMP_MS_MAX, description="When it ends, in ms since 1970; null: never.")
+        int | None, Field(ge=1, le=TIMESTAMP_MS_MAX, description="Expiry, in ms since 1970; null: never.")
     ] = None
-    note: Annotated[str, Field(max_length=_NOTE_CHARS_MAX, description="What it is for.")] = ""
+    note: Annotated[str, Field(max_length=_NOTE_CHARS_MAX, description="The purpose of the key.")] = ""
 
 
 class KeyView(BaseModel):
@@ -73,9 +73,9 @@ class KeyView(BaseModel):
 
 
 class NewKeyView(KeyView):
-    """A key that was made."""
+    """A new key, with its secret."""
 
-    api_key: Annotated[str, Field(description="The key itself: it is told this once, and kept nowhere.")]
+    api_key: Annotated[str, Field(description="The key with its secret, which is returned only here.")]
 
 
 class KeyPage(BaseModel):
@@ -86,22 +86,24 @@ class KeyPage(BaseModel):
 
 
 class RuleCreate(BaseModel):
-    """A rule: it allows, or denies, a principal some operations on a resource."""
+    """A rule: allows or denies a principal some operations on a resource."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    principal: Annotated[_Principal, Field(description='A name, "role:NAME", or "*" for everybody.')]
+    principal: Annotated[_Principal, Field(description='A name, "role:NAME", or "*" for all principals.')]
     operations: Annotated[list[Operation], Field(min_length=1, max_length=_OPERATIONS_MAX)]
     resource: Resource
     name: Annotated[
-        str, Field(max_length=GROUP_NAME_BYTES_MAX, description="Of the topic or group; none of the cluster.")
+        str, Field(max_length=GROUP_NAME_BYTES_MAX, description="Of the topic or group; empty for the cluster.")
     ] = ""
-    prefix: Annotated[bool, Field(description="`name` is the beginning of the names that are meant.")] = False
-    deny: Annotated[bool, Field(description="What is denied is denied, whatever else is allowed.")] = False
+    prefix: Annotated[bool, Field(description="`name` is a prefix of the names of topics or groups.")] = False
+    deny: Annotated[bool, Field(description="Denies the operations; a denial overrides what other rules allow.")] = (
+        False
+    )
 
 
 class RuleView(RuleCreate):
-    """A rule that stands."""
+    """A rule in force."""
 
     rule_id: str
 
@@ -115,7 +117,7 @@ class RulePage(BaseModel):
 
 @router.post("/api-keys", status_code=201, response_model=NewKeyView, summary="Create an API key")
 async def create_key(security: SecurityDep, body: KeyCreate) -> Response:
-    """Make a key and return it: this answer alone has its secret, and is not to be kept by caches."""
+    """Create a key and return it: only this answer has its secret, and caches must not store it."""
     expires_us = None if body.expires_ms is None else body.expires_ms * 1000
     made = await security.create_key(body.principal, roles=body.roles, expires_us=expires_us, note=body.note)
     return json_response(_key_view(made.info) | {"api_key": made.api_key}, 201, _NOT_KEPT)
@@ -131,14 +133,14 @@ async def list_keys(security: SecurityDep, cursor: CursorQuery = None) -> Respon
 
 @router.delete("/api-keys/{key_id}", status_code=204, summary="Revoke an API key")
 async def revoke_key(security: SecurityDep, key_id: _Id) -> Response:
-    """Let a key be none any more: what has been opened with it ends within seconds. It may be repeated."""
+    """Revoke a key; idempotent. Connections and tickets that it authenticated end within seconds."""
     await security.revoke_key(key_id)
     return Response(status_code=204)
 
 
 @router.post("/rules", status_code=201, response_model=RuleView, summary="Grant or deny")
 async def grant(security: SecurityDep, body: RuleCreate) -> Response:
-    """Add a rule; it holds on all nodes within a second."""
+    """Add a rule; all nodes apply it within a second."""
     asked = AccessRule(
         body.principal, tuple(body.operations), body.resource, body.name, prefix=body.prefix, deny=body.deny
     )
@@ -155,7 +157,7 @@ async def list_rules(security: SecurityDep, cursor: CursorQuery = None) -> Respo
 
 @router.delete("/rules/{rule_id}", status_code=204, summary="Remove a rule")
 async def revoke_rule(security: SecurityDep, rule_id: _Id) -> Response:
-    """Remove a rule; it may be repeated. 422 where there was none, or nobody would be left who may change rules."""
+    """Remove a rule. 422 if it does not exist, or if no principal could change rules without it."""
     await security.revoke(rule_id)
     return Response(status_code=204)
 

@@ -1,4 +1,4 @@
-"""`/v1/cluster`, `/v1/me`, `/v1/history`: the nodes and draining them, the caller, the figures of the last hour."""
+"""`/v1/cluster`, `/v1/me`, `/v1/history`: the nodes and draining them, the caller, the metrics of the last hour."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _US_PER_MS: Final = 1000
 
 
 class NodeView(BaseModel):
-    """A node, as it tells itself, or as another one knows it where it does not answer."""
+    """A node, by its own report, or by that of another node when it does not answer."""
 
     node_id: str
     host: str
@@ -51,23 +51,23 @@ class ClusterView(BaseModel):
 
 
 class NodeChange(BaseModel):
-    """A wish about a node."""
+    """A change of a node."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    draining: Annotated[bool, Field(description="true: it gives up its copies and ownership; false: it may have some.")]
+    draining: Annotated[bool, Field(description="true: move its copies and ownership away; false: it may have some.")]
 
 
 class DrainingView(BaseModel):
-    """A node that is drained, or is not any more. The copies move after the answer."""
+    """The draining state of a node. Copies move after the answer."""
 
     node_id: str
     draining: bool
-    partitions: Annotated[int, Field(description="How many partitions it stores now.")]
+    partitions: Annotated[int, Field(description="Partitions that it stores now.")]
 
 
 class MeView(BaseModel):
-    """The caller, and the settings of the gateway that concern pages."""
+    """The caller, and the gateway's settings that a page needs."""
 
     auth: Annotated[Literal["none", "callers"], Field(description="none: the gateway authenticates no callers.")]
     principal: Annotated[str | None, Field(description="null: the gateway authenticates no callers.")]
@@ -76,7 +76,7 @@ class MeView(BaseModel):
 
 
 class HistoryView(BaseModel):
-    """Figures of the last hour, one value for each time; null where it is not known."""
+    """Metrics of the last hour, one value for each time; null where it is unknown."""
 
     times_ms: list[int]
     records_per_s: list[float | None]
@@ -88,7 +88,7 @@ class HistoryView(BaseModel):
         list[float | None] | None, Field(description="Upper bound of half of the HTTP publishes of this gateway.")
     ]
     publish_p99_ms: Annotated[list[float | None] | None, Field(description="The same of 99 of 100.")]
-    fault: Annotated[str | None, Field(description="Why nothing newer is known; null when nothing is wrong.")]
+    fault: Annotated[str | None, Field(description="Why there are no newer samples; null without a fault.")]
 
 
 @router.get("/cluster", response_model=ClusterView, summary="The nodes")
@@ -103,14 +103,14 @@ async def change_node(
     node: Annotated[str, Path(min_length=1, max_length=NODE_ID_BYTES_MAX, description="The node's id.")],
     body: NodeChange,
 ) -> Response:
-    """Begin to drain a node, or end that. Needs `cluster` on the cluster."""
+    """Begin or end draining a node. Needs `cluster` on the cluster."""
     stored = await gateway.client.drain_node(node, draining=body.draining)
     return json_response({"node_id": node, "draining": body.draining, "partitions": stored})
 
 
 @router.get("/me", response_model=MeView, summary="The caller")
 async def me(gateway: GatewayDep) -> Response:
-    """Return the caller's name, and the settings of this gateway that concern pages."""
+    """Return the caller's name, and the settings of this gateway that a page needs."""
     settings = gateway.settings
     principal = None if gateway.caller is None else gateway.caller.principal
     return json_response({"auth": settings.auth, "principal": principal, "ui": settings.ui, "version": VERSION})
@@ -121,11 +121,11 @@ async def history(
     gateway: GatewayDep,
     topic: Annotated[TopicName | None, Query(description="Of this topic; else of the cluster.")] = None,
 ) -> Response:
-    """Return figures that this gateway has sampled. Needs `describe` on the topic, or on the cluster."""
+    """Return the metrics that this gateway has sampled. Needs `describe` on the topic, or on the cluster."""
     sampler = gateway.sampler
     if topic is not None:
         check_topic_name(topic)
-        await gateway.client.list_offsets(topic, "latest", [0])  # refused for who may not see the topic
+        await gateway.client.list_offsets(topic, "latest", [0])  # refused if the caller may not describe the topic
     else:
         await gateway.client.nodes()
     kept = History() if sampler is None else sampler.history

@@ -1,4 +1,4 @@
-"""`/v1/groups`: which groups there are, who is in them, how far behind they are; moving and deleting them."""
+"""`/v1/groups`: consumer groups, their members and lag; resetting their offsets, and deleting them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PlaceView(BaseModel):
 
 
 class MemberView(BaseModel):
-    """A member, what it reads, and what it is to read."""
+    """A member, its current partitions (`reads`) and its target assignment (`is_to_read`)."""
 
     member_id: str
     instance_id: str | None
@@ -51,7 +51,7 @@ class GroupSummaryView(BaseModel):
 
     name: str
     state: GroupState
-    generation: Annotated[int, Field(description="Grows whenever the partitions are shared out anew.")]
+    generation: Annotated[int, Field(description="Grows with each rebalance.")]
     members: int
     positions: int
     assignor: str | None
@@ -73,7 +73,7 @@ class GroupsView(BaseModel):
 
 
 class LagView(BaseModel):
-    """How far behind a group is in a partition; without a position all that there is lies before it."""
+    """The lag of a group in a partition; without a committed offset it is the whole log."""
 
     topic: str
     partition: int
@@ -82,14 +82,14 @@ class LagView(BaseModel):
     high_watermark: int
     lag: int
     commit_timestamp_ms: int | None
-    note: Annotated[str | None, Field(description="What was committed with the position; null without one.")]
+    note: Annotated[str | None, Field(description="Metadata committed with the offset; null without any.")]
     epoch: Annotated[
-        int | None, Field(description="Of the record in front of next_offset; null where who committed has not told.")
+        int | None, Field(description="Epoch of the record before next_offset; null if it was not committed.")
     ]
 
 
 class LagsView(BaseModel):
-    """How far behind a group is."""
+    """The lag of a group."""
 
     group: str
     lag: int
@@ -100,16 +100,16 @@ _PartitionNumber = Annotated[int, Field(ge=0, lt=PARTITIONS_MAX, strict=True)]
 
 
 class ResetBody(BaseModel):
-    """Where to move a group: one of the three."""
+    """The new offsets of a group: exactly one of `to`, `offset` and `timestamp`."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     to: Annotated[Literal["earliest", "latest"] | None, Field(description="An end of the logs.")] = None
-    offset: Annotated[int | None, Field(ge=0, lt=2**63, description="Beyond an end of a log that end counts.")] = None
+    offset: Annotated[int | None, Field(ge=0, lt=2**63, description="Clamped to the bounds of each log.")] = None
     timestamp: Annotated[
         str | None, Field(max_length=40, description="Milliseconds since 1970, or ISO 8601 with a time zone.")
     ] = None
-    topic: Annotated[TopicName | None, Field(description="Only this one.")] = None
+    topic: Annotated[TopicName | None, Field(description="Only this topic.")] = None
     partitions: (
         Annotated[
             list[_PartitionNumber], Field(max_length=PARTITIONS_MAX, fail_fast=True), first_faults(_PartitionNumber)
@@ -143,7 +143,7 @@ async def describe_group(gateway: GatewayDep, group: GroupPath) -> Response:
 
 @router.delete("/groups/{group}", status_code=204, summary="Delete a group")
 async def delete_group(gateway: GatewayDep, group: GroupPath) -> Response:
-    """Delete a group that has no members, with all its positions."""
+    """Delete a group that has no members, with its committed offsets."""
     check_group_name(group)
     await gateway.client.groups.delete(group)
     return Response(status_code=204)
@@ -154,9 +154,9 @@ async def group_lag(
     gateway: GatewayDep,
     request: Request,
     group: GroupPath,
-    topic: Annotated[TopicName | None, Query(description="Only this topic's.")] = None,
+    topic: Annotated[TopicName | None, Query(description="Only the lag in this topic.")] = None,
 ) -> Response:
-    """Return how far behind a group is, in every partition of the topics that it reads."""
+    """Return the lag of a group in each partition of the topics that it reads."""
     if topic is not None:
         check_topic_name(topic)
     return await _lags(gateway, request, group, await gateway.client.groups.lag(group, topic))
@@ -164,7 +164,7 @@ async def group_lag(
 
 @router.post("/groups/{group}/offsets:reset", response_model=LagsView, summary="Move a group's offsets")
 async def reset_offsets(gateway: GatewayDep, request: Request, group: GroupPath, body: ResetBody) -> Response:
-    """Move a group that has no members, back or forth, and return where it stands then; or would, with `dry_run`."""
+    """Set the offsets of a group that has no members, and return the new lag; `dry_run` only computes it."""
     check_group_name(group)
     if body.topic is not None:
         check_topic_name(body.topic)

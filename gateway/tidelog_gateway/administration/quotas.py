@@ -1,6 +1,6 @@
-"""`/v1/quotas`: how much callers may have, and what they use of it.
+"""`/v1/quotas`: the limits of callers, and their usage.
 
-As keys and rules (`tidelog_gateway.administration.access_rules`), quotas are read and changed on behalf of the caller.
+Quotas are read and changed with the caller's permissions, as `access_rules` does with keys and rules.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ router = APIRouter(prefix="/v1", tags=["access"], route_class=JsonRoute)
 LIMIT_MAX: Final = 2**63 - 1
 _UNLIMITED: Final = "unlimited"
 _PREFIX_CHARS: Final = 16
-"""Of `role:` and `address:` before a name."""
+"""Length of `role:` or `address:` before a name."""
 
 Subject = Annotated[
     str,
@@ -41,7 +41,7 @@ Subject = Annotated[
 
 
 def _limit(value: Any, handler: Callable[[Any], Any]) -> Any:
-    """Give one fault for a limit, not one for each type that it may have."""
+    """Report one fault for an invalid limit, not one for each type of the union."""
     try:
         return handler(value)
     except ValidationError as error:
@@ -52,12 +52,12 @@ def _limit(value: Any, handler: Callable[[Any], Any]) -> Any:
 _Limit = Annotated[
     Annotated[int, Field(ge=0, le=LIMIT_MAX)] | Literal["unlimited"] | None,
     WrapValidator(_limit),
-    Field(description="null: this quota does not limit it; unlimited: nothing does, whatever a broader quota says."),
+    Field(description="null: not limited by this quota; unlimited: not limited, whatever broader quotas set."),
 ]
 
 
 class QuotaBody(BaseModel):
-    """The limits of a quota; what is left out is not limited by it."""
+    """The limits of a quota; an absent limit is not set."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -72,7 +72,7 @@ class QuotaBody(BaseModel):
 
 
 class QuotaView(QuotaBody):
-    """A quota. Rates are for a second and each node, connections and bytes in flight for each node."""
+    """A quota. Rates are per second and node, connections and bytes in flight per node."""
 
     subject: str
 
@@ -89,11 +89,11 @@ class UsageView(BaseModel):
     node: str
     caller: Annotated[str, Field(description="A principal, or address:CIDR.")]
     connections: int
-    waiting: Annotated[int, Field(description="Connections that are held back.")]
+    waiting: Annotated[int, Field(description="Throttled connections.")]
     in_flight_bytes: int
-    throttled_s: Annotated[float, Field(description="How long its requests were held back, in all.")]
-    produce_debt_s: Annotated[float, Field(description="How long it has to wait before it may write.")]
-    consume_debt_s: Annotated[float, Field(description="How long it has to wait before it may read.")]
+    throttled_s: Annotated[float, Field(description="Total time for which its requests were throttled.")]
+    produce_debt_s: Annotated[float, Field(description="Time until it may write again.")]
+    consume_debt_s: Annotated[float, Field(description="Time until it may read again.")]
 
 
 class UsagesView(BaseModel):
@@ -111,16 +111,16 @@ async def list_quotas(security: SecurityDep) -> Response:
 
 @router.get("/quotas:usage", response_model=UsagesView, summary="Use of quotas")
 async def quota_usage(security: SecurityDep) -> Response:
-    """List what callers with quotas use of each node, at most 1,000 of a node. Needs `cluster` on the cluster."""
+    """List the usage of each node by callers with quotas, at most 1,000 of a node. Needs `cluster` on the cluster."""
     return json_response({"usages": [asdict(usage) for usage in await security.quota_usage()]})
 
 
 @router.put(f"/quotas/{{subject:{ANY_TEXT}}}", response_model=QuotaView, summary="Set a quota")
 async def set_quota(security: SecurityDep, subject: Subject, body: QuotaBody) -> Response:
-    """Replace the quota of a subject; it holds on all nodes within a second. Needs `cluster` on the cluster."""
+    """Replace the quota of a subject; all nodes apply it within a second. Needs `cluster` on the cluster."""
     limits = {name: math.inf if limit == _UNLIMITED else limit for name, limit in body.model_dump().items()}
     if all(limit is None for limit in limits.values()):
-        raise invalid([{"pointer": "", "detail": f"is empty: name a limit, of {', '.join(FIELDS)}"}])
+        raise invalid([{"pointer": "", "detail": f"is empty; set at least one of {', '.join(FIELDS)}"}])
     quota = Quota(**limits)
     await security.set_quota(subject, quota)
     return json_response(_view(subject, quota))
@@ -128,7 +128,7 @@ async def set_quota(security: SecurityDep, subject: Subject, body: QuotaBody) ->
 
 @router.delete(f"/quotas/{{subject:{ANY_TEXT}}}", status_code=204, summary="Remove a quota")
 async def remove_quota(security: SecurityDep, subject: Subject) -> Response:
-    """Remove a quota; what it held back goes on. 422 where the subject has none. Needs `cluster` on the cluster."""
+    """Remove a quota; throttled requests continue. 422 if the subject has none. Needs `cluster` on the cluster."""
     await security.remove_quota(subject)
     return Response(status_code=204)
 

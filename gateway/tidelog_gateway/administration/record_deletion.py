@@ -1,4 +1,4 @@
-"""`DELETE /v1/topics/{topic}/partitions/{partition}/records`: what lies in front of an offset or a time, for good."""
+"""`DELETE /v1/topics/{topic}/partitions/{partition}/records`: delete all records before an offset or a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ router = APIRouter(prefix="/v1", tags=["records"], route_class=JsonRoute)
 
 
 class DeletedView(BaseModel):
-    """Where a partition begins now."""
+    """The new beginning of a partition."""
 
     partition: int
     log_start_offset: Annotated[int, Field(description="The first readable offset.")]
@@ -33,18 +33,18 @@ async def delete_records(
     topic: TopicPath,
     partition: PartitionPath,
     before_offset: Annotated[
-        int | None, Query(ge=0, lt=2**63, description="At most the high watermark: records in front of it are deleted.")
+        int | None, Query(ge=0, lt=2**63, description="Records before it are deleted; at most the high watermark.")
     ] = None,
     before_timestamp: Annotated[
         str | None,
         Query(
             max_length=40,
-            description="Milliseconds since 1970, or ISO 8601 with a time zone: all up to the first record that is not "
-            "older are deleted.",
+            description="Milliseconds since 1970, or ISO 8601 with a time zone. Records before the first one that is "
+            "not older are deleted.",
         ),
     ] = None,
 ) -> Response:
-    """Delete what lies in front of an offset or a time. Once answered it holds for good; it may be repeated."""
+    """Delete all records before an offset or a time; idempotent. The deletion is durable when it is answered."""
     if (before_offset is None) == (before_timestamp is None):
         raise invalid([{"parameter": "before_offset", "detail": "name either before_offset or before_timestamp"}])
     before: int | datetime
@@ -57,6 +57,6 @@ async def delete_records(
         starts = await gateway.client.delete_records(topic, before, [partition])
     except OffsetOutOfRangeError as error:
         problem = from_error(error)
-        problem.status = 422  # nothing is gone: it does not exist yet
+        problem.status = 422  # the offset is above the high watermark: it does not exist yet
         raise problem from error
     return json_response({"partition": partition, "log_start_offset": starts[partition]})

@@ -1,4 +1,4 @@
-"""`POST /v1/rules:test`: whether a principal may do something, and which rule decides that."""
+"""`POST /v1/rules:test`: whether a principal may do an operation, and which rule decides."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PRINCIPAL_MAX: Final = PRINCIPAL_CHARS_MAX
 
 
 class RuleTest(BaseModel):
-    """An operation of a principal on a resource, to be tested against the rules."""
+    """An operation of a principal on a resource."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -35,20 +35,20 @@ class RuleTest(BaseModel):
     ] = ""
     roles: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=_PRINCIPAL_MAX)]],
-        Field(max_length=ROLES_MAX, description="That the other principal shows."),
+        Field(max_length=ROLES_MAX, description="Roles of the other principal."),
     ] = []
 
 
 class VerdictView(BaseModel):
-    """Whether it is allowed."""
+    """The decision."""
 
     allowed: bool
-    because: Annotated[str, Field(description="The rule that decides, with its id; or why none does.")]
+    because: Annotated[str, Field(description="The rule that decides, with its id; or why no rule does.")]
 
 
 @router.post("/rules:test", response_model=VerdictView, summary="Test what rules allow")
 async def test_rules(security: SecurityDep, body: RuleTest) -> Response:
-    """Return whether a principal may do something now, and why. Nothing is changed."""
+    """Return whether a principal may do an operation now, and why. Changes nothing."""
     verdict = await security.test(
         body.operation, body.resource, body.name, principal=body.principal, roles=tuple(body.roles)
     )

@@ -63,12 +63,12 @@ class TopicAlter(_Settings):
 
 
 class NextDeletionView(BaseModel):
-    """What retention deletes next: the oldest segment."""
+    """The next deletion by retention: of the oldest segment."""
 
-    below: Annotated[int, Field(description="Where the segment ends.")]
+    below: Annotated[int, Field(description="The end offset of the segment.")]
     size_bytes: int
-    at_ms: Annotated[int | None, Field(description="When its newest record is too old; null: records are kept.")]
-    bytes_more: Annotated[int | None, Field(description="It goes once so much more is stored; null: no bound.")]
+    at_ms: Annotated[int | None, Field(description="When its newest record expires; null: no limit by time.")]
+    bytes_more: Annotated[int | None, Field(description="Bytes to append until it is deleted; null: no such limit.")]
 
 
 class PartitionView(BaseModel):
@@ -82,10 +82,10 @@ class PartitionView(BaseModel):
     high_watermark: int
     size_bytes: int
     state: str
-    oldest_append_ms: Annotated[int | None, Field(description="When its oldest record was appended; null: none.")]
+    oldest_append_ms: Annotated[int | None, Field(description="Append time of its oldest record; null: empty.")]
     newest_append_ms: int | None
-    next_deletion: Annotated[NextDeletionView | None, Field(description="null: nothing is deleted.")]
-    unindexed_bytes: Annotated[int, Field(description="What the topic's indexes lack; it is looked through.")]
+    next_deletion: Annotated[NextDeletionView | None, Field(description="null: retention deletes nothing.")]
+    unindexed_bytes: Annotated[int, Field(description="Bytes without an index, which searches scan.")]
 
 
 class TopicView(_DescribedSettings):
@@ -103,23 +103,23 @@ class TopicDetail(TopicView):
 
 
 class FiguresView(BaseModel):
-    """Sums over the partitions of a topic, as they were sampled."""
+    """Sums over the partitions of a topic, from the last sample."""
 
     records: Annotated[int, Field(description="High watermarks less log start offsets.")]
     end_offsets: Annotated[int, Field(description="Sum of the high watermarks.")]
     size_bytes: Annotated[int, Field(description="Of one copy.")]
-    idle: Annotated[int, Field(description="Partitions that are not open: the sums lack them.")]
-    unavailable: Annotated[int, Field(description="Partitions that take no records.")]
-    under_replicated: Annotated[int, Field(description="Partitions of which a copy lacks something.")]
+    idle: Annotated[int, Field(description="Partitions that are not open; the sums leave them out.")]
+    unavailable: Annotated[int, Field(description="Partitions that accept no records.")]
+    under_replicated: Annotated[int, Field(description="Partitions with an incomplete copy.")]
     records_per_s: Annotated[float | None, Field(description="Over the last half minute; null: not known.")]
-    bytes_per_s: Annotated[float | None, Field(description="Growth; below zero where more was deleted.")]
+    bytes_per_s: Annotated[float | None, Field(description="Growth; negative if more was deleted.")]
 
 
 class ListedTopicView(TopicView):
     """A topic in a list."""
 
     figures: Annotated[
-        FiguresView | None, Field(description="With `figures=true`; null: there is no sample of the topic.")
+        FiguresView | None, Field(description="With `figures=true`; null: the topic has not been sampled.")
     ] = None
 
 
@@ -129,13 +129,13 @@ class TopicPage(BaseModel):
     topics: list[ListedTopicView]
     next_cursor: Annotated[str | None, Field(description="Pass it as `cursor` for the next page; null at the end.")]
     figures_ms: Annotated[
-        int | None, Field(description="When the figures were sampled; null: not asked for, or never.")
+        int | None, Field(description="Time of the sample; null: not requested, or no sample yet.")
     ] = None
 
 
 @router.post("", status_code=201, response_model=TopicDetail, summary="Create a topic")
 async def create_topic(gateway: GatewayDep, request: Request, body: TopicCreate) -> Response:
-    """Create a topic; 409 when one of this name is there."""
+    """Create a topic; 409 if the name exists."""
     check_topic_name(body.name)
     await gateway.client.create_topic(**body.model_dump())
     topic = await gateway.client.topic(body.name)
@@ -152,7 +152,7 @@ async def list_topics(
     cursor: CursorQuery = None,
     figures: Annotated[bool, Query(description="Also sums over the partitions, sampled every few seconds.")] = False,
 ) -> Response:
-    """List topics by name, a page at a time. Topics made or deleted meanwhile do not disturb the paging."""
+    """List topics by name, a page at a time. Concurrent creations and deletions do not disturb the paging."""
     after = "" if cursor is None else name_in(cursor)
     page, more = await gateway.client.topic_page(after=after, limit=limit)
     next_cursor = cursor_of(page[-1].name) if more else None
@@ -172,10 +172,11 @@ async def describe_topic(gateway: GatewayDep, request: Request, topic: TopicPath
 
 @router.patch("/{topic}", response_model=TopicDetail, summary="Alter a topic")
 async def alter_topic(gateway: GatewayDep, request: Request, topic: TopicPath, body: TopicAlter) -> Response:
-    """Change a topic's configuration; what the body leaves out stays."""
+    """Change a topic's configuration; absent options do not change."""
     changes = {name: value for name, value in body.model_dump().items() if value is not None}
     if not changes:
-        raise invalid([{"pointer": "", "detail": f"name something to change: {', '.join(TopicAlter.model_fields)}"}])
+        detail = f"is empty; set at least one of {', '.join(TopicAlter.model_fields)}"
+        raise invalid([{"pointer": "", "detail": detail}])
     await gateway.client.alter_topic(topic, **changes)
     return await _detail(gateway, request, await gateway.client.topic(topic))
 
@@ -189,7 +190,7 @@ async def delete_topic(gateway: GatewayDep, topic: TopicPath) -> Response:
 
 
 def view_of(topic: Topic) -> dict[str, Any]:
-    """Return a topic as the API shows it."""
+    """Return a topic as the API represents it."""
     return {
         "name": topic.name,
         "topic_id": topic.topic_id.hex(),

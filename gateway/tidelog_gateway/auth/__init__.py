@@ -1,1 +1,1 @@
-"""Authentication of callers: credentials, their verification in fair order, checks of hosts and origins."""
+"""Authentication of callers: credentials, their fair verification, checks of `Host` and `Origin`."""

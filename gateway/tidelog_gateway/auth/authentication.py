@@ -1,9 +1,9 @@
 """Authentication of requests, before any of the body is read.
 
 With `auth = callers` every path requires credentials, except for the few that are listed here: a new route requires
-them by default. These are refused in any case: a URL with credentials in it or with invalid text, a changing request
-from a page of another host, and a foreign `Host` on a gateway without authentication. The route of a WebSocket
-authenticates it, since browsers can send credentials only in a message.
+them by default. These requests are refused with and without `auth`: a URL with credentials in it or with invalid text,
+a changing request from a page of another host, and a foreign `Host` on a gateway without authentication. The route of a
+WebSocket authenticates it, since browsers can send credentials only in a message.
 """
 
 from __future__ import annotations
@@ -14,51 +14,51 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from tidelog_gateway.auth.credentials import Shown, credentials_in, refuse_secrets_in, unauthenticated
-from tidelog_gateway.auth.host_check import Hosts
-from tidelog_gateway.auth.origin_check import refuse_foreign
-from tidelog_gateway.auth.url_encoding import refuse_unreadable
+from tidelog_gateway.auth.credentials import CallerCredentials, credentials_in, refuse_secrets_in, unauthenticated
+from tidelog_gateway.auth.host_check import HostCheck
+from tidelog_gateway.auth.origin_check import refuse_foreign_origin
+from tidelog_gateway.auth.url_encoding import check_url_encoding
 from tidelog_gateway.settings import GatewaySettings
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/", "/ui"})
-"""For operators, and what says how to use the rest: nothing here names a topic, a group or a caller."""
+"""For operators, and the description of the API: none of these paths reveals a topic, a group or a caller."""
 OPEN_BELOW: Final = ("/docs/assets/", "/ui/")
-"""Files that are the same for everybody."""
+"""Static files."""
 
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-class Admission:
-    """Judges the head of a request: refuses what no caller may send, and finds the credentials that it shows."""
+class RequestAuthenticator:
+    """Checks the head of a request: refuses forbidden requests and extracts the credentials."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._allowed_origins = settings.allowed_origins
-        self._asks = settings.auth != "none"
-        self._hosts = Hosts(settings)
+        self._requires_credentials = settings.auth != "none"
+        self._hosts = HostCheck(settings)
 
-    def credentials(self, scope: Scope, fields: Mapping[bytes, bytes]) -> Shown | None:
-        """Return what a request shows, None where nobody asks for it yet.
+    def credentials(self, scope: Scope, fields: Mapping[bytes, bytes]) -> CallerCredentials | None:
+        """Return the credentials of a request; None where the path is open or the route authenticates.
 
         Args:
             scope: of the request, or of a WebSocket's handshake.
-            fields: its headers; of one that is given more than once any.
+            fields: its headers; one value of a header that is repeated.
 
         Raises:
-            Problem: it shows nothing, or is refused in any case.
+            Problem: the credentials are missing, or the request is refused with any credentials.
         """
         path = scope["path"]
         if scope["query_string"]:
             refuse_secrets_in(scope["query_string"])
-        refuse_unreadable(scope)
+        check_url_encoding(scope)
         headers: Headers | None = None
         if len(fields) != len(scope["headers"]) or not self._hosts.is_known(fields.get(b"host")):
             headers = Headers(scope=scope)
-            self._hosts.refuse_strange(headers, path)
+            self._hosts.refuse_foreign_host(headers, path)
         if scope["type"] == "websocket":
             return None
         if b"origin" in fields and scope["method"] not in _READING:
-            refuse_foreign(headers or Headers(scope=scope), self._allowed_origins)
-        if not self._asks or path in OPEN_PATHS or path.startswith(OPEN_BELOW):
+            refuse_foreign_origin(headers or Headers(scope=scope), self._allowed_origins)
+        if not self._requires_credentials or path in OPEN_PATHS or path.startswith(OPEN_BELOW):
             return None
         credentials = credentials_in(headers or Headers(scope=scope))
         if credentials is None:
@@ -67,6 +67,6 @@ class Admission:
 
 
 def address_of(scope: Scope) -> str:
-    """Return where a request comes from, "" when that is not known."""
+    """Return the address of a request's client, "" when it is not known."""
     client = scope.get("client")
     return str(client[0]) if client else ""

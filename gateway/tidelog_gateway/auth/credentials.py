@@ -1,7 +1,7 @@
-"""Where callers show who they are: in `Authorization`, or in a WebSocket's first message; never in an address.
+"""The credentials of callers: in `Authorization`, or in a WebSocket's first message; never in a URL.
 
-Addresses stand in the logs of every proxy on the way, and in the history of browsers. Rejected: cookies, which browsers
-send for any page that asks them to.
+URLs are stored in the logs of each proxy on the way and in the history of browsers. Rejected: cookies, which browsers
+send with any page's requests.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tidelog_proto.auth.api_key import KEY_PREFIX
 
 TOKEN_CHARS_MAX: Final = 16_384
 CHALLENGE: Final = 'Bearer realm="tidelog"'
+"""Without Basic: browsers would ask for a password and send it with every request, also those of foreign pages."""
 
-"""Not Basic, too: browsers would ask for a password and then show it to every request, also of foreign pages."""
 USER_CHARS_MAX: Final = 2_048
-"""Of `user:password`, as it is sent."""
+"""Length of the base64 of `user:password`."""
 
 _HOW: Final = "send Authorization: Bearer KEY"
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
@@ -41,80 +41,80 @@ QUERY_FIELDS_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class UserPassword:
-    """A user's name and password, as a caller has shown them, and what proves to nodes that they are known."""
+    """A user's name and password, and the proof of the password that nodes verify."""
 
     user: str
     password: str = field(repr=False)
     proof: Password = field(repr=False, compare=False)
 
 
-Shown = pb.Credentials | UserPassword
-"""What a caller has shown."""
+CallerCredentials = pb.Credentials | UserPassword
+"""Credentials of a caller."""
 
-Kind = Literal["key", "token", "password"]
-"""What kind of credentials that is."""
+CredentialsKind = Literal["key", "token", "password"]
+"""Kinds of credentials."""
 
 
-def kind_of(shown: Shown) -> Kind:
-    """Return what kind of credentials somebody has shown."""
-    if isinstance(shown, UserPassword):
+def credentials_kind(credentials: CallerCredentials) -> CredentialsKind:
+    """Return the kind of some credentials."""
+    if isinstance(credentials, UserPassword):
         return "password"
-    return "token" if shown.WhichOneof("kind") == "token" else "key"
+    return "token" if credentials.WhichOneof("kind") == "token" else "key"
 
 
-def bytes_of(shown: Shown) -> bytes:
-    """Return what tells what was shown from all else that could be; a secret."""
-    if isinstance(shown, UserPassword):
-        return b"basic " + json.dumps([shown.user, shown.password]).encode()
-    return shown.SerializeToString(deterministic=True)
+def identity_bytes(credentials: CallerCredentials) -> bytes:
+    """Return bytes that are unique to some credentials; they contain the secret."""
+    if isinstance(credentials, UserPassword):
+        return b"basic " + json.dumps([credentials.user, credentials.password]).encode()
+    return credentials.SerializeToString(deterministic=True)
 
 
-def credentials_in(headers: Headers) -> Shown | None:
-    """Return the credentials of a request; None when it shows none.
+def credentials_in(headers: Headers) -> CallerCredentials | None:
+    """Return the credentials of a request; None when it has none.
 
     Raises:
-        Problem: 401, they are in a form that is not understood.
+        Problem: 401, the credentials are malformed.
     """
-    shown = headers.getlist("authorization")
-    if not shown:
+    given = headers.getlist("authorization")
+    if not given:
         return None
-    if len(shown) > 1:
+    if len(given) > 1:
         raise unauthenticated("the request has several Authorization headers; send one")
-    scheme, _, token = shown[0].strip().partition(" ")
+    scheme, _, token = given[0].strip().partition(" ")
     if scheme.lower() == "basic":
         return _of_basic(token.strip())
     if scheme.lower() != "bearer":
-        raise unauthenticated(f"this scheme of Authorization is not understood; {_HOW}")
+        raise unauthenticated(f"the scheme of the Authorization header is neither Bearer nor Basic; {_HOW}")
     return credentials_of(token.strip())
 
 
 def credentials_of(token: str) -> pb.Credentials:
-    """Return the credentials that a token is: an API key by how it begins, else the token of an issuer.
+    """Parse an API key, which has a known prefix, or a token of an issuer.
 
     Raises:
-        Problem: 401, it is none.
+        Problem: 401, it is malformed.
     """
     if len(token) > TOKEN_CHARS_MAX:
         raise unauthenticated(f"the token is longer than {TOKEN_CHARS_MAX} characters")
     if not _TOKEN.fullmatch(token):
-        raise unauthenticated(f"what was shown is no token; {_HOW}")
+        raise unauthenticated(f"the bearer token has characters that tokens never have; {_HOW}")
     return pb.Credentials(api_key=token) if token.startswith(KEY_PREFIX) else pb.Credentials(token=token)
 
 
 def _of_basic(text: str) -> UserPassword:
-    """Return the user and the password that RFC 7617 writes as base64 of `user:password` in UTF-8.
+    """Parse the base64 of `user:password` in UTF-8 (RFC 7617).
 
     Raises:
-        Problem: 401, it is none.
+        Problem: 401, it is malformed.
     """
     if len(text) > USER_CHARS_MAX:
-        raise unauthenticated(f"what was shown is longer than {USER_CHARS_MAX} characters")
+        raise unauthenticated(f"the Basic credentials are longer than {USER_CHARS_MAX} characters")
     try:
         user, colon, password = base64.b64decode(text, validate=True).decode().partition(":")
     except (binascii.Error, ValueError):
-        raise unauthenticated("what was shown is no base64 of user:password in UTF-8") from None
+        raise unauthenticated("the Basic credentials are not the base64 of user:password in UTF-8") from None
     if not colon:
-        raise unauthenticated("what was shown is no base64 of user:password in UTF-8")
+        raise unauthenticated("the Basic credentials are not the base64 of user:password in UTF-8")
     return user_password(user, password)
 
 
@@ -122,18 +122,18 @@ def user_password(user: str, password: str) -> UserPassword:
     """Return a user and a password as credentials.
 
     Raises:
-        Problem: 401, nobody has such a name, or there is no password.
+        Problem: 401, the name is invalid or the password is empty.
     """
     try:
         if not password:
-            raise unauthenticated("there is no password behind the user's name")
+            raise unauthenticated("the password is empty; send user:password")
         return UserPassword(user, password, Password(user, password))
     except InvalidRequestError as error:
-        raise unauthenticated("nobody has such a name") from error
+        raise unauthenticated("the user's name is invalid") from error
 
 
 def refuse_secrets_in(query: bytes) -> None:
-    """Refuse an address that has credentials in it.
+    """Refuse a URL that has credentials in its query.
 
     Raises:
         Problem: 400.
@@ -149,7 +149,7 @@ def refuse_secrets_in(query: bytes) -> None:
             raise Problem(
                 400,
                 "credentials_in_url",
-                "credentials do not belong into an address, which stands in logs by now: revoke what was sent, and "
+                "credentials in a URL end up in logs: revoke the ones that were sent, and "
                 f"{_HOW}, or on a WebSocket auth as the first message",
             )
 
@@ -159,7 +159,7 @@ def unauthenticated(why: str = f"this gateway authenticates its callers: {_HOW}"
     return Problem(401, "unauthenticated", why, headers={"WWW-Authenticate": CHALLENGE})
 
 
-def refused(error: TidelogError) -> Problem:
+def credentials_refused(error: TidelogError) -> Problem:
     """Return the 401 for credentials that a node has refused."""
     problem = from_error(error)
     headers = {"WWW-Authenticate": f'{CHALLENGE}, error="invalid_token"'}

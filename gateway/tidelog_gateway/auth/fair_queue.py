@@ -1,7 +1,7 @@
-"""Turns of addresses at which callers are looked at: few of each at a time, so that none takes those of all others.
+"""Fair queueing of authentication by client address.
 
-Who comes beyond that waits, in order, and there is an end to it for each address, too. So a flood of credentials from
-one address has, of what is asked and of what waits, no more than that, whoever else comes.
+Each address has a limit of concurrent verifications and a limit of waiting ones, in order of arrival. A flood of
+credentials from one address therefore delays only that address.
 """
 
 from __future__ import annotations
@@ -13,42 +13,42 @@ from dataclasses import dataclass
 
 
 class FullError(Exception):
-    """As many of an address wait as may."""
+    """The address has reached its limit of waiting callers."""
 
 
 @dataclass(slots=True)
-class _Line:
+class _AddressQueue:
     turns: asyncio.Semaphore
     length: int = 0
 
 
-class AddressTurns:
-    """See the module.
+class FairQueue:
+    """A queue for each client address.
 
     Args:
-        at_once: of one address.
-        waiting: the same, with those that wait.
+        at_once: concurrent turns of one address.
+        waiting: callers of one address with and without a turn.
     """
 
     def __init__(self, *, at_once: int, waiting: int) -> None:
         self._at_once = at_once
         self._waiting = waiting
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, _AddressQueue] = {}
 
     def __len__(self) -> int:
-        """Return how many addresses have anybody here."""
+        """Return the number of addresses with callers in the queue."""
         return len(self._lines)
 
     @asynccontextmanager
     async def turn(self, address: str) -> AsyncIterator[None]:
-        """Wait for a turn of an address, and have it.
+        """Wait for a turn of an address, and hold it during the block.
 
         Raises:
-            FullError: too many wait.
+            FullError: the address has too many waiting callers.
         """
         line = self._lines.get(address)
         if line is None:
-            line = self._lines[address] = _Line(asyncio.Semaphore(self._at_once))
+            line = self._lines[address] = _AddressQueue(asyncio.Semaphore(self._at_once))
         if line.length >= self._waiting:
             raise FullError
         line.length += 1

@@ -1,7 +1,7 @@
-"""By which names this gateway is asked, where it asks nobody who he is: what keeps rebound names out.
+"""Refusal of requests with a foreign `Host`, on a gateway without authentication: protects it from DNS rebinding.
 
-Which names those are, and why, is in `tidelog_proto.auth.host_header`. With `auth = "callers"` a page has nothing to
-show, and with TLS the browser has compared the name with the certificate: neither looks at the name.
+`tidelog_proto.auth.host_header` lists the allowed names and the reasons. The check is off with `auth = "callers"`,
+where a foreign page has no credentials, and with TLS, where the browser compares the name with the certificate.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from tidelog_proto.auth.host_header import HostNames
 
 ANY_HOST: Final = "*"
 UNCHECKED_PATHS: Final = frozenset({"/livez", "/readyz"})
-"""What supervisors ask under whatever name; a page learns nothing from it."""
+"""Health probes, which may use any name; a page learns nothing from the answer."""
 
 _SHOWN_CHARS: Final = 200
 _KNOWN_MAX: Final = 64
 
 
-class Hosts:
-    """The names of one gateway.
+class HostCheck:
+    """The allowed hosts of one gateway.
 
     Args:
         settings: of the gateway.
-        machine: what the machine is called.
+        machine: the machine's name; None: ask the system.
     """
 
     def __init__(self, settings: GatewaySettings, machine: str | None = None) -> None:
@@ -38,34 +38,34 @@ class Hosts:
         named = (*settings.allowed_hosts, *map(_host_of_origin, settings.allowed_origins))
         self._names = HostNames((settings.host, *named), machine)
         self._known: set[bytes] = set()
-        """Values of `Host` that were looked at and are this gateway's."""
+        """Values of `Host` that have passed the check."""
 
     def is_known(self, host: bytes | None) -> bool:
-        """Say whether the only `Host` of a request is one that needs no look: `refuse_strange` takes the others."""
+        """Whether the only `Host` of a request is known to pass; check others with `refuse_foreign_host`."""
         return self._any or host in self._known
 
-    def refuse_strange(self, headers: Headers, path: str) -> None:
-        """Refuse a request that came by a name that is not the gateway's.
+    def refuse_foreign_host(self, headers: Headers, path: str) -> None:
+        """Refuse a request whose `Host` is not one of this gateway's names.
 
         Raises:
             Problem: 421.
         """
         if self._any or path in UNCHECKED_PATHS:
             return
-        for host in headers.getlist("host"):  # HTTP/1.0 may have none; no browser speaks that
-            if not self.is_own(host):
+        for host in headers.getlist("host"):  # HTTP/1.0 allows a request without it; no browser sends one
+            if not self.is_allowed(host):
                 raise Problem(
                     421,
                     "misdirected_request",
-                    f"this gateway is not called {host[:_SHOWN_CHARS]!r}: a page of the web may have given it that "
-                    "name. Ask by its address, or name the host in the setting allowed_hosts "
+                    f"{host[:_SHOWN_CHARS]!r} is not a name of this gateway; the request may come from a foreign page. "
+                    "Use the gateway's address, or add the host to the setting allowed_hosts "
                     "(TIDELOG_GATEWAY_ALLOWED_HOSTS, --allowed-hosts)",
                 )
             if len(self._known) < _KNOWN_MAX:
                 self._known.add(host.encode("latin-1"))
 
-    def is_own(self, host: str) -> bool:
-        """Say whether a `Host` names this gateway; its port does not matter."""
+    def is_allowed(self, host: str) -> bool:
+        """Whether a `Host` names this gateway; its port does not matter."""
         return self._names.is_own(host)
 
 

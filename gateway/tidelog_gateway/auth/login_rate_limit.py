@@ -1,7 +1,7 @@
-"""How often an address may be wrong about who it is: so many times at once, then once a second, or less often.
+"""Rate limit of failed authentications by client address: a token bucket that refills at one a second, or slower.
 
-Only what was wrong counts. Who has more than his share is not asked about for a while: the node that would look at his
-next try hashes slowly, and has others to look at. Of IPv6 a whole /64 counts as one address, as one machine has it.
+Only failures count. An address over its limit is refused without asking a node, because verifying a password costs the
+node CPU time. An IPv6 /64 counts as one address, since one machine usually has all of it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Final
 from tidelog_proto.auth.client_address import counted_address
 
 ADDRESSES_MAX: Final = 10_000
-"""The addresses that are remembered; the one that was wrong longest ago is forgotten."""
+"""Remembered addresses; the one whose last failure is oldest is dropped."""
 
 
-class Tries:
-    """See the module.
+class LoginRateLimit:
+    """A token bucket of failed authentications for each address.
 
     Args:
-        most: wrong tries at once; 0: as many as they like.
-        clock: seconds that only grow.
-        every_s: seconds in which one wrong try is forgiven: N in each of N workers, so that all of them forgive one a
+        most: failures in a burst; 0: unlimited.
+        clock: monotonic, in seconds.
+        every_s: seconds until one failure is forgiven. With N workers it is N, so that together they forgive one a
             second.
     """
 
@@ -31,17 +31,17 @@ class Tries:
         self._every_s = every_s
         self._clock = clock
         self._paid_at: OrderedDict[str, float] = OrderedDict()
-        """Of each address, when all that was wrong will be forgiven."""
+        """Time at which all failures of an address are forgiven."""
 
     def wait_s(self, address: str) -> float:
-        """Return how long an address has to wait before it may try again; 0 when it may."""
+        """Return how long an address has to wait before the next attempt; 0 when it may try now."""
         if not self._most:
             return 0.0
         owed_s = self._paid_at.get(counted_address(address), 0.0) - self._clock()
         return max(0.0, owed_s - (self._most - 1) * self._every_s)
 
     def failed(self, address: str) -> None:
-        """Count a wrong try."""
+        """Count a failed authentication."""
         if not self._most:
             return
         network = counted_address(address)

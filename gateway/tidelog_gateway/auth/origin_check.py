@@ -1,10 +1,10 @@
-"""From which pages browsers may change something here, or open a WebSocket.
+"""Check of `Origin`: the web pages that may change something through the gateway, or open a WebSocket to it.
 
-A browser lets any page send requests to any host, from within the networks of whoever looks at it, and says in `Origin`
-which page it was. What is shown of who asks is never a cookie, so a foreign page cannot act in another's name; but a
-gateway that asks nobody would do as it is told. So requests that change something, and WebSockets, are refused to
-pages of other hosts, unless `allowed_origins` names them. Reading is left to CORS: without leave a page does not see
-what it was answered. Programs that are no browsers send no `Origin`.
+A browser lets any page send requests to any host, also within its user's private network, and names the page in
+`Origin`. Credentials are never cookies, so a foreign page cannot act as another caller; but a gateway without
+authentication would carry its requests out. Changing requests and WebSockets from pages of other hosts are therefore
+refused unless `allowed_origins` lists them. Reads are left to CORS, which hides the answer from the page. Clients other
+than browsers send no `Origin`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ ANY_ORIGIN: Final = "*"
 _SHOWN_CHARS: Final = 200
 
 
-def refuse_foreign(headers: Headers, allowed: Sequence[str]) -> None:
-    """Refuse a page of another host.
+def refuse_foreign_origin(headers: Headers, allowed: Sequence[str]) -> None:
+    """Refuse a request from a page of another host.
 
     Raises:
         Problem: 403.
@@ -31,11 +31,11 @@ def refuse_foreign(headers: Headers, allowed: Sequence[str]) -> None:
     if all(origin_allowed(origin, host=headers.get("host", ""), allowed=allowed) for origin in origins):
         return
     shown = origins[0][:_SHOWN_CHARS]
-    raise Problem(403, "forbidden", f"pages of {shown} may not connect: add it to the setting allowed_origins")
+    raise Problem(403, "forbidden", f"pages of {shown} may not connect; add it to the setting allowed_origins")
 
 
 def origin_allowed(origin: str, *, host: str, allowed: Sequence[str]) -> bool:
-    """Say whether a page of `origin` may connect: a page of this host, or one that the settings name."""
+    """Whether a page of `origin` may connect: a page of this host, or one that the settings list."""
     if ANY_ORIGIN in allowed or origin in allowed:
         return True
     try:

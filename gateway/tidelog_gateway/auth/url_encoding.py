@@ -1,8 +1,7 @@
-"""Addresses that say what they mean: percent-encoded UTF-8, as URLs are (RFC 3986, 2.5).
+"""Refusal of URLs that are not percent-encoded UTF-8 (RFC 3986, 2.5).
 
-The server and the framework read whatever is no UTF-8 as the replacement character, so `%ff` and `%fe` would be one and
-the same key, and neither the one that was meant. A percent sign without two digits would be kept as it is, and `100%`
-and `100%25` would be one and the same.
+The server and the framework decode invalid UTF-8 as the replacement character, which would map `%ff` and `%fe` to the
+same key. They keep a percent sign without two hexadecimal digits, which would map `100%` and `100%25` to the same key.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from tidelog_gateway.problems import Problem
 _NOT_ENCODED: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})[\x21-\x7e]{0,2}")
 
 
-def refuse_unreadable(scope: Scope) -> None:
-    """Refuse an address that is no text.
+def check_url_encoding(scope: Scope) -> None:
+    """Refuse a URL that is not percent-encoded UTF-8.
 
     Raises:
         Problem: 400.
@@ -30,10 +29,10 @@ def refuse_unreadable(scope: Scope) -> None:
         found = _NOT_ENCODED.search(what)
         if found is not None:
             given = found[0].decode("ascii")
-            detail = f"{given!r} in the address is not percent-encoding: write %25 for a percent sign"
+            detail = f"{given!r} in the URL is not percent-encoding; write %25 for a percent sign"
             raise Problem(400, "malformed_request", detail)
         try:
             unquote_to_bytes(what).decode()
         except UnicodeDecodeError as error:
-            detail = "the address is no UTF-8, percent-encoded: give a key that is no text in base64 (key_encoding)"
+            detail = "the URL is not percent-encoded UTF-8; send a key that is not text in base64 (key_encoding)"
             raise Problem(400, "malformed_request", detail) from error

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from starlette.types import Scope
 
-from tidelog_gateway.budget.request_budget import Arrival, Body
+from tidelog_gateway.budget.request_budget import Body, BodyReservation
 from tidelog_gateway.problems import Problem, invalid
 from tidelog_proto.batch.columns import HEADERS_TYPE, TIMESTAMP_TYPE, canonical
 from tidelog_proto.batch.ipc_message import PREFIX_BYTES, describe
@@ -106,7 +106,7 @@ async def arrow_records(
 
 def room_of(scope: Scope, body_bytes: int) -> Hold:
     """Return what reserves room, beside a request's body, for the bytes that it decodes to."""
-    arrival: Arrival = scope["state"]["arrival"]
+    arrival: BodyReservation = scope["state"]["arrival"]
 
     def hold(size_bytes: int) -> None:
         if not arrival.hold(body_bytes + size_bytes):

@@ -1,8 +1,8 @@
 """CloudEvents 1.0 as records: data is the value, `partitionkey` the key, attributes are headers.
 
-Headers are those of the Kafka protocol binding: `ce_` before the name of an attribute, and `content-type` for
-`datacontenttype`. So what reads CloudEvents out of Kafka records finds them here. The bytes of the data are kept: those
-of a binary event's body, of a JSON value as it is in the event, of a string's text, or of what base64 stands for.
+The headers are those of the Kafka protocol binding: `ce_` before the name of an attribute, and `content-type` for
+`datacontenttype`, so consumers of CloudEvents in Kafka records find them here. The value is the exact bytes of the
+data: a binary event's body, a JSON value as it is in the event, the text of a string, or the decoded base64.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ async def event_batch(body: bytes, *, records_max: int, pace: Callable[[], Await
     """
     begin = _BEGIN_OF_LIST.match(body)
     if begin is None:
-        raise invalid([{"pointer": "", "detail": "a batch of CloudEvents is a JSON list"}])
+        raise invalid([{"pointer": "", "detail": "a batch of CloudEvents must be a JSON list"}])
     records = await _events(body, begin.end(), records_max=records_max, prefix=None, pace=pace)
     if not len(records):
         raise invalid([{"pointer": "", "detail": "the batch is empty: send at least one event"}])
@@ -101,7 +101,7 @@ def binary_event(headers: Iterable[tuple[str, str]], body: bytes) -> Records:
         if attribute in attributes:
             raise _wrong_header(name, "is given more than once")
         if attribute in {"datacontenttype", "data"}:
-            raise _wrong_header(name, "is not a header: the body is the data, and Content-Type says what it is")
+            raise _wrong_header(name, "is not allowed: the body is the data, and Content-Type its type")
         attributes[attribute] = _header_text(name, value)
     for attribute, text in attributes.items():
         fault = _attribute_fault(attribute, text)
@@ -124,11 +124,11 @@ def _wrong_header(name: str, detail: str) -> Problem:
 
 
 def _header_text(name: str, value: str) -> str:
-    """Return the text that a header stands for (HTTP binding, 3.1.3.2)."""
+    """Decode the value of a header (HTTP binding, 3.1.3.2)."""
     if len(value) > 1 and value.startswith('"') and value.endswith('"'):
         value = re.sub(r"\\(.)", r"\1", value[1:-1])
     if not value.isascii() or _ESCAPE.search(value):
-        raise _wrong_header(name, "is ASCII, and everything else is percent-encoded UTF-8")
+        raise _wrong_header(name, "must be ASCII, with everything else as percent-encoded UTF-8")
     try:
         return unquote_to_bytes(value).decode()
     except UnicodeDecodeError as error:
@@ -138,7 +138,7 @@ def _header_text(name: str, value: str) -> str:
 async def _events(
     body: bytes, start: int, *, records_max: int, prefix: tuple[str, ...] | None, pace: Callable[[], Awaitable[None]]
 ) -> Records:
-    """Read the events of the list that begins at `start`; `prefix` is the pointer of all of them, None: numbers."""
+    """Read the events of the list that begins at `start`; `prefix` is the pointer of them, None: their numbers."""
     events: list[_Event] = []
 
     def place_of(number: int) -> tuple[str, ...]:
@@ -164,14 +164,14 @@ async def _events(
 
 
 def _why(text: bytes, error: Exception) -> str:
-    """Return why events were not decoded."""
+    """Return the reason why events were not decoded."""
     try:
         check_limits(text.decode())
     except UnicodeDecodeError:
         pass
     except ValueError as limit:
         return f"is not JSON: {limit}"
-    return f"is not JSON, or no event: {error}"
+    return f"is not JSON, or not an event: {error}"
 
 
 def _moved(first: int, place_of: Callable[[int], tuple[str, ...]], path: Path) -> str:
@@ -215,7 +215,7 @@ def _structured(members: Mapping[str, msgspec.Raw], where: tuple[str, ...]) -> _
 
 
 def _data(members: Mapping[str, msgspec.Raw], content_type: str | None) -> tuple[bytes, str]:
-    """Return the bytes of the data, and the member that they are from; without data both are empty.
+    """Return the bytes of the data and the member that has them; both are empty without data.
 
     Raises:
         ValueError: it is not valid.
@@ -225,7 +225,7 @@ def _data(members: Mapping[str, msgspec.Raw], content_type: str | None) -> tuple
     if "data_base64" in members:
         encoded = msgspec.json.decode(members["data_base64"])
         if not isinstance(encoded, str):
-            raise ValueError("is a string of base64")  # a fault of the request
+            raise ValueError("must be a string of base64")  # a fault of the request
         try:
             return base64.b64decode(encoded, validate=True), "data_base64"
         except binascii.Error as error:
@@ -237,7 +237,7 @@ def _data(members: Mapping[str, msgspec.Raw], content_type: str | None) -> tuple
     if content_type is None or _JSON_TYPE.fullmatch(content_type):
         return raw, "data"
     if not text.startswith('"'):
-        raise ValueError(f"is a string, as datacontenttype is {content_type}; or send it as data_base64")
+        raise ValueError(f"must be a string, as datacontenttype is {content_type}; or send it as data_base64")
     content: str = msgspec.json.decode(raw)
     return content.encode(), "data"
 
@@ -246,7 +246,7 @@ def _attribute_text(raw: msgspec.Raw) -> str | None:
     """Return the canonical text of an attribute's value.
 
     Raises:
-        ValueError: it is of a type that attributes do not have.
+        ValueError: attributes do not have this type.
     """
     value: Any = msgspec.json.decode(raw)
     if value is None or isinstance(value, str):
@@ -255,20 +255,20 @@ def _attribute_text(raw: msgspec.Raw) -> str | None:
         return "true" if value else "false"
     if isinstance(value, int) and -_INTEGER_MAX - 1 <= value <= _INTEGER_MAX:
         return str(value)
-    raise ValueError("an attribute is a string, a boolean or an integer of 32 bits")
+    raise ValueError("an attribute must be a string, a boolean or an integer of 32 bits")
 
 
 def _attribute_fault(name: str, text: str) -> str | None:
     if not _NAME.fullmatch(name):
-        return "the name of an attribute has lower-case letters and digits only"
+        return "the name of an attribute must have lower-case letters and digits only"
     if _CONTROL.search(text):
         return "has control characters"
     if name in _NOT_EMPTY and not text:
         return "is empty: send a value" if name in _REQUIRED else "is empty: send a value, or leave it out"
     if name == "specversion" and text != _VERSION:
-        return f"CloudEvents {text!r} are not understood here; send specversion {_VERSION}"
+        return f"must be {_VERSION}, got {text!r}"
     if name == "time" and not _is_time(text):
-        return "is not a time as RFC 3339 writes it, such as 2026-01-31T12:00:00Z"
+        return "must be a time as in RFC 3339, such as 2026-01-31T12:00:00Z"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Publishes columns as they are; the outcome is told in ranges of offsets."""
+"""Publishes columns without making rows of them; the answer has ranges of offsets."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tidelog.produce.receipts import PieceOutcome
 from tidelog_gateway.bodies.arrow_body import ArrowRecords
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import from_error
-from tidelog_gateway.producers import Place
+from tidelog_gateway.producers import QueuePlace
 from tidelog_gateway.publish import RecordError
 from tidelog_proto.names import check_topic_name
 
 
 class RangeView(BaseModel):
-    """Neighbours in one partition: the offsets from `base_offset` on."""
+    """Consecutive offsets in one partition, from `base_offset` on."""
 
     partition: int
     base_offset: int
@@ -26,7 +26,7 @@ class RangeView(BaseModel):
 
 
 class PieceErrorView(BaseModel):
-    """Records of one partition that were not stored, or are not known to be."""
+    """Records of one partition that failed, or whose outcome is unknown."""
 
     partition: int
     count: int
@@ -34,7 +34,7 @@ class PieceErrorView(BaseModel):
 
 
 class ColumnsView(BaseModel):
-    """The answer to columns: where they are stored. Rows of one partition are stored in their order."""
+    """The answer to columns: the ranges of their offsets. Rows of one partition are stored in their order."""
 
     records: Annotated[int, Field(description="Rows of the request.")]
     ranges: list[RangeView]
@@ -48,15 +48,15 @@ async def publish_columns(
     """Publish columns, and return the answer (a `ColumnsView`) and its status.
 
     Raises:
-        TidelogError: all of them failed, the first one for this reason.
-        ProtocolError: the topic's name is none.
+        TidelogError: all of them failed; the first one's error.
+        ProtocolError: the topic's name is invalid.
     """
     check_topic_name(topic)
     columns = records.batches[0] if len(records.batches) == 1 else pa.Table.from_batches(records.batches)
     async with gateway.producers.use(topic) as place:
         pieces = await _publish_once(place, columns, partition)
         if all(isinstance(piece.error, UnknownTopicError) for piece in pieces):
-            # As in `publish_each`: another topic may have the name by now.
+            # As in `publish_each`: the topic may have been recreated.
             await place.again()
             pieces = await _publish_once(place, columns, partition)
     stored = sum(piece.count for piece in pieces if piece.error is None)
@@ -85,7 +85,9 @@ async def publish_columns(
     return answer, 207 if errors else 200
 
 
-async def _publish_once(place: Place, columns: pa.RecordBatch | pa.Table, partition: int | None) -> list[PieceOutcome]:
+async def _publish_once(
+    place: QueuePlace, columns: pa.RecordBatch | pa.Table, partition: int | None
+) -> list[PieceOutcome]:
     async with place.accepting() as producer:
         try:
             pending = await producer.enqueue_arrow(columns, partition=partition)

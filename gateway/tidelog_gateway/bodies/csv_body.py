@@ -1,8 +1,8 @@
 """Records as CSV: a header row that names the columns, and a row for each record.
 
-pyarrow parses pieces of whole rows to columns, some milliseconds each. An unquoted empty field is missing, a quoted one
-is empty text: that is the only difference that CSV can express, and many writers do not make it, so a value that is
-missing is an error unless the request says what it means.
+pyarrow parses pieces of whole rows into columns, a few milliseconds each. An unquoted empty field is a missing value, a
+quoted one is empty text. CSV has no other way to express the difference and many writers ignore it, so a missing value
+is an error unless the request defines its meaning (`empty_value`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ async def csv_records(
     """
     ends = await row_ends(body, rows_max=records_max, pace=pace)
     if len(ends) < 2:
-        raise invalid([{"pointer": "", "detail": "a CSV body has a row that names its columns, and a row a record"}])
+        detail = "a CSV body must have a row with the names of its columns, and a row for each record"
+        raise invalid([{"pointer": "", "detail": detail}])
     names = _names(body[: ends[0]])
     joined = _Lists(names, now_us, empty_value)
     piece_rows = max(1, PIECE_FIELDS // len(names))
@@ -79,7 +80,7 @@ def _names(row: bytes) -> list[str]:
     if faults:
         raise row_fault(1, faults[0])
     if "value" not in names:
-        raise row_fault(1, "there is no column value")
+        raise row_fault(1, "the column value is missing")
     if sum(name.startswith(HEADER_PREFIX) for name in names) > HEADERS_PER_RECORD_MAX:
         raise row_fault(1, f"a record has at most {HEADERS_PER_RECORD_MAX} headers")
     return names
@@ -87,7 +88,7 @@ def _names(row: bytes) -> list[str]:
 
 def _name_fault(name: str, before: list[str]) -> str | None:
     if name.startswith(HEADER_PREFIX):
-        return None if len(name) > len(HEADER_PREFIX) else "a column of headers is header:NAME"
+        return None if len(name) > len(HEADER_PREFIX) else "a column of headers must be header:NAME"
     if name in _COLUMNS:
         return f"column {name} is given twice" if name in before else None
     near = difflib.get_close_matches(name, [*_COLUMNS, HEADER_PREFIX + "NAME"], n=1)
@@ -96,7 +97,7 @@ def _name_fault(name: str, before: list[str]) -> str | None:
 
 
 class _Lists:
-    """Records of the pieces so far, as lists."""
+    """The records of the pieces so far, as lists."""
 
     def __init__(self, names: list[str], now_us: int, empty_value: EmptyValue) -> None:
         self._names = names
@@ -108,18 +109,18 @@ class _Lists:
         self._header_count = 0
 
     def records(self) -> Records:
-        """Return them; columns that no row uses are left out."""
+        """Return the records; columns that no row uses are left out."""
         records = self._records
         if records.partitions is not None and not any(number is not None for number in records.partitions):
             records.partitions = None
         return records
 
     def add(self, rows: bytes, first: int, count: int) -> None:
-        """Add the rows of a piece, of which the first has this number."""
+        """Add the rows of a piece, whose first row has the number `first`."""
         table = _parsed(rows, len(self._names), first)
         if table.num_rows != count:
-            # The rows were counted by the same grammar; a difference would put values into the wrong records.
-            raise row_fault(first, f"{table.num_rows} rows are read where {count} end: check the quotes and line ends")
+            # Both parsers have the same grammar; a difference would put values into the wrong records.
+            raise row_fault(first, f"{table.num_rows} rows parsed, {count} expected; check the quotes and line ends")
         columns = {name: table.column(number).combine_chunks() for name, number in self._at.items()}
         records = self._records
         records.values += self._values(columns["value"], first)
@@ -144,7 +145,7 @@ class _Lists:
                 row = first + int(pc.index(column.is_null(), pa.scalar(value=True)).as_py())
                 raise row_fault(
                     row,
-                    'the value is missing: write "" for an empty one, or say what an unquoted empty field means with '
+                    'the value is missing; write "" for an empty one, or define an unquoted empty field with '
                     "empty_value=empty or empty_value=tombstone",
                 )
             column = column.fill_null("")
@@ -168,7 +169,7 @@ class _Lists:
 def _parsed(rows: bytes, column_count: int, first: int) -> pa.Table:
     names = [str(number) for number in range(column_count)]
     if rows.startswith(BYTE_ORDER_MARK):
-        # The parser skips a mark at the beginning of what it is given; this one belongs to a field.
+        # The parser skips a byte order mark at the beginning of its input; this one belongs to a field.
         rows = BYTE_ORDER_MARK + rows
     try:
         return arrow_csv.read_csv(
@@ -189,7 +190,7 @@ def _parsed(rows: bytes, column_count: int, first: int) -> pa.Table:
 
 
 def _reworded(text: str) -> str:
-    """Return what the parser found, without the text of the row, which may be long."""
+    """Return the parser's finding, without the text of the row, which may be long."""
     counts = re.search(r"Expected (\d+) columns, got (\d+)", text)
     if counts:
         return f"the header row has {counts[1]} columns, this one has {counts[2]}"
@@ -209,7 +210,7 @@ def _numbers(column: Any, name: str, first: int) -> list[int | None]:
             continue
         number = int(text) if _DIGITS.fullmatch(text) else None
         if number is None or number > _NUMBERS_MAX[name]:
-            raise row_fault(row, f"{name} is a whole number from 0 to {_NUMBERS_MAX[name]}, not {text[:40]!r}")
+            raise row_fault(row, f"{name} must be a whole number from 0 to {_NUMBERS_MAX[name]}, got {text[:40]!r}")
         numbers.append(number)
     return numbers
 
@@ -219,4 +220,4 @@ def _check_lengths(tags: Any, first: int) -> None:
     longest: int = pc.max(lengths).as_py()
     if longest > TAG_BYTES_MAX:
         row = first + int(pc.index(lengths, longest).as_py())
-        raise row_fault(row, f"a tag has at most {TAG_BYTES_MAX} bytes, this one {longest}")
+        raise row_fault(row, f"a tag has at most {TAG_BYTES_MAX} bytes, got {longest}")

@@ -1,8 +1,8 @@
-"""The rows of a CSV body: where each ends, found by arithmetic on whole arrays, and faults of its quoting.
+"""The end of each row of a CSV body, found by array operations, and the faults of its quoting.
 
-The grammar is RFC 4180 in UTF-8, read strictly: a field is either quoted from its first to its last character or has
-no quote in it, rows end in LF or CR LF, and a quote inside a quoted field is doubled. Nothing is made of a body before
-its quoting is known to be right, so an unclosed quote costs a pass over the bytes and no field of the body's size.
+The grammar is RFC 4180 in UTF-8, applied strictly: a field is either quoted from its first to its last character or has
+no quote, rows end in LF or CR LF, and a quote inside a quoted field is doubled. The quoting is checked before any field
+is decoded, so an unclosed quote costs a pass over the bytes but never a field of the body's size.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def row_ends(body: bytes, *, rows_max: int, pace: Callable[[], Awaitable[N
         if count > rows_max + 1:
             raise too_many_rows(rows_max)
     if in_quotes:
-        raise row_fault(opened_in, "a quote is not closed: end the field with a quote, and double quotes inside it")
+        raise row_fault(opened_in, "a quote is not closed; end the field with a quote, and double quotes inside it")
     found: list[int] = np.concatenate(ends).tolist() if ends else []
     if body and (not found or found[-1] != len(body)):
         found.append(len(body))  # the last row needs no line end
@@ -67,7 +67,8 @@ def row_fault(row: int, detail: str) -> Problem:
 
 def too_many_rows(rows_max: int) -> Problem:
     """Return the 422 for a body of too many rows."""
-    return invalid([{"pointer": "", "detail": f"at most {rows_max} records, here are more: send fewer rows at a time"}])
+    detail = f"at most {rows_max} records, got more; send fewer rows at a time"
+    return invalid([{"pointer": "", "detail": detail}])
 
 
 def _row(rows_before: int, breaks: Any, place: int) -> int:
@@ -75,7 +76,7 @@ def _row(rows_before: int, breaks: Any, place: int) -> int:
 
 
 def _check_quotes(data: Any, places: Any, opening: Any, row_of: Callable[[int], int]) -> None:
-    """Refuse a quote that begins in the middle of a field, and text after a closing one."""
+    """Refuse a quote in the middle of an unquoted field, and text after a closing quote."""
     first = places[opening]
     before = data[np.maximum(first - 1, 0)]
     is_first = (first == 0) | _END[before] | (before == _QUOTE)
@@ -85,17 +86,17 @@ def _check_quotes(data: Any, places: Any, opening: Any, row_of: Callable[[int], 
     is_last = (last == len(data) - 1) | _END[after] | (after == _QUOTE)
     middle, trailed = first[~is_first], last[~is_last]
     if len(middle) and not (len(trailed) and trailed[0] < middle[0]):
-        detail = "a quote in an unquoted field: put the whole field into quotes and double those inside"
+        detail = "a quote in an unquoted field; quote the whole field and double the quotes inside"
         raise row_fault(row_of(int(middle[0])), detail)
     if len(trailed):
-        detail = "text after a closing quote: double a quote that belongs to the field"
+        detail = "text after a closing quote; double a quote that belongs to the field"
         raise row_fault(row_of(int(trailed[0])), detail)
 
 
 def _check_returns(data: Any, places: Any, row_of: Callable[[int], int]) -> None:
-    """Refuse a CR that does not stand before an LF."""
+    """Refuse a CR that is not followed by an LF."""
     after = data[np.minimum(places + 1, len(data) - 1)]
     wrong = (after != _LF) | (places == len(data) - 1)
     if wrong.any():
         row = row_of(int(places[wrong][0]))
-        raise row_fault(row, "a carriage return without a line feed: put the field into quotes")
+        raise row_fault(row, "a carriage return without a line feed; quote the field")

@@ -1,8 +1,8 @@
-"""The first faults of a list in a request, in bounded time.
+"""The first faults of a list in a request, found in bounded time.
 
-Validation of a list stops at its first item with a fault (`fail_fast`): a list of 4,096 items with 100 unknown members
-each has 409,600 faults, and each costs 30 us to list. Here the items of a list that was refused are validated again,
-one after the other, until `ERRORS_SHOWN_MAX` faults are found.
+Validation of a list stops at its first invalid item (`fail_fast`), because a list of 4,096 items with 100 unknown
+members each has 409,600 faults, and listing one takes 30 us. The items of a refused list are then validated again, one
+by one, until `ERRORS_SHOWN_MAX` faults are found.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def list_faults(items: Sequence[Any], adapter: TypeAdapter[Any], path: Sequence[
 
 
 def first_faults(item: Any) -> WrapValidator:
-    """Return what to add to the annotation of a list with `fail_fast`, so that its first faults are found."""
+    """Return a validator for the annotation of a list with `fail_fast`, which reports the list's first faults."""
     adapter = TypeAdapter[Any](item)
 
     def validate(value: Any, handler: Callable[[Any], Any]) -> Any:

@@ -1,7 +1,7 @@
-"""`Idempotency-Key`: which header values are keys, and by what the log recognises a retry of a request.
+"""`Idempotency-Key`: the check of the header, and the fingerprint by which the log recognises a retry.
 
-A key counts within one topic and one caller. What has to be equal in a retry is the body byte for byte, its media type,
-the query, and the `ce-` headers of a CloudEvent; other headers may differ.
+A key is scoped to one topic and one caller. A retry must have the same body byte for byte, the same media type, query,
+and `ce-` headers of a CloudEvent; other headers may differ.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def key_in(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     """Return the key of a request; None where it has none.
 
     Raises:
-        Problem: 400, the header is given twice or has no such value.
+        Problem: 400, the header is repeated or malformed.
     """
     given = [value for name, value in headers if name == HEADER]
     if not given:
@@ -42,20 +42,20 @@ def key_in(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
         raise _no_key(f"the request has {len(given)} of them; send one")
     key = given[0]
     if len(key) > KEY_CHARS_MAX:
-        raise _no_key(f"it has at most {KEY_CHARS_MAX} characters, got {len(key)}")
+        raise _no_key(f"it must have at most {KEY_CHARS_MAX} characters, got {len(key)}")
     if _KEY.fullmatch(key) is None:
         shown = printable(key.decode("latin-1"), _SHOWN_CHARS_MAX)
-        raise _no_key(f"it consists of printable ASCII characters, got {shown!r}; use a UUID, for instance")
+        raise _no_key(f"it must consist of printable ASCII characters, got {shown!r}; use a UUID, for instance")
     return key
 
 
 def refuse_key(form: str) -> Problem:
-    """Return the 400 for a key of a form whose records are not published all at once."""
+    """Return the 400 for a key with a form of body whose records are not published all at once."""
     return Problem(
         400,
         "idempotency_key_unsupported",
-        f"a body of {form} takes no Idempotency-Key, and a retry would store its records again: leave the header "
-        "out, or send the records in another form, as JSON",
+        f"a body of {form} does not support Idempotency-Key: a retry would store its records again; leave the header "
+        "out, or send the records in another form, such as JSON",
     )
 
 
@@ -66,7 +66,7 @@ async def publish_keyed(
 
     Raises:
         Problem: 422, the key belongs to another request; as the pace of the request.
-        TidelogError: all records failed for one reason.
+        TidelogError: all records failed with the same error.
     """
     caller = gateway.caller
     pace, hashed, view = pace_of(gateway, request), hashlib.sha256(), memoryview(body)
@@ -91,7 +91,7 @@ async def publish_keyed(
 
 
 def _decides(name: bytes) -> bool:
-    """Whether a header is a part of what is published: those of a CloudEvent in binary mode are."""
+    """Whether a header is part of the published record: those of a CloudEvent in binary mode are."""
     return name.startswith(b"ce-")
 
 
@@ -100,8 +100,8 @@ def reused() -> Problem:
     return Problem(
         422,
         "idempotency_key_reused",
-        "this Idempotency-Key was used with another body, media type or query for this topic, and nothing of this "
-        "request is stored; send each request under a key of its own, and a retry unchanged",
+        "this Idempotency-Key was used with another body, media type or query for this topic; nothing of this request "
+        "is stored. Use a new key for each request, and repeat a request unchanged",
     )
 
 
@@ -110,8 +110,8 @@ def unsupported_by_websockets() -> Problem:
     return Problem(
         400,
         "idempotency_key_unsupported",
-        "a WebSocket takes no Idempotency-Key, and what is published over it would be stored as often as it is sent: "
-        "leave the header out, or publish by POST /v1/topics/{topic}/records",
+        "a WebSocket does not support Idempotency-Key: a retry over it would store its records again; "
+        "leave the header out, or publish with POST /v1/topics/{topic}/records",
     )
 
 

@@ -1,8 +1,8 @@
-"""Large JSON bodies: bounded before anything is made of them, and parsed in pieces between which others have a turn.
+"""Large JSON bodies: their limits are checked before they are parsed, and they are parsed in pieces.
 
-A body of records is looked through for its structure first (`json_structure`): how many records there are, and how
-many values each has. One that exceeds a limit is refused before a single object has been made of it. Then its records
-are parsed in pieces of a few milliseconds, until `ERRORS_SHOWN_MAX` faults are found. A small body is one piece.
+A body of records is first scanned for its structure (`json_structure`): the number of records, and of values in each. A
+body that exceeds a limit is refused before any object is made of it. Then its records are parsed in pieces of a few
+milliseconds, between which other requests run, until `ERRORS_SHOWN_MAX` faults are found. A small body is one piece.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tidelog_gateway.records_in import Records, parse_body
 from tidelog_proto.limits import KIB
 
 VALUES_MAX: Final = 64_000
-"""JSON values that are parsed in one go: those of one record, of one WebSocket message, of the body of any other
-request. Some 15 ms of the event loop; a document with more is sent as a string (`value_encoding` utf8)."""
+"""JSON values that are parsed at once: those of one record, of one WebSocket message, or of the body of another
+request. Takes some 15 ms of the event loop; a larger document can be sent as a string (`value_encoding` utf8)."""
 AT_ONCE_BYTES: Final = 16 * KIB
-"""A body up to this size is parsed at once: it has no more than some 8,000 values."""
+"""A body of up to this size is parsed at once: it has at most some 8,000 values."""
 MEMBERS_MAX: Final = 100
-"""Members of one object that is validated. None has as many, and each that does not belong there is a fault."""
+"""Members of one validated object. No model has as many, and each unknown member is a fault."""
 PIECE_BYTES: Final = 256 * KIB
 PIECE_VALUES: Final = 5_000
 PIECE_RECORDS: Final = 500
@@ -35,12 +35,12 @@ _END: Final = re.compile(rb"\s*\}\s*\Z")
 
 
 class ListPiece(NamedTuple):
-    """Elements of a JSON list that follow each other.
+    """Consecutive elements of a JSON list.
 
     Attributes:
         first: the number of the first element.
         text: of the elements, with the commas between them.
-        members: of the elements as the text has them, repeated ones included; an empty object counts as one.
+        members: number of members in the text, repeated ones included; an empty object counts as one.
     """
 
     first: int
@@ -65,7 +65,7 @@ async def records_in(body: bytes, *, records_max: int, now_us: int, pace: Pace) 
         return parse_body(body, records_max=records_max, now_us=now_us)
     begin = _BEGIN.match(body)
     if begin is None:
-        raise invalid([{"pointer": "", "detail": 'a body is JSON and begins with {"records": ['}])
+        raise invalid([{"pointer": "", "detail": 'the body must be JSON that begins with {"records": ['}])
     parts: list[Records] = []
     faults: list[Mapping[str, str]] = []
     pieces = list_pieces(body, start=begin.end(), end=_END, records_max=records_max, pace=pace)
@@ -97,7 +97,7 @@ async def list_pieces(
         body: a JSON text.
         start: where the list begins, after its bracket.
         end: matches what follows the list.
-        records_max: elements that there may be.
+        records_max: limit of elements.
         pace: see `Pace`.
         path: of the list in the body, for errors.
 
@@ -111,7 +111,7 @@ async def list_pieces(
 
 
 async def check_values(text: bytes, pace: Pace) -> None:
-    """Refuse a JSON text with more values than are parsed in one go.
+    """Refuse a JSON text with more values than are parsed at once.
 
     Raises:
         Problem: 422; as `pace`.
@@ -125,7 +125,7 @@ async def check_values(text: bytes, pace: Pace) -> None:
 
 
 class _Elements(NamedTuple):
-    """Where each element of the list of records ends, at its comma or bracket, and running sums up to there.
+    """The end of each element of the list of records (its comma or bracket), with running sums up to there.
 
     Attributes:
         ends: of each element.
@@ -139,7 +139,7 @@ class _Elements(NamedTuple):
 
 
 def _check_each(counts: Any, most: int, detail: str, path: Sequence[str]) -> None:
-    """Refuse a list of which an element has too many of something, whose running sums are given.
+    """Refuse a list with an element that exceeds a limit, given the running sums.
 
     Raises:
         Problem: 422.
@@ -152,7 +152,7 @@ def _check_each(counts: Any, most: int, detail: str, path: Sequence[str]) -> Non
 async def _elements(  # noqa: PLR0917 - see `list_pieces`
     body: bytes, start: int, end: re.Pattern[bytes], records_max: int, pace: Pace, path: Sequence[str]
 ) -> _Elements:
-    """Find the elements of the list that begins at `start`, and check what can be checked without parsing them."""
+    """Find the elements of the list that begins at `start`, and check the limits that need no parsing."""
     ends: list[Any] = []
     values: list[Any] = []
     members: list[Any] = []
@@ -171,8 +171,8 @@ async def _elements(  # noqa: PLR0917 - see `list_pieces`
         member_count = int(sums[-1]) if len(sums) else member_count
         count += len(divides)
         if count > records_max:
-            # Counting the rest would mean reading all of it.
-            raise invalid([{"pointer": pointer(path), "detail": f"at most {records_max} records, here are more"}])
+            # The exact number would need a scan of the rest.
+            raise invalid([{"pointer": pointer(path), "detail": f"at most {records_max} records, got more"}])
         if len(closing):
             if end.match(body, int(found.places[stop - 1]) + 1) is None:
                 raise invalid([{"pointer": "", "detail": "unexpected text after the list of records"}])
@@ -188,7 +188,7 @@ async def _elements(  # noqa: PLR0917 - see `list_pieces`
 
 
 def _pieces(elements: _Elements, start: int) -> Iterator[_Piece]:
-    """Divide the elements into pieces: at least one element each."""
+    """Divide the elements into pieces of at least one element."""
     at, count = 0, len(elements.ends)
     values_before = commas_before = 0
     while at < count:
@@ -206,7 +206,7 @@ def _pieces(elements: _Elements, start: int) -> Iterator[_Piece]:
 
 
 def _shifted(problem: Problem, first: int) -> list[Mapping[str, str]]:
-    """Return the faults of a piece whose first record has this number in the body."""
+    """Return the faults of a piece whose first record has the number `first` in the body."""
 
     def moved(where: str) -> str:
         _, *path = where.split("/")
@@ -220,7 +220,7 @@ def _shifted(problem: Problem, first: int) -> list[Mapping[str, str]]:
 
 
 def joined(parts: list[Records], now_us: int) -> Records:
-    """Put the records of all pieces together; a column that only some of them use is filled up in the others."""
+    """Join the records of all pieces; a column that only some pieces use is filled with its default in the others."""
     if len(parts) == 1:
         return parts[0]
     records = Records([value for part in parts for value in part.values])

@@ -1,4 +1,4 @@
-"""Lines of JSON with one record each: cutting them out of what arrives, and parsing some of them at a time."""
+"""JSON lines with one record each: splitting a body into lines as it arrives, and parsing them in pieces."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _RAW_LINE: Final = msgspec.json.Decoder(RawRecord)
 
 
 class Line(NamedTuple):
-    """A line with something in it, without its line end; the first one of a body is 1."""
+    """A line that is not blank, without its line end; the first one of a body has the number 1."""
 
     number: int
     text: bytes
 
 
 class LineBuffer:
-    """Cuts a body into lines as it arrives. What it holds is the beginning of a line.
+    """Splits a body into lines as it arrives; buffers the beginning of an incomplete line.
 
     Attributes:
         number: of the line that is being received.
-        held_bytes: of it.
+        held_bytes: size of its received part.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class LineBuffer:
         self._parts: list[bytes] = []
 
     def feed(self, data: bytes) -> Iterator[list[Line]]:
-        """Yield the lines that end in `data`, some at a time."""
+        """Yield the lines that end in `data`, in pieces."""
         last = data.rfind(b"\n")
         if last < 0:
             self._keep(data)
@@ -54,7 +54,7 @@ class LineBuffer:
         self._keep(data[last + 1 :])
 
     def end(self) -> list[Line]:
-        """Return the last line, which needs no line end."""
+        """Return the last line, which may lack its line end."""
         text = b"".join(self._parts).strip()
         self._parts.clear()
         self.held_bytes = 0
@@ -68,7 +68,7 @@ class LineBuffer:
     def _pieces(self, whole: bytes) -> Iterator[list[Line]]:
         at = 0
         while at <= len(whole):
-            # A stretch of bytes may hold a line for each of them, so lines are made of one stretch at a time.
+            # Each byte of a stretch may be a line, so lines are made of one stretch at a time.
             end = whole.find(b"\n", min(at + PIECE_BYTES, len(whole)))
             stretch = whole[at:] if end < 0 else whole[at:end]
             at = len(whole) + 1 if end < 0 else end + 1
@@ -80,12 +80,12 @@ class LineBuffer:
 
 
 class ParsedLines(NamedTuple):
-    """Records of lines, in their order, and what is wrong with the others.
+    """The records of valid lines, in their order, and the faults of the others.
 
     Attributes:
-        records: of the valid lines; None where there are none.
+        records: of the valid lines; None without any.
         numbers: of all lines, in order.
-        faults: by the number of the line.
+        faults: by line number.
     """
 
     records: Records | None
@@ -96,7 +96,7 @@ class ParsedLines(NamedTuple):
 async def parse_lines(
     lines: Sequence[Line], *, now_us: Callable[[], int], pace: Callable[[], Awaitable[None]]
 ) -> ParsedLines:
-    """Parse lines, each by itself.
+    """Parse lines independently of each other.
 
     Raises:
         Problem: as `pace`.
@@ -148,7 +148,7 @@ async def _parse_large(text: bytes, now_us: int, pace: Callable[[], Awaitable[No
 
 
 def _without(problem: Problem, prefix: str) -> Problem:
-    """Return a problem whose pointers are those of the line's record."""
+    """Return a problem with pointers relative to the line's record."""
     if problem.status != 422:
         return problem
     errors: list[Any] = problem.extra.get("errors", [])

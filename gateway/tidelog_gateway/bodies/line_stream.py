@@ -1,10 +1,10 @@
-"""Publishes a body of JSON lines of any length while it arrives, and answers with a line for each as it is stored.
+"""Publishes a body of JSON lines of any length while it arrives, and answers each line when it is stored.
 
-The reader takes what has arrived, parses some lines in the caller's turn and gives them to the producer; the writer
-waits for the outcomes in the order of the lines and sends them. Between the two are at most `PIECES_MAX` pieces. While
-the client does not read its answer, or the log does not answer, nothing more of the body is read, so TCP holds the
-client back. A line with a fault is answered with its error, and the rest goes on. The last line of the answer says
-whether the whole body was taken.
+The reader parses the lines that have arrived in the caller's turn and gives them to the producer. The writer waits for
+the outcomes in the order of the lines and sends them. Between the two are at most `PIECES_MAX` pieces. While the client
+does not read its answer, or the log does not answer, the body is not read further, so TCP flow control slows the client
+down. An invalid line is answered with its error, and the stream continues. The last line of the answer reports whether
+the whole body was processed.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tidelog.errors import TidelogError
-from tidelog_gateway.auth.credentials import refused
+from tidelog_gateway.auth.credentials import credentials_refused
 from tidelog_gateway.bodies.json_lines import PIECE_BYTES, Line, LineBuffer, ParsedLines, parse_lines
 from tidelog_gateway.bodies.media_types import JSON_LINES
 from tidelog_gateway.bodies.trace_context import add_trace
-from tidelog_gateway.budget.budgeted_answers import ROOM_WAIT_S
-from tidelog_gateway.budget.connection_output import Outlet
-from tidelog_gateway.budget.request_budget import Arrival
+from tidelog_gateway.budget.connection_output import ConnectionOutput
+from tidelog_gateway.budget.request_budget import BodyReservation
+from tidelog_gateway.budget.response_reservation import ROOM_WAIT_S
 from tidelog_gateway.context import Gateway, now_us
 from tidelog_gateway.pace import turns_of
 from tidelog_gateway.problems import Problem, from_error
 from tidelog_gateway.publish import Outcome, publish_each
 
 PIECES_MAX: Final = 8
-"""Pieces of lines that are being stored at a time, for each stream."""
+"""Pieces of one stream that are being stored at a time."""
 ROOM_LOOK_S: Final = 0.05
 FAULTS_MAX: Final = 1_000
-"""Invalid lines after which a stream ends: to report one costs more than to store a record, and a body that is in
-another form has nothing else."""
+"""Invalid lines after which a stream ends: reporting one costs more than storing a record, and a body in another form
+has only invalid lines."""
 
 Receipts = Literal["all", "errors"]
 _SendBody = Callable[[bytes], Awaitable[None]]
@@ -49,7 +49,7 @@ class _Piece(NamedTuple):
 
 
 class _ClientGoneError(Exception):
-    """The client has closed the connection: nobody reads the answer."""
+    """The client has closed the connection: the answer cannot be sent."""
 
 
 class LineStream(Response):
@@ -57,15 +57,17 @@ class LineStream(Response):
 
     Args:
         gateway: of the caller.
-        request: whose body has not been read.
-        topic: that exists, and that the caller may write to.
-        receipts: which lines of the answer are wanted.
-        arrival: what the stream holds of the budget for incoming data.
+        request: its body has not been read.
+        topic: exists, and the caller may write to it.
+        receipts: whether stored lines are answered, or errors only.
+        arrival: the stream's reservation in the request budget.
     """
 
     media_type = JSON_LINES
 
-    def __init__(self, gateway: Gateway, request: Request, topic: str, *, receipts: Receipts, arrival: Arrival) -> None:
+    def __init__(
+        self, gateway: Gateway, request: Request, topic: str, *, receipts: Receipts, arrival: BodyReservation
+    ) -> None:
         super().__init__()
         del self.headers["content-length"]
         self._gateway = gateway
@@ -75,7 +77,7 @@ class LineStream(Response):
         self._trace = request.scope["state"].get("trace")
         self._wait_for_turn = turns_of(gateway, request)
         settings = gateway.settings
-        self._outlet: Outlet = request.scope["state"].get("outlet") or Outlet(
+        self._outlet: ConnectionOutput = request.scope["state"].get("outlet") or ConnectionOutput(
             gateway.outgoing, settings.ws_slow_timeout_s
         )
         self._lines = LineBuffer()
@@ -83,7 +85,7 @@ class LineStream(Response):
         self._free = asyncio.Semaphore(PIECES_MAX)
         self._over: asyncio.Future[Problem] = asyncio.get_running_loop().create_future()
         self._is_whole = False
-        """Whether all of the body has arrived."""
+        """Whether the whole body has arrived."""
         self._next_line = 1
         """The first line that was not accepted."""
         self._piece_bytes = 0
@@ -94,7 +96,7 @@ class LineStream(Response):
         """Answer until the body ends, or something ends the stream.
 
         Raises:
-            Problem: what ended it before anything was answered.
+            Problem: the stream ended before anything was answered.
         """
         del scope
         began = False
@@ -129,7 +131,7 @@ class LineStream(Response):
     # ------------------------------------------------------------------------------------------------- the body
 
     async def _read(self, receive: Receive, writing: asyncio.Task[None]) -> Problem | None:
-        """Take the body until it ends; return what ended it before.
+        """Receive the body; return the problem that ended it early.
 
         Raises:
             _ClientGoneError: the client has gone.
@@ -166,13 +168,13 @@ class LineStream(Response):
         finally:
             if not receiving.done():
                 receiving.cancel()
-        self._arrival.whole()
+        self._arrival.complete()
         if self._over.done():
             raise self._over.result()
         if writing.done():
-            writing.result()  # it only ends by failing
+            writing.result()  # ends early only with an exception
         if not receiving.done():
-            detail = f"nothing arrived for {timeout_s:g} s: send an empty line to keep the stream open"
+            detail = f"no data arrived for {timeout_s:g} s; send an empty line to keep the stream open"
             raise Problem(408, "request_timeout", detail, retryable=True, headers={"Connection": "close"})
         message = receiving.result()
         if message["type"] != "http.request":
@@ -180,11 +182,11 @@ class LineStream(Response):
         self._is_whole = not message.get("more_body", False)
         data: bytes = message.get("body", b"")
         self._arrived_bytes += len(data)
-        self._arrival.came(self._arrived_bytes)
+        self._arrival.received(self._arrived_bytes)
         return data
 
     async def _accept(self, lines: list[Line], writing: asyncio.Task[None]) -> None:
-        """Parse lines and have them published, after those before them."""
+        """Parse lines and start to publish them, after the lines before them."""
         await self._wait_for_turn()
         while lines:
             some, lines = _up_to(lines, min(PIECE_BYTES, self._gateway.settings.body_bytes_max))
@@ -209,35 +211,35 @@ class LineStream(Response):
                 raise Problem(422, "invalid_request", detail)
 
     async def _hold(self) -> None:
-        """Reserve room for what is here of the body; wait for it while lines before are being stored.
+        """Reserve room for the received part of the body; wait for it while earlier lines are being stored.
 
         Raises:
-            Problem: 429, there was none for too long.
+            Problem: 429, no room for `ROOM_WAIT_S`.
         """
         size_bytes = self._piece_bytes + self._lines.held_bytes
         if self._arrival.hold(size_bytes):
             return
         try:
             async with asyncio.timeout(ROOM_WAIT_S):
-                # Other requests give room back as well, and tell nobody.
+                # Polled: other requests also free room, without a notification.
                 while not self._arrival.hold(self._piece_bytes + self._lines.held_bytes):  # noqa: ASYNC110
                     await asyncio.sleep(ROOM_LOOK_S)
         except TimeoutError as error:
-            detail = "bodies and messages of as many bytes as there may be are being handled: send the rest again later"
+            detail = "the request budget is used up by other bodies and messages; send the rest again later"
             raise Problem(429, "overloaded", detail, retryable=True) from error
 
     def _too_long(self, number: int) -> Problem:
         limit_bytes = self._gateway.settings.body_bytes_max
-        detail = f"line {number} has more than {limit_bytes} bytes"
+        detail = f"line {number} has more than {limit_bytes} bytes; send a smaller record"
         return Problem(413, "body_too_large", detail, extra={"limit_bytes": limit_bytes})
 
     async def _watch(self) -> None:
-        """Note what ends the stream from outside: the gateway stops, the credentials end, or others need the room."""
+        """End the stream when the gateway stops, the credentials end, or load shedding chooses it."""
         over, gateway = self._over, self._gateway
 
         def give_way() -> None:
             if not over.done():
-                detail = "the body arrives so slowly that it had to give way to others: send the rest again"
+                detail = "the body arrives too slowly while the request budget is used up; send the rest again"
                 over.set_result(Problem(408, "request_timeout", detail, retryable=True))
 
         self._arrival.give_way = give_way
@@ -251,19 +253,19 @@ class LineStream(Response):
         if over.done():
             return
         if gateway.caller is not None and gateway.caller.over is not None:
-            over.set_result(refused(gateway.caller.over))
+            over.set_result(credentials_refused(gateway.caller.over))
         else:
-            detail = "this gateway is stopping: send the rest again"
+            detail = "this gateway is stopping; send the rest again"
             over.set_result(Problem(503, "shutting_down", detail, retryable=True))
 
     # ----------------------------------------------------------------------------------------------- the answer
 
     async def _write(self, send_body: _SendBody) -> None:
-        """Send the outcome of each line, in order, until there are no more."""
+        """Send the outcome of each line, in order, to the end."""
         try:
             await self._write_all(send_body)
         except BaseException:
-            # The reader may wait for a piece to settle; it looks at this task next.
+            # The reader may wait for a free piece; it looks at this task next.
             for _ in range(PIECES_MAX):
                 self._free.release()
             raise
@@ -300,7 +302,7 @@ class LineStream(Response):
         return b"".join(lines)
 
     def _end_line(self, problem: Problem | None) -> bytes:
-        """Return the last line: whether the whole body was taken, and if not, why."""
+        """Return the last line: whether the whole body was processed, and if not, why."""
         end: dict[str, Any] = {
             "done": problem is None,
             "records": self._count,
@@ -319,7 +321,7 @@ def _receipt(number: int, partition: int, offset: int) -> bytes:
 
 
 def _up_to(lines: list[Line], size_bytes: int) -> tuple[list[Line], list[Line]]:
-    """Divide lines: the first ones of at most so many bytes, at least one, and the rest."""
+    """Split lines: the first ones of at most `size_bytes`, at least one, and the rest."""
     left_bytes = size_bytes
     for at, line in enumerate(lines):
         left_bytes -= len(line.text)

@@ -1,4 +1,4 @@
-"""Media types of the bodies of a publish, and how the head of a request tells them apart."""
+"""The media types of a publish, and the form of a body by the head of its request."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ CLOUDEVENT: Final = "application/cloudevents+json"
 CLOUDEVENTS: Final = "application/cloudevents-batch+json"
 
 TAKEN: Final = (JSON, RAW, JSON_LINES, CSV, ARROW, PROTOBUF, PROTOBUF_REGISTERED, CLOUDEVENT, CLOUDEVENTS)
-"""In the order in which a 415 lists them."""
+"""Accepted media types, in the order in which a 415 lists them."""
 BINARY_CLOUDEVENT: Final = "a CloudEvent in binary mode"
-"""The form of a body of any media type whose head has `ce-specversion`."""
+"""The form of a body of any media type with a header `ce-specversion`."""
 
 _TEXT: Final = frozenset({JSON, JSON_LINES, CSV, CLOUDEVENT, CLOUDEVENTS})
 
@@ -45,7 +45,7 @@ def form_of(request: Request) -> str:
 
     Raises:
         Problem: 415, the media type is unknown, the body is compressed, or its text is not UTF-8; 422, a header that
-            decides it is given twice.
+            determines the form is repeated.
     """
     headers = request.headers
     for name in _DECIDING:

@@ -1,7 +1,7 @@
-"""Records of a JSON body whose values are text, decoded and validated by msgspec without pydantic's objects.
+"""Fast path for JSON bodies whose values are text: msgspec decodes and validates them without pydantic's objects.
 
-Whatever it does not take (a fault, values of other JSON types, headers, perhaps a repeated member) is for `records_in`,
-which finds out what is wrong and takes the rest: so there is one wording of each fault, and one reading of each value.
+Everything else (a fault, values of other JSON types, headers, a possibly repeated member) is left to `records_in`, so
+that each fault has one wording and each value one interpretation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TimestampMs = Annotated[int, msgspec.Meta(ge=0, le=TIMESTAMP_MS_MAX)]
 
 class _PlainRecord(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     value: str | None
-    # What was given is told apart from what was not, so that encoding a record again gives the same members.
+    # UNSET differs from null, so that encoding a record again gives the same members.
     key: str | UnsetType | None = UNSET
     value_encoding: Literal["utf8", "base64"] | UnsetType = UNSET
     key_encoding: Literal["utf8", "base64"] | UnsetType = UNSET
@@ -62,17 +62,17 @@ _LINES: Final = msgspec.json.Decoder(_PlainRecord)
 
 
 def plain_records(body: bytes, *, records_max: int, now_us: Callable[[], int]) -> Records | None:
-    """Return the records of a body, None where it is not as simple as that or has a fault.
+    """Return the records of a body; None if it needs the general parser.
 
     Args:
         body: of the request.
-        records_max: how many there may be.
-        now_us: tells the timestamp of records without one when others have one.
+        records_max: limit of records.
+        now_us: returns the timestamp of records without one when others have one.
     """
     for read in (_value_records, _keyed_records):
         try:
             found = read(body)
-        except ValueError:  # the first record that is of another form ends this
+        except ValueError:  # decoding stops at the first record of another form
             continue
         return found if found is not None and len(found) <= records_max else None
     try:
@@ -85,20 +85,20 @@ def plain_records(body: bytes, *, records_max: int, now_us: Callable[[], int]) -
 
 
 def _value_records(body: bytes) -> Records | None:
-    """Return records that have a value alone; None where a member may be repeated.
+    """Return records with a value only; None if a member may be repeated.
 
     Raises:
         ValueError: the body is of another form.
     """
     decoded = _VALUE_BODIES.decode(body)
-    # The strings are a name around the records, and a name and a value in each.
+    # The strings are the name before the records, and a name and a value in each.
     if not has_strings_alone(body, 1 + 2 * len(decoded.records)) and may_repeat(body, decoded):
         return None
     return Records([record.value.encode() for record in decoded.records])
 
 
 def _keyed_records(body: bytes) -> Records | None:
-    """Return records that have a value and a key, as `_value_records` does."""
+    """Return records with a value and a key; see `_value_records`."""
     decoded = _KEYED_BODIES.decode(body)
     records = decoded.records
     if not has_strings_alone(body, 1 + 4 * len(records)) and may_repeat(body, decoded):
@@ -107,7 +107,7 @@ def _keyed_records(body: bytes) -> Records | None:
 
 
 def plain_lines(lines: Sequence[bytes], *, now_us: Callable[[], int]) -> Records | None:
-    """Return the records of lines with one each, as `plain_records` does of a body."""
+    """Return the records of lines with one record each; see `plain_records`."""
     decode = _LINES.decode
     try:
         records = [decode(line) for line in lines]
@@ -120,7 +120,7 @@ def _lists_of(records: Sequence[_PlainRecord], now_us: Callable[[], int]) -> Rec
     """Return records as lists.
 
     Raises:
-        ValueError: one of them is not valid.
+        ValueError: one of them is invalid.
     """
     values = [
         None
@@ -158,7 +158,7 @@ def _keys(records: Sequence[_PlainRecord]) -> list[bytes | None] | None:
 
 
 def _given(column: list[_Item | UnsetType | None]) -> list[_Item | None] | None:
-    """Return a column with None where nothing was given; None if it has nothing at all."""
+    """Return a column with None for absent items; None if all items are absent."""
     first = column[0]
     if (first is UNSET or first is None) and column.count(first) == len(column):
         return None

@@ -1,8 +1,8 @@
 """Records as protobuf: a `PublishRecords` of `tidelog_proto/publish.proto`.
 
-The parser makes an object of each record in one go, two bytes of input each. So the records are found first, by their
-lengths, and parsed in pieces between which others have a turn. Unknown fields are refused: they are what a newer client
-asks for and this gateway would ignore.
+The protobuf parser would make an object of each record without a break, and a record can be two bytes. The records are
+therefore found by their lengths first, and parsed in pieces between which other requests run. Unknown fields are
+refused: they are options of a newer client that this gateway would ignore.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _PIECE_BYTES: Final = 64 * KIB
 _PIECE_RECORDS: Final = 500
 _RECORDS_TAG: Final = 0x0A
 _FIELDS_MAX: Final = HEADERS_PER_RECORD_MAX + 16
-"""Of a record larger than a piece: its headers, and its other fields, of which the last one counts."""
+"""Fields of a record that is larger than a piece: its headers and its other fields, which may be repeated."""
 _VARINT_BYTES_MAX: Final = 10
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4}
 
 
 class _Cut(NamedTuple):
-    """A piece of whole records: where it ends, and how many they are."""
+    """A piece of whole records: its end, and the number of records."""
 
     end: int
     records: int
@@ -40,7 +40,7 @@ async def protobuf_records(
     """Read a protobuf body of at most `records_max` records.
 
     Raises:
-        Problem: 422, which names the record; as `pace`.
+        Problem: 422, with the number of the record; as `pace`.
     """
     at = 0
     lists = _Lists(now_us)
@@ -48,11 +48,11 @@ async def protobuf_records(
         await pace()
         cut = _cut(body, at, len(lists.values))
         if len(lists.values) + cut.records > records_max:
-            raise _fault("/records", f"at most {records_max} records, here are more")
+            raise _fault("/records", f"at most {records_max} records, got more")
         lists.add(_parsed(body[at : cut.end], len(lists.values)))
         at = cut.end
     if not lists.values:
-        raise _fault("/records", "there are no records: send at least one")
+        raise _fault("/records", "there are no records; send at least one")
     return lists.records()
 
 
@@ -61,11 +61,11 @@ def _cut(body: bytes, at: int, number: int) -> _Cut:
     start, count = at, 0
     while at < len(body) and count < _PIECE_RECORDS:
         if body[at] != _RECORDS_TAG:
-            raise _fault("", f"byte {at} begins no record: the body is a PublishRecords of publish.proto")
+            raise _fault("", f"byte {at} does not begin a record; the body must be a PublishRecords of publish.proto")
         size_bytes, begin = _varint(body, at + 1)
         end = begin + size_bytes
         if end > len(body):
-            detail = f"has {size_bytes} bytes, of which {len(body) - begin} are here"
+            detail = f"has {size_bytes} bytes, of which only {len(body) - begin} were sent"
             raise _fault(f"/records/{number + count}", detail)
         if size_bytes > _PIECE_BYTES:
             _check_fields(body, begin, end, number + count)
@@ -97,13 +97,13 @@ def _check_fields(body: bytes, at: int, end: int, number: int) -> None:
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """Return a number and where it ends."""
+    """Return a number and its end."""
     value = 0
     for index, byte in enumerate(body[at : at + _VARINT_BYTES_MAX]):
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return value, at + index + 1
-    raise _fault("", f"byte {at} begins no number: the body is not protobuf")
+    raise _fault("", f"byte {at} does not begin a number: the body is not protobuf")
 
 
 def _parsed(piece: bytes, first: int) -> list[PublishRecord]:
@@ -119,7 +119,7 @@ def _parsed(piece: bytes, first: int) -> list[PublishRecord]:
 
 
 class _Lists:
-    """Records so far, as lists."""
+    """The records so far, as lists."""
 
     def __init__(self, now_us: int) -> None:
         self.values: list[bytes | None] = []
@@ -153,7 +153,7 @@ class _Lists:
             raise _fault("/records", f"at most {HEADERS_PER_REQUEST_MAX} headers in one request")
 
     def records(self) -> Records:
-        """Return all of them; columns that no record uses are left out."""
+        """Return all records; columns that no record uses are left out."""
         return Records(
             self.values,
             keys=_used(self._keys),
@@ -171,15 +171,15 @@ def _used(column: list[Any]) -> list[Any] | None:
 
 
 def _fault_of(record: PublishRecord) -> tuple[str, str] | None:
-    """Return what is wrong with a record: the member, and why."""
+    """Return the first fault of a record: its member and the reason."""
     if not record.HasField("value") and not record.tombstone:
-        return "/value", "is missing: set value, which may be empty, or tombstone"
+        return "/value", "is missing; set value, which may be empty, or tombstone"
     if record.HasField("tag") and len(record.tag.encode()) > TAG_BYTES_MAX:
         return "/tag", f"a tag has at most {TAG_BYTES_MAX} bytes"
     if record.partition >= PARTITIONS_MAX:
-        return "/partition", f"is less than {PARTITIONS_MAX}, not {record.partition}"
+        return "/partition", f"must be less than {PARTITIONS_MAX}, got {record.partition}"
     if record.timestamp_ms > TIMESTAMP_MS_MAX:
-        return "/timestamp_ms", f"is at most {TIMESTAMP_MS_MAX}, not {record.timestamp_ms}"
+        return "/timestamp_ms", f"must be at most {TIMESTAMP_MS_MAX}, got {record.timestamp_ms}"
     if len(record.headers) > HEADERS_PER_RECORD_MAX:
         return "/headers", f"a record has at most {HEADERS_PER_RECORD_MAX} headers"
     return None

@@ -1,4 +1,4 @@
-"""One record whose value is the whole body, and whose other parts are in the query."""
+"""One record whose value is the whole body, and whose other parts are query parameters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Sequence
 
 from tidelog_gateway.problems import invalid
-from tidelog_gateway.queries import KeyEncoding, parse_key
+from tidelog_gateway.query_parameters import KeyEncoding, parse_key
 from tidelog_gateway.records_in import Records
 from tidelog_proto.limits import TAG_BYTES_MAX
 
@@ -29,7 +29,7 @@ def raw_record(
         key: as text, or in base64.
         key_encoding: of the key.
         tag: its tag.
-        partition: the partition that it asks for.
+        partition: the requested partition.
         timestamp_ms: its timestamp.
         headers: each NAME:VALUE, or NAME:base64:VALUE.
 
@@ -51,11 +51,11 @@ def raw_record(
 def _header(text: str) -> tuple[str, bytes | None]:
     name, colon, value = text.partition(":")
     if not colon or not name:
-        raise invalid([{"parameter": "header", "detail": "is NAME:VALUE, or NAME:base64:VALUE for bytes"}])
+        raise invalid([{"parameter": "header", "detail": "must be NAME:VALUE, or NAME:base64:VALUE for bytes"}])
     if not value.startswith("base64:"):
         return name, value.encode()
     try:
-        # As in `key`: `-` and `_` need no escape in an address.
+        # As in `key`: `-` and `_` need no percent-encoding in a URL.
         return name, base64.b64decode(value[7:].replace("-", "+").replace("_", "/"), validate=True)
     except (binascii.Error, ValueError) as error:
         raise invalid([{"parameter": "header", "detail": f"header {name}: is not base64: {error}"}]) from error

@@ -1,10 +1,10 @@
 """Refusal of objects with a repeated member, wherever the gateway interprets the object itself.
 
-Decoders keep the last of several members with one name and do not report the others, so a request with a repeated
-member would be carried out in part and answered as if all of it had been. A record's JSON value is not interpreted: it
-is stored as it was sent, repeats included.
+Decoders keep the last of several members with one name and do not report the others, so the gateway would carry out a
+request with a repeated member in part and answer as if it had carried out all of it. A record's JSON value is not
+interpreted: it is stored as it was sent, repeats included.
 
-A text is compared with what was decoded from it, encoded again: each member that the decoder dropped has a name, so the
+The decoded object is encoded again and compared with the text: each member that the decoder dropped has a name, so the
 text has more quotes (`may_repeat`). Only then is the text parsed again into lists of pairs, which keep every member.
 """
 
@@ -22,9 +22,9 @@ import numpy as np
 from tidelog_gateway.problems import ERRORS_SHOWN_MAX, invalid, pointer
 
 Path = tuple[str | int, ...]
-"""Where a value is in a document."""
+"""The path of a value in a document."""
 Opaque = tuple[str | int | None, ...]
-"""The path of values that are not interpreted; None stands for every element of a list."""
+"""The path of values that are not interpreted; None matches each element of a list."""
 
 NOTHING: Final[Opaque] = ()
 VALUES_OF_RECORDS: Final[Opaque] = ("records", None, "value")
@@ -39,20 +39,20 @@ Members = tuple[tuple[str, Any], ...]
 
 
 def may_repeat(text: bytes, decoded: object) -> bool:
-    """Whether one of the objects that were decoded from a text may have a repeated member.
+    """Whether a text may have a repeated member in one of the decoded objects.
 
     False is certain. True is not: a quote may be written as an escape, and a value that is not interpreted may have a
     repeated member.
 
     Args:
         text: JSON.
-        decoded: what was decoded from it, with no more and no fewer members.
+        decoded: the decoded text, with the same members.
     """
     return _quotes(text) != _quotes(_ENCODE(decoded)) or (b"\\" in text and _ESCAPED_QUOTE in text)
 
 
 def has_strings_alone(text: bytes, count: int) -> bool:
-    """Whether a text has so many strings, names of members included, and no escape: as `may_repeat`, for less."""
+    """Whether a text has exactly `count` strings, member names included, and no escape: cheaper than `may_repeat`."""
     return b"\\" not in text and _quotes(text) == 2 * count
 
 
@@ -64,7 +64,7 @@ def _quotes(text: bytes) -> int:
 
 _QUOTE: Final = ord('"')
 _LARGE_BYTES: Final = 4_096
-"""A text from this size on is compared with a quote faster as an array."""
+"""From this size on, an array comparison counts quotes faster."""
 
 
 def refuse_repeats_in(text: bytes, decoded: object, *, opaque: Opaque) -> None:
@@ -73,25 +73,25 @@ def refuse_repeats_in(text: bytes, decoded: object, *, opaque: Opaque) -> None:
     Args:
         text: JSON that was validated.
         decoded: as of `may_repeat`.
-        opaque: which values are not interpreted.
+        opaque: the path of values that are not interpreted.
 
     Raises:
         Problem: 422, with the first repeated members.
     """
     try:
         repeated = may_repeat(text, decoded)
-    except (OverflowError, RecursionError, ValueError):  # a JSON value that msgspec does not encode
+    except (OverflowError, RecursionError, ValueError):  # msgspec cannot encode a JSON value
         repeated = True
     if repeated:
         refuse_repeats(text, opaque=opaque)
 
 
 def refuse_repeats(text: bytes, *, opaque: Opaque, place: Callable[[Path], str] = pointer) -> None:
-    """Refuse a text with a repeated member, as `refuse_repeats_in` does, without a cheap condition first.
+    """Refuse a text with a repeated member, like `refuse_repeats_in` but without the cheap check first.
 
     Args:
         text: JSON that was validated.
-        opaque: which values are not interpreted.
+        opaque: the path of values that are not interpreted.
         place: makes the pointer of an error from a path in the text.
 
     Raises:
@@ -126,13 +126,13 @@ def has_repeat(members: Sequence[tuple[str, Any]]) -> bool:
 
 
 def check_repeats(document: Any, *, opaque: Opaque, place: Callable[[Path], str] = pointer) -> None:
-    """Refuse a document of `parse_pairs` as `refuse_repeats` does.
+    """Refuse a document of `parse_pairs` with a repeated member; see `refuse_repeats`.
 
     Raises:
         Problem: 422.
     """
     faults = [
-        {"pointer": place(path), "detail": f"is given {count} times in one object: send it once"}
+        {"pointer": place(path), "detail": f"is given {count} times in one object; send it once"}
         for path, count in islice(_repeats(document, opaque), ERRORS_SHOWN_MAX)
     ]
     if faults:
@@ -140,7 +140,7 @@ def check_repeats(document: Any, *, opaque: Opaque, place: Callable[[Path], str]
 
 
 def _repeats(document: Any, opaque: Opaque) -> Iterator[tuple[Path, int]]:
-    """Yield the path of each repeated member and how often it is given, in the order of the text."""
+    """Yield the path of each repeated member and its number of occurrences, in the order of the text."""
     waiting: list[tuple[Path, Any]] = [((), document)] if isinstance(document, tuple | list) else []
     while waiting:
         path, node = waiting.pop()

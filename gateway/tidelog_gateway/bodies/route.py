@@ -1,6 +1,6 @@
 """`POST /v1/topics/{topic}/records`: publish records in any of the forms of `media_types`.
 
-A body is validated whole before anything of it is sent, except for JSON lines, which are published as they arrive.
+A body is validated as a whole before any record is sent, except for JSON lines, which are published as they arrive.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tidelog_gateway.context import Gateway, GatewayDep, TopicPath, json_respons
 from tidelog_gateway.pace import pace_of
 from tidelog_gateway.problems import invalid
 from tidelog_gateway.publish import PublishView, answer_of, find_topic, publish
-from tidelog_gateway.queries import KeyEncoding
+from tidelog_gateway.query_parameters import KeyEncoding
 from tidelog_gateway.records_in import HEADERS_PER_RECORD_MAX, Records
 from tidelog_gateway.unsupported import ANSWERS, require_accepted
 from tidelog_proto.limits import PARTITIONS_MAX, TAG_BYTES_MAX, TIMESTAMP_MS_MAX
@@ -46,7 +46,7 @@ PARAMETERS: Final[dict[str, frozenset[str]]] = {
     forms.CSV: frozenset({"empty_value"}),
     forms.JSON_LINES: frozenset({"receipts"}),
 }
-"""The query parameters of each form; the others have none."""
+"""The query parameters of each form; other forms have none."""
 
 _WITHOUT_KEYS: Final = frozenset({forms.JSON_LINES, forms.ARROW})
 
@@ -68,8 +68,8 @@ _REQUEST: Final[dict[str, Any]] = {
             "name": "Idempotency-Key",
             "in": "header",
             "required": False,
-            "description": "A retry with the same key and body stores nothing twice. Another body is 422. JSON lines "
-            "and Arrow take none.",
+            "description": "A retry with the same key and body stores nothing twice. Another body is 422. Not "
+            "supported by JSON lines and Arrow.",
             "schema": {"type": "string", "minLength": 1, "maxLength": IDEMPOTENCY_KEY_CHARS_MAX},
         }
     ],
@@ -144,9 +144,9 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
         Receipts, Query(description="Of JSON lines: whether stored lines are answered as well.")
     ] = "all",
 ) -> Response:
-    """Publish records; each is durable as the topic's configuration says when its result comes.
+    """Publish records. When its result is sent, each is durable as the topic's configuration requires.
 
-    With an `Idempotency-Key` a retry stores nothing twice and gives the first answer, also of another gateway.
+    With an `Idempotency-Key` a retry stores nothing twice and returns the first answer, also through another gateway.
     """
     form, idempotency_key = form_of(request), key_in(request.scope["headers"])
     if idempotency_key is not None and form in _WITHOUT_KEYS:
@@ -194,9 +194,9 @@ setattr(publish_records, ANSWERS, (forms.JSON, forms.JSON_LINES))
 
 
 async def _whole_body(request: Request) -> bytes:
-    """Return the body, which `flow.passage` gives as one message; `Request.body` would copy it."""
+    """Return the body, which `flow.request_pipeline` gives as one message; `Request.body` would copy it."""
     message = await request.receive()
-    assert not message.get("more_body", False), "the body comes whole"
+    assert not message.get("more_body", False), "the body is one message"
     body: bytes = message.get("body", b"")
     return body
 
@@ -228,5 +228,5 @@ def _refuse_parameters(request: Request, form: str) -> None:
     wrong = [name for name in dict.fromkeys(request.query_params.keys()) if name not in allowed]
     if not wrong:
         return
-    takes = f"takes {', '.join(sorted(allowed))}" if allowed else "takes no query parameters: they stand in its records"
+    takes = f"takes {', '.join(sorted(allowed))}" if allowed else "takes no query parameters; set them in its records"
     raise invalid([{"parameter": name, "detail": f"does not belong to {form}, which {takes}"} for name in wrong])

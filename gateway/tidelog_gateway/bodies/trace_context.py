@@ -1,7 +1,7 @@
 """W3C trace context of a request: `traceparent` and `tracestate`, which become headers of the records it publishes.
 
-A record that has a `traceparent` of its own keeps it, and gets no `tracestate` either: its producer knows best where it
-belongs. As the recommendation says, an invalid `traceparent` counts as none, and `tracestate` without one is dropped.
+A record with its own `traceparent` keeps it, and gets no `tracestate` either. As the W3C recommends, an invalid
+`traceparent` is ignored, and so is a `tracestate` without a valid `traceparent`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TraceHeaders = list[tuple[str, bytes | None]]
 
 
 def trace_in(headers: Iterable[tuple[bytes, bytes]]) -> TraceHeaders | None:
-    """Return the context of a request as headers of a record; None where it has none that is valid."""
+    """Return the trace context of a request as record headers; None without a valid one."""
     headers = list(headers)
     parents = [value.strip() for name, value in headers if name == HEADER]
     if len(parents) != 1 or len(parents[0]) > _PARENT_CHARS_MAX:
@@ -41,7 +41,7 @@ def trace_in(headers: Iterable[tuple[bytes, bytes]]) -> TraceHeaders | None:
 
 
 def add_trace(records: Records, context: TraceHeaders | None) -> None:
-    """Give the context to the records that have none of their own."""
+    """Add the context to the records without a `traceparent`."""
     if context is None:
         return
     if records.headers is None:

@@ -1,9 +1,9 @@
-"""One connection's way out: what it holds of the budget, and how fast its client takes it.
+"""The output of one connection: its part of the response budget, and the detection of slow clients.
 
-The transport's buffer is asked how full it is, after each write and again and again until it is empty. Being told
-(`resume_writing`) only makes that prompter: not every event loop tells. What was handed to the transport in one piece
-counts until all of it has left, also on a connection that is closing: uvloop keeps the whole piece until then. A client
-that takes nothing for too long is cut off.
+The fill level of the transport's buffer is polled after each write until it is empty, because not every event loop
+reports it; where `resume_writing` is called, it only makes this faster. A piece that was handed to the transport counts
+until all of it has been sent, also on a closing connection, because uvloop keeps the whole piece until then. A client
+that reads nothing for too long is disconnected.
 """
 
 from __future__ import annotations
@@ -16,46 +16,46 @@ from functools import partial
 from typing import Final
 
 from tidelog_gateway.budget.load_shedding import PROGRESS_BYTES
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.problems import Problem
 from tidelog_proto.limits import KIB
 
 UNSENT_BYTES: Final = 64 * KIB
-"""Up to this much may wait in the transport when the next message is built."""
+"""The next message is built while at most this much waits in the transport."""
 
 LOOK_MIN_S: Final = 0.005
 LOOK_MAX_S: Final = 0.5
-"""How often the transport is asked: often at first, for most clients take everything at once."""
+"""Bounds of the poll interval, which doubles: most clients read everything at once."""
 
 
 def no_room() -> Problem:
-    """Return the 503 for what cannot be sent now."""
-    detail = "too much is on its way to slow readers: send this request again later"
+    """Return the 503 for an answer that does not fit into the response budget."""
+    detail = "the response budget is used up by answers to slow clients; send the request again later"
     return Problem(503, "overloaded", detail, retryable=True)
 
 
-class Outlet:
-    """What one connection has on its way out.
+class ConnectionOutput:
+    """The output of one connection.
 
     Args:
-        outgoing: everybody's budget.
-        slow_timeout_s: how long the client may take nothing.
+        outgoing: the response budget of the application.
+        slow_timeout_s: how long the client may read nothing.
 
     Attributes:
-        held_bytes: counted for this connection, wherever they are; `prefetched_bytes` is the part read ahead.
-        direct: the transport while whole messages may be written to it past the server, else None; see `direct_writes`.
-        pushed_bytes: that were written so; `pushed_at` is when, of the loop's clock.
-        on_slow: called once when the client has taken nothing for `slow_timeout_s`; cuts the connection unless
-            somebody has better manners. After that time again the connection is cut in any case.
+        held_bytes: counted for this connection, in any buffer; `prefetched_bytes` of them were read ahead.
+        direct: the transport while whole messages may be written to it without the server, else None.
+        pushed_bytes: bytes written to `direct`; `pushed_at` is the loop's time of the last such write.
+        on_slow: called once when the client has read nothing for `slow_timeout_s`. It may announce the end to the
+            client; the connection is closed after twice that time in any case.
     """
 
     __slots__ = (
         *("__weakref__", "direct", "held_bytes", "on_slow", "prefetched_bytes", "pushed_at", "pushed_bytes"),
         *("_look_s", "_lost", "_mark_at", "_mark_bytes", "_outgoing", "_pieces_bytes", "_room", "_sent_bytes"),
-        *("_slow_timeout_s", "_timer", "_told", "_transport"),
+        *("_slow_timeout_s", "_timer", "_reported", "_transport"),
     )
 
-    def __init__(self, outgoing: Outgoing, slow_timeout_s: float) -> None:
+    def __init__(self, outgoing: ResponseBudget, slow_timeout_s: float) -> None:
         self.held_bytes = 0
         self.prefetched_bytes = 0
         self.direct: asyncio.Transport | None = None
@@ -70,7 +70,7 @@ class Outlet:
         self._sent_bytes = 0
         self._mark_bytes = 0
         self._mark_at: float | None = None
-        self._told = False
+        self._reported = False
         self._look_s = LOOK_MIN_S
         self._timer: asyncio.TimerHandle | None = None
         self._room = asyncio.Event()
@@ -81,28 +81,28 @@ class Outlet:
         self._transport = transport
 
     def lost(self) -> None:
-        """Forget the transport: nothing waits in it any more."""
+        """Forget the transport of a closed connection, and return what it held."""
         self._transport = self.direct = None
         self._lost = True
         self.look()
 
     def direct_writes(self, *, allowed: bool) -> None:
-        """Say whether whole messages may be written to the transport past the server now."""
+        """Allow or forbid writes of whole messages to the transport without the server."""
         self.direct = self._transport if allowed else None
 
     @property
     def unsent_bytes(self) -> int:
-        """What waits in the transport."""
+        """Bytes that wait in the transport."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     # ------------------------------------------------------------------------------------------- the budget
 
     def take(self, size_bytes: int, own_bytes: int = 0) -> bool:
-        """Count `size_bytes` for this connection, if there is room in its share and in all.
+        """Count `size_bytes` for this connection, if its share and the whole budget have room.
 
         Args:
-            size_bytes: what is to be counted.
-            own_bytes: what is counted for the same answer already; it does not stand in its own way.
+            size_bytes: to count.
+            own_bytes: already counted for the same answer, which may exceed the share when it is the only one.
         """
         if self._is_full(size_bytes, own_bytes) or not self._outgoing.take(size_bytes):
             return False
@@ -110,7 +110,7 @@ class Outlet:
         return True
 
     def take_prefetch(self, size_bytes: int) -> bool:
-        """Count records that are read ahead for this connection."""
+        """Count records that are read ahead for this connection, if there is room."""
         if self._is_full_ahead(size_bytes) or not self._outgoing.take_prefetch(size_bytes):
             return False
         self.held_bytes += size_bytes
@@ -118,10 +118,10 @@ class Outlet:
         return True
 
     async def reserve(self, size_bytes: int, wait_s: float, own_bytes: int = 0) -> None:
-        """Count `size_bytes`; wait for room, and press for it. The arguments are those of `take`.
+        """Count `size_bytes`; wait for room, and shed load to get it. The arguments are those of `take`.
 
         Raises:
-            Problem: 503, there was none for `wait_s`.
+            Problem: 503, no room for `wait_s`.
         """
         if self.take(size_bytes, own_bytes):
             return
@@ -132,28 +132,28 @@ class Outlet:
         except TimeoutError as error:
             raise no_room() from error
 
-    def take_pressing(self, size_bytes: int, own_bytes: int = 0) -> bool:
-        """Count `size_bytes` if there is room, or others can be made to give it back at once; see `take`."""
+    def take_or_shed(self, size_bytes: int, own_bytes: int = 0) -> bool:
+        """Count `size_bytes` if there is room, or load shedding makes room at once; see `take`."""
         if self.take(size_bytes, own_bytes):
             return True
-        self._outgoing.press(size_bytes)
+        self._outgoing.shed_load(size_bytes)
         return self.take(size_bytes, own_bytes)
 
     def take_anyway(self, size_bytes: int) -> None:
-        """Count `size_bytes` although there is no room for them."""
+        """Count `size_bytes` in any case."""
         self.held_bytes += size_bytes
         self._outgoing.used_bytes += size_bytes
 
     async def wait_for_room(self, size_bytes: int) -> None:
-        """Count `size_bytes`; wait for room as long as it takes."""
+        """Count `size_bytes`; wait for room without a timeout."""
         await self._wait_for(self.take, self._is_full, size_bytes)
 
     async def wait_for_prefetch(self, size_bytes: int) -> None:
-        """Count records that will be read ahead; wait for room as long as it takes."""
+        """Count records that will be read ahead; wait for room without a timeout."""
         await self._wait_for(self.take_prefetch, self._is_full_ahead, size_bytes)
 
     def give_back(self, size_bytes: int) -> None:
-        """Stop counting them."""
+        """Stop counting `size_bytes`."""
         assert 0 <= size_bytes <= self.held_bytes
         self.held_bytes -= size_bytes
         self._outgoing.give_back(size_bytes)
@@ -167,7 +167,7 @@ class Outlet:
 
     @contextlib.contextmanager
     def idle(self, holder: object, let_go: Callable[[], int]) -> Iterator[None]:
-        """While the block runs, who presses for room may call `let_go`; see `Outgoing.idle`."""
+        """Allow load shedding to call `let_go` during the block; see `ResponseBudget.idle`."""
         self._outgoing.idle[holder] = let_go
         try:
             yield
@@ -175,19 +175,19 @@ class Outlet:
             del self._outgoing.idle[holder]
 
     def _is_full(self, size_bytes: int, own_bytes: int = 0) -> bool:
-        """Say whether the connection's share has no room; what is alone but for records read ahead always has it."""
+        """Whether the connection's share has no room; a single answer, besides records read ahead, always fits."""
         alone = self.held_bytes - own_bytes == self.prefetched_bytes
         return not alone and self.held_bytes + size_bytes > self._outgoing.connection_limit_bytes
 
     def _is_full_ahead(self, size_bytes: int) -> bool:
-        """Say whether the half of the share that is for records read ahead has no room."""
+        """Whether the half of the share that is for records read ahead has no room."""
         limit_bytes = self._outgoing.connection_limit_bytes // 2
         return bool(self.prefetched_bytes) and self.prefetched_bytes + size_bytes > limit_bytes
 
     async def _wait_for(self, take: Callable[[int], bool], is_full: Callable[[int], bool], size_bytes: int) -> None:
         while not take(size_bytes):
             if not is_full(size_bytes):
-                self._outgoing.press(size_bytes)
+                self._outgoing.shed_load(size_bytes)
                 if take(size_bytes):
                     return
             await self._outgoing.changed()
@@ -195,13 +195,13 @@ class Outlet:
     # ---------------------------------------------------------------------------------------- the transport
 
     def sent(self, size_bytes: int) -> None:
-        """Note that a piece of `size_bytes`, counted, went to the transport; it counts until all of it has left."""
+        """Note that a counted piece of `size_bytes` went to the transport; it counts until all of it has been sent."""
         self._pieces_bytes.append(size_bytes)
         self._sent_bytes += size_bytes
         self.look()
 
     def push(self, data: bytes) -> bool:
-        """Write a message that other connections share, if this one has room for it now; return whether it had.
+        """Write a message that is shared with other connections, if this one has room now; return whether it had.
 
         Bytes that the kernel takes at once, usually all of them, are not counted. The rest is counted for each
         connection, although all connections wait for the same bytes.
@@ -220,31 +220,31 @@ class Outlet:
         return True
 
     def overflowed(self, size_bytes: int) -> None:
-        """Count a message that was written to an empty transport, and of which the kernel did not take all."""
+        """Count a message that was written to an empty transport and that the kernel has taken only in part."""
         self.take_anyway(size_bytes)
         self.sent(size_bytes)
 
     async def room(self) -> None:
-        """Wait until little enough waits in the transport for another message."""
+        """Wait until at most `UNSENT_BYTES` wait in the transport."""
         while self.unsent_bytes > UNSENT_BYTES:
             self._room.clear()
             self.look()
             await self._room.wait()
 
     def idle_s(self) -> float:
-        """Return for how long the client has taken nothing; 0 when nothing waits for it."""
+        """Return for how long the client has read nothing; 0 when nothing waits for it."""
         self._measure()
         return 0.0 if self._mark_at is None else asyncio.get_running_loop().time() - self._mark_at
 
     def cut(self) -> None:
-        """End the connection without waiting for the client."""
+        """Abort the connection without waiting for the client."""
         if self._transport is not None:
             self._outgoing.on_cut()
             self._transport.abort()
             self.lost()
 
     def look(self) -> None:
-        """See how much has left, and look again later while something waits."""
+        """Measure what has been sent, and poll again while something waits."""
         unsent_bytes = self._measure()
         if self._timer is not None:
             self._timer.cancel()
@@ -262,13 +262,13 @@ class Outlet:
         idle_s = self.idle_s()
         if idle_s >= 2 * self._slow_timeout_s:
             self.cut()
-        elif idle_s >= self._slow_timeout_s and not self._told:
-            self._told = True
+        elif idle_s >= self._slow_timeout_s and not self._reported:
+            self._reported = True
             self.on_slow()
         self.look()
 
     def _measure(self) -> int:
-        """Give back what has left, note when the client took something, and return what waits."""
+        """Return the bytes that wait; stop counting what has been sent, and note the client's progress."""
         unsent_bytes = self.unsent_bytes
         while self._pieces_bytes and self._sent_bytes - self._pieces_bytes[0] >= unsent_bytes:
             size_bytes = self._pieces_bytes.popleft()
@@ -277,9 +277,9 @@ class Outlet:
         if unsent_bytes <= UNSENT_BYTES:
             self._room.set()
         if not unsent_bytes:
-            self._mark_at, self._told = None, False
+            self._mark_at, self._reported = None, False
         elif self._mark_at is None or unsent_bytes <= self._mark_bytes - PROGRESS_BYTES:
-            self._mark_at, self._mark_bytes, self._told = asyncio.get_running_loop().time(), unsent_bytes, False
+            self._mark_at, self._mark_bytes, self._reported = asyncio.get_running_loop().time(), unsent_bytes, False
         else:
             self._mark_bytes = max(self._mark_bytes, unsent_bytes)
         return unsent_bytes

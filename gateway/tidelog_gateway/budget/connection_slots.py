@@ -1,9 +1,9 @@
-"""How many connections there may be, in all and of one address, and who gives way when there are no more.
+"""The limits of connections, in all and of one address, and the choice of the connection that a new one replaces.
 
-Thousands of connections that say nothing keep nobody else out. One that waits for its client (for a head, for the rest
-of a body, for the next request of a connection that is kept) may be closed for a new one: of the address that has most
-of these the one that has waited longest. One that is being answered, or is a WebSocket, keeps its seat. Of IPv6 a whole
-/64 counts as one address.
+An idle connection waits for its client: for a head, for the rest of a body, or for the next request on a kept-alive
+connection. When a limit is reached, a new connection replaces an idle one: the one that has waited longest among those
+of the address with the most idle connections. Connections that are being answered and WebSockets keep their slots. An
+IPv6 /64 counts as one address.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Final
 from tidelog_proto.auth.client_address import counted_address
 
 ADDRESS_SHARE: Final = 4
-"""One address leaves a quarter of the connections to the others, unless the settings say how many it may have."""
+"""Unless the settings limit it, one address may have all but a quarter of the connections."""
 
 
-class Seat:
-    """What one connection has, until it leaves.
+class ConnectionSlot:
+    """The slot of one connection, until the connection ends.
 
     Args:
-        network: what its address counts as.
-        give_way: called when it has lost its seat to another; it closes.
+        network: the counted part of its address.
+        give_way: called when another connection has taken the slot; closes this one.
     """
 
     __slots__ = ("give_way", "is_taken", "network")
@@ -33,92 +33,92 @@ class Seat:
         self.is_taken = True
 
 
-class Seats:
-    """See the module; all of it takes the same time however many there are.
+class ConnectionSlots:
+    """The slots of all connections; each operation takes constant time.
 
     Args:
-        most: connections, in all.
-        address_most: of one address; 0: as many as there may be, None: a share of them.
+        most: slots in all.
+        address_most: slots of one address; 0: unlimited, None: see `ADDRESS_SHARE`.
     """
 
     def __init__(self, most: int, address_most: int | None = None) -> None:
         self._most = most
         self._address_most = most - most // ADDRESS_SHARE if address_most is None else address_most or most
         self._taken = 0
-        self._taken_of: dict[str, int] = {}
-        self._waiting: dict[str, dict[Seat, None]] = {}
-        """By address, those first that have waited longest."""
-        self._of_size: dict[int, dict[str, None]] = {}
-        """The addresses by how many of theirs wait."""
+        self._taken_by: dict[str, int] = {}
+        self._idle: dict[str, dict[ConnectionSlot, None]] = {}
+        """Idle connections by address, those first that have waited longest."""
+        self._by_idle_count: dict[int, dict[str, None]] = {}
+        """Addresses by their number of idle connections."""
         self._largest = 0
 
     def __len__(self) -> int:
-        """Return how many are taken."""
+        """Return the number of slots in use."""
         return self._taken
 
-    def take(self, address: str, give_way: Callable[[], object]) -> Seat | None:
-        """Return a seat, which another may have to give up; None: nobody who has one waits."""
+    def take(self, address: str, give_way: Callable[[], object]) -> ConnectionSlot | None:
+        """Return a slot, if needed that of an idle connection; None when no slot is free and no connection is idle."""
         network = counted_address(address)
-        if self._taken_of.get(network, 0) >= self._address_most:
-            crowd = self._waiting.get(network)
+        if self._taken_by.get(network, 0) >= self._address_most:
+            idle = self._idle.get(network)
         elif self._taken >= self._most:
-            crowd = self._waiting[next(iter(self._of_size[self._largest]))] if self._largest else None
+            idle = self._idle[next(iter(self._by_idle_count[self._largest]))] if self._largest else None
         else:
-            return self._seated(network, give_way)
-        if not crowd:
+            return self._taken_slot(network, give_way)
+        if not idle:
             return None
-        oldest = next(iter(crowd))
-        self.leave(oldest)
+        oldest = next(iter(idle))
+        self.release(oldest)
         oldest.give_way()
-        return self._seated(network, give_way)
+        return self._taken_slot(network, give_way)
 
-    def waits(self, seat: Seat, *, is_heard: bool = False) -> None:
-        """Note that a connection waits for its client; for how long counts anew where it `is_heard` of."""
-        if not seat.is_taken:
+    def mark_idle(self, slot: ConnectionSlot, *, is_heard: bool = False) -> None:
+        """Mark a connection as idle; with `is_heard` (its client sent something) its idle time begins again."""
+        if not slot.is_taken:
             return
-        crowd = self._waiting.setdefault(seat.network, {})
-        if seat not in crowd:
-            crowd[seat] = None
-            self._resized(seat.network, len(crowd) - 1, len(crowd))
+        idle = self._idle.setdefault(slot.network, {})
+        if slot not in idle:
+            idle[slot] = None
+            self._recount(slot.network, len(idle) - 1, len(idle))
         elif is_heard:
-            del crowd[seat]
-            crowd[seat] = None
+            del idle[slot]
+            idle[slot] = None
 
-    def works(self, seat: Seat) -> None:
-        """Note that a connection waits for its client no more: it has asked for something."""
-        crowd = self._waiting.get(seat.network)
-        if crowd is None or seat not in crowd:
+    def mark_busy(self, slot: ConnectionSlot) -> None:
+        """Mark a connection as busy with a request."""
+        idle = self._idle.get(slot.network)
+        if idle is None or slot not in idle:
             return
-        del crowd[seat]
-        if not crowd:
-            del self._waiting[seat.network]
-        self._resized(seat.network, len(crowd) + 1, len(crowd))
+        del idle[slot]
+        if not idle:
+            del self._idle[slot.network]
+        self._recount(slot.network, len(idle) + 1, len(idle))
 
-    def leave(self, seat: Seat) -> None:
-        """Note that a connection is gone; doing it again changes nothing."""
-        if not seat.is_taken:
+    def release(self, slot: ConnectionSlot) -> None:
+        """Release the slot of a connection; idempotent."""
+        if not slot.is_taken:
             return
-        self.works(seat)
-        seat.is_taken = False
+        self.mark_busy(slot)
+        slot.is_taken = False
         self._taken -= 1
-        left = self._taken_of[seat.network] = self._taken_of[seat.network] - 1
+        left = self._taken_by[slot.network] = self._taken_by[slot.network] - 1
         if not left:
-            del self._taken_of[seat.network]
+            del self._taken_by[slot.network]
 
-    def _seated(self, network: str, give_way: Callable[[], object]) -> Seat:
+    def _taken_slot(self, network: str, give_way: Callable[[], object]) -> ConnectionSlot:
         self._taken += 1
-        self._taken_of[network] = self._taken_of.get(network, 0) + 1
-        seat = Seat(network, give_way)
-        self.waits(seat)
-        return seat
+        self._taken_by[network] = self._taken_by.get(network, 0) + 1
+        slot = ConnectionSlot(network, give_way)
+        self.mark_idle(slot)
+        return slot
 
-    def _resized(self, network: str, before: int, now: int) -> None:
+    def _recount(self, network: str, before: int, now: int) -> None:
         if before:
-            same = self._of_size[before]
+            same = self._by_idle_count[before]
             del same[network]
             if not same:
-                del self._of_size[before]
+                del self._by_idle_count[before]
         if now:
-            self._of_size.setdefault(now, {})[network] = None
-        if now > self._largest or self._largest not in self._of_size:
-            self._largest = now  # one more, or the last of the largest is one less
+            self._by_idle_count.setdefault(now, {})[network] = None
+        if now > self._largest or self._largest not in self._by_idle_count:
+            self._largest = now  # the count grew by one, or the last address of the largest count lost one

@@ -1,4 +1,4 @@
-"""When a budget is used up, those give way that do not come on: the bounds, for what comes in and what goes out."""
+"""Load shedding: when a budget is used up, connections without progress are closed. The bounds of both budgets."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Final
 
 from tidelog_proto.limits import KIB
 
-GIVE_WAY_S: Final = 1.0
-"""How long a connection may send or take nothing while others wait for room."""
+STALL_TIMEOUT_S: Final = 1.0
+"""How long a connection may send or read nothing while others wait for room."""
 
 PROGRESS_BYTES: Final = 64 * KIB
-"""A connection that has sent or taken less than this in that time, and not the last of it, has done nothing."""
+"""A connection that has moved fewer bytes in that time, and has not finished, is without progress."""
 
-PRESS_S: Final = 0.1
-"""How often the budget is looked through for those, and how often one who waits for room looks again."""
+SHED_INTERVAL_S: Final = 0.1
+"""Minimum pause between two searches for such connections, and poll interval of those that wait for room."""

@@ -1,12 +1,12 @@
-"""One budget of bytes for everything that comes in: bodies and messages, while they come and while they are handled.
+"""The request budget: one limit of bytes for all bodies and messages that are received or handled.
 
-What is announced is counted before a byte of it is read, and nothing obliges a client to send it. So whoever finds no
-room presses: those give way that have sent nothing worth mentioning for `GIVE_WAY_S`, or would take longer than
-`WHOLE_WITHIN_S` at their pace, the largest first, until half of the budget is free. While there is room nobody is
-hurried by this.
+An announced length is reserved before its first byte is read, although the client may never send it. When the budget is
+used up, connections are closed until half of it is free, the largest first: those that have sent less than
+`PROGRESS_BYTES` in `STALL_TIMEOUT_S`, and those that would take longer than `WHOLE_WITHIN_S` at their rate. While there
+is room, slow clients are not closed.
 
-Where it is known whose it is, one caller may have as much as is free: alone half of the budget, two a third each. So
-what one has waiting, because his quota is used up, leaves the others room.
+One authenticated caller may reserve as much as is free: half of the budget when it is alone, a third when there are
+two. Requests of a caller that wait for its quota therefore leave room to others.
 """
 
 from __future__ import annotations
@@ -15,53 +15,53 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tidelog_gateway.budget.load_shedding import GIVE_WAY_S, PRESS_S, PROGRESS_BYTES
+from tidelog_gateway.budget.load_shedding import PROGRESS_BYTES, SHED_INTERVAL_S, STALL_TIMEOUT_S
 
 WHOLE_WITHIN_S: Final = 30.0
 
 Body = bytes | memoryview
-"""A whole body: of large columns, which Arrow reads where they are, memory that belongs to nobody else."""
+"""A whole body. Large columns are a memoryview that is not shared, so that Arrow reads them in place."""
 
 
-class Budget:
-    """A number of bytes that may be in use at a time; whoever asks for more than is left is refused."""
+class RequestBudget:
+    """A limit of bytes that are in use at a time."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self.stopping = False
-        self.coming: set[Arrival] = set()
-        self._press_at = 0.0
+        self.receiving: set[BodyReservation] = set()
+        self._shed_at = 0.0
 
     def take(self, size_bytes: int) -> bool:
-        """Reserve `size_bytes`; False when they are not there, and nothing is reserved then."""
+        """Reserve `size_bytes`; False when there is no room, and then nothing is reserved."""
         assert size_bytes >= 0
         if self.used_bytes + size_bytes > self.limit_bytes:
-            self._press()
+            self._shed_load()
             if self.used_bytes + size_bytes > self.limit_bytes:
                 return False
         self.used_bytes += size_bytes
         return True
 
     def give_back(self, size_bytes: int) -> None:
-        """Return what was reserved."""
+        """Return reserved bytes."""
         assert 0 <= size_bytes <= self.used_bytes
         self.used_bytes -= size_bytes
 
-    def hurry(self, *, everyone: bool) -> None:
-        """Let those give way that do not come on, or everyone: the gateway stops, and waits for nobody's body."""
+    def close_slow(self, *, everyone: bool) -> None:
+        """Close the connections without progress, or all that are receiving: the gateway stops."""
         self.stopping = True
         now = time.monotonic()
-        for arrival in [arrival for arrival in self.coming if everyone or arrival.is_slow(now)]:
+        for arrival in [arrival for arrival in self.receiving if everyone or arrival.is_slow(now)]:
             arrival.end()
             arrival.give_way()
 
-    def _press(self) -> None:
+    def _shed_load(self) -> None:
         now = time.monotonic()
-        if now < self._press_at:
+        if now < self._shed_at:
             return
-        self._press_at = now + PRESS_S
-        slow = [arrival for arrival in self.coming if arrival.held_bytes and arrival.is_slow(now)]
+        self._shed_at = now + SHED_INTERVAL_S
+        slow = [arrival for arrival in self.receiving if arrival.held_bytes and arrival.is_slow(now)]
         for arrival in sorted(slow, key=_held, reverse=True):
             if self.used_bytes <= self.limit_bytes // 2:
                 return
@@ -69,8 +69,8 @@ class Budget:
             arrival.give_way()
 
 
-class Share:
-    """What one caller has reserved."""
+class CallerUsage:
+    """The bytes that one caller has reserved."""
 
     __slots__ = ("held_bytes",)
 
@@ -78,13 +78,13 @@ class Share:
         self.held_bytes = 0
 
 
-class Arrival:
-    """Something that comes in, and what it has reserved.
+class BodyReservation:
+    """A body or message that is being received, and its reservation.
 
     Args:
-        budget: everybody's.
-        give_way: called when others need the room; what was reserved is given back already.
-        share: the caller's; None where nobody is asked who he is.
+        budget: of the application.
+        give_way: called when load shedding has returned the reservation; closes the connection.
+        share: the caller's; None without authentication.
     """
 
     __slots__ = (
@@ -99,8 +99,8 @@ class Arrival:
         "held_bytes",
     )
 
-    def __init__(self, budget: Budget, give_way: Callable[[], None], share: Share | None = None) -> None:
-        self._share = Share() if share is None else share
+    def __init__(self, budget: RequestBudget, give_way: Callable[[], None], share: CallerUsage | None = None) -> None:
+        self._share = CallerUsage() if share is None else share
         self._is_shared = share is not None
         self.give_way = give_way
         self.held_bytes = 0
@@ -110,16 +110,16 @@ class Arrival:
         self._mark_at = self._since = 0.0
 
     def begin(self) -> None:
-        """Note that it comes from now on, though nothing may be reserved for it yet."""
-        if self not in self._budget.coming:
-            self._budget.coming.add(self)
+        """Begin to receive; nothing needs to be reserved yet."""
+        if self not in self._budget.receiving:
+            self._budget.receiving.add(self)
             self._arrived_bytes = self._mark_bytes = 0
             self._mark_at = self._since = time.monotonic()
 
     def hold(self, size_bytes: int) -> bool:
-        """Reserve as much as `size_bytes` in all, or no more than that.
+        """Set the reservation to `size_bytes`.
 
-        False when there is no room for it; looking for some may have shown that it is this one that has to give way.
+        Return False when there is no room, or when load shedding for it has chosen this very connection.
         """
         before_bytes = self.held_bytes
         if size_bytes > before_bytes:
@@ -134,30 +134,30 @@ class Arrival:
         self._share.held_bytes += size_bytes - before_bytes
         self.held_bytes = size_bytes
         if not size_bytes:
-            self.whole()
+            self.complete()
         return True
 
     def hold_whole(self, size_bytes: int) -> bool:
-        """Reserve `size_bytes` for what is all here, of which nothing was reserved before; False: there is no room."""
+        """Reserve `size_bytes` for a body that is complete and had no reservation; False when there is no room."""
         if self._has_too_much(size_bytes) or not self._budget.take(size_bytes):
             return False
         self.held_bytes = size_bytes
         self._share.held_bytes += size_bytes
         return True
 
-    def came(self, arrived_bytes: int) -> None:
-        """Note how much is here by now."""
+    def received(self, arrived_bytes: int) -> None:
+        """Note how many bytes have been received."""
         self._arrived_bytes = arrived_bytes
         if arrived_bytes - self._mark_bytes >= PROGRESS_BYTES:
             self._mark_bytes, self._mark_at = arrived_bytes, time.monotonic()
 
-    def whole(self) -> None:
-        """All of it is here: it keeps its room and is hurried by nobody."""
-        self._budget.coming.discard(self)
+    def complete(self) -> None:
+        """Mark it as complete: it keeps its reservation and is exempt from load shedding."""
+        self._budget.receiving.discard(self)
 
     def end(self) -> None:
-        """Give everything back."""
-        self.whole()
+        """Return the whole reservation."""
+        self.complete()
         self._budget.give_back(self.held_bytes)
         self._share.held_bytes -= self.held_bytes
         self.held_bytes = 0
@@ -168,12 +168,12 @@ class Arrival:
         return self._is_shared and others_bytes > 0 and self._share.held_bytes + more_bytes > left_bytes
 
     def is_slow(self, now: float) -> bool:
-        """Whether it does not come on."""
-        if now - self._mark_at >= GIVE_WAY_S:
+        """Whether it is without progress, or too slow."""
+        if now - self._mark_at >= STALL_TIMEOUT_S:
             return True
         coming_s = now - self._since
-        return coming_s >= GIVE_WAY_S and self._arrived_bytes * WHOLE_WITHIN_S < self.held_bytes * coming_s
+        return coming_s >= STALL_TIMEOUT_S and self._arrived_bytes * WHOLE_WITHIN_S < self.held_bytes * coming_s
 
 
-def _held(arrival: Arrival) -> int:
+def _held(arrival: BodyReservation) -> int:
     return arrival.held_bytes

@@ -1,12 +1,12 @@
-"""One budget of bytes for everything on its way out: answers, WebSocket messages, records read ahead for them.
+"""The response budget: one limit of bytes for all answers, WebSocket messages and records read ahead for them.
 
-Whatever is built for a client is counted before it is built and until the kernel has taken it, wherever it waits
-meanwhile. Without room a request waits for a while and is then refused; a subscription just waits. Records read ahead
-get at most half, so that they never keep the messages waiting that would make room for more of them.
+Output is counted before it is built and until the kernel has taken it, in every buffer between. Without room a request
+waits for a while and is then refused; a subscription waits. Records read ahead get at most half, so that they never
+block the messages whose sending would free them.
 
-Whoever waits for room presses. Subscriptions that hold records and have no credit for them let go of those: they can
-be read again. Then connections give way that have taken nothing for `GIVE_WAY_S` although they were sent something.
-So those who read nothing cost the others a moment, not the whole time that a slow client is given when there is room.
+Load shedding makes room: first, subscriptions drop records that they have read ahead and have no credit for, which can
+be read again; then connections are closed whose client has read nothing for `STALL_TIMEOUT_S`. Clients that do not read
+therefore delay others only briefly, not for the whole timeout of slow clients.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from tidelog_gateway.budget.load_shedding import GIVE_WAY_S, PRESS_S
+from tidelog_gateway.budget.load_shedding import SHED_INTERVAL_S, STALL_TIMEOUT_S
 from tidelog_proto.limits import KIB
 
 SMALL_ANSWER_BYTES: Final = 16 * KIB
 SMALL_SHARE: Final = 16
-"""Answers up to that may use the sixteenth beyond the limit: who publishes does not wait for who reads."""
+"""Answers up to that size may exceed the limit by a sixteenth: publishing does not wait for slow readers."""
 
 
 class Holder(Protocol):
-    """A connection that was sent something, as the budget sees it."""
+    """A connection with output, as the budget sees it."""
 
     held_bytes: int
 
     def idle_s(self) -> float:
-        """Return for how long the client has taken nothing; 0 when nothing waits for it."""
+        """Return for how long the client has read nothing; 0 when nothing waits for it."""
         ...
 
     def cut(self) -> None:
-        """End the connection; what it holds is given back at once."""
+        """Abort the connection; its bytes are returned at once."""
 
 
-class Outgoing:
-    """The bytes on their way out of one application.
+class ResponseBudget:
+    """The response budget of one application.
 
     Attributes:
-        limit_bytes: for all connections together.
-        connection_limit_bytes: for one; a single answer may pass when nothing else is on its way there.
-        used_bytes: of them; `prefetched_bytes` is the part that was read ahead.
-        holders: connections that something waits for.
-        idle: subscriptions that hold records without credit; calling one tells it to let go, and returns how much.
-        on_cut: called for each connection that had to give way or was too slow.
+        limit_bytes: of all connections together.
+        connection_limit_bytes: of one connection; an answer may exceed it when it is the only one on its connection.
+        used_bytes: counted now; `prefetched_bytes` of them are records read ahead.
+        holders: connections whose output waits.
+        idle: subscriptions that hold records without credit, with a function that drops those and returns their bytes.
+        on_cut: called for each connection that is closed because it is slow.
     """
 
     def __init__(self, limit_bytes: int, connection_limit_bytes: int) -> None:
@@ -59,9 +59,9 @@ class Outgoing:
         self._waiting: set[asyncio.Future[None]] = set()
 
     def take(self, size_bytes: int) -> bool:
-        """Count `size_bytes` if there is room; what is alone but for records read ahead always has it.
+        """Count `size_bytes` if there is room; an answer that is alone, except for records read ahead, always fits.
 
-        So an answer larger than the limit is possible, and nothing waits for ever for what waits for it.
+        So an answer larger than the limit is possible and does not wait forever.
         """
         limit_bytes = self.limit_bytes
         if size_bytes <= SMALL_ANSWER_BYTES:
@@ -72,7 +72,7 @@ class Outgoing:
         return True
 
     def take_prefetch(self, size_bytes: int) -> bool:
-        """Count records that are read ahead, if they have room in their half."""
+        """Count records that are read ahead, if their half has room."""
         if self.prefetched_bytes and self.prefetched_bytes + size_bytes > self.limit_bytes // 2:
             return False
         if self.used_bytes and self.used_bytes + size_bytes > self.limit_bytes:
@@ -82,7 +82,7 @@ class Outgoing:
         return True
 
     def give_back(self, size_bytes: int) -> None:
-        """Stop counting them, and wake who waits."""
+        """Stop counting `size_bytes`, and wake the waiting connections."""
         assert 0 <= size_bytes <= self.used_bytes
         self.used_bytes -= size_bytes
         if size_bytes and self._waiting:
@@ -98,24 +98,24 @@ class Outgoing:
         self.give_back(size_bytes)
 
     async def changed(self) -> None:
-        """Wait until something is given back, at most `PRESS_S`."""
+        """Wait until bytes are returned, at most `SHED_INTERVAL_S`."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
         try:
-            async with asyncio.timeout(PRESS_S):
+            async with asyncio.timeout(SHED_INTERVAL_S):
                 await future
         except TimeoutError:
             return
         finally:
             self._waiting.discard(future)
 
-    def press(self, size_bytes: int) -> None:
-        """Make room for `size_bytes` from those who can do without, or have only themselves to blame."""
+    def shed_load(self, size_bytes: int) -> None:
+        """Make room for `size_bytes`: drop records read ahead without credit, then close slow connections."""
         for let_go in list(self.idle.values()):
             if size_bytes <= 0:
                 return
             size_bytes -= let_go()
-        stalled = [holder for holder in self.holders if holder.idle_s() >= GIVE_WAY_S]
+        stalled = [holder for holder in self.holders if holder.idle_s() >= STALL_TIMEOUT_S]
         stalled.sort(key=_held, reverse=True)
         for holder in stalled:
             if size_bytes <= 0:

@@ -1,1 +1,1 @@
-"""The description of the API: what `/openapi.json` and `/docs` serve."""
+"""The API's description: `/openapi.json` and `/docs`."""

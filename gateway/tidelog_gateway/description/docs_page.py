@@ -1,8 +1,8 @@
-"""`/docs`: the API's documentation, with every file served from this machine.
+"""`/docs`: the API's documentation, without files from other hosts.
 
-FastAPI's own page loads Swagger UI from a CDN, which a closed network does not reach and a careful operator
-does not want. The files come from the installed package `fastapi-offline`, of which nothing else is used.
-Rejected: `swagger-ui-bundle`, whose Swagger UI 4.15 does not read OpenAPI 3.1.
+FastAPI's own page loads Swagger UI from a CDN, which closed networks cannot reach. The files come from the installed
+package `fastapi-offline`, of which nothing else is used. Rejected: `swagger-ui-bundle`, whose Swagger UI 4.15 does not
+support OpenAPI 3.1.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ async def docs() -> Response:
 
 
 def _policy_of(page: str) -> str:
-    """Return what the page may do: run its own files and the scripts in it, and ask this gateway alone."""
+    """Return the page's Content-Security-Policy: its own files and inline scripts, requests to this gateway only."""
     hashes = [f"'sha256-{_sha256(script)}'" for script in _INLINE_SCRIPT.findall(page)]
-    # Swagger UI sets styles of elements, and draws with images in data: addresses.
+    # Swagger UI sets inline styles and draws images from data: URLs.
     return (
         f"default-src 'none'; script-src 'self' {' '.join(hashes)}; style-src 'self' 'unsafe-inline'; "
         "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -70,7 +70,7 @@ def _sha256(script: str) -> str:
 
 @lru_cache(maxsize=len(_MEDIA_TYPES))
 def _data_of(name: str) -> bytes:
-    """Return a file's bytes, the same ones to everybody."""
+    """Return a file's bytes, cached."""
     return files(_ASSETS_PACKAGE).joinpath("static", name).read_bytes()
 
 

@@ -1,7 +1,7 @@
-"""The description of the API: what the framework derives from the routes, and what it cannot know.
+"""The API's description: the framework's, completed with models, limits and problems.
 
-The framework does not see models that are validated past it, limits that are settings, and checks that answer with an
-error code of their own. Those are put in here, so that the description says what is enforced.
+The framework does not see models that are validated elsewhere, limits that are settings, and checks with their own
+error codes. They are added here, so that the description has all constraints that are enforced.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _READS: Final = ("/v1/topics/{topic}/partitions/{partition}/records", "/v1/topic
 _PROBLEM_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "title": "Problem",
-    "description": "RFC 9457. Some problems carry more members: errors, log_start_offset, high_watermark, limit_bytes.",
+    "description": "RFC 9457. Some problems have more members: errors, log_start_offset, high_watermark, limit_bytes.",
     "required": ["type", "title", "status", "detail", "code", "retryable", "request_id"],
     "properties": {
         "type": {"type": "string", "format": "uri"},
@@ -53,11 +53,11 @@ _RETRY_AFTER: Final = {
     "Retry-After": {"description": "Seconds to wait.", "required": True, "schema": {"type": "integer", "minimum": 1}}
 }
 PROBLEM_ANSWER: Final[dict[int | str, dict[str, Any]]] = {"default": {"description": "A problem."}}
-"""Keeps the framework from describing a 422 of its own; `_add_problems` replaces it."""
+"""Replaces the framework's own description of a 422; `_add_problems` replaces it again."""
 
 
 def install_schema(app: FastAPI, settings: GatewaySettings) -> None:
-    """Make the application serve the whole description."""
+    """Make the application serve the complete description."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -88,14 +88,14 @@ def _completed(schema: dict[str, Any], settings: GatewaySettings) -> dict[str, A
             numbers["maximum"] = limits[parameter["name"]]
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():
-            _add_problems(path, method, operation, asks=settings.auth == "callers")
+            _add_problems(path, method, operation, has_auth=settings.auth == "callers")
     if settings.auth == "callers":
-        _ask_who(schema)
+        _add_security(schema)
     whole: dict[str, Any] = _with_whole_numbers(schema)
     return whole
 
 
-def _add_problems(path: str, method: str, operation: dict[str, Any], *, asks: bool) -> None:
+def _add_problems(path: str, method: str, operation: dict[str, Any], *, has_auth: bool) -> None:
     """Describe each status of a problem that an operation answers with."""
     responses = operation["responses"]
     responses.pop("default", None)
@@ -103,15 +103,15 @@ def _add_problems(path: str, method: str, operation: dict[str, Any], *, asks: bo
         if "text/event-stream" in described.get("content", {}):
             described["content"]["text/event-stream"]["schema"] = _EVENT
     names = {parameter["name"] for parameter in operation.get("parameters", ())}
-    for status in statuses_of(path, method, names, has_body="requestBody" in operation, asks=asks):
+    for status in statuses_of(path, method, names, has_body="requestBody" in operation, has_auth=has_auth):
         answer: dict[str, Any] = {"description": TITLES[status] + ".", "content": _PROBLEM_CONTENT}
         if status in {429, 503}:
             answer["headers"] = _RETRY_AFTER
         responses.setdefault(str(status), answer)
 
 
-def _ask_who(schema: dict[str, Any]) -> None:
-    """Say of each path, but those that are open, that it asks who the caller is."""
+def _add_security(schema: dict[str, Any]) -> None:
+    """Add the security schemes to all paths except the open ones."""
     schema["components"]["securitySchemes"] = {
         "bearer": {"type": "http", "scheme": "bearer", "description": "An API key: tlk_ID_SECRET, or a token."},
         "basic": {"type": "http", "scheme": "basic", "description": "A user and the password."},
@@ -124,7 +124,7 @@ def _ask_who(schema: dict[str, Any]) -> None:
 
 
 def _with_whole_numbers(value: Any) -> Any:
-    """Return a copy without `4096.0`: the framework makes a float of every bound."""
+    """Return a copy with integers for floats such as `4096.0`, which the framework makes of each bound."""
     if isinstance(value, dict):
         return {key: _with_whole_numbers(each) for key, each in value.items()}
     if isinstance(value, list):

@@ -1,6 +1,6 @@
-"""The statuses of the problems that each operation of the API answers with, for its description.
+"""The problem statuses of each operation of the API, for its description.
 
-A status that is missing here fails the tests of bad requests and of the schema. 500 is in no list: it is a bug.
+The tests of bad requests and of the schema fail for a status that is missing here. 500 is not listed: it is a bug.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Final
 from tidelog_gateway.auth.authentication import OPEN_PATHS
 
 _ANY: Final = frozenset({400, 408, 413, 421, 429, 503})
-"""Of framing, bodies that do not arrive, limits of memory and connections, and a foreign `Host`."""
+"""Faults of framing, incomplete bodies, limits of memory and connections, and a foreign `Host`."""
 _API: Final = frozenset({403, 406, 422, 504})
 _CHANGING: Final = frozenset({"post", "put", "patch", "delete"})
 
 
-def statuses_of(path: str, method: str, parameters: Collection[str], *, has_body: bool, asks: bool) -> list[int]:
+def statuses_of(path: str, method: str, parameters: Collection[str], *, has_body: bool, has_auth: bool) -> list[int]:
     """Return the statuses in ascending order.
 
     Args:
@@ -24,12 +24,12 @@ def statuses_of(path: str, method: str, parameters: Collection[str], *, has_body
         method: in lower case.
         parameters: the names of the operation's parameters.
         has_body: whether the operation takes a body.
-        asks: whether the gateway authenticates its callers.
+        has_auth: whether the gateway authenticates its callers.
     """
     found = set(_ANY)
     if path.startswith("/v1/"):
         found |= _API
-    if asks and path not in OPEN_PATHS:
+    if has_auth and path not in OPEN_PATHS:
         found.add(401)
     if has_body:
         found.add(415)

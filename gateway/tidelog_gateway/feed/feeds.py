@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidelog.client import Client
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.feed.ring import Follower
 from tidelog_gateway.feed.shared_feed import SharedFeed
 from tidelog_gateway.metrics import Metrics
@@ -29,7 +29,7 @@ class Feeds:
         metrics: count open feeds, and what they deliver.
     """
 
-    def __init__(self, client: Client, settings: GatewaySettings, outgoing: Outgoing, metrics: Metrics) -> None:
+    def __init__(self, client: Client, settings: GatewaySettings, outgoing: ResponseBudget, metrics: Metrics) -> None:
         self._client = client
         self._settings = settings
         self._outgoing = outgoing

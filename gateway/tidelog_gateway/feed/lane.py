@@ -2,7 +2,7 @@
 
 A follower's connection is written to directly, past the tasks that serve it, if nothing waits in its transport. That
 costs a few attribute reads beside the system call. A connection that something waits for gets the bytes behind that, as
-far as its share of the budget goes (`Outlet.push`). Other followers are returned; they fall behind.
+far as its share of the budget goes (`ConnectionOutput.push`). Other followers are returned; they fall behind.
 """
 
 from __future__ import annotations

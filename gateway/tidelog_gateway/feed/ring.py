@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from tidelog_gateway.budget.connection_output import Outlet
+from tidelog_gateway.budget.connection_output import ConnectionOutput
 
 AHEAD_RECORDS_MAX: Final = 1_000
 """How far a new follower may be ahead of the ring in a partition; it gets no records until the ring catches up."""
@@ -139,7 +139,7 @@ class Follower:
         self,
         positions: dict[int, int],
         credit: Credit,
-        outlet: Outlet,
+        outlet: ConnectionOutput,
         form: Form,
         wake: Callable[[], None],
         *,

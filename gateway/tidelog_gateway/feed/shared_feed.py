@@ -24,8 +24,8 @@ from tidelog.client import Client
 from tidelog.cluster.metadata import gone_error
 from tidelog.errors import OverloadedError, TidelogError
 from tidelog.model import ConsumedBatch
-from tidelog_gateway.budget.connection_output import Outlet
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.connection_output import ConnectionOutput
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.feed.lane import Lane, PieceTokens
 from tidelog_gateway.feed.plain_json import PLAIN_RECORDS_MAX, plain_json
 from tidelog_gateway.feed.ring import PUSHES_MAX, Follower, Form, Piece, Ring
@@ -77,7 +77,7 @@ class SharedFeed:
         self,
         client: Client,
         settings: GatewaySettings,
-        outgoing: Outgoing,
+        outgoing: ResponseBudget,
         metrics: Metrics,
         *,
         scope: Scope,
@@ -99,7 +99,7 @@ class SharedFeed:
         self._lanes: WeakValueDictionary[Form, Lane] = WeakValueDictionary()
         self._protocol.resume_token(_SID)
         self.ring = Ring(self._state.positions, bytes_max=RING_BYTES)
-        self._outlet = Outlet(outgoing, settings.ws_slow_timeout_s)
+        self._outlet = ConnectionOutput(outgoing, settings.ws_slow_timeout_s)
         self._ahead = ReadAhead(self._outlet)
         self._ring_bytes = 0
         self._stirred = asyncio.Event()

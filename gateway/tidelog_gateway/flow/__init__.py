@@ -1,1 +1,1 @@
-"""The steps that every request takes before and after its route."""
+"""The steps of each request before and after its route."""

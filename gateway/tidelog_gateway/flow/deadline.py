@@ -1,8 +1,8 @@
-"""`Request-Timeout-Ms`: how long a client waits for the answer of one request.
+"""`Request-Timeout-Ms`: the time limit of one request.
 
-It is a duration and not a point in time, because the clocks of two machines differ, and its unit is in its name. The
-answer at its end says what is known. 503: nothing was handed on yet, or the request changes nothing. 504: a node may
-have carried the request out. An answer that has begun, such as a stream, is not cut off.
+It is a duration and not a point in time, because the clocks of two machines differ; its unit is in its name. When it
+expires, the answer is 503 if the request was not carried out or changes nothing, and 504 if a node may have carried it
+out. An answer that has begun, such as a stream, is not interrupted.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _SHOWN_CHARS_MAX: Final = 40
 
 
 def timeout_ms_in(headers: Iterable[tuple[bytes, bytes]]) -> int:
-    """Return the time of a request that has the header.
+    """Return the time limit of a request that has the header.
 
     Raises:
-        Problem: 400, it is given twice or is no such number.
+        Problem: 400, it is repeated or invalid.
     """
     given = [value for name, value in headers if name == HEADER]
     text = given[0].strip().decode("latin-1")
@@ -39,10 +39,10 @@ def timeout_ms_in(headers: Iterable[tuple[bytes, bytes]]) -> int:
 
 
 class Deadline:
-    """The time of one request.
+    """The time limit of one request.
 
     Attributes:
-        handed_on: the body is there, and what answers the request has begun.
+        handed_on: the body has arrived, and the route has begun.
         answered: the answer has begun.
     """
 
@@ -53,7 +53,7 @@ class Deadline:
         self._is_over = False
 
     async def run(self, work: Awaitable[None]) -> bool:
-        """Do the work of a request; return whether its time was over before the answer began."""
+        """Run a request; return whether its time expired before the answer began."""
         task = asyncio.current_task()
         assert task is not None
 
@@ -74,16 +74,18 @@ class Deadline:
         return False
 
     def problem(self, method: str, *, has_key: bool) -> Problem:
-        """Return what a request is told whose time is over."""
-        over = f"the {self._timeout_ms} ms of Request-Timeout-Ms are over"
+        """Return the problem for a request whose time has expired."""
+        over = f"the {self._timeout_ms} ms of Request-Timeout-Ms have expired"
         if not self.handed_on or method in _READING:
-            return Problem(503, "deadline_exceeded", f"{over}, and nothing was changed: send it again", retryable=True)
+            return Problem(
+                503, "deadline_exceeded", f"{over} before anything was changed; send it again", retryable=True
+            )
         is_retryable = has_key or method in _REPEATABLE
-        advice = "send it again" if is_retryable else "a publish with an Idempotency-Key could be sent again"
+        advice = "send it again" if is_retryable else "use an Idempotency-Key to make a publish repeatable"
         return Problem(
             504,
             "deadline_exceeded",
-            f"{over}, and the request may have been, or may still be, carried out: {advice}",
+            f"{over}; the request may have been carried out, or may still be: {advice}",
             retryable=is_retryable,
         )
 
@@ -92,5 +94,5 @@ def _no_timeout(shown: str) -> Problem:
     return Problem(
         400,
         "invalid_request_timeout",
-        f"Request-Timeout-Ms is one whole number from 1 to {TIMEOUT_MS_MAX}, got {shown}",
+        f"Request-Timeout-Ms must be one whole number from 1 to {TIMEOUT_MS_MAX}, got {shown}",
     )

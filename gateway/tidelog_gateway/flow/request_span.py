@@ -1,7 +1,7 @@
-"""A span for each HTTP request. Import it only where `otel` is on.
+"""A span for each HTTP request. Import it only if `otel` is on.
 
-It is a child of the caller's span (`traceparent`), and current while the request is worked on: requests to nodes carry
-it, so the spans of nodes are its children. Health and metrics have none.
+It is a child of the caller's span (`traceparent`) and current during the request, so that the spans of nodes are its
+children. Probes of health and metrics have none.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class RequestSpan:
     """The span of one request.
 
     Args:
-        span: it.
-        caller: what the caller has sent of its own context.
+        span: of the request.
+        caller: trace context of the caller.
     """
 
     def __init__(self, span: trace.Span, caller: TraceHeaders | None) -> None:
@@ -37,14 +37,14 @@ class RequestSpan:
 
     @property
     def record_headers(self) -> TraceHeaders | None:
-        """The trace context of the records that the request publishes; None where the caller sent none."""
+        """The trace context of published records; None if the caller sent none."""
         parent = traceparent_of(self._span)
         if self._caller is None or not parent:
             return self._caller
         return [("traceparent", parent.encode()), *self._caller[1:]]
 
     def end(self, *, method: str, route: str, status: int, request_id: str) -> None:
-        """End it with the answer."""
+        """End the span with the answer's attributes."""
         context.detach(self._token)
         shown = method if method in _METHODS else "_OTHER"
         self._span.update_name(f"{shown} {route}" if route != "none" else shown)
@@ -60,7 +60,7 @@ class RequestSpan:
 
 
 class RequestSpans:
-    """Begins spans; owns what exports them.
+    """Begins spans; owns the exporter.
 
     Args:
         collect: collects the gateway's metrics; called by a thread.
@@ -72,7 +72,7 @@ class RequestSpans:
         trace_contexts.use(lambda: traceparent_of(trace.get_current_span()))
 
     def begin(self, scope: Scope) -> RequestSpan | None:
-        """Begin the span of a request; None for one that has none."""
+        """Begin the span of a request; None if the route has none."""
         if scope["path"] in _WITHOUT:
             return None
         caller = trace_in(scope["headers"])
@@ -80,6 +80,6 @@ class RequestSpans:
         return RequestSpan(self._telemetry.begin("HTTP", kind=trace.SpanKind.SERVER, contexts=contexts), caller)
 
     def close(self) -> None:
-        """Export what is left."""
+        """Export the remaining spans."""
         trace_contexts.use(None)
         self._telemetry.close()

@@ -1,10 +1,10 @@
-"""Reads of a node that concurrent requests of one caller share, where they ask for the same records.
+"""Request coalescing: concurrent requests of one caller for the same records share one read from a node.
 
-A read answers only requests that came before it was sent, so each is answered with the state of the log after it came.
-While a read of a place is under way, the requests for that place gather, for at most `GATHER_S`: the first of them
-sends the next read, and the others wait for its result. Nothing is kept for later requests.
+A read answers only requests that arrived before it was sent, so that each sees the state of the log after its arrival.
+While a read of a position is under way, requests for the same position wait for at most `GATHER_S`: the first one sends
+the next read, and the others share its result. Results are not cached for later requests.
 
-Each caller has reads of its own, sent with its own permissions and at the expense of its own quotas.
+Callers do not share reads: each read has its caller's permissions and counts against its quotas.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ GATHER_S: Final = 0.02
 """How long requests wait for the end of an earlier read before the next one is sent."""
 
 
-class Place(NamedTuple):
-    """What is read: from an offset of a partition on, about `max_bytes` as they are stored."""
+class ReadPosition(NamedTuple):
+    """The position and size of a read: about `max_bytes` as stored, from an offset of a partition on."""
 
     topic: str
     partition: int
@@ -30,18 +30,18 @@ class Place(NamedTuple):
 
 
 class Written(NamedTuple):
-    """An answer in JSON, and how many records it has."""
+    """An answer in JSON, and its number of records."""
 
     data: bytes
     records: int
 
 
 class ReadResult:
-    """The result of a read, with what requests that share it have written of it.
+    """The result of a read, with the answers that requests have made of it.
 
     Attributes:
-        fetched: what the node returned.
-        written: the answer, by the limits of a request in records and in bytes.
+        fetched: the node's answer.
+        written: answers by their limits in records and bytes.
     """
 
     __slots__ = ("fetched", "written")
@@ -52,7 +52,7 @@ class ReadResult:
 
 
 _Outcome = ReadResult | TidelogError | None
-"""None: the request that was to send the read has left."""
+"""None: the request that should have sent the read was cancelled."""
 
 
 class _Read:
@@ -69,28 +69,28 @@ class _Read:
 
 
 class SharedReads:
-    """The reads of one caller.
+    """The shared reads of one caller.
 
     Args:
-        read: reads a place.
+        read: sends a read to a node.
     """
 
-    def __init__(self, read: Callable[[Place], Awaitable[Fetched]]) -> None:
+    def __init__(self, read: Callable[[ReadPosition], Awaitable[Fetched]]) -> None:
         self._read = read
-        self._under_way: dict[Place, _Read] = {}
-        """The read of each place that was sent last."""
-        self._gathering: dict[Place, list[asyncio.Future[_Outcome]]] = {}
-        """By place, the requests that wait for the next read, besides the one that sends it."""
+        self._under_way: dict[ReadPosition, _Read] = {}
+        """The newest read of each position."""
+        self._gathering: dict[ReadPosition, list[asyncio.Future[_Outcome]]] = {}
+        """By position, the requests that wait for the next read, except the one that sends it."""
 
     def __len__(self) -> int:
         """Return how many reads are under way or gather requests."""
         return len(self._under_way) + len(self._gathering)
 
-    async def fetch(self, place: Place) -> ReadResult:
-        """Return the result of a read that is sent from now on.
+    async def fetch(self, place: ReadPosition) -> ReadResult:
+        """Return the result of a read that is sent after this call.
 
         Raises:
-            TidelogError: as `Client.fetch`; the same for all that shared the read.
+            TidelogError: as `Client.fetch`; all requests that share the read get the same error.
         """
         while (gathering := self._gathering.get(place)) is not None:
             joined: asyncio.Future[_Outcome] = asyncio.get_running_loop().create_future()
@@ -102,7 +102,7 @@ class SharedReads:
                 return outcome
         return await self._send(place)
 
-    async def _send(self, place: Place) -> ReadResult:
+    async def _send(self, place: ReadPosition) -> ReadResult:
         followers: list[asyncio.Future[_Outcome]] = []
         outcome: _Outcome = None
         own = _Read()
@@ -131,7 +131,7 @@ class SharedReads:
 
 
 async def _end_of(read: _Read) -> None:
-    """Wait until a read has ended, or `GATHER_S`."""
+    """Wait until a read ends, at most `GATHER_S`."""
     loop = asyncio.get_running_loop()
     read.waiter = loop.create_future()
     timer = loop.call_later(GATHER_S, read.wake)

@@ -1,1 +1,1 @@
-"""HTTP/1.1 as bytes: heads, bodies in chunks, and one request with its answer on a connection."""
+"""HTTP/1.1 messages: heads, chunked bodies, and one request with its answer on a connection."""

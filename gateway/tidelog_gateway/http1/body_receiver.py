@@ -1,7 +1,7 @@
-"""Receives the rest of a body straight into its place, which saves two copies of a large one.
+"""A protocol that receives the rest of a body directly into its buffer, which saves two copies of a large body.
 
-While it does, the event loop's transport has this protocol instead of the connection's. It is told everything else that
-happens to the connection, and becomes its protocol again with the last byte of the body, or before.
+The event loop's transport uses this protocol instead of the connection's until the last byte of the body, or until the
+diversion ends earlier. All other events are passed to the connection.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ class DivertedConnection(Protocol):
     """The connection whose body is received."""
 
     def body_received(self, size_bytes: int) -> None:
-        """Take note of the next bytes of the body, which are in their place."""
+        """Note the next bytes of the body, which are in the buffer."""
         ...
 
     def eof_received(self) -> None: ...  # noqa: D102 - see asyncio.BufferedProtocol
     def connection_lost(self, exc: Exception | None) -> None: ...  # noqa: D102 - see asyncio.BufferedProtocol
 
-    def pause_writing(self) -> None: ...  # noqa: D102 - as said above
+    def pause_writing(self) -> None: ...  # noqa: D102 - see asyncio.BufferedProtocol
 
-    def resume_writing(self) -> None: ...  # noqa: D102 - as said above
+    def resume_writing(self) -> None: ...  # noqa: D102 - see asyncio.BufferedProtocol
 
 
 class BodyReceiver(asyncio.BufferedProtocol):
-    """See the module.
+    """Receives one body.
 
     Args:
-        connection: told of everything.
-        place: of the bytes that are to come, exactly as many; no byte behind them is received.
+        connection: receives all other events.
+        place: buffer of exactly the missing bytes; bytes after the body are not received.
     """
 
     def __init__(self, connection: DivertedConnection, place: memoryview) -> None:
@@ -38,23 +38,23 @@ class BodyReceiver(asyncio.BufferedProtocol):
         self._connection = connection
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the signature is asyncio's
-        """Return where the next bytes go."""
+        """Return the rest of the buffer."""
         return self._place
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take note of bytes."""
+        """Note received bytes."""
         self._place = self._place[nbytes:]
         self._connection.body_received(nbytes)
 
     def eof_received(self) -> None:
-        """Hand on; as do the methods that follow."""
+        """Pass the event on, like the methods that follow."""
         self._connection.eof_received()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102 - as said above
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102 - see eof_received
         self._connection.connection_lost(exc)
 
-    def pause_writing(self) -> None:  # noqa: D102 - as said above
+    def pause_writing(self) -> None:  # noqa: D102 - see eof_received
         self._connection.pause_writing()
 
-    def resume_writing(self) -> None:  # noqa: D102 - as said above
+    def resume_writing(self) -> None:  # noqa: D102 - see eof_received
         self._connection.resume_writing()

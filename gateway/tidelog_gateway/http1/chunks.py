@@ -1,4 +1,4 @@
-"""A body in chunks (RFC 9112, 7.1), read strictly: nothing but CR LF ends a line."""
+"""A chunked body (RFC 9112, 7.1), parsed strictly: only CR LF ends a line."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Final
 from tidelog_gateway.http1.head import HeadError, early_fault, fields_fault
 
 LINE_BYTES_MAX: Final = 4096
-"""Of a chunk's size with its extensions."""
+"""Limit of a line with a chunk's size and extensions."""
 TRAILERS_BYTES_MAX: Final = 16 * 1024
 _SHOWN_BYTES: Final = 60
-"""Of a size in a message."""
+"""Length of a size that is quoted in a message."""
 
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 
@@ -20,7 +20,7 @@ class ChunkedBody:
     """Decodes one body; its trailers are checked and dropped.
 
     Attributes:
-        done: whether the body is whole.
+        done: whether the body is complete.
         rest: the bytes after the body, or the beginning of an incomplete line.
     """
 
@@ -30,14 +30,14 @@ class ChunkedBody:
         self.done = False
         self.rest = b""
         self._left_bytes = 0
-        """Of the chunk that is read, with its CR LF."""
+        """Missing bytes of the current chunk, with its CR LF."""
         self._reads_trailers = False
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes and return what of the body is in them.
+        """Take received bytes and return the part of the body in them.
 
         Raises:
-            HeadError: they are no chunks.
+            HeadError: the chunked coding is invalid.
         """
         data = self.rest + data if self.rest else data
         at, parts = 0, list[bytes]()
@@ -55,7 +55,7 @@ class ChunkedBody:
         return b"".join(parts)
 
     def _chunk(self, data: bytes, at: int, parts: list[bytes]) -> int:
-        """Read as much of the chunk as there is; return where it ends."""
+        """Read the received part of the chunk; return its end."""
         content = data[at : at + max(0, self._left_bytes - 2)]
         if content:
             parts.append(content)
@@ -65,13 +65,13 @@ class ChunkedBody:
             expected = b"\r\n"[-self._left_bytes :]
             end = data[at : at + self._left_bytes]
             if not expected.startswith(end):
-                raise HeadError("a chunk is longer than its size says")
+                raise HeadError("a chunk is longer than its announced size")
             at += len(end)
             self._left_bytes -= len(end)
         return at
 
     def _size(self, data: bytes, at: int) -> int | None:
-        """Read the line with the next chunk's size; return where it ends, None where it is not whole."""
+        """Read the line with the next chunk's size; return its end, None if it is incomplete."""
         end = data.find(b"\r\n", at, at + LINE_BYTES_MAX)
         if end < 0:
             if len(data) - at >= LINE_BYTES_MAX or b"\n" in data[at:]:
@@ -87,7 +87,7 @@ class ChunkedBody:
         return end + 2
 
     def _trailers(self, data: bytes, at: int) -> int | None:
-        """Read the trailers; return where they end, None where they are not whole."""
+        """Read the trailers; return their end, None if they are incomplete."""
         if data.startswith(b"\r\n", at):
             end = at
         else:

@@ -1,6 +1,6 @@
 """One request of a connection and its answer, as ASGI sees them.
 
-Head and first part of an answer leave in one write, which is one call of the kernel.
+The head and the first part of an answer are sent in one write, which is one system call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Scope
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.refusals import CONNECTION_LOG
+from tidelog_gateway.raw_responses import CONNECTION_LOG
 
 
 def _status_line(status: int) -> bytes:
@@ -46,33 +46,33 @@ class AnsweredConnection(Protocol):
         ...
 
     def on_response_complete(self) -> None:
-        """Take the news that the whole answer was written."""
+        """Note that the whole answer was written."""
         ...
 
     def divert_body(self, place: memoryview) -> None:
-        """Receive the rest of the body straight into memory, and report to `body_filled`."""
+        """Receive the rest of the body directly into memory, and report to `body_filled`."""
         ...
 
     def end_diversion(self) -> None:
-        """Stop receiving the body into that memory."""
+        """End `divert_body`."""
         ...
 
 
 class Exchange:
-    """See the module.
+    """One request and its answer.
 
     Args:
         scope: the request.
         connection: its connection.
         keep_alive: whether the connection stays open after it.
         expects_continue: whether the client waits for a 100 (Continue) before it sends the body.
-        more_body: whether anything of the body is to come; what has come with the head is in the scope's state.
+        more_body: whether the body is incomplete; the part that came with the head is in the scope's state.
 
     Attributes:
-        disconnected: whether the client has gone.
-        response_started: whether anything was written.
-        response_complete: whether all was written.
-        is_streamed: whether the application acts on parts of the body before the rest has come.
+        disconnected: whether the client has disconnected.
+        response_started: whether a part of the answer was written.
+        response_complete: whether the whole answer was written.
+        is_streamed: whether the application acts on parts of the body before the rest has arrived.
     """
 
     __slots__ = (
@@ -111,7 +111,7 @@ class Exchange:
         self._expects_continue = expects_continue
         self._body: list[bytes] = []
         self._came: Callable[[int], None] | None = None
-        """Told how much has come of a body that is collected."""
+        """Called with the number of received bytes while `collect` or `collect_into` runs."""
         self._collected_bytes = 0
         self._more_body = more_body
         self._fault: Problem | None = None
@@ -125,7 +125,7 @@ class Exchange:
     # ------------------------------------------------------------------------------------------ of the connection
 
     def body_came(self, part: bytes, *, is_last: bool) -> int:
-        """Take a part of the body and return how much of it waits for the application."""
+        """Take a part of the body and return how many bytes wait for the application."""
         if part:
             self._body.append(part)
         if is_last:
@@ -140,7 +140,7 @@ class Exchange:
         return 0
 
     def body_filled(self, size_bytes: int, *, is_last: bool) -> None:
-        """Take note of a part of the body that was received into its place."""
+        """Note a part of the body that `divert_body` received into memory."""
         self._collected_bytes += size_bytes
         if self._came is not None:
             self._came(self._collected_bytes)
@@ -149,21 +149,21 @@ class Exchange:
             self._wake()
 
     def body_failed(self, problem: Problem) -> None:
-        """Raise the problem where the application receives the rest of the body, so that it answers in its own form."""
+        """Raise the problem when the application receives the rest of the body, so that it answers in its own form."""
         self._fault = problem
         self.keep_alive = False
         self._wake()
 
     def disconnect(self) -> None:
-        """Take the news that the client has gone."""
+        """Note that the client has disconnected."""
         self.disconnected = True
         self._wake()
 
     async def run(self, app: ASGIApp) -> None:
-        """Have the application answer."""
+        """Run the application."""
         try:
             await app(self.scope, self.receive, self.send)
-        except BaseException as error:  # noqa: BLE001 - as every ASGI server does: the connection is answered and the fault logged
+        except BaseException as error:  # noqa: BLE001 - any fault: logged, and the connection is answered, as ASGI servers do
             CONNECTION_LOG.error("Exception in ASGI application\n", exc_info=error)
             await self._failed()
         else:
@@ -185,9 +185,9 @@ class Exchange:
     # ----------------------------------------------------------------------------------------- of the application
 
     async def collect_into(self, place: memoryview, came: Callable[[int], None]) -> bool:
-        """Receive the whole body, of which nothing was received, straight into memory of its length.
+        """Receive the whole body directly into memory of its length.
 
-        False if the client has gone before. The arguments are as of `collect`.
+        Return False if the client disconnects before. The arguments are as of `collect`.
         """
         self._continue()
         at = 0
@@ -211,13 +211,13 @@ class Exchange:
             connection.end_diversion()
 
     async def collect(self, came: Callable[[int], None]) -> bytes | None:
-        """Return the whole body, of which nothing was received; None if the client has gone before.
+        """Return the whole body; None if the client disconnects before.
 
-        The caller has reserved room for all of it: its parts are gathered without waking the caller for each, and
+        The caller has reserved room for all of it: the parts are gathered without waking the caller for each, and
         reading is not paused.
 
         Args:
-            came: called with the bytes that have come, for each part.
+            came: called for each part with the number of bytes received so far.
         """
         self._continue()
         self._collected_bytes = sum(map(len, self._body))
@@ -237,7 +237,7 @@ class Exchange:
             self._body.clear()
 
     def _continue(self) -> None:
-        """Ask for a body that the client holds back."""
+        """Send 100 (Continue) if the client waits for it."""
         transport = self._connection.transport
         if self._expects_continue and not transport.is_closing():
             self._expects_continue = False
@@ -245,7 +245,7 @@ class Exchange:
                 transport.write(_CONTINUE)
 
     async def receive(self) -> Message:
-        """Return what has come of the body; once all of it was returned, wait for the disconnect.
+        """Return the received part of the body; after its end, wait for the disconnect.
 
         Raises:
             Problem: the rest of the body cannot be read.
@@ -289,12 +289,12 @@ class Exchange:
         self._write(message.get("body", b""), more_body=message.get("more_body", False))
 
     async def reply(self, status: int, fields: bytes, body: bytes) -> None:
-        """Write a whole answer to anything but HEAD.
+        """Write a complete answer to any method but HEAD.
 
         Args:
             status: of the answer.
-            fields: whole lines, without those that say how long the body is and whether the connection is closed.
-            body: all of it.
+            fields: whole lines, without Content-Length and Connection.
+            body: of the answer.
         """
         flow = self._connection.flow
         if flow.write_paused and not self.disconnected:
@@ -371,4 +371,4 @@ class Exchange:
 
 
 _JOINED_BYTES_MAX: Final = 64 * 1024
-"""A larger body is not copied behind its head."""
+"""Larger bodies are not copied to join them with their head."""

@@ -1,17 +1,17 @@
-"""The head of a request: one grammar of RFC 9112 for all of it, and what is refused although the grammar takes it.
+"""The head of a request: parsed by one strict grammar of RFC 9112, with further refusals of ambiguous heads.
 
-A request that two parsers on one way can read differently lets a client hide a second request in the first
-(request smuggling). So the whole head has to match one regular expression, in one call of native code, which leaves no
-room for a line that ends in LF alone (2.2), a field that is folded over lines (5.2), a space before a colon (5.1) or a
-control character. Refused are besides, of what the grammar takes:
+If two parsers on the way of a request read it differently, a client can hide a second request in the first (request
+smuggling). The whole head therefore has to match one regular expression, in one native call, which excludes a line that
+ends in LF alone (2.2), a field that is folded over lines (5.2), a space before a colon (5.1) and control characters.
+Valid by the grammar, but refused as well:
 
-- a length that is given twice, `Content-Length: 2, 2` or on two lines (6.3), or is no number;
+- a length that is repeated, `Content-Length: 2, 2` or on two lines (6.3), or that is not a number;
 - a length beside chunks (6.1, 6.3), chunks in HTTP/1.0, and codings other than chunked;
 - no `Host` in HTTP/1.1, or two of them (3.2);
 - more than `FIELDS_MAX` fields.
 
-A WebSocket's handshake has no body, is a GET, and nothing may follow before it is answered (RFC 6455, 4.1). What
-comes with it would be read by another parser than the one that found its end.
+A WebSocket's handshake is a GET without a body, and the client sends nothing more before it is answered (RFC 6455,
+4.1): bytes after it would be read by another parser than the one that found its end.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Final
 HEAD_BYTES_MAX: Final = 64 * 1024
 FIELDS_MAX: Final = 256
 FIELDS_KEPT_BYTES: Final = 2048
-"""Fields up to this size are kept until the next request of the connection."""
+"""Fields up to this size are cached for the next request of the connection."""
 LENGTH_DIGITS_MAX: Final = 18
 CHUNKED: Final = -1
-"""Instead of a length."""
+"""Value of `Head.length` for a chunked body."""
 
 _TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
 _FIELD: Final = _TOKEN + rb":[\t\x20-\x7e\x80-\xff]*+\r\n"
@@ -40,7 +40,7 @@ _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"host", b
 
 
 class HeadError(Exception):
-    """A head, or another part of a request's framing, that is refused; the connection has to be closed."""
+    """A head, or another part of a request's framing, is refused; the connection has to be closed."""
 
 
 @dataclass(slots=True)
@@ -48,8 +48,8 @@ class Head:
     """A request's head.
 
     Attributes:
-        method: as it came.
-        target: as it came.
+        method: as sent.
+        target: as sent.
         raw_version: `1.0` or `1.1`.
         headers: names in lower case, values without the white space around them.
         length: of the body, or `CHUNKED`.
@@ -74,7 +74,7 @@ class Head:
 
 
 class HeadParser:
-    """Parses the heads of one connection, on which most requests have the fields of the one before."""
+    """Parses the heads of one connection; caches the fields, which are mostly the same in each request."""
 
     __slots__ = ("_fields", "_head")
 
@@ -83,7 +83,7 @@ class HeadParser:
         self._head: Head | None = None
 
     def parse(self, raw: bytes) -> Head:
-        """Return a head, as `parse_head` does."""
+        """Parse a head as `parse_head` does."""
         line = _LINE.match(raw)
         before = self._head
         if line is None or before is None or raw[line.end() :] != self._fields or line[3] != before.raw_version:
@@ -105,7 +105,7 @@ class HeadParser:
 
 
 def parse_head(raw: bytes) -> Head:
-    """Return a head, which ends with an empty line.
+    """Parse a head, which ends with an empty line.
 
     Raises:
         HeadError: the head is invalid or ambiguous.
@@ -123,7 +123,7 @@ def parse_head(raw: bytes) -> Head:
         if field[0] in _FRAMING:
             framing.append(field)
     if len(headers) > FIELDS_MAX:
-        raise HeadError(f"the head has {len(headers)} fields, at most {FIELDS_MAX} are taken")
+        raise HeadError(f"the head has {len(headers)} fields, at most {FIELDS_MAX} are allowed")
     head = Head(method, target, version, headers)
     _frame(head, framing)
     return head
@@ -135,7 +135,7 @@ def fields_fault(raw: bytes) -> str | None:
 
 
 def early_fault(data: bytes) -> str | None:
-    """Say why what has come of a head so far cannot become one; None where it can."""
+    """Return why an incomplete head is already invalid; None if it is not."""
     if data[:1] <= b" ":
         return _ILLEGAL
     if _LF_ALONE.search(data):
@@ -146,11 +146,11 @@ def early_fault(data: bytes) -> str | None:
 
 
 def upgrade_fault(head: Head, behind: bytes) -> str | None:
-    """Say why a request cannot become a WebSocket; None when it can.
+    """Return why a request cannot become a WebSocket; None if it can.
 
     Args:
         head: the handshake.
-        behind: what came behind its head.
+        behind: bytes received after the head.
     """
     if head.method != b"GET":
         return "a WebSocket begins with a GET"
@@ -162,22 +162,22 @@ def upgrade_fault(head: Head, behind: bytes) -> str | None:
 
 
 _SHOWN_BYTES: Final = 60
-"""Of a value in a message."""
+"""Length of a value that is quoted in a message."""
 _ILLEGAL: Final = "illegal request line or header field"
-_LF: Final = "a line ends in LF alone: end each with CR LF"
-_TWICE: Final = "the body's length is given twice: give one Content-Length"
+_LF: Final = "a line ends in LF alone; end each with CR LF"
+_TWICE: Final = "the body's length is given twice; send one Content-Length"
 
 
 def _fault_of(raw: bytes) -> str:
     if _LF_ALONE.search(raw):
         return _LF
     if _FOLDED.search(raw):
-        return "a field is folded over several lines: give it on one"
+        return "a field is folded over several lines; send it on one"
     line, *fields = raw.split(b"\r\n")
     if not _LINE.fullmatch(line + b"\r\n"):
         return f"the request line must be METHOD TARGET HTTP/1.1, the target percent-encoded, got {_shown(line)}"
     wrong = next((field for field in fields[:-2] if not _ONE_FIELD.fullmatch(field + b"\r\n")), b"")
-    # Its value may be a secret.
+    # Only the name is shown, since the value may be a secret.
     return f"a header field must be NAME: VALUE without control characters, got {_shown(wrong.partition(b':')[0])}"
 
 
@@ -186,7 +186,7 @@ def _shown(value: bytes) -> str:
 
 
 def _frame(head: Head, framing: list[tuple[bytes, bytes]]) -> None:
-    """Set the attributes of a head that fields for the body and the connection determine.
+    """Set the attributes that the fields for the body and the connection determine.
 
     Raises:
         HeadError: the fields contradict each other.
@@ -210,11 +210,13 @@ def _frame(head: Head, framing: list[tuple[bytes, bytes]]) -> None:
             head.expects_continue = value.lower() == b"100-continue"
     is_old = head.raw_version == b"1.0"
     if hosts > 1 or (not hosts and not is_old):
-        raise HeadError(f"a request names one Host, this one {hosts}")
+        raise HeadError(f"a request must have one Host field, got {hosts}")
     if len(lengths) > 1 or (lengths and b"," in lengths[0]):
         raise HeadError(_TWICE)
     if codings and (lengths or is_old):
-        raise HeadError("the body's length is given twice, or in another version's way")
+        raise HeadError(
+            "the body has both Content-Length and Transfer-Encoding, or HTTP/1.0 with chunks; send one of them"
+        )
     if lengths:
         if not lengths[0].isdigit() or len(lengths[0]) > LENGTH_DIGITS_MAX:
             raise HeadError(f"Content-Length must be a number of bytes in at most 18 digits, got {_shown(lengths[0])}")
@@ -222,7 +224,7 @@ def _frame(head: Head, framing: list[tuple[bytes, bytes]]) -> None:
     if codings:
         if len(codings) > 1 or codings[0].lower() != b"chunked":
             given = _shown(b", ".join(codings))
-            raise HeadError(f"Transfer-Encoding must be chunked, once, and nothing else, got {given}")
+            raise HeadError(f"Transfer-Encoding must be chunked and nothing else, got {given}")
         head.length = CHUNKED
     head.keep_alive = not is_old and b"close" not in connection
     if b"upgrade" not in connection:

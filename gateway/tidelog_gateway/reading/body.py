@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.model import Fetched
-from tidelog_gateway.budget.budgeted_answers import Answer
+from tidelog_gateway.budget.response_reservation import ResponseReservation
 from tidelog_gateway.pace import Pace
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.reading.forms import Form
@@ -71,7 +71,7 @@ class RecordsBody:
         self,
         form: Form,
         encoding: ValueEncoding | None,
-        answer: Answer,
+        answer: ResponseReservation,
         pace: Pace,
         *,
         records_max: int,

@@ -9,7 +9,7 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from tidelog_gateway.budget.budgeted_answers import answer_of
+from tidelog_gateway.budget.response_reservation import reservation_of
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.pace import pace_of
 from tidelog_gateway.problems import invalid
@@ -97,7 +97,7 @@ def body_of(
     return RecordsBody(
         form_of(media_type, encoding, numbered=numbered),
         encoding,
-        answer_of(request),
+        reservation_of(request),
         pace_of(gateway, request),
         records_max=records_max,
         bytes_max=bytes_max,

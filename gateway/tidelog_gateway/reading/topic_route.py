@@ -16,13 +16,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tidelog.errors import OverloadedError
-from tidelog_gateway.budget.budgeted_answers import answer_of
+from tidelog_gateway.budget.response_reservation import reservation_of
 from tidelog_gateway.context import Gateway, GatewayDep, TopicPath
 from tidelog_gateway.fetch import WAITING_BYTES, TopicRecordView, Wanted, check_limits, limits_of, while_wanted
 from tidelog_gateway.live_connections import counted, no_room
 from tidelog_gateway.offsets import TimestampQuery, parse_timestamp
 from tidelog_gateway.problems import Problem, invalid
-from tidelog_gateway.queries import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
+from tidelog_gateway.query_parameters import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
 from tidelog_gateway.reading.media_types import JSON
 from tidelog_gateway.reading.response import (
     ANSWERS,
@@ -144,7 +144,7 @@ async def _wait(gateway: Gateway, request: Request, read: TopicRead, wait_s: flo
         clock = asyncio.timeout(wait_s)
         try:
             async with clock:
-                await while_wanted(gateway, answer_of(request), first_batch())
+                await while_wanted(gateway, reservation_of(request), first_batch())
         except TimeoutError:
             if not clock.expired():
                 raise

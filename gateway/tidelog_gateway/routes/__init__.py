@@ -1,1 +1,1 @@
-"""Requests that are answered without the framework: the frequent ones, in the form that most clients send."""
+"""Fast paths: frequent requests that are answered without the framework."""

@@ -1,4 +1,4 @@
-"""`POST /v1/topics/{topic}/records` with an Arrow stream that is read in little time, and no query."""
+"""Fast path of `POST /v1/topics/{topic}/records` for a small Arrow stream without a query."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TYPES: Final[frozenset[bytes | None]] = frozenset({ARROW.encode()})
 
 
 class _TakesTurnsError(Exception):
-    """To read the stream takes longer than is done in one piece."""
+    """Reading the stream takes more than one piece of work."""
 
 
 def arrow_lane(scope: Scope, body: Body) -> Handling | None:

@@ -1,4 +1,4 @@
-"""`PUT /v1/groups/{group}/offsets` with a body of up to 16 KiB, decoded by msgspec."""
+"""Fast path of `PUT /v1/groups/{group}/offsets` for a body of up to 16 KiB, decoded by msgspec."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _BODIES: Final = msgspec.json.Decoder(_PlainPositions)
 
 
 def commit_lane(scope: Scope, body: Body) -> Handling | None:
-    """Take a commit of few positions."""
+    """Take a commit of few offsets."""
     if scope["method"] != "PUT" or scope["query_string"] or len(body) > AT_ONCE_BYTES:
         return None
     found = _PATH.fullmatch(scope["path"])

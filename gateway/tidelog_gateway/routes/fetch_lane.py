@@ -1,4 +1,4 @@
-"""`GET …/partitions/{partition}/records?offset=N`, with limits and a wait in digits and no other parameters."""
+"""Fast path of `GET …/partitions/{partition}/records?offset=N` with limits and a wait, and no other parameters."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final
 
 from starlette.types import Scope
 
-from tidelog_gateway.budget.budgeted_answers import Answer
 from tidelog_gateway.budget.request_budget import Body
+from tidelog_gateway.budget.response_reservation import ResponseReservation
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.fetch import NO_FILTER, fetch_json
 from tidelog_gateway.routes.lanes import Handling, JsonAnswer, prefers_json
@@ -50,7 +50,7 @@ async def _fetched(
     gateway: Gateway, *, scope: Scope, topic: str, partition: int, numbers: dict[bytes, int]
 ) -> JsonAnswer:
     """Fetch; see `fetch.fetch_records`."""
-    answer: Answer = scope["state"]["answer"]
+    answer: ResponseReservation = scope["state"]["answer"]
     check_topic_name(topic)
     data = await fetch_json(
         gateway,

@@ -1,8 +1,8 @@
-"""Lanes: what answers a request past the framework.
+"""Lanes: fast paths that answer a request without the framework.
 
-A lane looks at the head of a request and takes it only in the form that most clients send: nothing that has to be
-refused, no parameter that needs validation. Every other form goes to the framework's route, which answers the same for
-those that both take, and words all refusals.
+A lane takes a request by its head, and only in the form that most clients send: nothing to refuse, and no parameter
+that needs validation. All other forms go to the framework's route, which gives the same answers to the forms that both
+take, and words all refusals.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _ANY_ACCEPT: Final = frozenset({b"*/*", b"application/json", b"application/json,
 
 
 class JsonAnswer(NamedTuple):
-    """A whole answer in JSON.
+    """A complete answer in JSON.
 
     Attributes:
-        varies: whether another Accept header might have had another form of it.
+        varies: whether the answer depends on the Accept header.
     """
 
     status: int
@@ -36,7 +36,7 @@ class Handling(NamedTuple):
 
     Attributes:
         route: the template of its path.
-        run: answers it; None leaves it to the framework after all, and nothing was done then.
+        run: answers it; returns None, with nothing done, to leave it to the framework.
     """
 
     route: str
@@ -47,13 +47,13 @@ Lane = Callable[[Scope, Body], Handling | None]
 
 
 def accepts_json(fields: dict[bytes, bytes]) -> bool:
-    """Whether an answer in JSON is accepted; headers that are given twice are for the framework's route."""
+    """Whether an answer in JSON is accepted; repeated headers are left to the framework's route."""
     accept = fields.get(b"accept", b"")
     return accept in _ANY_ACCEPT or takes(accept.decode("latin-1"))
 
 
 def prefers_json(fields: dict[bytes, bytes]) -> bool:
-    """Whether JSON is what is preferred of an answer with records."""
+    """Whether JSON is the preferred form of an answer with records."""
     accept = fields.get(b"accept", b"")
     return accept in _ANY_ACCEPT or preferred(accept.decode("latin-1"), RECORD_TYPES) == JSON
 
@@ -62,12 +62,12 @@ _JSON_TYPES: Final[frozenset[bytes | None]] = frozenset({b"application/json", b"
 
 
 def is_plain_json(scope: Scope) -> bool:
-    """Whether a request has a body of JSON as it is, takes JSON, and no header asks for more or is given twice."""
+    """Whether a request has a plain JSON body, accepts JSON, and has no repeated or meaning-changing header."""
     return is_plain(scope, _JSON_TYPES)
 
 
 def is_plain(scope: Scope, media_types: Container[bytes | None]) -> bool:
-    """Whether a body of such a type comes as it is, JSON is accepted, and no header asks for more or is given twice."""
+    """Whether a request has a plain body of such a type, accepts JSON, and no repeated or meaning-changing header."""
     fields: dict[bytes, bytes] = dict(scope["headers"])
     return (
         len(fields) == len(scope["headers"])

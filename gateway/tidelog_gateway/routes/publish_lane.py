@@ -1,4 +1,4 @@
-"""`POST /v1/topics/{topic}/records` with a JSON body of up to 16 KiB and no query: decoded by msgspec into lists."""
+"""Fast path of `POST /v1/topics/{topic}/records` for JSON of up to 16 KiB without a query, decoded by msgspec."""
 
 from __future__ import annotations
 

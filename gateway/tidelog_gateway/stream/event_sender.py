@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from tidelog_gateway.budget.budgeted_answers import Answer
-from tidelog_gateway.budget.connection_output import UNSENT_BYTES, Outlet
+from tidelog_gateway.budget.connection_output import UNSENT_BYTES, ConnectionOutput
+from tidelog_gateway.budget.response_reservation import ResponseReservation
 from tidelog_gateway.feed.ring import Form
 from tidelog_gateway.stream.events import HEARTBEAT, EventForm, event_of
 
@@ -35,7 +35,9 @@ class EventSender:
         is_chunked: whether the answer's body is written in chunks, and directly to the connection's transport.
     """
 
-    def __init__(self, answer: Answer, outlet: Outlet, *, heartbeat_s: float, is_chunked: bool = False) -> None:
+    def __init__(
+        self, answer: ResponseReservation, outlet: ConnectionOutput, *, heartbeat_s: float, is_chunked: bool = False
+    ) -> None:
         self.outlet = outlet
         self._answer = answer
         self._heartbeat_s = heartbeat_s

@@ -13,8 +13,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tidelog.errors import TidelogError
-from tidelog_gateway.auth.credentials import refused
-from tidelog_gateway.callers import told
+from tidelog_gateway.auth.credentials import credentials_refused
+from tidelog_gateway.caller_cache import problem_for
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.live_connections import counted
 from tidelog_gateway.problems import Problem, from_error
@@ -114,12 +114,12 @@ class EventStream(Response):
             return None
         caller = self._gateway.caller
         if caller is not None and caller.over is not None:
-            return refused(caller.over)
+            return credentials_refused(caller.over)
         if not delivering.cancelled():
             try:
                 delivering.result()
             except TidelogError as error:
-                return await told(self._gateway, error)
+                return await problem_for(self._gateway, error)
             except ProtocolError as error:
                 return from_error(error)
             except Problem as problem:

@@ -13,13 +13,13 @@ from fastapi import APIRouter, Header, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidelog_gateway.budget.budgeted_answers import answer_of
-from tidelog_gateway.budget.connection_output import Outlet
+from tidelog_gateway.budget.connection_output import ConnectionOutput
+from tidelog_gateway.budget.response_reservation import reservation_of
 from tidelog_gateway.context import Gateway, GatewayDep, TopicPath
 from tidelog_gateway.live_connections import no_room
 from tidelog_gateway.offsets import TimestampQuery, parse_timestamp
 from tidelog_gateway.problems import Problem, invalid
-from tidelog_gateway.queries import KeyEncodingQuery, KeyQuery, TagQuery
+from tidelog_gateway.query_parameters import KeyEncodingQuery, KeyQuery, TagQuery
 from tidelog_gateway.resume_tokens import TOKEN_CHARS_MAX
 from tidelog_gateway.stream.event_sender import EventSender
 from tidelog_gateway.stream.event_stream import EventStream
@@ -118,8 +118,10 @@ async def _opened(gateway: Gateway, request: Request, sub: Sub) -> EventStream:
     _check_room(application, gateway)
     if gateway.caller is not None:  # nodes would say it when the answer has begun
         await gateway.client.security.check("consume", "topic", sub.topic)
-    answer = answer_of(request)
-    outlet = request.scope["state"].get("outlet") or Outlet(gateway.outgoing, gateway.settings.ws_slow_timeout_s)
+    answer = reservation_of(request)
+    outlet = request.scope["state"].get("outlet") or ConnectionOutput(
+        gateway.outgoing, gateway.settings.ws_slow_timeout_s
+    )
     protocol = WsProtocol(gateway.settings, always_token=True)
     credit = sub.credit.records
     protocol.subscriptions[_SID] = Subscription(_SID, sub.topic, sub.group, credit, None)

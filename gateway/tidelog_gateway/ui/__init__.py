@@ -1,1 +1,1 @@
-"""The web page `/ui`: its files, and the figures of the last hour that it draws."""
+"""The web page `/ui`: its files, and the metrics of the last hour that it shows."""

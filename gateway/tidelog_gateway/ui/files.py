@@ -1,7 +1,7 @@
 """`/ui`: the page and its files, which are part of this package.
 
-Paths are relative, so the page works below a prefix that a proxy takes off. Files are compared by their content
-(`ETag`), and asked for again each time, so a newer gateway never runs with the older page's modules.
+Paths are relative, so that the page works under a prefix that a proxy removes. Browsers revalidate each file by its
+`ETag`, so that a newer gateway never runs with the older page's modules.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _File(NamedTuple):
 
 @cache
 def _files() -> dict[str, _File]:
-    """Return all files of the page by name; the names are the only ones that are served."""
+    """Return all files of the page by name; no other names are served."""
     found: dict[str, _File] = {}
     for entry in files("tidelog_gateway.ui").joinpath("static").iterdir():
         suffix = "." + entry.name.rpartition(".")[2]
@@ -52,14 +52,14 @@ def _files() -> dict[str, _File]:
 
 @router.get("/")
 async def root(gateway: GatewayDep) -> Response:
-    """Lead a browser to the page."""
+    """Redirect a browser to the page."""
     _refuse_switched_off(gateway)
     return RedirectResponse("ui/", 307)
 
 
 @router.get("/ui")
 async def without_slash(gateway: GatewayDep) -> Response:
-    """Lead to the page, whose relative paths begin at the slash."""
+    """Redirect to the page, whose relative paths need the slash."""
     _refuse_switched_off(gateway)
     return RedirectResponse("ui/", 307)
 
@@ -91,11 +91,11 @@ def _answer(name: str, if_none_match: str | None) -> Response:
 
 
 def _is_current(held: str, etag: str) -> bool:
-    """Compare weakly, as RFC 9110 (13.1.2) says."""
+    """Compare weakly, as RFC 9110 (13.1.2) requires."""
     tags = {tag.strip().removeprefix("W/") for tag in held.split(",")}
     return "*" in tags or etag in tags
 
 
 def _refuse_switched_off(gateway: GatewayDep) -> None:
     if gateway.settings.ui == "off":
-        raise Problem(404, "not_found", "this gateway serves no page (ui = off)")
+        raise Problem(404, "not_found", "this gateway serves no page; its operator has set ui = off")

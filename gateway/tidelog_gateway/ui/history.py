@@ -1,7 +1,7 @@
-"""Figures of the last hour in memory: of each topic, and of this gateway.
+"""Metrics of the last hour in memory: of each topic, and of this gateway.
 
-A sample holds the sums of every topic at one time. Rates are differences between samples; where the two cannot be
-compared (the topic was made again, or a partition was opened in between) there is no rate, instead of a wrong one.
+A sample has the sums of every topic at one time. Rates are differences between samples; if the two are not comparable
+(the topic was recreated, or a partition was opened in between), the rate is unknown.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Final, NamedTuple
 from tidelog.model import TopicFigures
 
 POINTS: Final = 360
-"""Samples that are kept: an hour of one each 10 s."""
+"""Number of samples: one hour at one each 10 s."""
 TOPICS_MAX: Final = 5_000
-"""Topics whose samples are kept, 9 KB each; of more, those first by name."""
+"""Topics with samples, 9 KB each; of more topics, the first ones by name."""
 RATE_MS: Final = 30_000
-"""Over how long the rate of a topic is taken, where there are samples so old."""
+"""Period of a topic's rate, if there are samples of that age."""
 
 _UNKNOWN: Final = -1
 
 
-class GatewayFigures(NamedTuple):
+class GatewayCounters(NamedTuple):
     """Counters of this gateway since its start, at one time.
 
     Attributes:
@@ -54,7 +54,7 @@ class Rate(NamedTuple):
 
 @dataclass(slots=True)
 class _Topic:
-    """Rings of one topic, each with one place for each sample."""
+    """Ring buffers of one topic, with one slot for each sample."""
 
     topic_id: bytes
     ends: array[int]
@@ -84,12 +84,12 @@ class History:
 
     def __init__(self) -> None:
         self._times_ms: list[int] = []
-        """Of all samples that are kept, ascending."""
+        """Times of all samples, ascending."""
         self._taken = 0
         self._rate_from = 0
-        """Index of the sample with which the newest one is compared for a rate."""
+        """Index of the sample that the newest one is compared with for a rate."""
         self._topics: dict[str, _Topic] = {}
-        self._gateway: list[GatewayFigures] = []
+        self._gateway: list[GatewayCounters] = []
         self._totals: list[tuple[float | None, int]] = []
         """Records a second and bytes of all topics, for each sample."""
         self.newest: Mapping[str, TopicFigures] = {}
@@ -97,11 +97,11 @@ class History:
 
     @property
     def times_ms(self) -> list[int]:
-        """When the samples were taken, in ms since 1970, ascending."""
+        """Times of the samples, in ms since 1970, ascending."""
         return self._times_ms
 
-    def add(self, at_ms: int, topics: Mapping[str, TopicFigures], gateway: GatewayFigures) -> None:
-        """Take a sample. One that is not newer than the newest (the clock was set back) discards the older ones."""
+    def add(self, at_ms: int, topics: Mapping[str, TopicFigures], gateway: GatewayCounters) -> None:
+        """Add a sample. If it is not newer than the newest one (the clock was set back), older ones are discarded."""
         if self._times_ms and at_ms <= self._times_ms[-1]:
             self._times_ms, self._topics, self._gateway, self._totals, self._taken = [], {}, [], [], 0
         place = self._taken % POINTS
@@ -120,7 +120,7 @@ class History:
         self._totals = [*self._totals[-POINTS + 1 :], self._total()]
 
     def rate(self, topic: str) -> Rate | None:
-        """Return how fast a topic grows now; None while that is not known."""
+        """Return the current growth of a topic; None while it is unknown."""
         kept = self._topics.get(topic)
         count = len(self._times_ms)
         if kept is None or count < 2:
@@ -129,7 +129,7 @@ class History:
         return kept.rate(self._place(self._rate_from), self._place(count - 1), seconds)
 
     def topic_points(self, topic: str) -> tuple[list[Rate | None], list[int | None]]:
-        """Return the rate up to each sample and the size at it; None where it is not known."""
+        """Return the rate before each sample and the size at it; None where it is unknown."""
         kept = self._topics.get(topic)
         count = len(self._times_ms)
         if kept is None:
@@ -139,9 +139,9 @@ class History:
         return rates, [None if size == _UNKNOWN else size for size in sizes]
 
     def total_points(self) -> tuple[list[float | None], list[int]]:
-        """Return records a second of all topics up to each sample, and the bytes of all at it.
+        """Return records a second of all topics before each sample, and the bytes of all at it.
 
-        A topic whose growth is not known up to a sample adds nothing to it.
+        A topic with an unknown rate does not count.
         """
         return [rate for rate, _ in self._totals], [size for _, size in self._totals]
 
@@ -153,7 +153,7 @@ class History:
         return found
 
     def _total(self) -> tuple[float | None, int]:
-        """Return records a second up to the newest sample, None for the first one, and the bytes at it."""
+        """Return records a second before the newest sample, None for the first one, and the bytes at it."""
         newest = len(self._times_ms) - 1
         size = sum(figures.size_bytes for figures in self.newest.values())
         if newest == 0:
@@ -184,8 +184,8 @@ class GatewayPoint(NamedTuple):
         requests_per_s: HTTP requests answered.
         published_per_s: records acknowledged.
         delivered_per_s: records handed to readers.
-        publish_p50_ms: the bound of the histogram below which half of the HTTP publishes were; None without any.
-        publish_p99_ms: the same of 99 of 100.
+        publish_p50_ms: the histogram's upper bound of half of the HTTP publishes; None without any.
+        publish_p99_ms: the same for 99 %.
     """
 
     requests_per_s: float
@@ -195,7 +195,7 @@ class GatewayPoint(NamedTuple):
     publish_p99_ms: float | None
 
 
-def _point(before: GatewayFigures, after: GatewayFigures, seconds: float) -> GatewayPoint:
+def _point(before: GatewayCounters, after: GatewayCounters, seconds: float) -> GatewayPoint:
     counts = {bound: n - before.publishes_below.get(bound, 0) for bound, n in after.publishes_below.items()}
     return GatewayPoint(
         (after.requests - before.requests) / seconds,
@@ -207,7 +207,7 @@ def _point(before: GatewayFigures, after: GatewayFigures, seconds: float) -> Gat
 
 
 def _quantile_ms(below: Mapping[float, float], share: float) -> float | None:
-    """Return the lowest finite bound in ms below which a share of the observations is; None without any."""
+    """Return the lowest finite bound in ms of a share of the observations; None without any."""
     total = max(below.values(), default=0)
     if total <= 0:
         return None

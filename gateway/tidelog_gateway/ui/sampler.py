@@ -1,7 +1,7 @@
-"""Takes a sample of the topics and of this gateway at intervals, for `History`.
+"""Samples the topics and this gateway at intervals, for `History`.
 
-With several workers, the one that the parent names takes the samples and sends each of them to the others, so that all
-show the same.
+With several workers, the one that the parent chooses takes the samples and sends them to the others, so that all show
+the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from prometheus_client.core import Metric
 from tidelog.errors import TidelogError
 from tidelog.model import TopicFigures
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.ui.history import GatewayFigures, History
+from tidelog_gateway.ui.history import GatewayCounters, History
 from tidelog_gateway.ui.samples import decode, encode
 from tidelog_gateway.workers.exposition import metrics_in
 from tidelog_gateway.workers.peers import Peers
@@ -26,9 +26,9 @@ from tidelog_gateway.workers.peers import Peers
 log = logging.getLogger(__name__)
 
 BUSY_SHARE: Final = 50
-"""A sample is followed by a pause of at least so many times what it took, so many partitions are sampled less often."""
-NOT_OURS_S: Final = 1.0
-"""How often a worker looks whether it is the one that samples."""
+"""The pause after a sample is at least so many times its duration: many partitions are sampled less often."""
+DUTY_POLL_S: Final = 1.0
+"""How often a worker checks whether it is the one that samples."""
 PUBLISH_ROUTE: Final = "/v1/topics/{topic}/records"
 
 AskFigures = Callable[[], Awaitable[Mapping[str, TopicFigures]]]
@@ -38,10 +38,10 @@ class Sampler:
     """Fills a history.
 
     Args:
-        ask: returns the figures of all topics, as the gateway's own key may see them.
+        ask: returns the figures of all topics, with the permissions of the gateway's own key.
         registry: of the gateway's metrics.
-        interval_s: between two samples at least.
-        peers: the other workers; None for a gateway of one process.
+        interval_s: minimum time between two samples.
+        peers: the other workers; None in a gateway of one process.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Sampler:
     ) -> None:
         self.history = History()
         self.fault: str | None = None
-        """Why the newest sample could not be taken; None when it was."""
+        """Why the newest sample failed; None when it succeeded."""
         self._ask = ask
         self._registry = registry
         self._interval_s = interval_s
@@ -58,10 +58,10 @@ class Sampler:
             peers.on_sample = self.receive
 
     async def run(self) -> None:
-        """Take samples until it is cancelled."""
+        """Take samples until cancelled."""
         while True:
             if self._peers is not None and not self._peers.duties.samples:
-                await asyncio.sleep(NOT_OURS_S)
+                await asyncio.sleep(DUTY_POLL_S)
                 continue
             began_s = time.monotonic()
             await self.take()
@@ -72,10 +72,10 @@ class Sampler:
         """Take one sample, if nodes answer."""
         try:
             topics = await self._ask()
-            gateway = gateway_figures(await self._metrics())
+            gateway = gateway_counters(await self._metrics())
         except (TidelogError, Problem) as error:
             if self.fault is None:
-                log.warning("figures of topics cannot be sampled for /ui: %s", error)
+                log.warning("cannot sample topics for /ui, trying again every %g s: %s", self._interval_s, error)
             self.fault = str(error)
             return
         self.fault = None
@@ -93,8 +93,8 @@ class Sampler:
         return self._registry.collect() if self._peers is None else metrics_in(await self._peers.merged())
 
 
-def gateway_figures(families: Iterable[Metric]) -> GatewayFigures:
-    """Return the counters of a gateway from its metrics."""
+def gateway_counters(families: Iterable[Metric]) -> GatewayCounters:
+    """Compute the counters of a gateway from its metrics."""
     requests = published = delivered = 0.0
     below: dict[float, float] = {}
     for family in families:
@@ -111,4 +111,4 @@ def gateway_figures(families: Iterable[Metric]) -> GatewayFigures:
                     below[bound] = below.get(bound, 0) + sample.value
                 case _:
                     pass
-    return GatewayFigures(requests, published, delivered, below)
+    return GatewayCounters(requests, published, delivered, below)

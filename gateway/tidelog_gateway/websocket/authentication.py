@@ -12,8 +12,14 @@ import contextlib
 from starlette.websockets import WebSocket
 
 from tidelog_gateway.auth.authentication import address_of
-from tidelog_gateway.auth.credentials import Shown, credentials_in, credentials_of, unauthenticated, user_password
-from tidelog_gateway.callers import Callers
+from tidelog_gateway.auth.credentials import (
+    CallerCredentials,
+    credentials_in,
+    credentials_of,
+    unauthenticated,
+    user_password,
+)
+from tidelog_gateway.caller_cache import CallerCache
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.websocket.codecs import Codec, MessageError
@@ -70,19 +76,17 @@ async def of_first_message(
     return gateway
 
 
-def _shown_in(auth: Auth) -> Shown:
+def _shown_in(auth: Auth) -> CallerCredentials:
     """Return what a first message shows.
 
     Raises:
         Problem: 401, it is nothing that could be right.
     """
-    if auth.token is not None:
-        return credentials_of(auth.token)
-    return user_password(auth.user or "", auth.password or "")
+    return user_password(auth.user or "", auth.password or "") if auth.token is None else credentials_of(auth.token)
 
 
-async def _known(socket: WebSocket, credentials: Shown, using: contextlib.AsyncExitStack) -> Gateway:
-    callers: Callers = socket.app.state.callers
+async def _known(socket: WebSocket, credentials: CallerCredentials, using: contextlib.AsyncExitStack) -> Gateway:
+    callers: CallerCache = socket.app.state.callers
     return await using.enter_async_context(callers.use(credentials, address_of(socket.scope)))
 
 

@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tidelog.errors import TidelogError
-from tidelog_gateway.auth.caller_ticket import KnownCaller
+from tidelog_gateway.auth.authenticated_caller import AuthenticatedCaller
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES, check_values
-from tidelog_gateway.budget.connection_output import Outlet
-from tidelog_gateway.callers import told
+from tidelog_gateway.budget.connection_output import ConnectionOutput
+from tidelog_gateway.caller_cache import problem_for
 from tidelog_gateway.context import Gateway, now_us
 from tidelog_gateway.offsets import commit
 from tidelog_gateway.pace import turns_of
@@ -76,7 +76,7 @@ class Connection:
         self._gateway = gateway
         slow_timeout_s = gateway.settings.ws_slow_timeout_s
         # Only the gateway's own server bounds what a connection holds in its transport.
-        self._outlet = socket.scope["state"].get("outlet") or Outlet(gateway.outgoing, slow_timeout_s)
+        self._outlet = socket.scope["state"].get("outlet") or ConnectionOutput(gateway.outgoing, slow_timeout_s)
         self._sender = Sender(socket, self._outlet, slow_timeout_s=slow_timeout_s, codec=codec)
         self._protocol = WsProtocol(gateway.settings, codec=codec)
         self._pace = turns_of(gateway, socket)
@@ -256,7 +256,7 @@ class Connection:
 
     async def _problem_of(self, error: Problem | TidelogError | ProtocolError) -> Problem:
         if isinstance(error, TidelogError):
-            return await told(self._gateway, error)
+            return await problem_for(self._gateway, error)
         return error if isinstance(error, Problem) else from_error(error)
 
     async def _send(self, message: Mapping[str, Any]) -> None:
@@ -267,6 +267,6 @@ async def _too_slow() -> None:
     raise SlowClientError
 
 
-async def _until_ended(caller: KnownCaller) -> None:
+async def _until_ended(caller: AuthenticatedCaller) -> None:
     await caller.ended.wait()
     raise CallerEndedError(str(caller.over))

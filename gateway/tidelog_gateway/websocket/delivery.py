@@ -25,7 +25,7 @@ from tidelog.errors import OverloadedError, TidelogError
 from tidelog.model import Committed, ConsumedBatch
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.queries import parse_key
+from tidelog_gateway.query_parameters import parse_key
 from tidelog_gateway.records_out import BatchReader
 from tidelog_gateway.resume_tokens import ResumeTokens
 from tidelog_gateway.websocket.beginning import beginning_of

@@ -23,10 +23,10 @@ from websockets.server import ServerProtocol
 from websockets.typing import StatusLike
 
 from tidelog_gateway.browser_headers import BROWSER_HEADERS
-from tidelog_gateway.budget.connection_output import UNSENT_BYTES, Outlet
-from tidelog_gateway.budget.request_budget import Arrival
+from tidelog_gateway.budget.connection_output import UNSENT_BYTES, ConnectionOutput
+from tidelog_gateway.budget.request_budget import BodyReservation
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.refusals import CONNECTION_LOG, refusal_bytes
+from tidelog_gateway.raw_responses import CONNECTION_LOG, response_bytes
 from tidelog_proto.limits import KIB
 
 SLICE_BYTES: Final = 4096
@@ -77,9 +77,9 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._outlet: Outlet = app_state["outlet"]
-        self._leave_seat: Callable[[], None] = app_state["leave_seat"]
-        self._arrival = Arrival(app_state["incoming"], self._give_way)
+        self._outlet: ConnectionOutput = app_state["outlet"]
+        self._release_slot: Callable[[], None] = app_state["release_slot"]
+        self._arrival = BodyReservation(app_state["incoming"], self._give_way)
         self._taken_bytes = 0
         self._queued_bytes = 0
         self._received = bytearray()
@@ -98,7 +98,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clock with the connection."""
         self._disarm()
-        self._leave_seat()
+        self._release_slot()
         self._outlet.lost()
         self._arrival.end()
         if self._turn_timer is not None:
@@ -174,7 +174,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         if waiting_bytes or self._arrival.held_bytes:
             if not self._arrival.hold(waiting_bytes):
                 self._give_way()
-            self._arrival.came(self._taken_bytes)
+            self._arrival.received(self._taken_bytes)
 
     def _give_way(self) -> None:
         """Close: there is no room for what comes in, and this is slow or too much."""
@@ -213,7 +213,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     def _refuse(self, detail: str) -> None:
         self._disarm()
         self.handshake_complete = True
-        self.transport.write(refusal_bytes(Problem(400, "malformed_request", detail)))
+        self.transport.write(response_bytes(Problem(400, "malformed_request", detail)))
         self.transport.close()
 
     def _disarm(self) -> None:

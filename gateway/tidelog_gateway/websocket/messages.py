@@ -20,7 +20,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from tidelog_gateway.queries import KEY_CHARS_MAX, KeyEncoding
+from tidelog_gateway.query_parameters import KEY_CHARS_MAX, KeyEncoding
 from tidelog_gateway.records_in import JsonRecord, PartitionNumber
 from tidelog_gateway.resume_tokens import TOKEN_CHARS_MAX
 from tidelog_proto.limits import (

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from tidelog_gateway.budget.connection_output import Outlet
+from tidelog_gateway.budget.connection_output import ConnectionOutput
 from tidelog_gateway.websocket.ws_protocol import Allowance
 from tidelog_proto.batch.header import Codec
 from tidelog_proto.batch.record_batch import RecordBatch
@@ -44,7 +44,7 @@ class ReadAhead:
         refused: something had to be dropped since reading began.
     """
 
-    def __init__(self, outlet: Outlet) -> None:
+    def __init__(self, outlet: ConnectionOutput) -> None:
         self.refused = False
         self._outlet = outlet
         self._held_bytes = 0

@@ -15,8 +15,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tidelog_gateway.any_text import ANY_TEXT
 from tidelog_gateway.auth.authentication import address_of
-from tidelog_gateway.auth.origin_check import refuse_foreign
-from tidelog_gateway.budget.connection_slots import Seat
+from tidelog_gateway.auth.origin_check import refuse_foreign_origin
+from tidelog_gateway.budget.connection_slots import ConnectionSlot
 from tidelog_gateway.context import Gateway, gateway_of
 from tidelog_gateway.live_connections import counted, no_room
 from tidelog_gateway.problems import Problem
@@ -97,18 +97,18 @@ async def _asked(socket: WebSocket, gateway: Gateway, codec: Codec, using: conte
     Those who have not said it have a bound of their own, and past it the oldest gives way, of the address that has most
     of them: so they keep nobody away, whether he says it in the head of his handshake or here.
     """
-    seat: Seat | None = None
+    slot: ConnectionSlot | None = None
     try:
         async with asyncio.timeout(None) as turn:
             address = address_of(socket.scope)
-            seat = gateway.unknown_websockets.take(address, lambda: turn.reschedule(0.0))
+            slot = gateway.unauthenticated_websockets.take(address, lambda: turn.reschedule(0.0))
             return await of_first_message(socket, gateway, codec, using)
     except TimeoutError:
         await _too_many(socket, gateway, "too many have yet to say who they are: send Authorization, or try again")
         return None
     finally:
-        if seat is not None:
-            gateway.unknown_websockets.leave(seat)
+        if slot is not None:
+            gateway.unauthenticated_websockets.release(slot)
 
 
 async def _too_many(socket: WebSocket, gateway: Gateway, why: str) -> None:
@@ -130,7 +130,7 @@ def _codec_of(socket: WebSocket) -> Codec | None:
 
 def _refusal(socket: WebSocket, gateway: Gateway) -> Problem | None:
     try:
-        refuse_foreign(socket.headers, gateway.settings.allowed_origins)
+        refuse_foreign_origin(socket.headers, gateway.settings.allowed_origins)
         refuse_unknown(socket.query_params, set())
     except Problem as problem:
         return problem

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from tidelog_gateway.budget.connection_output import Outlet
+from tidelog_gateway.budget.connection_output import ConnectionOutput
 from tidelog_gateway.feed.ring import Form, Piece
 from tidelog_gateway.websocket.codecs import Codec
 from tidelog_gateway.websocket.json_codec import JSON
@@ -32,7 +32,7 @@ class MessageSender(Protocol):
         outlet: the connection's way out.
     """
 
-    outlet: Outlet
+    outlet: ConnectionOutput
 
     async def send(self, message: Mapping[str, Any]) -> None:
         """Send one message."""
@@ -63,7 +63,9 @@ class FrameForm:
 class Sender:
     """Sends the messages of one connection."""
 
-    def __init__(self, socket: WebSocket, outlet: Outlet, *, slow_timeout_s: float, codec: Codec = JSON) -> None:
+    def __init__(
+        self, socket: WebSocket, outlet: ConnectionOutput, *, slow_timeout_s: float, codec: Codec = JSON
+    ) -> None:
         self.outlet = outlet
         self._codec = codec
         self._socket = socket

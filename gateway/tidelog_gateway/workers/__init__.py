@@ -1,1 +1,1 @@
-"""Several processes behind one port: the parent that runs them, and each worker's side."""
+"""Several processes for one port: their parent, and each worker's side."""

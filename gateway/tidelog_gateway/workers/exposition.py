@@ -1,4 +1,4 @@
-"""A worker's metrics as figures for the parent, and figures as a page of Prometheus' text format."""
+"""Conversion between the metrics library and `Families`, and to Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from tidelog_gateway.workers.figures import Families, family
+from tidelog_gateway.workers.metric_families import Families, family
 
 
 def families_of(registry: CollectorRegistry) -> Families:
@@ -25,7 +25,7 @@ def families_of(registry: CollectorRegistry) -> Families:
 
 
 def metrics_in(families: Families) -> Iterator[Metric]:
-    """Yield figures as families of the metrics library."""
+    """Yield families in the form of the metrics library."""
     for name, found in families.items():
         metric = Metric(name, found["help"], found["kind"])
         for key, value in found["samples"].items():
@@ -35,7 +35,7 @@ def metrics_in(families: Families) -> Iterator[Metric]:
 
 
 def page_of(families: Families) -> bytes:
-    """Return figures in Prometheus' text format."""
+    """Return families in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Given(families))
     return generate_latest(registry)
@@ -46,5 +46,5 @@ class _Given(Collector):
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        """Yield them."""
+        """Yield the families."""
         return metrics_in(self._families)

@@ -11,32 +11,32 @@ from tidelog_proto.limits import MIB
 HEADER: Final = struct.Struct(">cI")
 PAYLOAD_BYTES_MAX: Final = 64 * MIB
 UNSENT_BYTES_MAX: Final = 16 * MIB
-"""Bytes that wait for one process; further frames to it are dropped until it reads again."""
+"""Limit of unsent bytes to one process; further frames to it are dropped until it reads again."""
 
 BEGIN: Final = b"B"
 """Parent to worker, first: its settings and context, as JSON."""
 DUTIES: Final = b"D"
 """Parent to worker: `Duties`, as JSON."""
 COLLECT: Final = b"C"
-"""Parent to worker: send `FIGURES`."""
+"""Parent to worker: send `METRICS`."""
 MERGED: Final = b"M"
-"""Parent to worker: the figures of all workers together, as JSON; the answer to `ASK`."""
+"""Parent to worker: the figures of all workers together, as JSON; the answer to `REQUEST_METRICS`."""
 READY: Final = b"R"
 """Worker to parent: it accepts connections."""
-ALIVE: Final = b"A"
-"""Worker to parent, each second: its event loop turns."""
+HEARTBEAT: Final = b"A"
+"""Worker to parent, each second: heartbeat of its event loop."""
 STOPPING: Final = b"T"
-"""Worker to parent: it accepts no more connections and is going to end."""
-FIGURES: Final = b"F"
-"""Worker to parent: its metrics, see `figures`."""
-ASK: Final = b"Q"
+"""Worker to parent: it accepts no more connections and will end."""
+METRICS: Final = b"F"
+"""Worker to parent: its metrics, see `metrics`."""
+REQUEST_METRICS: Final = b"Q"
 """Worker to parent: send `MERGED`."""
 SAMPLE: Final = b"S"
-"""Worker to parent, which sends it to the other workers: a sample of the figures of topics."""
+"""Worker to parent, which forwards it to the other workers: a sample of the topics."""
 
 
 class FrameError(ValueError):
-    """A frame that is longer than frames can be."""
+    """A frame exceeds the limit."""
 
 
 def frame(kind: bytes, payload: bytes = b"") -> bytes:
@@ -45,10 +45,10 @@ def frame(kind: bytes, payload: bytes = b"") -> bytes:
 
 
 def frame_length(header: bytes) -> tuple[bytes, int]:
-    """Return the kind and the length of the payload behind a header.
+    """Return the kind and the payload's length of a header.
 
     Raises:
-        FrameError: it is too long.
+        FrameError: the length exceeds the limit.
     """
     kind, length = HEADER.unpack(header)
     if length > PAYLOAD_BYTES_MAX:
@@ -63,10 +63,10 @@ class FrameReader:
         self._received = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the kind and payload of each frame that is complete by now.
+        """Yield the kind and payload of each complete frame.
 
         Raises:
-            FrameError: a frame is too long.
+            FrameError: a frame exceeds the limit.
         """
         self._received += data
         while len(self._received) >= HEADER.size:

@@ -14,7 +14,7 @@ def listen(settings: GatewaySettings) -> socket.socket:
     """Bind the listening socket.
 
     Raises:
-        OSError: the address is in use or not this machine's.
+        OSError: the address is in use or does not belong to this machine.
     """
     listener = _socket(settings)
     try:
@@ -27,13 +27,13 @@ def listen(settings: GatewaySettings) -> socket.socket:
 
 
 def listen_for_each(settings: GatewaySettings) -> list[socket.socket]:
-    """Bind a socket for each worker; the kernel spreads connections over them by a hash of both addresses.
+    """Bind a socket for each worker; the kernel distributes connections by a hash of both addresses.
 
-    The first is bound without SO_REUSEPORT, so the kernel refuses a port that another program uses, also with
+    The first is bound without SO_REUSEPORT, so that the kernel refuses a port that another program uses, also with
     SO_REUSEPORT.
 
     Raises:
-        OSError: the address is in use or not this machine's.
+        OSError: the address is in use or does not belong to this machine.
     """
     bound: list[socket.socket] = []
     try:
@@ -58,7 +58,7 @@ def _socket(settings: GatewaySettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Accepted sockets inherit it: a peer that leaves what was sent unread is dropped by the kernel in the end.
+    # Accepted sockets inherit it: the kernel drops a peer that does not read for too long.
     unread_ms = int(1000 * 2 * settings.ws_slow_timeout_s)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread_ms)
     return listener

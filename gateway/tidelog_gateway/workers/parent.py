@@ -1,11 +1,11 @@
-"""The parent of the workers of `tidelog gateway --workers N`: starts them, replaces them, stops them.
+"""The parent process of `tidelog gateway --workers N`: starts, replaces and stops the workers.
 
-The parent binds one listening socket for each worker with SO_REUSEPORT, so that the kernel spreads connections evenly,
-and keeps all of them open. A connection that a worker had not accepted when it ended is thus not lost: until the
-replacement serves, another worker accepts from that socket, too. The same is done for a worker whose event loop does
-not turn; one that stays silent is killed.
+The parent binds one listening socket for each worker with SO_REUSEPORT, so that the kernel distributes connections
+evenly, and holds all of them open. Connections that a worker had not accepted when it ended are therefore not lost:
+until its replacement serves, another worker also accepts from that socket. The same happens for a worker whose event
+loop hangs; after `HANG_TICKS` it is killed.
 
-It serves no request and loads none of the gateway: it waits for signals, for the end of a worker, and for frames.
+The parent serves no requests and does not import the application: it waits for signals, ends of workers, and frames.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from typing import Any, Final
 from tidelog.cluster.contexts import Context
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.workers import frames
-from tidelog_gateway.workers.figures import Families, family, lasting, merged
 from tidelog_gateway.workers.listeners import listen_for_each
-from tidelog_gateway.workers.shares import share_of
-from tidelog_gateway.workers.worker_process import WorkerProcess, end_of, pipe_of_life
+from tidelog_gateway.workers.metric_families import Families, family, lasting, merged
+from tidelog_gateway.workers.worker_process import WorkerProcess, describe_end, lifeline_pipe
+from tidelog_gateway.workers.worker_settings import worker_settings_of
 
 log = logging.getLogger(__name__)
 
 READY_TICKS_MAX: Final = 60
 """Seconds that a worker may take to start."""
 HANG_TICKS: Final = 20
-"""Seconds without a word after which a worker is killed. They count while the parent runs, so a machine that was
-suspended counts as one."""
+"""Seconds without a heartbeat after which a worker is killed. They are counted while the parent runs, so a suspension
+of the machine counts as one."""
 BACK_OFF_S: Final = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-"""Wait before a worker is replaced, by how often that has failed or not lasted in a row."""
+"""Pause before a worker is replaced, by the number of consecutive early failures."""
 STEADY_TICKS: Final = 60
-"""Seconds of serving after which earlier ends of the worker count no more."""
+"""Seconds of serving after which the failures are reset."""
 COLLECT_S: Final = 1.0
-"""Longest wait for the metrics of the workers; of one that is later the ones it sent last count."""
+"""Longest wait for the metrics of workers; for a late worker the last ones are used."""
 STOP_EXTRA_S: Final = 5.0
-"""Past `stop_timeout_s`, until workers that have not ended are killed."""
+"""Time after `stop_timeout_s` at which the remaining workers are killed."""
 SECOND_SIGNAL_S: Final = 2.0
-"""From a second signal until workers are killed."""
+"""Time after a second signal at which workers are killed."""
 TICK_S: Final = 1.0
 
 
 def run_workers(settings: GatewaySettings, context: Context | None) -> int:
-    """Serve with several workers until a signal says stop; return the exit code.
+    """Serve with several workers until a signal; return the exit code.
 
     Raises:
         OSError: the address cannot be bound.
@@ -68,13 +68,13 @@ def run_workers(settings: GatewaySettings, context: Context | None) -> int:
     return Parent(settings, context, listeners, ready).run()
 
 
-class _Place:
-    """The place of one worker.
+class _WorkerSlot:
+    """The state of one worker number.
 
     Attributes:
-        worker: the process that has it; None while none runs.
-        failures: how often in a row its process has ended early.
-        start_at: when the next is started, of the clock `time.monotonic`.
+        worker: the running process; None without one.
+        failures: number of consecutive early ends.
+        start_at: when the next process is started, of `time.monotonic`.
     """
 
     def __init__(self, number: int) -> None:
@@ -85,13 +85,13 @@ class _Place:
 
 
 class Parent:
-    """See the module.
+    """The parent process.
 
     Args:
         settings: of the whole gateway.
-        context: the gateway's identity at nodes; None: from the environment.
+        context: the gateway's identity at nodes; None: that of the environment.
         listeners: one for each worker.
-        ready: called once all of them serve.
+        ready: called when all workers serve.
     """
 
     def __init__(
@@ -103,31 +103,31 @@ class Parent:
     ) -> None:
         self._settings = settings
         begin = {
-            "settings": share_of(settings).model_dump(mode="json"),
+            "settings": worker_settings_of(settings).model_dump(mode="json"),
             "context": None if context is None else asdict(context),
         }
         self._begin = json.dumps(begin).encode()
         self._listeners = listeners
         self._tell_ready = ready
-        self._places = [_Place(number) for number in range(1, len(listeners) + 1)]
+        self._slots = [_WorkerSlot(number) for number in range(1, len(listeners) + 1)]
         self._selector = selectors.DefaultSelector()
-        self._lifeline, self._life = pipe_of_life()
+        self._lifeline, self._life = lifeline_pipe()
         self._started_s = _start_s()
         self._retired: Families = {}
         self._restarts = 0
         self._is_up = False
         self._code: int | None = None
-        """The exit code, once the parent stops."""
+        """The exit code, when the parent stops."""
         self._kill_at = 0.0
         self._signals: list[int] = []
-        self._askers: list[WorkerProcess] = []
+        self._requesters: list[WorkerProcess] = []
         self._awaited: set[WorkerProcess] = set()
         self._collect_until = 0.0
 
     def run(self) -> int:
         """Run until a signal, or until no worker can be started; return the exit code."""
         with self._woken_by_signals():
-            self._start(self._places[0])
+            self._start(self._slots[0])
             tick_at = time.monotonic() + TICK_S
             while self._code is None or self._running():
                 for key, _ in self._selector.select(max(0.0, self._wake_at(tick_at) - time.monotonic())):
@@ -142,7 +142,7 @@ class Parent:
                     self._awaited.clear()
                     self._answer()
                 if self._code is None:
-                    self._start_what_is_due(now)
+                    self._start_due(now)
                 elif now >= self._kill_at:
                     self._kill_rest()
             os.close(self._life)
@@ -153,7 +153,7 @@ class Parent:
 
     @contextlib.contextmanager
     def _woken_by_signals(self) -> Iterator[None]:
-        """Have signals, and the end of a process, wake the loop."""
+        """Let signals and ends of processes wake the loop during the block."""
         reading, writing = socket.socketpair()
         with reading, writing:
             reading.setblocking(False)
@@ -176,23 +176,23 @@ class Parent:
             self._signals.append(number)
 
     def _wake_at(self, tick_at: float) -> float:
-        due = [place.start_at for place in self._places if self._code is None and self._is_due_later(place)]
+        due = [slot.start_at for slot in self._slots if self._code is None and self._is_due_later(slot)]
         collect = [self._collect_until] if self._awaited else []
         kill = [] if self._code is None else [max(self._kill_at, time.monotonic() + 0.01)]
         return min(tick_at, *due, *collect, *kill, tick_at)
 
-    def _is_due_later(self, place: _Place) -> bool:
-        return place.worker is None and (self._is_up or place is self._places[0])
+    def _is_due_later(self, slot: _WorkerSlot) -> bool:
+        return slot.worker is None and (self._is_up or slot is self._slots[0])
 
     def _attend(self, key: selectors.SelectorKey) -> None:
         worker = key.data
         if worker is None:
             with contextlib.suppress(BlockingIOError):
-                while key.fileobj.recv(1024):  # type: ignore[union-attr]  # the socket that signals wake
+                while key.fileobj.recv(1024):  # type: ignore[union-attr]  # the wakeup socket of signals
                     pass
             return
         worker.send_on()
-        self._take_frames(worker)
+        self._receive_frames(worker)
         self._watch(worker)
 
     def _watch(self, worker: WorkerProcess) -> None:
@@ -203,42 +203,42 @@ class Parent:
     # ------------------------------------------------------------------------------------------------- the workers
 
     def _running(self) -> list[WorkerProcess]:
-        return [place.worker for place in self._places if place.worker is not None]
+        return [slot.worker for slot in self._slots if slot.worker is not None]
 
     def _serving(self) -> list[WorkerProcess]:
         return [worker for worker in self._running() if worker.is_serving]
 
-    def _start_what_is_due(self, now: float) -> None:
-        first = self._places[0].worker
-        for place in self._places:
-            may_start = self._is_up or place is self._places[0] or (first is not None and first.is_ready)
-            if place.worker is None and may_start and now >= place.start_at:
-                self._start(place)
+    def _start_due(self, now: float) -> None:
+        first = self._slots[0].worker
+        for slot in self._slots:
+            may_start = self._is_up or slot is self._slots[0] or (first is not None and first.is_ready)
+            if slot.worker is None and may_start and now >= slot.start_at:
+                self._start(slot)
 
-    def _start(self, place: _Place) -> None:
+    def _start(self, slot: _WorkerSlot) -> None:
         try:
-            worker = WorkerProcess(place.number, self._listeners, self._lifeline)
-        except OSError as error:  # no process, descriptor or memory is left
-            log.error("worker %d cannot be started: %s", place.number, error.strerror)  # noqa: TRY400 - one line
+            worker = WorkerProcess(slot.number, self._listeners, self._lifeline)
+        except OSError as error:  # out of processes, descriptors or memory
+            log.error("worker %d cannot be started: %s", slot.number, error.strerror)  # noqa: TRY400 - one line
             if not self._serving():
                 self._stop(1)
-            self._wait_longer(place)
+            self._wait_longer(slot)
             return
-        place.worker = worker
+        slot.worker = worker
         self._selector.register(worker.control, selectors.EVENT_READ, worker)
-        self._tell(worker, frames.BEGIN, self._begin)
+        self._send(worker, frames.BEGIN, self._begin)
 
-    def _tell(self, worker: WorkerProcess, kind: bytes, payload: bytes = b"") -> None:
-        worker.tell(kind, payload)
+    def _send(self, worker: WorkerProcess, kind: bytes, payload: bytes = b"") -> None:
+        worker.send(kind, payload)
         if worker.unsent_bytes:
             self._watch(worker)
 
-    def _take_frames(self, worker: WorkerProcess) -> None:
+    def _receive_frames(self, worker: WorkerProcess) -> None:
         try:
             for kind, payload in worker.received():
                 self._take(worker, kind, payload)
         except (frames.FrameError, ValueError) as error:
-            log.error("%s sent what cannot be read (%s): it is replaced", worker.name, error)  # noqa: TRY400 - one line
+            log.error("%s sent an invalid frame (%s); replacing it", worker.name, error)  # noqa: TRY400 - one line
             worker.kill()
 
     def _take(self, worker: WorkerProcess, kind: bytes, payload: bytes) -> None:
@@ -248,44 +248,44 @@ class Parent:
                 worker.is_ready, worker.ticks = True, 0
                 self._share_duties()
                 self._check_up()
-            case frames.ALIVE:
+            case frames.HEARTBEAT:
                 worker.ticks = 0
                 if was_silent and worker.is_serving:
                     self._share_duties()
             case frames.STOPPING:
                 worker.is_stopping = True
                 self._share_duties()
-            case frames.FIGURES:
-                worker.figures = json.loads(payload)
+            case frames.METRICS:
+                worker.metrics = json.loads(payload)
                 if worker in self._awaited:
                     self._awaited.discard(worker)
                     self._answer()
-            case frames.ASK:
+            case frames.REQUEST_METRICS:
                 self._collect(worker)
             case frames.SAMPLE:
                 for other in self._running():
                     if other is not worker and other.is_ready:
-                        self._tell(other, frames.SAMPLE, payload)
+                        self._send(other, frames.SAMPLE, payload)
             case _:
                 raise ValueError(f"unknown kind {kind!r}")
 
     def _check_up(self) -> None:
-        if not self._is_up and self._code is None and len(self._serving()) == len(self._places):
+        if not self._is_up and self._code is None and len(self._serving()) == len(self._slots):
             self._is_up = True
             self._tell_ready()
 
     def _share_duties(self) -> None:
-        """Tell each worker from which sockets it accepts besides its own, and which of them samples figures."""
+        """Send each worker its duties: further sockets to accept from, and which one samples topics."""
         serving = self._serving()
         if not serving:
             return
         accepts: dict[WorkerProcess, list[int]] = {worker: [] for worker in serving}
-        for index, place in enumerate(self._places):
-            if place.worker not in accepts:
+        for index, slot in enumerate(self._slots):
+            if slot.worker not in accepts:
                 accepts[serving[index % len(serving)]].append(index)
         for worker, indexes in accepts.items():
             duties = {"accepts": indexes, "samples": worker is serving[0], "serving": len(serving)}
-            self._tell(worker, frames.DUTIES, json.dumps(duties).encode())
+            self._send(worker, frames.DUTIES, json.dumps(duties).encode())
 
     def _tick(self) -> None:
         before = self._serving()
@@ -293,10 +293,10 @@ class Parent:
             worker.ticks += 1
             worker.served_ticks += worker.is_serving
             if not worker.is_ready and worker.ticks == READY_TICKS_MAX:
-                log.error("%s was not ready within %d s: it is killed", worker.name, READY_TICKS_MAX)
+                log.error("%s was not ready within %d s; killing it", worker.name, READY_TICKS_MAX)
                 worker.kill()
             elif worker.is_ready and not worker.is_stopping and worker.ticks == HANG_TICKS:
-                log.error("%s has not answered for %d s: it is killed", worker.name, HANG_TICKS)
+                log.error("%s has sent no heartbeat for %d s; killing it", worker.name, HANG_TICKS)
                 worker.kill()
         if self._serving() != before:
             self._share_duties()
@@ -304,40 +304,40 @@ class Parent:
     # --------------------------------------------------------------------------------------------- ends and signals
 
     def _reap(self) -> None:
-        for place in self._places:
-            worker = place.worker
+        for slot in self._slots:
+            worker = slot.worker
             code = None if worker is None else worker.ended()
             if worker is not None and code is not None:
-                self._take_frames(worker)
+                self._receive_frames(worker)
                 self._selector.unregister(worker.control)
                 worker.close()
-                place.worker = None
-                self._retired = merged([self._retired, lasting(worker.figures)])
+                slot.worker = None
+                self._retired = merged([self._retired, lasting(worker.metrics)])
                 self._awaited.discard(worker)
-                self._after_end(place, worker, code)
+                self._after_end(slot, worker, code)
                 self._answer()
 
-    def _after_end(self, place: _Place, worker: WorkerProcess, code: int) -> None:
+    def _after_end(self, slot: _WorkerSlot, worker: WorkerProcess, code: int) -> None:
         if self._code is not None:
             return
         if not worker.is_ready and not (self._is_up and self._serving()):
-            what = "could not start" if not self._is_up else "could not be replaced, and no other serves"
-            log.error("%s %s: it %s; the gateway ends", worker.name, what, end_of(code))
+            what = "could not start" if not self._is_up else "could not be replaced, and no other worker serves"
+            log.error("%s %s: it %s; stopping the gateway", worker.name, what, describe_end(code))
             self._stop(code if code > 0 else 1)
             return
         if worker.served_ticks >= STEADY_TICKS:
-            place.failures = 0
-        wait_s = self._wait_longer(place)
+            slot.failures = 0
+        wait_s = self._wait_longer(slot)
         self._restarts += 1
         log.warning(
-            "%s %s; another one is started %s", worker.name, end_of(code), f"in {wait_s:g} s" if wait_s else "now"
+            "%s %s; starting another one %s", worker.name, describe_end(code), f"in {wait_s:g} s" if wait_s else "now"
         )
         self._share_duties()
 
-    def _wait_longer(self, place: _Place) -> float:
-        wait_s = BACK_OFF_S[min(place.failures, len(BACK_OFF_S) - 1)]
-        place.failures += 1
-        place.start_at = time.monotonic() + wait_s
+    def _wait_longer(self, slot: _WorkerSlot) -> float:
+        wait_s = BACK_OFF_S[min(slot.failures, len(BACK_OFF_S) - 1)]
+        slot.failures += 1
+        slot.start_at = time.monotonic() + wait_s
         return wait_s
 
     def _take_signals(self) -> None:
@@ -347,7 +347,7 @@ class Parent:
                 self._stop(0)
             else:
                 for worker in self._running():
-                    worker.signal(signal.SIGINT)  # after a SIGTERM: at once
+                    worker.signal(signal.SIGINT)  # after a SIGTERM it stops at once
                 self._kill_at = min(self._kill_at, time.monotonic() + SECOND_SIGNAL_S)
 
     def _stop(self, code: int) -> None:
@@ -360,34 +360,34 @@ class Parent:
 
     def _kill_rest(self) -> None:
         for worker in self._running():
-            log.error("%s has not stopped in time: it is killed", worker.name)
+            log.error("%s has not stopped in time; killing it", worker.name)
             worker.kill()
             self._code = self._code or 1
         self._kill_at = float("inf")
 
     # ------------------------------------------------------------------------------------------------- the metrics
 
-    def _collect(self, asker: WorkerProcess) -> None:
-        """Ask each worker for its metrics; workers that ask meanwhile get the same answer."""
-        self._askers.append(asker)
+    def _collect(self, requester: WorkerProcess) -> None:
+        """Request the metrics of all workers; requests of other workers meanwhile share the answer."""
+        self._requesters.append(requester)
         if not self._awaited:
             self._awaited = set(self._serving())
             self._collect_until = time.monotonic() + COLLECT_S
             for worker in self._serving():
-                self._tell(worker, frames.COLLECT)
+                self._send(worker, frames.COLLECT)
             self._answer()
 
     def _answer(self) -> None:
-        if self._awaited or not self._askers:
+        if self._awaited or not self._requesters:
             return
-        parts = [*(worker.figures for worker in self._running()), self._retired, self._own()]
+        parts = [*(worker.metrics for worker in self._running()), self._retired, self._own()]
         payload = json.dumps(merged(parts)).encode()
-        askers, self._askers = self._askers, []
-        for asker in set(askers):
-            self._tell(asker, frames.MERGED, payload)
+        requesters, self._requesters = self._requesters, []
+        for requester in set(requesters):
+            self._send(requester, frames.MERGED, payload)
 
     def _own(self) -> Families:
-        """Return what the parent knows; the documentation is that of the workers, which have the same metrics."""
+        """Return the parent's own metrics, without documentation, since workers have the same families."""
 
         def one(kind: str, name: str, value: float) -> dict[str, Any]:
             return family(kind, "", {json.dumps([name, {}], separators=(",", ":")): value})
@@ -400,7 +400,7 @@ class Parent:
 
 
 def _start_s() -> float:
-    """Return when this process was started, in seconds since 1970, computed as the metrics library does it."""
+    """Return the start time of this process, in seconds since 1970, computed like the metrics library does."""
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
     return int(boot.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")

@@ -15,24 +15,24 @@ from prometheus_client import CollectorRegistry
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.workers import frames
 from tidelog_gateway.workers.exposition import families_of
-from tidelog_gateway.workers.figures import Families
+from tidelog_gateway.workers.metric_families import Families
 
-ALIVE_S: Final = 1.0
-FIGURES_EVERY: Final = 5
-"""The metrics are sent with each fifth word to the parent: what a killed worker counted later is lost."""
+HEARTBEAT_S: Final = 1.0
+METRICS_EVERY: Final = 5
+"""The metrics are sent with every fifth heartbeat; counts of a killed worker since then are lost."""
 MERGED_TIMEOUT_S: Final = 3.0
 FINAL_TIMEOUT_S: Final = 2.0
-"""Longest wait for the parent to take the final metrics of a worker that stops."""
+"""Longest wait of a stopping worker until its final metrics are sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duties:
-    """The worker's part in what concerns all of them.
+    """The worker's part of the tasks of all workers.
 
     Attributes:
         accepts: indexes of the listening sockets, besides its own, from which it accepts.
-        samples: whether it samples the figures of topics for all workers.
-        serving: how many workers serve now.
+        samples: whether it samples topics for all workers.
+        serving: number of workers that serve now.
     """
 
     accepts: tuple[int, ...] = ()
@@ -41,17 +41,17 @@ class Duties:
 
 
 class Peers:
-    """See the module.
+    """The connection of one worker to the parent.
 
     Args:
         control: the socket to the parent.
-        workers: how many there are to be.
+        workers: configured number of workers.
 
     Attributes:
-        duties: the newest.
+        duties: the newest ones.
         registry: the metrics of this worker.
-        on_duties: called when duties have changed.
-        on_sample: called with a sample that another worker has taken.
+        on_duties: called when the duties have changed.
+        on_sample: called with each sample of another worker.
     """
 
     def __init__(self, control: socket.socket, workers: int) -> None:
@@ -65,12 +65,12 @@ class Peers:
         self._merged: asyncio.Future[Families] | None = None
 
     async def run(self) -> None:
-        """Tell the parent that this worker serves, and talk with it until it ends or this is cancelled."""
+        """Report to the parent that this worker is ready; exchange frames until it ends or this is cancelled."""
         reader, self._writer = await asyncio.open_unix_connection(sock=self._control)
-        self._tell(frames.READY)
+        self._send(frames.READY)
         if self._merged is not None:  # a request for metrics came before the parent was connected
-            self._tell(frames.ASK)
-        telling = asyncio.create_task(self._tell_of_life(), name="telling the parent of life")
+            self._send(frames.REQUEST_METRICS)
+        heartbeats = asyncio.create_task(self._send_heartbeats(), name="send heartbeats")
         try:
             while True:
                 kind, length = frames.frame_length(await reader.readexactly(frames.HEADER.size))
@@ -78,19 +78,19 @@ class Peers:
         except (asyncio.IncompleteReadError, ConnectionError):
             return  # the lifeline ends the process
         finally:
-            telling.cancel()
+            heartbeats.cancel()
             self._writer.close()
 
     def stopping(self) -> None:
-        """Tell the parent that this worker accepts no more connections."""
-        self._tell_figures()
-        self._tell(frames.STOPPING)
+        """Report to the parent that this worker accepts no more connections."""
+        self._send_metrics()
+        self._send(frames.STOPPING)
 
-    async def send_final_figures(self) -> None:
-        """Send the metrics once more, after the last request, and wait until the parent has been sent all of them."""
+    async def send_final_metrics(self) -> None:
+        """Send the metrics again, after the last request, and wait until they are sent."""
         if self._writer is None:
             return
-        self._tell_figures()
+        self._send_metrics()
         self._writer.transport.set_write_buffer_limits(high=0)  # so that `drain` waits for the last byte
         with contextlib.suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(FINAL_TIMEOUT_S):
@@ -104,18 +104,18 @@ class Peers:
         """
         if self._merged is None:
             self._merged = asyncio.get_running_loop().create_future()
-            self._tell(frames.ASK)
+            self._send(frames.REQUEST_METRICS)
         try:
             async with asyncio.timeout(MERGED_TIMEOUT_S):
                 return await asyncio.shield(self._merged)
         except TimeoutError:
             self._merged = None
-            detail = f"the gateway's parent process has not answered within {MERGED_TIMEOUT_S:g} s: try again"
+            detail = f"the gateway's parent process has not answered within {MERGED_TIMEOUT_S:g} s; try again"
             raise Problem(503, "not_ready", detail, retryable=True) from None
 
     def share(self, sample: bytes) -> None:
         """Send a sample to the other workers."""
-        self._tell(frames.SAMPLE, sample)
+        self._send(frames.SAMPLE, sample)
 
     def _take(self, kind: bytes, payload: bytes) -> None:
         match kind:
@@ -124,7 +124,7 @@ class Peers:
                 self.duties = Duties(tuple(told["accepts"]), told["samples"], told["serving"])
                 self.on_duties(self.duties)
             case frames.COLLECT:
-                self._tell_figures()
+                self._send_metrics()
             case frames.MERGED:
                 future, self._merged = self._merged, None
                 if future is not None and not future.done():
@@ -134,20 +134,20 @@ class Peers:
             case _:
                 pass
 
-    async def _tell_of_life(self) -> None:
+    async def _send_heartbeats(self) -> None:
         count = 0
         while True:
-            if count % FIGURES_EVERY == 0:
-                self._tell_figures()
-            self._tell(frames.ALIVE)
+            if count % METRICS_EVERY == 0:
+                self._send_metrics()
+            self._send(frames.HEARTBEAT)
             count += 1
-            await asyncio.sleep(ALIVE_S)
+            await asyncio.sleep(HEARTBEAT_S)
 
-    def _tell_figures(self) -> None:
+    def _send_metrics(self) -> None:
         if self.registry is not None:
-            self._tell(frames.FIGURES, json.dumps(families_of(self.registry)).encode())
+            self._send(frames.METRICS, json.dumps(families_of(self.registry)).encode())
 
-    def _tell(self, kind: bytes, payload: bytes = b"") -> None:
+    def _send(self, kind: bytes, payload: bytes = b"") -> None:
         if self._writer is None or self._writer.transport.get_write_buffer_size() > frames.UNSENT_BYTES_MAX:
             return
         with contextlib.suppress(ConnectionError):

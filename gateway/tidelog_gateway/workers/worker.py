@@ -1,7 +1,7 @@
 """One worker: `python -m tidelog_gateway.workers.worker NUMBER CONTROL LIFELINE LISTENER…`, started by the parent.
 
-The numbers behind the first are descriptors that it inherits: the socket to the parent, the pipe that ends with the
-parent, and the listening sockets of all workers, of which its own is the one of its number.
+CONTROL, LIFELINE and LISTENER are inherited descriptors: the socket to the parent, a pipe that reaches its end when the
+parent ends, and the listening sockets of all workers, of which the NUMBERth is its own.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tidelog_proto.process.settings import SettingsError
 from tidelog_proto.process.standard_streams import queued_streams
 
 ORPHAN_EXTRA_S: Final = 5.0
-"""Past `stop_timeout_s`, until a worker whose parent has ended ends, whatever it does."""
+"""Time after `stop_timeout_s` at which a worker without a parent is ended in any case."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve until the parent says stop, or has ended; return the exit code."""
+    """Serve until the parent stops the worker, or has ended; return the exit code."""
     number, control_fd, lifeline, *listener_fds = map(int, arguments)
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it writes to a terminal whose foreground is the parent
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # so that it may write to the parent's terminal
     leave_no_core_files()
     control = socket.socket(fileno=control_fd)
     begin = _begin(control)
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     threading.Thread(target=end, name="lifeline", daemon=True).start()
     listeners = [socket.socket(fileno=descriptor) for descriptor in listener_fds]
 
-    from tidelog_gateway.workers.serving import serve_as_worker  # noqa: PLC0415 # the parent may have ended meanwhile
+    from tidelog_gateway.workers.worker_server import serve_as_worker  # noqa: PLC0415 # slow: the parent is watched by now
 
     try:
         serve_as_worker(settings, context, control, listeners, number - 1)
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _begin(control: socket.socket) -> dict[str, Any]:
-    """Return what the parent sends first."""
+    """Receive the parent's first frame."""
     control.setblocking(True)
     kind, length = frames.frame_length(_exactly(control, frames.HEADER.size))
     assert kind == frames.BEGIN, kind
@@ -76,7 +76,7 @@ def _with_tuple(context: dict[str, Any]) -> dict[str, Any]:
 
 
 def _end_with_parent(lifeline: int, within_s: float) -> None:
-    """Wait for the parent's end, stop in order, and end in any case after a time."""
+    """Wait for the parent's end, stop gracefully, and end in any case after `within_s`."""
     while os.read(lifeline, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
@@ -85,7 +85,7 @@ def _end_with_parent(lifeline: int, within_s: float) -> None:
 
 
 def run() -> int:
-    """Run as a program."""
+    """Run the worker as a program."""
     with queued_streams():
         return main(sys.argv[1:])
 

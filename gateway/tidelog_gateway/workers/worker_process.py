@@ -1,4 +1,4 @@
-"""One worker as the parent has it: the process, its control socket, and when it was heard last."""
+"""One worker from the parent's side: the process, its control socket, and its last heartbeat."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tidelog_gateway.workers.figures import Families
 from tidelog_gateway.workers.frames import UNSENT_BYTES_MAX, FrameReader, frame
+from tidelog_gateway.workers.metric_families import Families
 from tidelog_proto.limits import KIB
 
 MODULE: Final = "tidelog_gateway.workers.worker"
 SILENT_TICKS: Final = 2
-"""Seconds without a word after which another worker accepts this one's connections, too."""
+"""Seconds without a heartbeat after which another worker also accepts this one's connections."""
 _RECEIVE_BYTES: Final = 256 * KIB
 
 
 class WorkerProcess:
-    """A process that serves; `parent` replaces one that has ended by another.
+    """A worker process.
 
     Args:
         number: from 1.
         listeners: the listening sockets of all workers; the process inherits them.
-        lifeline: the end of a pipe that is readable once the parent has ended.
+        lifeline: a pipe that reaches its end when the parent ends.
 
     Attributes:
-        pid: its process id.
-        is_ready: whether it has said that it accepts connections.
-        is_stopping: whether it has said that it is going to end.
-        ticks: seconds since it was heard last or, before it is ready, since it was started.
-        figures: the metrics that it sent last.
+        pid: process id.
+        is_ready: whether it has reported that it accepts connections.
+        is_stopping: whether it has reported that it will end.
+        ticks: seconds since the last heartbeat or, before it is ready, since the start.
+        figures: its last metrics.
     """
 
     def __init__(self, number: int, listeners: Sequence[socket.socket], lifeline: int) -> None:
@@ -43,7 +43,7 @@ class WorkerProcess:
         self.is_stopping = False
         self.ticks = 0
         self.served_ticks = 0
-        self.figures: Families = {}
+        self.metrics: Families = {}
         self._reader = FrameReader()
         self._unsent = bytearray()
         self.control, theirs = socket.socketpair()
@@ -54,41 +54,41 @@ class WorkerProcess:
                 [sys.executable, "-P", "-m", MODULE, str(number), *map(str, numbers)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=numbers,
-                process_group=0,  # Ctrl-C in a terminal is for the parent, which decides who ends when
+                process_group=0,  # Ctrl-C in a terminal reaches only the parent, which stops the workers in order
             )
         self.pid = self._process.pid
 
     @property
     def name(self) -> str:
-        """Return its name in messages."""
+        """Name of the worker in messages."""
         return f"worker {self.number} (process {self.pid})"
 
     @property
     def is_serving(self) -> bool:
-        """Whether it accepts connections and its event loop turns."""
+        """Whether it accepts connections and sends heartbeats."""
         return self.is_ready and not self.is_stopping and self.ticks < SILENT_TICKS
 
-    def tell(self, kind: bytes, payload: bytes = b"") -> None:
-        """Send a frame, without waiting; one that finds too much unsent is dropped."""
+    def send(self, kind: bytes, payload: bytes = b"") -> None:
+        """Send a frame without waiting; it is dropped if too many bytes are unsent."""
         if len(self._unsent) < UNSENT_BYTES_MAX:
             self._unsent += frame(kind, payload)
             self.send_on()
 
     def send_on(self) -> None:
-        """Send as much of what is unsent as the socket takes."""
+        """Send as many unsent bytes as the socket accepts."""
         while self._unsent:
             try:
                 sent = self.control.send(self._unsent)
             except BlockingIOError:
                 return
-            except OSError:  # it has ended, or is about to
+            except OSError:  # the process has ended, or will end
                 self._unsent.clear()
                 return
             del self._unsent[:sent]
 
     @property
     def unsent_bytes(self) -> int:
-        """How much waits for the socket."""
+        """Number of unsent bytes."""
         return len(self._unsent)
 
     def received(self) -> Iterator[tuple[bytes, bytes]]:
@@ -103,7 +103,7 @@ class WorkerProcess:
             yield from self._reader.feed(data)
 
     def ended(self) -> int | None:
-        """Return the exit code, below zero for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while the process runs."""
         return self._process.poll()
 
     def signal(self, number: signal.Signals) -> None:
@@ -112,16 +112,16 @@ class WorkerProcess:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End the process at once, also where it is stopped."""
+        """End the process at once, even if it is suspended."""
         self.signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of its socket."""
+        """Close the control socket."""
         self.control.close()
 
 
-def end_of(code: int) -> str:
-    """Return how a process has ended, for messages."""
+def describe_end(code: int) -> str:
+    """Return how a process has ended, for log messages."""
     if code >= 0:
         return f"ended with code {code}"
     try:
@@ -130,6 +130,6 @@ def end_of(code: int) -> str:
         return f"was ended by signal {-code}"
 
 
-def pipe_of_life() -> tuple[int, int]:
-    """Return a pipe whose second end only the parent holds: the first is readable when the parent has ended."""
+def lifeline_pipe() -> tuple[int, int]:
+    """Return a pipe whose writing end only the parent holds: the reading end reaches its end when the parent ends."""
     return os.pipe()

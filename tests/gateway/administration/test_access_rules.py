@@ -1,4 +1,4 @@
-"""API keys and rules over HTTP, on behalf of who asks."""
+"""API keys and rules over HTTP, with the caller's permissions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ MANAGES = (("cluster",), "cluster", "")
 RULE = {"principal": "new", "operations": ["describe"], "resource": "topic", "name": "t"}
 
 
-async def test_a_key_is_made_shown_once_used_listed_and_revoked(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_key_is_created_used_listed_and_revoked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with secured(tmp_path) as gate:
         await gate.admin.create_topic("t")
@@ -48,7 +46,7 @@ async def test_a_key_is_made_shown_once_used_listed_and_revoked(
         rule_path = f"/v1/rules/{rule.json()['rule_id']}"
         key_path = f"/v1/api-keys/{shown['key_id']}"
         for path in (rule_path, rule_path, key_path, key_path):
-            assert (await gate.http.delete(path, headers=head)).status_code == 204, "it may be asked again"
+            assert (await gate.http.delete(path, headers=head)).status_code == 204, "revoking is idempotent"
         assert shown not in (await gate.http.get("/v1/api-keys", headers=head)).json()["api_keys"]
         async with asyncio.timeout(20):  # within a second or two
             while (await gate.http.get("/v1/topics/t", headers=bearer(key))).status_code != 401:
@@ -57,7 +55,7 @@ async def test_a_key_is_made_shown_once_used_listed_and_revoked(
     assert any('"through": "gate"' in line and '"ops"' in line for line in caplog.messages), "the caller is named"
 
 
-async def test_what_the_gateway_itself_may_do_helps_nobody(tmp_path: Path) -> None:
+async def test_the_gateways_own_permissions_do_not_help_a_caller(tmp_path: Path) -> None:
     async with secured(tmp_path) as gate:
         await gate.admin.security.grant(AccessRule("gate", ("cluster",), "cluster"))
         head = bearer(await gate.key_of("ann", (("describe",), "cluster", "")))
@@ -73,7 +71,7 @@ async def test_what_the_gateway_itself_may_do_helps_nobody(tmp_path: Path) -> No
         assert not [key for key in await gate.admin.security.api_keys() if key.principal == "ann"][1:]
 
 
-async def test_where_nobody_is_asked_keys_and_rules_are_not_to_be_had(open_api: OpenApi) -> None:
+async def test_a_gateway_without_authentication_refuses_keys_and_rules(open_api: OpenApi) -> None:
     async with open_api() as api:
         for method, path, body in (
             ("POST", "/v1/api-keys", {"principal": "ann"}),
@@ -88,7 +86,7 @@ async def test_where_nobody_is_asked_keys_and_rules_are_not_to_be_had(open_api: 
             assert "auth = none" in answer.json()["detail"]
 
 
-async def test_what_is_no_key_and_no_rule_is_told(tmp_path: Path) -> None:
+async def test_malformed_keys_and_rules_are_refused(tmp_path: Path) -> None:
     async with secured(tmp_path) as gate:
         head = bearer(await gate.key_of("ops", MANAGES))
         for path, body in (

@@ -23,7 +23,9 @@ async def topic(http: httpx.AsyncClient) -> str:
     return name
 
 
-async def test_a_group_from_its_first_member_to_its_end(http: httpx.AsyncClient, node_address: str, topic: str) -> None:
+async def test_a_group_from_its_first_member_to_its_deletion(
+    http: httpx.AsyncClient, node_address: str, topic: str
+) -> None:
     name = f"g-{topic}"
     path = f"/v1/groups/{name}"
     problem(await http.get(path), 404, "unknown_group")
@@ -46,7 +48,7 @@ async def test_a_group_from_its_first_member_to_its_end(http: httpx.AsyncClient,
     assert (lag["lag"], [each["next_offset"] for each in lag["partitions"]]) == (0, [5, 5])
 
 
-async def test_offsets_are_moved_and_groups_deleted(http: httpx.AsyncClient, topic: str) -> None:
+async def test_offsets_are_reset_and_groups_are_deleted(http: httpx.AsyncClient, topic: str) -> None:
     name = f"g-{topic}"
     path = f"/v1/groups/{name}"
     positions = {"offsets": [{"topic": topic, "partition": 0, "next_offset": 5}]}

@@ -34,7 +34,7 @@ async def test_quotas_are_set_listed_used_and_removed(tmp_path: Path) -> None:
         assert (gone.status_code, "10.0.0.0/8" in gone.json()["detail"]) == (422, True)
 
 
-async def test_bad_quotas_are_refused_with_the_value(tmp_path: Path) -> None:
+async def test_invalid_quotas_are_refused_with_the_value(tmp_path: Path) -> None:
     async with secured(tmp_path) as its:
         wrong = await its.http.put("/v1/quotas/ada", json={"connections": "many"}, headers=bearer(ADMIN))
         (fault,) = wrong.json()["errors"]
@@ -43,7 +43,7 @@ async def test_bad_quotas_are_refused_with_the_value(tmp_path: Path) -> None:
             "detail": 'must be a whole number from 0 to 9223372036854775807, "unlimited" or null, got "many"',
         }
         for body, says in (
-            ({}, "name a limit"),
+            ({}, "set at least one of"),
             ({"connections": -1}, "-1"),
             ({"connections": "many"}, "many"),
             ({"connexions": 1}, "/connexions"),

@@ -17,7 +17,7 @@ Asked = list[tuple[str, int | datetime, list[int]]]
 
 @pytest.fixture(autouse=True)
 def asked(log: FakeLog, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Note what the client is asked, and let it find what there is in the log."""
+    """Record the client's requests, and answer them from the log."""
     log.logs["t"] = [[], []]
     found: Asked = []
 
@@ -35,7 +35,7 @@ def asked(log: FakeLog, monkeypatch: pytest.MonkeyPatch) -> Asked:
     return found
 
 
-async def test_before_an_offset_or_a_time(api: httpx.AsyncClient, asked: Asked) -> None:
+async def test_records_before_an_offset_or_a_time_are_deleted(api: httpx.AsyncClient, asked: Asked) -> None:
     response = await api.delete(RECORDS, params={"before_offset": 7})
     assert (response.status_code, response.json()) == (200, {"partition": 1, "log_start_offset": 7})
     for stamp in ("1767225600000", "2026-01-01T00:00:00Z", "2026-01-01T05:00:00+05:00"):
@@ -44,7 +44,7 @@ async def test_before_an_offset_or_a_time(api: httpx.AsyncClient, asked: Asked) 
     assert asked == [("t", 7, [1]), *[("t", moment, [1])] * 3]
 
 
-async def test_the_ends_of_what_times_and_offsets_there_are(api: httpx.AsyncClient, asked: Asked) -> None:
+async def test_the_smallest_and_largest_times_and_offsets_are_accepted(api: httpx.AsyncClient, asked: Asked) -> None:
     for stamp in ("0", "1970-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z", "253402300799999"):
         assert (await api.delete(RECORDS, params={"before_timestamp": stamp})).status_code == 200, stamp
     assert (await api.delete(RECORDS, params={"before_offset": 2**63 - 1})).status_code == 200
@@ -77,7 +77,7 @@ async def test_the_ends_of_what_times_and_offsets_there_are(api: httpx.AsyncClie
         {"before_timestamp": "9" * 5000},
     ],
 )
-async def test_what_names_no_point_or_two_is_refused_and_nothing_asked(
+async def test_invalid_times_and_offsets_are_refused_without_asking_a_node(
     api: httpx.AsyncClient, asked: Asked, params: dict[str, Any]
 ) -> None:
     problem(await api.delete(RECORDS, params=params), 422, "invalid_request")
@@ -85,7 +85,7 @@ async def test_what_names_no_point_or_two_is_refused_and_nothing_asked(
 
 
 @pytest.mark.parametrize("partition", ["-1", "x", str(2**32)])
-async def test_what_is_no_partition_is_refused_and_nothing_asked(
+async def test_an_invalid_partition_is_refused_without_asking_a_node(
     api: httpx.AsyncClient, asked: Asked, partition: str
 ) -> None:
     url = f"/v1/topics/t/partitions/{partition}/records"
@@ -94,7 +94,7 @@ async def test_what_is_no_partition_is_refused_and_nothing_asked(
     assert asked == []
 
 
-async def test_what_is_not_there_or_not_a_users(api: httpx.AsyncClient, asked: Asked) -> None:
+async def test_missing_and_internal_topics_are_refused(api: httpx.AsyncClient, asked: Asked) -> None:
     before = {"before_offset": 1}
     problem(await api.delete("/v1/topics/nowhere/partitions/0/records", params=before), 404, "unknown_topic")
     problem(await api.delete("/v1/topics/t/partitions/2/records", params=before), 404, "unknown_partition")
@@ -103,9 +103,7 @@ async def test_what_is_not_there_or_not_a_users(api: httpx.AsyncClient, asked: A
     assert len(asked) == 2
 
 
-async def test_an_offset_behind_the_end_comes_with_the_bounds_and_is_not_gone(
-    api: httpx.AsyncClient, log: FakeLog
-) -> None:
+async def test_an_offset_above_the_end_is_refused_with_the_bounds(api: httpx.AsyncClient, log: FakeLog) -> None:
     error = OffsetOutOfRangeError("the log ends at 9")
     error.log_start_offset, error.high_watermark = 3, 9
     log.fault = error
@@ -114,7 +112,7 @@ async def test_an_offset_behind_the_end_comes_with_the_bounds_and_is_not_gone(
     assert (response.json()["log_start_offset"], response.json()["high_watermark"]) == (3, 9)
 
 
-async def test_a_topic_on_hold(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_a_topic_on_hold_is_refused(api: httpx.AsyncClient, log: FakeLog) -> None:
     log.fault = ForbiddenError("t is on hold; end the hold first: tidelog topic alter --no-hold")
     response = await api.delete(RECORDS, params={"before_offset": 10})
     problem(response, 403, "forbidden")

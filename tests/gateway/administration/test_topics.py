@@ -10,7 +10,7 @@ from tests.gateway.test_app import problem
 from tidelog_proto.limits import PARTITIONS_MAX
 
 
-async def test_a_topics_life(api: httpx.AsyncClient) -> None:
+async def test_a_topic_is_created_listed_altered_and_deleted(api: httpx.AsyncClient) -> None:
     created = await api.post("/v1/topics", json={"name": "flights", "partitions": 2, "flush": "never"})
     assert created.status_code == 201
     assert created.headers["location"] == "/v1/topics/flights"
@@ -26,7 +26,7 @@ async def test_a_topics_life(api: httpx.AsyncClient) -> None:
     problem(await api.delete("/v1/topics/flights"), 404, "unknown_topic")
 
 
-async def test_paging_goes_through_all_and_survives_changes(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_paging_lists_all_topics_and_survives_changes(api: httpx.AsyncClient, log: FakeLog) -> None:
     log.logs = {f"t{index}": [[]] for index in range(5)}
     first = (await api.get("/v1/topics", params={"limit": 2})).json()
     assert [topic["name"] for topic in first["topics"]] == ["t0", "t1"]
@@ -41,7 +41,7 @@ async def test_paging_goes_through_all_and_survives_changes(api: httpx.AsyncClie
 
 
 @pytest.mark.parametrize("cursor", ["!", "a", base64.b64encode(b"\xff\xfe").decode(), "x" * 500])
-async def test_cursors_that_no_page_has_given(api: httpx.AsyncClient, cursor: str) -> None:
+async def test_a_malformed_cursor_is_refused(api: httpx.AsyncClient, cursor: str) -> None:
     response = await api.get("/v1/topics", params={"cursor": cursor})
     problem(response, 422, "invalid_request")
     assert response.json()["errors"][0]["parameter"] == "cursor"
@@ -67,13 +67,15 @@ async def test_cursors_that_no_page_has_given(api: httpx.AsyncClient, cursor: st
         ({"name": "a", "hold": "yes"}, "/hold"),
     ],
 )
-async def test_what_a_topic_may_not_be(api: httpx.AsyncClient, body: dict[str, object], pointer: str) -> None:
+async def test_invalid_configurations_are_refused(
+    api: httpx.AsyncClient, body: dict[str, object], pointer: str
+) -> None:
     response = await api.post("/v1/topics", json=body)
     problem(response, 422, "invalid_request")
     assert [error["pointer"] for error in response.json()["errors"]] == [pointer]
 
 
-async def test_changing_nothing_is_an_error(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_an_empty_change_is_refused(api: httpx.AsyncClient, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     problem(await api.patch("/v1/topics/t", json={}), 422, "invalid_request")
     problem(await api.patch("/v1/topics/t", json={"name": "other"}), 422, "invalid_request")

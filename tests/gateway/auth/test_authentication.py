@@ -1,4 +1,4 @@
-"""Every route and every message of a WebSocket: who may send it."""
+"""Authentication of every route and every message of a WebSocket."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ async def all_sent(gate: Secured, headers: dict[str, str]) -> list[Any]:
     return await asyncio.gather(*(sent(gate, method, row, headers) for (method, _), row in ROWS.items()))
 
 
-async def test_each_route_asks_who_it_is_and_what_he_may(tmp_path: Path) -> None:
+async def test_each_route_authenticates_and_authorizes(tmp_path: Path) -> None:
     async with secured(tmp_path, wrong_credentials_max=0) as gate:
         await gate.admin.create_topic("t")
         await gate.admin.producer("t").send(b"x", key=b"k")
         await gate.admin.commit("gone", "t", {0: 0})
-        ann, nobody = await gate.key_of("ann", *ALL), await gate.key_of("nobody")
-        doomed = await gate.admin.security.grant(AccessRule("nobody", ("produce",), "topic", "none"))
+        ann, eve = await gate.key_of("ann", *ALL), await gate.key_of("eve")
+        doomed = await gate.admin.security.grant(AccessRule("eve", ("produce",), "topic", "none"))
         await gate.key_of("doomed")
         gate.ids = {"key": gate.keys["doomed"].key_id, "rule": doomed.rule_id}
         for shown in ({}, bearer(WRONG), bearer("x"), {"Authorization": f"Basic {ann}"}, bearer("a b")):
             for (method, path), answer in zip(ROWS, await all_sent(gate, shown), strict=True):
                 assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated"), (method, path, shown)
                 assert answer.headers["WWW-Authenticate"].startswith('Bearer realm="tidelog"')
-        for ((method, path), row), answer in zip(ROWS.items(), await all_sent(gate, bearer(nobody)), strict=True):
+        for ((method, path), row), answer in zip(ROWS.items(), await all_sent(gate, bearer(eve)), strict=True):
             assert answer.status_code == row.without, (method, path, answer.text)
             if row.without == 403:
-                assert "'nobody' has no permission" in answer.json()["detail"]
+                assert "'eve' has no permission" in answer.json()["detail"]
             else:
                 assert not answer.json().get("topics") and not answer.json().get("groups")  # noqa: PT018
         for (method, path), row in ROWS.items():
@@ -65,15 +65,17 @@ async def test_each_route_asks_who_it_is_and_what_he_may(tmp_path: Path) -> None
         for path in (*OPEN_PATHS, "/docs/assets/favicon.png", "/ui/", "/ui/app.js"):
             assert (await gate.http.get(path)).status_code in {200, 307}, path
         for path in ("/none", "/v1/none", "/livez/", "/livez//", "/docs/", "/docs/../v1/topics"):
-            assert (await gate.http.get(path)).status_code == 401, "who is nobody hears of no path"
+            assert (await gate.http.get(path)).status_code == 401, (
+                "an unauthenticated client does not learn which paths exist"
+            )
 
 
 async def receive(socket: ClientConnection) -> Any:
     return json.loads(await socket.recv())
 
 
-async def test_each_message_of_a_websocket_waits_until_it_is_known_who_it_is(tmp_path: Path) -> None:
-    assert MESSAGES.keys() == set(REQUESTS), "a new kind of message needs a line here"
+async def test_each_message_of_a_websocket_waits_for_authentication(tmp_path: Path) -> None:
+    assert MESSAGES.keys() == set(REQUESTS), "a new kind of message needs a request here"
     async with secured(tmp_path, wrong_credentials_max=0) as gate:
         await gate.admin.create_topic("t")
         garbage: list[str | bytes] = ["garbage", b"\0", '{"id":1,"auth":{"token":"a b"}}']
@@ -84,10 +86,10 @@ async def test_each_message_of_a_websocket_waits_until_it_is_known_who_it_is(tmp
                 with pytest.raises(ConnectionClosed):
                     await socket.recv()
                 assert socket.close_code == 4401
-        nobody = await gate.key_of("nobody")
+        eve = await gate.key_of("eve")
         async with gate.ws() as socket:
-            await socket.send(json.dumps({"id": 7, "auth": {"token": nobody}}))
-            assert await receive(socket) == {"id": 7, "ok": {"principal": "nobody"}}
+            await socket.send(json.dumps({"id": 7, "auth": {"token": eve}}))
+            assert await receive(socket) == {"id": 7, "ok": {"principal": "eve"}}
             for kind in ("sub", "pub"):
                 await socket.send(json.dumps(MESSAGES[kind]))
                 answer = await receive(socket)
@@ -96,12 +98,12 @@ async def test_each_message_of_a_websocket_waits_until_it_is_known_who_it_is(tmp
             assert (await receive(socket))["error"]["code"] == "authenticated"
         with pytest.raises(InvalidStatus) as refused:
             async with gate.ws(WRONG):
-                raise AssertionError("the handshake went through")
+                raise AssertionError("the handshake succeeded")
         assert refused.value.response.status_code == 401
         assert refused.value.response.headers["WWW-Authenticate"].startswith("Bearer")
 
 
-async def test_who_says_nothing_is_sent_away_in_time(tmp_path: Path) -> None:
+async def test_a_silent_websocket_is_closed_in_time(tmp_path: Path) -> None:
     async with secured(tmp_path, head_timeout_s=0.2) as gate, gate.ws() as socket:
         assert "say who you are" in (await receive(socket))["error"]["detail"]
         with pytest.raises(ConnectionClosed):
@@ -109,7 +111,7 @@ async def test_who_says_nothing_is_sent_away_in_time(tmp_path: Path) -> None:
         assert socket.close_code == 4401
 
 
-async def test_those_who_say_nothing_keep_nobody_away(tmp_path: Path) -> None:
+async def test_silent_websockets_do_not_block_others(tmp_path: Path) -> None:
     async with secured(tmp_path, ws_connections_max=12) as gate, gate.ws() as slow, AsyncExitStack() as strangers:
         ann = await gate.key_of("ann", *ALL)
         silent = [await strangers.enter_async_context(gate.ws(local_addr=("127.0.0.2", 0))) for _ in range(2)]
@@ -126,7 +128,7 @@ async def test_those_who_say_nothing_keep_nobody_away(tmp_path: Path) -> None:
             assert (await receive(socket))["ok"] == {"principal": "ann"}
 
 
-async def test_who_gives_way_is_told_so(tmp_path: Path) -> None:
+async def test_a_replaced_websocket_is_answered_with_the_reason(tmp_path: Path) -> None:
     async with secured(tmp_path, ws_connections_max=4) as gate, gate.ws() as first, gate.ws() as second:
         with pytest.raises(ConnectionClosed):
             await first.recv()
@@ -136,10 +138,12 @@ async def test_who_gives_way_is_told_so(tmp_path: Path) -> None:
         assert (await receive(second))["ok"] == {"principal": "ann"}
         async with gate.ws() as third:
             await third.send(json.dumps({"id": 2, "auth": {"token": ann}}))
-            assert (await receive(third))["ok"] == {"principal": "ann"}, "who is known has no place there any more"
+            assert (await receive(third))["ok"] == {"principal": "ann"}, (
+                "an authenticated WebSocket has left the unauthenticated slots"
+            )
 
 
-async def test_a_caller_leaves_others_as_many_websockets_as_he_has(tmp_path: Path) -> None:
+async def test_a_caller_leaves_half_of_the_websockets_to_others(tmp_path: Path) -> None:
     async with secured(tmp_path, ws_connections_max=6) as gate, AsyncExitStack() as open_ones:
         ann, ben = await gate.key_of("ann", *ALL), await gate.key_of("ben", *ALL)
         again = (await gate.admin.security.create_key("ann")).api_key
@@ -152,14 +156,14 @@ async def test_a_caller_leaves_others_as_many_websockets_as_he_has(tmp_path: Pat
                 with pytest.raises(ConnectionClosed):
                     await more.recv()
                 assert more.close_code == 4429
-                assert "left to other callers" in (more.close_reason or "")
+                assert "reserved for other callers" in (more.close_reason or "")
         await open_ones.aclose()
         own = gate.app.state.gateway
-        await settled(lambda: not own.open_websockets, "some are still counted")
+        await settled(lambda: not own.open_websockets, "closed WebSockets are still counted")
         assert not own.websockets_of
 
 
-async def test_who_is_nobody_is_told_before_his_body_is_taken(tmp_path: Path) -> None:
+async def test_unauthenticated_requests_are_refused_before_the_body_is_read(tmp_path: Path) -> None:
     async with secured(tmp_path) as gate:
         reader, writer = await asyncio.open_connection("127.0.0.1", gate.port)
         head = b"POST /v1/topics HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000\r\nExpect: 100-continue\r\n\r\n"
@@ -169,7 +173,7 @@ async def test_who_is_nobody_is_told_before_his_body_is_taken(tmp_path: Path) ->
         writer.close()
 
 
-async def test_a_gateway_that_no_node_would_listen_to_is_not_ready(tmp_path: Path) -> None:
+async def test_a_gateway_without_impersonate_is_not_ready(tmp_path: Path) -> None:
     async with secured(tmp_path) as gate:
         (rule,) = [each for each in await gate.admin.security.rules() if "impersonate" in each.operations]
         await gate.admin.security.revoke(rule.rule_id)
@@ -177,7 +181,7 @@ async def test_a_gateway_that_no_node_would_listen_to_is_not_ready(tmp_path: Pat
         assert (answer.status_code, answer.json()["code"]) == (503, "not_ready")
 
 
-async def test_credentials_in_an_address_are_refused(tmp_path: Path) -> None:
+async def test_credentials_in_a_url_are_refused(tmp_path: Path) -> None:
     async with secured(tmp_path) as gate:
         ann = await gate.key_of("ann", *ALL)
         for query in (f"token={ann}", "Access_Token=x", f"key={ann}", f"x={WRONG}"):
@@ -187,5 +191,5 @@ async def test_credentials_in_an_address_are_refused(tmp_path: Path) -> None:
         address = f"ws://127.0.0.1:{gate.port}/v1/ws?token={ann}"
         with pytest.raises(InvalidStatus) as refused:
             async with connect(address, subprotocols=[Subprotocol("tidelog.v1.json")]):
-                raise AssertionError("the handshake went through")
+                raise AssertionError("the handshake succeeded")
         assert refused.value.response.status_code == 400

@@ -12,8 +12,8 @@ from tidelog_gateway.auth.credentials import (
     CHALLENGE,
     TOKEN_CHARS_MAX,
     UserPassword,
-    bytes_of,
     credentials_in,
+    identity_bytes,
     refuse_secrets_in,
     user_password,
 )
@@ -31,7 +31,7 @@ def basic(text: str) -> str:
     return "Basic " + base64.b64encode(text.encode()).decode()
 
 
-def test_a_user_and_a_password() -> None:
+def test_basic_credentials_are_parsed() -> None:
     for text, user, password in (
         ("ann:secret words", "ann", "secret words"),
         ("ann:a:b c", "ann", "a:b c"),
@@ -41,12 +41,12 @@ def test_a_user_and_a_password() -> None:
         assert isinstance(shown, UserPassword)
         assert (shown.user, shown.password) == (user, password)
         assert password not in repr(shown) or password == "ü"
-    marks = {bytes_of(user_password(*pair)) for pair in (("ann", "b:c"), ("ann:b", "c"), ("ann", "B:c"))}
+    marks = {identity_bytes(user_password(*pair)) for pair in (("ann", "b:c"), ("ann:b", "c"), ("ann", "B:c"))}
     assert len(marks) == 3
 
 
-def test_what_is_shown() -> None:
-    assert CHALLENGE.startswith("Bearer"), "browsers that are offered Basic keep a password for every page"
+def test_authorization_headers_are_parsed() -> None:
+    assert CHALLENGE.startswith("Bearer"), "with Basic, browsers would send the password with every request"
     for form in (f"Bearer {KEY}", f"bearer   {KEY} ", f"BEARER {KEY}"):
         shown = credentials_in(headers(form))
         assert isinstance(shown, pb.Credentials)
@@ -80,21 +80,21 @@ def test_what_is_shown() -> None:
     ],
     ids=lambda shown: shown[:20],
 )
-def test_what_is_no_token(shown: str) -> None:
+def test_malformed_tokens_are_refused(shown: str) -> None:
     with pytest.raises(Problem) as refused:
         credentials_in(headers(shown))
     assert refused.value.status == 401
     assert "WWW-Authenticate" in refused.value.headers
-    assert KEY not in refused.value.detail, "what was shown is told to nobody"
+    assert KEY not in refused.value.detail, "messages do not contain credentials"
 
 
-def test_two_headers_are_none() -> None:
+def test_repeated_authorization_headers_are_refused() -> None:
     with pytest.raises(Problem, match="several"):
         credentials_in(headers(f"Bearer {KEY}", f"Bearer {KEY}"))
 
 
 @pytest.mark.parametrize("query", [b"", b"key=k&offset=3", b"key=tlk_", b"from=earliest", b"x=%ff&y=%zz", b"tokens=1"])
-def test_addresses_without_secrets(query: bytes) -> None:
+def test_urls_without_secrets_are_accepted(query: bytes) -> None:
     refuse_secrets_in(query)
 
 
@@ -112,13 +112,13 @@ def test_addresses_without_secrets(query: bytes) -> None:
         b"x=" + KEY.replace("_", "%5f").encode(),
     ],
 )
-def test_addresses_with_secrets(query: bytes) -> None:
+def test_urls_with_secrets_are_refused(query: bytes) -> None:
     with pytest.raises(Problem) as refused:
         refuse_secrets_in(query)
     assert (refused.value.status, refused.value.code) == (400, "credentials_in_url")
 
 
-def test_a_query_of_very_many_fields_is_not_looked_through() -> None:
+def test_a_query_with_too_many_fields_is_refused() -> None:
     with pytest.raises(Problem) as refused:
         refuse_secrets_in(b"&".join([b"a=1"] * 2000))
     assert refused.value.status == 400
@@ -133,7 +133,7 @@ def status_of(tried: Callable[[], object]) -> int:
 
 
 @given(shown=st.lists(st.binary(max_size=60), max_size=3), query=st.binary(max_size=200))
-def test_whatever_comes_is_credentials_or_refused(shown: list[bytes], query: bytes) -> None:
+def test_any_header_and_query_is_parsed_or_refused(shown: list[bytes], query: bytes) -> None:
     schemes = (b"", b"Bearer ", b"Basic ", b"Basic ")
     raw = [(b"authorization", schemes[len(value) % 4] + value) for value in shown]
     assert status_of(lambda: credentials_in(Headers(raw=raw))) in {0, 401}

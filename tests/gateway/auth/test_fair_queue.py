@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from tidelog_gateway.auth.fair_queue import AddressTurns, FullError
+from tidelog_gateway.auth.fair_queue import FairQueue, FullError
 
 
-async def test_of_one_address_few_go_at_a_time_and_others_do_not_wait_for_them() -> None:
-    turns = AddressTurns(at_once=2, waiting=4)
+async def test_an_address_over_its_limit_does_not_delay_others() -> None:
+    turns = FairQueue(at_once=2, waiting=4)
     going, goes_on = list[str](), asyncio.Event()
 
     async def go(address: str) -> None:
@@ -29,5 +29,5 @@ async def test_of_one_address_few_go_at_a_time_and_others_do_not_wait_for_them()
     tasks[2].cancel()
     goes_on.set()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert going == ["a", "a", "b", "a"], "who left has not had a turn"
+    assert going == ["a", "a", "b", "a"], "a cancelled caller has no turn"
     assert len(turns) == 0

@@ -6,7 +6,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
-from tidelog_gateway.auth.host_check import Hosts
+from tidelog_gateway.auth.host_check import HostCheck
 from tidelog_gateway.settings import GatewaySettings
 
 EVIL = {"Host": "evil.example:8080", "Origin": "http://evil.example:8080"}
@@ -41,22 +41,22 @@ def test_hosts(host: str, expected: bool) -> None:  # a table of cases
     settings = GatewaySettings(
         host="log.example", allowed_hosts=["API.example"], allowed_origins=["https://app.example:444"]
     )
-    assert Hosts(settings, "box.lan").is_own(host) is expected
+    assert HostCheck(settings, "box.lan").is_allowed(host) is expected
 
 
-async def test_a_page_whose_name_was_rebound_to_the_gateway_gets_nothing(open_api: OpenApi) -> None:
+async def test_a_page_with_a_rebound_name_is_refused(open_api: OpenApi) -> None:
     async with open_api(allowed_hosts=[]) as api:
         own = {"Host": "127.0.0.1:8080"}
         for method, path in (("GET", "/v1/topics"), ("POST", "/v1/topics"), ("GET", "/metrics"), ("GET", "/docs")):
             answer = await api.request(method, path, json={"name": "t"}, headers=EVIL)
             assert (answer.status_code, answer.json()["code"]) == (421, "misdirected_request")
             assert "TIDELOG_GATEWAY_ALLOWED_HOSTS" in answer.json()["detail"]
-        assert (await api.get("/v1/topics/t", headers=own)).status_code == 404, "nothing was made"
+        assert (await api.get("/v1/topics/t", headers=own)).status_code == 404, "the topic was not created"
         assert (await api.get("/v1/topics", headers=own)).status_code == 200
         assert (await api.get("/livez", headers=EVIL)).status_code == 200
 
 
-async def test_a_websocket_of_such_a_page_is_refused_as_well(serve: Serve) -> None:
+async def test_a_websocket_of_a_page_with_a_rebound_name_is_refused(serve: Serve) -> None:
     async with serve() as served:
         name = f"evil.example:{served.port}"
         rebound = connect(
@@ -73,7 +73,7 @@ async def test_a_websocket_of_such_a_page_is_refused_as_well(serve: Serve) -> No
             assert socket.subprotocol == OURS[0]
 
 
-async def test_names_that_the_settings_allow(open_api: OpenApi) -> None:
+async def test_allowed_hosts_are_accepted(open_api: OpenApi) -> None:
     for settings in (
         {"allowed_hosts": ["evil.example"]},
         {"allowed_hosts": ["*"]},
@@ -84,6 +84,6 @@ async def test_names_that_the_settings_allow(open_api: OpenApi) -> None:
             assert (await api.get("/v1/topics", headers=EVIL)).status_code == 200, settings
 
 
-async def test_where_callers_say_who_they_are_any_name_will_do(open_api: OpenApi) -> None:
+async def test_with_authentication_any_host_is_accepted(open_api: OpenApi) -> None:
     async with open_api(allowed_hosts=[], auth="callers") as api:
         assert (await api.get("/v1/topics", headers=EVIL)).status_code == 401

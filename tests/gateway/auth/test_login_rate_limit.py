@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog_gateway.auth import login_rate_limit as tries_module
-from tidelog_gateway.auth.login_rate_limit import Tries
+from tidelog_gateway.auth import login_rate_limit
+from tidelog_gateway.auth.login_rate_limit import LoginRateLimit
 
 
 class Clock:
@@ -13,9 +13,9 @@ class Clock:
         return self.now_s
 
 
-def test_so_many_at_once_and_then_one_a_second() -> None:
+def test_failures_are_limited_to_a_burst_and_then_one_a_second() -> None:
     clock = Clock()
-    tries = Tries(3, clock)
+    tries = LoginRateLimit(3, clock)
     for _ in range(3):
         assert tries.wait_s("10.0.0.1") == 0
         tries.failed("10.0.0.1")
@@ -31,27 +31,27 @@ def test_so_many_at_once_and_then_one_a_second() -> None:
         tries.failed("10.0.0.1")
 
 
-def test_a_network_of_ipv6_is_one_address() -> None:
-    tries = Tries(1, Clock())
+def test_an_ipv6_network_is_one_address() -> None:
+    tries = LoginRateLimit(1, Clock())
     tries.failed("2001:db8::1")
     assert tries.wait_s("2001:db8::ffff") > 0
     assert tries.wait_s("2001:db8:0:1::1") == 0
     tries.failed("::ffff:10.0.0.1")
     assert tries.wait_s("10.0.0.1") > 0
     tries.failed("")
-    assert tries.wait_s("") > 0, "a socket without an address is one, too"
+    assert tries.wait_s("") > 0, "missing addresses share one limit"
 
 
-def test_without_a_bound_nothing_is_counted() -> None:
-    tries = Tries(0, Clock())
+def test_without_a_limit_nothing_is_counted() -> None:
+    tries = LoginRateLimit(0, Clock())
     for _ in range(100):
         tries.failed("10.0.0.1")
     assert tries.wait_s("10.0.0.1") == 0
 
 
-def test_of_many_addresses_those_that_were_wrong_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tries_module, "ADDRESSES_MAX", 2)
-    tries = Tries(1, Clock())
+def test_the_address_whose_last_failure_is_oldest_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(login_rate_limit, "ADDRESSES_MAX", 2)
+    tries = LoginRateLimit(1, Clock())
     for address in ("10.0.0.1", "10.0.0.2", "10.0.0.1", "10.0.0.3"):
         tries.failed(address)
     assert [tries.wait_s(f"10.0.0.{number}") > 0 for number in (1, 2, 3)] == [True, False, True]
@@ -59,7 +59,7 @@ def test_of_many_addresses_those_that_were_wrong_last_are_remembered(monkeypatch
 
 def test_workers_together_forgive_as_much_as_one_process() -> None:
     clock = Clock()
-    workers = [Tries(2, clock, every_s=2), Tries(2, clock, every_s=2)]
+    workers = [LoginRateLimit(2, clock, every_s=2), LoginRateLimit(2, clock, every_s=2)]
     for tries in workers:
         for _ in range(2):
             assert tries.wait_s("10.0.0.1") == 0

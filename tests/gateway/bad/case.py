@@ -1,4 +1,4 @@
-"""A bad request and what it is to be answered with."""
+"""A bad request and its expected answer."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Case(NamedTuple):
 
     Attributes:
         data: its bytes.
-        status: of the answer; below 400 for what is odd, but valid.
-        says: parts of the answer's body: the value that is wrong, or the remedy.
+        status: of the answer; below 400 for unusual but valid requests.
+        says: parts of the answer's body, such as the wrong value or the remedy.
         operation: method and path in the API's description, which lists the status; None for a request whose head is
             refused or names no operation.
         code: of the problem.

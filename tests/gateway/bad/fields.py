@@ -1,4 +1,4 @@
-"""Bodies that are refused: of the wrong type, not JSON, and with a wrong value in each field of each route."""
+"""Invalid bodies: of a wrong type, not JSON, and with a wrong value in each field of each route."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heads and framings that are refused, and odd ones that are not."""
+"""Invalid heads and framings, and unusual valid ones."""
 
 from __future__ import annotations
 
@@ -97,11 +97,9 @@ HEADS: Final[dict[str, Case]] = {
 }
 FRAMINGS: Final[dict[str, Case]] = {
     "length and chunks": _refused(
-        _POST + b"Content-Length: 49\r\nTransfer-Encoding: chunked\r\n\r\n" + _CHUNKS, "twice"
+        _POST + b"Content-Length: 49\r\nTransfer-Encoding: chunked\r\n\r\n" + _CHUNKS, "both"
     ),
-    "chunks and length": _refused(
-        _POST + b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n" + _CHUNKS, "twice"
-    ),
+    "chunks and length": _refused(_POST + b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n" + _CHUNKS, "both"),
     "two lengths": _refused(_POST + b"Content-Length: 48\r\nContent-Length: 49\r\n\r\n" + _BODY, "twice"),
     "one length twice": _refused(_POST + b"Content-Length: 48\r\nContent-Length: 48\r\n\r\n" + _BODY, "twice"),
     "a list of lengths": _refused(_POST + b"Content-Length: 48, 48\r\n\r\n" + _BODY),

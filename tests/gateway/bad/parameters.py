@@ -1,4 +1,4 @@
-"""A wrong value in each parameter of each route, wrong methods, and names that there are none of."""
+"""A wrong value for each parameter of each route, wrong methods, and missing resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad requests over raw sockets to a real gateway: each is answered in time, as documented, and changes nothing."""
+"""Bad requests over raw sockets to a real gateway: each gets the documented answer in time, and changes nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def streams(gateway_address: str) -> AsyncIterator[tuple[asyncio.StreamRea
 
 
 async def answer_of(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
-    """Return status, fields in lower case, and body of the next answer, but 100 (Continue)."""
+    """Return status, fields in lower case, and body of the next answer, without 100 (Continue)."""
     raw = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     status = int(raw.split(" ", 2)[1])
     if status == 100:
@@ -75,7 +75,7 @@ async def test_a_bad_request_is_answered(
         text = json.dumps(problem, ensure_ascii=False)
         for part in case.says:
             assert part in text
-    if "close" not in fields.get("connection", "") and status != 413:  # after a 413 the body would still be read
+    if "close" not in fields.get("connection", "") and status != 413:  # after a 413 the gateway still reads the body
         writer.write(LIVE)
         assert (await answer_of(reader))[0] == 200
 
@@ -92,7 +92,7 @@ async def test_a_bad_request_after_a_good_one_is_answered_in_its_turn(
         assert (await answer_of(reader))[0] == case.status
 
 
-def test_nothing_of_a_refused_request_is_stored(description: dict[str, Any], gateway_address: str) -> None:
+def test_refused_requests_store_nothing(description: dict[str, Any], gateway_address: str) -> None:
     with httpx.Client(base_url=f"http://{gateway_address}") as http:
         for topic in (TOPIC, COMPACTED):
             ends = http.get(f"/v1/topics/{topic}/offsets").json()["offsets"]
@@ -101,6 +101,6 @@ def test_nothing_of_a_refused_request_is_stored(description: dict[str, Any], gat
         assert http.get("/v1/topics/never").status_code == 404
 
 
-def test_there_are_enough() -> None:
+def test_there_are_enough_requests() -> None:
     assert len(CASES) >= 250
     assert len(CASES) == sum(map(len, (HEADS, FRAMINGS, BODIES, FIELDS, PARAMETERS)))

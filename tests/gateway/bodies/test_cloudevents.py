@@ -81,7 +81,7 @@ async def test_attributes_of_each_type_and_the_key() -> None:
 @pytest.mark.parametrize(
     ("body", "where", "told"),
     [
-        (event(specversion="0.3"), "/specversion", "send specversion 1.0"),
+        (event(specversion="0.3"), "/specversion", "must be 1.0, got '0.3'"),
         (event(id=""), "/id", "is empty"),
         (event(type=None), "/type", "is missing"),
         (event(partitionkey=""), "/partitionkey", "is empty"),
@@ -105,15 +105,15 @@ async def test_attributes_of_each_type_and_the_key() -> None:
         (event(**{"\ud800": "a"}), "", "surrogates not allowed"),
         (event(data=1, data_base64=""), "/data_base64", "data or data_base64, not both"),
         (event(data_base64="%"), "/data_base64", "is not base64"),
-        (event(data_base64=1), "/data_base64", "is a string of base64"),
-        (event(datacontenttype="text/plain", data={}), "/data", "is a string, as datacontenttype is text/plain"),
+        (event(data_base64=1), "/data_base64", "must be a string of base64"),
+        (event(datacontenttype="text/plain", data={}), "/data", "must be a string, as datacontenttype is text/plain"),
         (event()[:-1] + b',"data":"\\ud800"}', "", "is not JSON"),
         (event()[:-1] + b',"data":NaN}', "", "is not JSON"),
         (event()[:-1] + b',"data":"\xff"}', "/data", "utf-8"),
         (event() + b"," + event(), "", "at most 1 records"),
         (b"[" + event() + b"]", "", "application/cloudevents-batch+json"),
         (b"", "", "it is empty"),
-        (b"1", "", "is not JSON, or no event"),
+        (b"1", "", "is not JSON, or not an event"),
         (event()[:-1], "", "does not end"),
     ],
 )
@@ -123,7 +123,7 @@ async def test_a_fault_names_the_attribute(body: bytes, where: str, told: str) -
     assert told in found["detail"]
 
 
-async def test_a_batch_is_bounded_and_names_the_event() -> None:
+async def test_a_batch_is_limited_and_a_fault_names_the_event() -> None:
     async def batch(events: list[bytes], records_max: int = 5_000) -> Records:
         return await event_batch(b" [" + b",".join(events) + b"]\n", records_max=records_max, pace=pace)
 
@@ -142,7 +142,7 @@ async def test_a_batch_is_bounded_and_names_the_event() -> None:
         assert told in caught.value.detail
     with pytest.raises(Problem, match="at most 1999 records"):
         await batch(events, 1_999)
-    with pytest.raises(Problem, match="a batch of CloudEvents is a JSON list"):
+    with pytest.raises(Problem, match="a batch of CloudEvents must be a JSON list"):
         await event_batch(event(), records_max=5, pace=pace)
 
 
@@ -163,14 +163,14 @@ def test_a_binary_event_keeps_its_body() -> None:
     ("headers", "where", "told"),
     [
         (headers_of()[:-1], "ce-type", "is missing"),
-        (headers_of(specversion="0.3"), "ce-specversion", "send specversion 1.0"),
+        (headers_of(specversion="0.3"), "ce-specversion", "must be 1.0, got '0.3'"),
         ([*headers_of(), ("ce-id", "2")], "ce-id", "more than once"),
         (headers_of(my_name="x"), "ce-my_name", "lower-case letters and digits"),
         (headers_of(x="ü"), "ce-x", "percent-encoded UTF-8"),
         (headers_of(x="100%"), "ce-x", "percent-encoded UTF-8"),
         (headers_of(x="%ff"), "ce-x", "not UTF-8"),
         (headers_of(x="%00"), "ce-x", "control characters"),
-        (headers_of(datacontenttype="text/plain"), "ce-datacontenttype", "Content-Type says what it is"),
+        (headers_of(datacontenttype="text/plain"), "ce-datacontenttype", "Content-Type its type"),
     ],
 )
 def test_a_wrong_header_is_named(headers: list[tuple[str, str]], where: str, told: str) -> None:
@@ -189,7 +189,7 @@ def test_a_wrong_header_is_named(headers: list[tuple[str, str]], where: str, tol
         "9999-12-31T23:59:59-23:59",
     ],
 )
-async def test_a_time_of_rfc_3339_is_taken(time: str) -> None:
+async def test_times_of_rfc_3339_are_accepted(time: str) -> None:
     records = await structured(event(time=time))
     assert records.headers is not None
     assert ("ce_time", time.encode()) in records.headers[0]

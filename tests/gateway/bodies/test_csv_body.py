@@ -29,7 +29,7 @@ async def fault(text: str | bytes, **changes: Any) -> str:
     return caught.value.detail
 
 
-async def test_each_column_has_its_place() -> None:
+async def test_columns_become_parts_of_records() -> None:
     records = await read(
         "\ufefftag,header:a,key,value,timestamp_ms,partition,header:b,header:a\r\n"
         't,1,k,"x, ""y""\n",7,0,2,3\r\n'
@@ -44,9 +44,9 @@ async def test_each_column_has_its_place() -> None:
     assert records.headers == [[("a", b"1"), ("b", b"2"), ("a", b"3")], [], [("a", b""), ("a", b"")]]
 
 
-async def test_an_unquoted_empty_value_is_missing_unless_the_request_says_what_it_means() -> None:
+async def test_an_unquoted_empty_value_is_an_error_unless_the_request_defines_it() -> None:
     text = 'key,value\nk,""\nk,\n'
-    assert 'row 3: the value is missing: write "" for an empty one' in await fault(text)
+    assert 'row 3: the value is missing; write "" for an empty one' in await fault(text)
     assert (await read(text, empty_value="empty")).values == [b"", b""]
     assert (await read(text, empty_value="tombstone")).values == [b"", None]
     assert "row 3" in await fault("value\na\n\nb\n")
@@ -55,23 +55,23 @@ async def test_an_unquoted_empty_value_is_missing_unless_the_request_says_what_i
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "a row that names its columns"),
-        ("value\n", "and a row a record"),
-        ("key\nk\n", "row 1: there is no column value"),
+        ("", "a row with the names of its columns"),
+        ("value\n", "and a row for each record"),
+        ("key\nk\n", "row 1: the column value is missing"),
         ("value,valeu\n1,2\n", "row 1: column 'valeu' is unknown: did you mean value?"),
         ("value,value\n1,2\n", "row 1: column value is given twice"),
-        ("value,header:\n1,2\n", "row 1: a column of headers is header:NAME"),
+        ("value,header:\n1,2\n", "row 1: a column of headers must be header:NAME"),
         ("value, key\n1,2\n", "row 1: column ' key' is unknown: did you mean key?"),
         (b"value\xff\n1\n", "row 1: the names of the columns are not one row of UTF-8"),
         ("value,key\n1,2\n3\n", "row 3: the header row has 2 columns, this one has 1"),
         ("value,key\n1,2\n3,4,5\n", "row 3: the header row has 2 columns, this one has 3"),
         (b"value,key\n1,2\n3,\xff\n", "row 3: is not UTF-8"),
-        ("value,partition\n1,0\n1,x\n", "row 3: partition is a whole number from 0 to 16383, not 'x'"),
-        ("value,partition\n1,-1\n", "row 2: partition is a whole number"),
-        ("value,partition\n1,16384\n", "row 2: partition is a whole number"),
-        ("value,timestamp_ms\n1,1.5\n", "row 2: timestamp_ms is a whole number"),
-        ("value,timestamp_ms\n1,\u0661\n", "row 2: timestamp_ms is a whole number"),
-        ("value,tag\n1," + "ü" * 2_049 + "\n", "row 2: a tag has at most 4096 bytes, this one 4098"),
+        ("value,partition\n1,0\n1,x\n", "row 3: partition must be a whole number from 0 to 16383, got 'x'"),
+        ("value,partition\n1,-1\n", "row 2: partition must be a whole number"),
+        ("value,partition\n1,16384\n", "row 2: partition must be a whole number"),
+        ("value,timestamp_ms\n1,1.5\n", "row 2: timestamp_ms must be a whole number"),
+        ("value,timestamp_ms\n1,\u0661\n", "row 2: timestamp_ms must be a whole number"),
+        ("value,tag\n1," + "ü" * 2_049 + "\n", "row 2: a tag has at most 4096 bytes, got 4098"),
         ('value,key\n1,"2\n', "row 2: a quote is not closed"),
     ],
 )
@@ -88,7 +88,7 @@ async def test_rows_are_counted_over_pieces(monkeypatch: pytest.MonkeyPatch) -> 
     assert "row 41:" in await fault("key,value\n" + "".join([*rows[:39], "one\n", *rows[40:]]))
 
 
-async def test_only_the_mark_at_the_beginning_of_the_body_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_a_byte_order_mark_at_the_beginning_of_the_body_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_body, "PIECE_FIELDS", 2)
     rows = "\ufeffa,\ufeffk\n" * 3
     records = await read("\ufeffvalue,key\n" + rows)
@@ -97,7 +97,7 @@ async def test_only_the_mark_at_the_beginning_of_the_body_is_skipped(monkeypatch
     assert (await read('value\n\ufeff\n"\ufeff"\n')).values == ["\ufeff".encode()] * 2
 
 
-async def test_headers_of_a_request_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_headers_of_a_request_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_body, "HEADERS_PER_REQUEST_MAX", 5)
     head = "value,header:a,header:b\n"
     assert len(await read(head + "1,1,1\n" * 2)) == 2

@@ -1,4 +1,4 @@
-"""Rows are found by RFC 4180, read strictly, wherever the stretches of the arithmetic are cut."""
+"""Rows end by the strict grammar of RFC 4180, wherever the body is divided into stretches."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stretch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("stretch")
-async def test_line_ends_inside_quotes_end_no_row() -> None:
+async def test_line_ends_inside_quotes_do_not_end_a_row() -> None:
     assert await rows(b'a,b\r\n"x\n""y""",2\n3,4') == [b"a,b\r\n", b'"x\n""y""",2\n', b"3,4"]
     assert await rows(b'\xef\xbb\xbf"a",b\n') == [b'\xef\xbb\xbf"a",b\n']
     assert await rows(b"\n\n") == [b"\n", b"\n"]
@@ -56,11 +56,11 @@ async def test_line_ends_inside_quotes_end_no_row() -> None:
         (b"a\nb\r", "row 2: a carriage return without a line feed"),
     ],
 )
-async def test_wrong_quoting_names_the_row(body: bytes, told: str) -> None:
+async def test_a_quoting_fault_names_the_row(body: bytes, told: str) -> None:
     assert told in await fault(body)
 
 
-async def test_rows_are_counted_before_anything_is_made_of_them() -> None:
+async def test_rows_are_counted_before_any_field_is_decoded() -> None:
     assert len(await rows(b"a\n" * 6, 5)) == 6
     assert "at most 5 records" in await fault(b"a\n" * 7, 5)
     assert "at most 5 records" in await fault(b"a\n" * 6 + b"a", 5)
@@ -70,7 +70,7 @@ async def test_rows_are_counted_before_anything_is_made_of_them() -> None:
     table=st.lists(st.lists(st.text('a,\n\r"ü', max_size=4), min_size=2, max_size=2), max_size=8),
     size=st.integers(1, 9),
 )
-async def test_what_a_writer_quotes_is_read_as_rows(table: list[list[str]], size: int) -> None:
+async def test_rows_of_a_csv_writer_are_found(table: list[list[str]], size: int) -> None:
     text = io.StringIO(newline="")
     csv.writer(text, quoting=csv.QUOTE_ALL).writerows(table)
     before, csv_rows.STRETCH_BYTES = csv_rows.STRETCH_BYTES, size  # type: ignore[misc] # a fixture is shared by examples

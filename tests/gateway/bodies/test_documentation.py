@@ -1,4 +1,4 @@
-"""The examples of `docs/publishing-over-http.md` are run, and its tables name what there is."""
+"""Runs the examples of `docs/publishing-over-http.md`, and compares its tables with the code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ran(language: str, code: str) -> str:
 
 
 @pytest.mark.e2e
-def test_the_examples_answer_what_is_shown(gateway_address: str) -> None:
+def test_the_examples_return_the_documented_answers(gateway_address: str) -> None:
     output = ""
     for language, code in FENCE.findall(PAGE):
         if language == "text":
@@ -37,7 +37,7 @@ def test_the_examples_answer_what_is_shown(gateway_address: str) -> None:
             output = ran(language, code.replace("127.0.0.1:8080", gateway_address))
 
 
-def test_each_form_and_parameter_is_named() -> None:
+def test_each_form_and_parameter_is_documented() -> None:
     forms = PAGE[: PAGE.index("## JSON")]
     assert set(TAKEN) <= set(re.findall(r"`([\w./+-]+)`", forms))
     table = PAGE[PAGE.index("## Query parameters") : PAGE.index("## Limits")]
@@ -47,7 +47,7 @@ def test_each_form_and_parameter_is_named() -> None:
     } == PARAMETERS
 
 
-def test_the_message_is_that_of_the_proto_file() -> None:
+def test_the_documented_message_is_that_of_the_proto_file() -> None:
     shown = re.search(r"^```protobuf\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     assert shown is not None
     source = (Path(publish_pb2.__file__).parent / "publish.proto").read_text()

@@ -1,4 +1,4 @@
-"""The first faults of a list are listed, however many there are and wherever they are."""
+"""The first faults of a list are reported, however many there are."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ async def errors_of(api: httpx.AsyncClient, method: str, path: str, body: Any) -
 async def test_faults_of_several_records_are_listed_with_their_values(api: httpx.AsyncClient, log: FakeLog) -> None:
     records: list[Any] = [{"value": "good"}, {}, {"value": "x", "partition": -1}, {"value": "x", "nope": 1}, 7]
     assert await errors_of(api, "POST", PATH, {"records": records, "extra": True}) == [
-        {"pointer": "/extra", "detail": "is unknown: leave it out"},
-        {"pointer": "/records/1/value", "detail": "is missing: add it"},
+        {"pointer": "/extra", "detail": "is unknown; leave it out"},
+        {"pointer": "/records/1/value", "detail": "is missing; add it"},
         {"pointer": "/records/2/partition", "detail": "Input should be greater than or equal to 0, got -1"},
-        {"pointer": "/records/3/nope", "detail": "is unknown: leave it out"},
+        {"pointer": "/records/3/nope", "detail": "is unknown; leave it out"},
         {"pointer": "/records/4", "detail": "Input should be a valid dictionary, got 7"},
     ]
     assert log.appends == 0
@@ -39,7 +39,7 @@ async def test_faults_of_several_records_are_listed_with_their_values(api: httpx
 
 @pytest.mark.usefixtures("topic")
 @pytest.mark.parametrize("size", [0, 60])
-async def test_a_hundred_faults_are_listed(api: httpx.AsyncClient, size: int) -> None:
+async def test_at_most_a_hundred_faults_are_listed(api: httpx.AsyncClient, size: int) -> None:
     """With long values the body is parsed in pieces, and the faults are those of several pieces."""
     records = [{"value": "x" * size} if number % 20 else {"valeu": "x" * size} for number in range(4_000)]
     found = await errors_of(api, "POST", PATH, {"records": records})
@@ -61,6 +61,6 @@ async def test_faults_of_several_positions_are_listed(open_api: OpenApi) -> None
 
 
 @pytest.mark.usefixtures("topic")
-async def test_a_body_of_unknown_members_alone_is_refused(api: httpx.AsyncClient) -> None:
+async def test_a_body_of_unknown_members_only_is_refused(api: httpx.AsyncClient) -> None:
     body = {f"m{number}": 0 for number in range(1_500)}
     assert len(await errors_of(api, "POST", PATH, body)) <= 100

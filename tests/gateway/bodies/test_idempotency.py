@@ -1,4 +1,4 @@
-"""`Idempotency-Key` at real gateways and a real node: the log recognises a retry, whoever sends it."""
+"""`Idempotency-Key` with real gateways and a real node: the log recognises a retry through any gateway."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def stored(http: httpx.AsyncClient, path: str) -> int:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("body", [body_of(1), body_of(3), keyed_body(1), keyed_body(200)], ids=str)
-async def test_a_retry_has_the_answer_of_the_first_try_at_every_gateway(
+async def test_a_retry_returns_the_first_answer_at_every_gateway(
     http: httpx.AsyncClient, path: str, node_address: str, body: dict[str, Any]
 ) -> None:
     headers = {"Idempotency-Key": "order-17"}
@@ -66,7 +66,7 @@ async def test_a_retry_has_the_answer_of_the_first_try_at_every_gateway(
 
 
 @pytest.mark.e2e
-async def test_another_request_under_the_key_is_refused(http: httpx.AsyncClient, path: str) -> None:
+async def test_another_request_with_the_same_key_is_refused(http: httpx.AsyncClient, path: str) -> None:
     headers = {"Idempotency-Key": "one"}
     assert (await http.post(path, json=body_of(2), headers=headers)).status_code == 200
     refused = await http.post(path, json=body_of(3), headers=headers)
@@ -82,7 +82,7 @@ async def test_another_request_under_the_key_is_refused(http: httpx.AsyncClient,
 
 
 @pytest.mark.e2e
-async def test_the_headers_of_an_event_belong_to_what_a_key_stands_for(http: httpx.AsyncClient, path: str) -> None:
+async def test_the_headers_of_an_event_are_part_of_the_fingerprint(http: httpx.AsyncClient, path: str) -> None:
     def event(subject: str) -> dict[str, str]:
         names = {"specversion": "1.0", "id": "1", "source": "/x", "type": "t", "subject": subject}
         return {f"ce-{name}": value for name, value in names.items()} | {"Idempotency-Key": "event"}
@@ -95,7 +95,7 @@ async def test_the_headers_of_an_event_belong_to_what_a_key_stands_for(http: htt
 
 
 @pytest.mark.e2e
-async def test_a_retry_of_csv_has_the_answer_of_the_first_try(http: httpx.AsyncClient, path: str) -> None:
+async def test_a_retry_of_csv_returns_the_first_answer(http: httpx.AsyncClient, path: str) -> None:
     headers = {"Idempotency-Key": "csv", "Content-Type": "text/csv"}
     first = await http.post(path, content=b"key,value\na,1\nb,2\n", headers=headers)
     assert first.status_code == 200, first.text
@@ -105,7 +105,7 @@ async def test_a_retry_of_csv_has_the_answer_of_the_first_try(http: httpx.AsyncC
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("form", ["application/x-ndjson", "application/vnd.apache.arrow.stream"])
-async def test_forms_without_keys_refuse_them(http: httpx.AsyncClient, path: str, form: str) -> None:
+async def test_forms_without_support_refuse_a_key(http: httpx.AsyncClient, path: str, form: str) -> None:
     headers = {"Idempotency-Key": "lines", "Content-Type": form}
     refused = await http.post(path, content=b'{"value":"x"}\n', headers=headers)
     assert (refused.status_code, refused.json()["code"]) == (400, "idempotency_key_unsupported")
@@ -114,7 +114,7 @@ async def test_forms_without_keys_refuse_them(http: httpx.AsyncClient, path: str
 
 
 @pytest.mark.e2e
-async def test_requests_with_one_key_at_the_same_time_have_one_answer(http: httpx.AsyncClient, path: str) -> None:
+async def test_concurrent_requests_with_one_key_return_one_answer(http: httpx.AsyncClient, path: str) -> None:
     headers = {"Idempotency-Key": "at once"}
     answers = await asyncio.gather(*[http.post(path, json=keyed_body(20), headers=headers) for _ in range(10)])
     assert {answer.status_code for answer in answers} == {200}
@@ -123,9 +123,7 @@ async def test_requests_with_one_key_at_the_same_time_have_one_answer(http: http
 
 
 @pytest.mark.e2e
-async def test_a_retry_after_the_topic_has_grown_has_the_answer_of_the_first_try(
-    http: httpx.AsyncClient, path: str
-) -> None:
+async def test_a_retry_after_partitions_were_added_returns_the_first_answer(http: httpx.AsyncClient, path: str) -> None:
     bodies = [body_of(1), keyed_body(1), keyed_body(50)]
     firsts = [await http.post(path, json=body, headers={"Idempotency-Key": f"{at}"}) for at, body in enumerate(bodies)]
     grown = await http.patch(path.removesuffix("/records"), json={"partitions": 9})
@@ -137,7 +135,7 @@ async def test_a_retry_after_the_topic_has_grown_has_the_answer_of_the_first_try
 
 
 @pytest.mark.e2e
-async def test_in_a_topic_that_drops_duplicates_a_retry_has_the_answer_of_the_first_try(
+async def test_a_retry_to_a_topic_with_deduplication_returns_the_first_answer(
     http: httpx.AsyncClient,
 ) -> None:
     name = f"t-{secrets.token_hex(4)}"
@@ -152,7 +150,7 @@ async def test_in_a_topic_that_drops_duplicates_a_retry_has_the_answer_of_the_fi
 
 
 @pytest.mark.e2e
-def test_a_retry_after_gateway_and_node_were_killed_has_the_answer_of_the_first_try(tmp_path: Path) -> None:
+def test_a_retry_after_gateway_and_node_were_killed_returns_the_first_answer(tmp_path: Path) -> None:
     data, headers = str(tmp_path / "data"), {"Idempotency-Key": "k"}
     firsts: list[Any] = []
     bodies = [body_of(1), keyed_body(30)]
@@ -178,7 +176,7 @@ def test_a_retry_after_gateway_and_node_were_killed_has_the_answer_of_the_first_
 
 
 @pytest.mark.e2e
-def test_a_request_that_a_stopped_node_holds_is_answered_soon_and_its_retry_stores_it_once(tmp_path: Path) -> None:
+def test_a_request_to_a_suspended_node_is_answered_soon_and_its_retry_stores_it_once(tmp_path: Path) -> None:
     with process("node", "--data", str(tmp_path / "data"), *PORTS) as (node, ready):
         address = f"127.0.0.1:{ready['port']}"
         with (
@@ -196,7 +194,7 @@ def test_a_request_that_a_stopped_node_holds_is_answered_soon_and_its_retry_stor
             finally:
                 node.send_signal(signal.SIGCONT)
             assert (unknown.status_code, unknown.json()["retryable"]) == (504, True), unknown.text
-            assert took_s < 10, "far from the 30 s of a request"
+            assert took_s < 10, "much less than the request's timeout of 30 s"
             answers = [http.post(path, json=body_of(2), headers=headers).json() for _ in range(2)]
             assert answers[0] == answers[1]
             partition = answers[0]["results"][0]["partition"]
@@ -204,7 +202,7 @@ def test_a_request_that_a_stopped_node_holds_is_answered_soon_and_its_retry_stor
             assert [record["value"] for record in found].count("v1") == 1
 
 
-async def test_keys_of_two_callers_are_different_keys(tmp_path: Path) -> None:
+async def test_two_callers_may_use_the_same_key(tmp_path: Path) -> None:
     async with secured(tmp_path) as gate:
         await gate.admin.create_topic("t")
         keys = [await gate.key_of(name, (("produce", "describe"), "topic", "t")) for name in ("ann", "bob")]
@@ -223,7 +221,7 @@ async def test_keys_of_two_callers_are_different_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "k" * (KEY_CHARS_MAX + 1), "kéy", "a\tb"])
-async def test_a_value_that_is_no_key_is_refused(open_api: OpenApi, value: str) -> None:
+async def test_a_malformed_key_is_refused(open_api: OpenApi, value: str) -> None:
     async with open_api() as api:
         await api.post("/v1/topics", json={"name": "t"})
         headers = [(b"Idempotency-Key", value.encode())]
@@ -231,7 +229,7 @@ async def test_a_value_that_is_no_key_is_refused(open_api: OpenApi, value: str) 
         assert (refused.status_code, refused.json()["code"]) == (400, "idempotency_key_invalid")
 
 
-def test_a_key_that_is_given_twice_is_refused() -> None:
+def test_a_repeated_key_is_refused() -> None:
     with pytest.raises(Problem, match="send one"):
         key_in([(b"idempotency-key", b"a"), (b"idempotency-key", b"a")])
     assert key_in([(b"idempotency-key", b"a b")]) == b"a b"
@@ -247,7 +245,7 @@ def test_a_key_that_is_given_twice_is_refused() -> None:
         ("PUT", "/v1/groups/g/offsets", {"offsets": [{"topic": "t", "partition": 0, "next_offset": 0}]}),
     ],
 )
-async def test_a_route_without_keys_refuses_them(api: httpx.AsyncClient, method: str, path: str, body: Any) -> None:
+async def test_a_route_without_support_refuses_a_key(api: httpx.AsyncClient, method: str, path: str, body: Any) -> None:
     await api.post("/v1/topics", json={"name": "t"})
     refused = await api.request(method, path, json=body, headers={"Idempotency-Key": "k"})
     assert (refused.status_code, refused.json()["code"]) == (400, "idempotency_key_unsupported")

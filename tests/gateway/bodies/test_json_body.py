@@ -1,4 +1,4 @@
-"""Large bodies are bounded by what they hold before anything is made of it, and read in pieces like small ones."""
+"""Large bodies are limited before they are parsed, and parsed in pieces with the same result as small ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOW_US = 1_700_000_000_000_000
 
 
 class Turns:
-    """Counts the turns that are taken."""
+    """Counts turns."""
 
     def __init__(self) -> None:
         self.taken = 0
@@ -42,7 +42,7 @@ def body_of(records: list[dict[str, Any]]) -> bytes:
     return json.dumps({"records": records}).encode()
 
 
-async def test_a_large_body_gives_what_one_parse_gives() -> None:
+async def test_a_large_body_is_parsed_like_a_small_one() -> None:
     records: list[dict[str, Any]] = [
         {"value": 'text with ",]}{[ and \\"' * 3, "key": f"k{number}"} for number in range(2_000)
     ]
@@ -54,7 +54,7 @@ async def test_a_large_body_gives_what_one_parse_gives() -> None:
     assert await read(body) == parse_body(body, records_max=10_000, now_us=NOW_US)
 
 
-async def test_records_beyond_the_limit_are_refused_before_one_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_above_the_limit_are_refused_before_any_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "parse_body", None)
     (error,) = await refused(b'{"records":[' + b"{}," * 300_000 + b"{}]}")
     assert error["pointer"] == "/records"
@@ -66,7 +66,7 @@ async def test_the_first_faults_are_reported() -> None:
     assert [error["pointer"] for error in errors] == [f"/records/{number}/value" for number in range(ERRORS_SHOWN_MAX)]
 
 
-async def test_a_fault_in_a_later_piece_has_its_place_in_the_body() -> None:
+async def test_a_fault_in_a_later_piece_has_the_pointer_of_the_body() -> None:
     records: list[dict[str, Any]] = [{"value": "x" * 20} for _ in range(3_000)]
     records[2_345]["value"] = 7
     assert [error["pointer"] for error in await refused(body_of(records))] == ["/records/2345/value"]
@@ -92,7 +92,7 @@ async def test_a_record_of_many_values_is_refused_before_it_is_parsed(monkeypatc
     ],
     ids=["no end", "comma at the end", "more members", "braces", "two commas", "a list", "no end of a string"],
 )
-async def test_what_is_no_body_is_refused_in_a_large_one(body: bytes) -> None:
+async def test_malformed_large_bodies_are_refused(body: bytes) -> None:
     assert await refused(body)
 
 
@@ -103,7 +103,7 @@ async def test_a_large_body_takes_a_turn_for_each_piece() -> None:
     assert turns.taken >= 5_000 / bodies.PIECE_RECORDS
 
 
-async def test_reading_ends_when_the_client_is_gone() -> None:
+async def test_parsing_ends_when_the_client_disconnects() -> None:
     class GoneError(Exception):
         pass
 
@@ -142,7 +142,7 @@ async def test_members_are_counted_across_stretches(monkeypatch: pytest.MonkeyPa
         await read(body_of(records))
 
 
-async def test_a_piece_that_is_no_json_is_reported_at_its_first_record() -> None:
+async def test_a_piece_that_is_not_json_is_reported_at_its_first_record() -> None:
     text = body_of([{"value": "x" * 20} for _ in range(3_000)])
     broken = text[:-2] + b', {"value": nonsense}]}'
     (error,) = await refused(broken)
@@ -150,12 +150,12 @@ async def test_a_piece_that_is_no_json_is_reported_at_its_first_record() -> None
     assert 0 < int(error["pointer"].removeprefix("/records/")) <= 3_000
 
 
-async def test_a_record_that_is_larger_than_a_piece_is_a_piece_of_its_own() -> None:
+async def test_a_record_larger_than_a_piece_is_its_own_piece() -> None:
     records: list[dict[str, Any]] = [{"value": "x"}, {"value": "y" * 3 * bodies.PIECE_BYTES}, {"value": "z"}]
     assert [len(value or b"") for value in (await read(body_of(records))).values] == [1, 3 * bodies.PIECE_BYTES, 1]
 
 
-async def test_looking_for_the_structure_takes_a_turn_for_each_stretch() -> None:
+async def test_scanning_the_structure_takes_a_turn_for_each_stretch() -> None:
     text = body_of([{"value": "y" * 10 * json_structure.STRETCH_BYTES}])
     turns = Turns()
     await records_in(text, records_max=1, now_us=NOW_US, pace=turns.pace)

@@ -36,7 +36,7 @@ def test_lines_are_the_same_however_they_arrive(text: bytes, size: int) -> None:
     assert cut([text[at : at + size] for at in range(0, len(text), size)]) == expected
 
 
-def test_many_short_lines_come_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_short_lines_are_returned_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_lines, "PIECE_BYTES", 100)
     pieces = list(LineBuffer().feed(b"1\n" * 1_000 + b"rest"))
     assert max(map(len, pieces)) <= PIECE_LINES
@@ -44,7 +44,7 @@ def test_many_short_lines_come_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -
     assert not any(lines for lines in LineBuffer().feed(b"\n" * 1_000))
 
 
-def test_the_beginning_of_a_line_is_what_is_held() -> None:
+def test_the_beginning_of_a_line_is_buffered() -> None:
     buffer = LineBuffer()
     list(buffer.feed(b"a\nbcd"))
     list(buffer.feed(b"ef"))
@@ -66,7 +66,7 @@ async def test_each_line_is_a_record() -> None:
     assert records.headers == [[], [("h", b"v")]]
 
 
-async def test_a_fault_is_of_its_line_alone() -> None:
+async def test_a_fault_affects_only_its_line() -> None:
     large = json.dumps({"value": "x" * 20_000, "tag": 1}).encode()
     records, faults = await parsed(b'{"value":"a"}', b'{"value":1}', b"{", b"\xff", large, b"[]", b'{"value":"b"}')
     assert records is not None
@@ -89,12 +89,12 @@ async def test_a_fault_is_of_its_line_alone() -> None:
         (b'{"value":"' + b"x" * 20_000 + b'"}],"a":[{"value":"b"}',),
     ],
 )
-async def test_no_text_of_a_line_makes_other_records(lines: tuple[bytes, ...]) -> None:
+async def test_the_text_of_a_line_cannot_make_other_records(lines: tuple[bytes, ...]) -> None:
     records, faults = await parsed(*lines)
     assert records is None
     assert len(faults) == len(lines)
 
 
-async def test_a_line_is_bounded_by_its_structure() -> None:
+async def test_a_line_is_limited_by_its_structure() -> None:
     _, faults = await parsed(b'{"value_encoding":"json","value":[' + b"0," * 70_000 + b"0]}")
     assert "at most 64000 JSON values" in faults[1]

@@ -1,4 +1,4 @@
-"""JSON lines over real sockets: receipts while lines arrive, back-pressure, and each way in which a stream ends."""
+"""JSON lines over real sockets: receipts while lines arrive, back-pressure, and the ends of a stream."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def count(log: FakeLog) -> int:
 
 
 class Client:
-    """One request in chunks, and its answer by lines."""
+    """One request in chunks, and the lines of its answer."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -90,7 +90,7 @@ async def test_lines_are_answered_while_the_body_arrives(serve: Serve, log: Fake
         assert await client.line() == {"done": True, "records": 4, "stored": 3, "failed": 1}
         await client.end()
         assert [record.value for batch in log.logs["t"][0] for record in batch] == [b"a", b"b", b"c"]
-        client.writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")  # the connection goes on
+        client.writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")  # the connection stays open
         assert await client.status() == 200
 
 
@@ -106,7 +106,7 @@ async def test_receipts_are_in_the_order_of_the_lines(serve: Serve, log: FakeLog
     assert [record.value for batch in log.logs["t"][0] for record in batch] == [b"%d" % at for at in range(total)]
 
 
-async def test_only_errors_are_answered_where_that_is_asked_for(serve: Serve, log: FakeLog) -> None:
+async def test_only_errors_are_answered_on_request(serve: Serve, log: FakeLog) -> None:
     def refuse(value: bytes | None) -> TidelogError | None:
         return BatchTooLargeError("too large") if value == b"large" else None
 
@@ -121,7 +121,7 @@ async def test_only_errors_are_answered_where_that_is_asked_for(serve: Serve, lo
         assert await client.line() == {"done": True, "records": 4, "stored": 2, "failed": 2}
 
 
-async def test_silence_ends_a_stream_and_says_where_to_go_on(serve: Serve, log: FakeLog) -> None:
+async def test_silence_ends_a_stream_with_the_next_line(serve: Serve, log: FakeLog) -> None:
     async with serve(body_timeout_s=0.5) as served, opened(served) as client:
         client.send(records("a") + b'{"value":"ha')
         await client.status()
@@ -143,7 +143,7 @@ async def test_silence_ends_a_stream_and_says_where_to_go_on(serve: Serve, log: 
     assert count(log) == 2
 
 
-async def test_a_line_that_is_too_long_ends_a_stream(serve: Serve, log: FakeLog) -> None:
+async def test_a_line_above_the_limit_ends_a_stream(serve: Serve, log: FakeLog) -> None:
     async with serve(body_bytes_max=1024) as served:
         async with opened(served) as client:
             client.send(records("a") + b"x" * 4_000)
@@ -158,10 +158,10 @@ async def test_a_line_that_is_too_long_ends_a_stream(serve: Serve, log: FakeLog)
             for _ in range(200):
                 await client.line()
             assert (await client.line())["next_line"] == 201
-    assert count(log) == 201, "the body is as long as it likes, its lines are not"
+    assert count(log) == 201, "only the length of lines is limited, not of the body"
 
 
-async def test_a_client_that_has_gone_ends_the_work(serve: Serve, log: FakeLog) -> None:
+async def test_a_client_that_disconnects_ends_the_work(serve: Serve, log: FakeLog) -> None:
     log.enqueued.clear()
     async with serve() as served:
         async with opened(served) as client:
@@ -170,10 +170,10 @@ async def test_a_client_that_has_gone_ends_the_work(serve: Serve, log: FakeLog) 
         await asyncio.sleep(0.3)
         log.enqueued.set()
         await asyncio.sleep(0.3)
-        assert count(log) == 0, "nothing was accepted when the client went"
+        assert count(log) == 0, "nothing was accepted when the client disconnected"
 
 
-async def test_a_log_that_does_not_answer_holds_the_client_back(
+async def test_a_log_that_does_not_answer_slows_the_client_down(
     serve: Serve, log: FakeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed = 0
@@ -196,7 +196,7 @@ async def test_a_log_that_does_not_answer_holds_the_client_back(
             except TimeoutError:
                 break
             sent += 1
-        assert sent < 200, "the client may not send 23 MB"
+        assert sent < 200, "the client cannot send all of its 23 MB"
         assert parsed <= line_stream.PIECES_MAX * PIECE_LINES
         log.enqueued.set()
         await client.status()
@@ -230,7 +230,7 @@ async def test_without_room_a_stream_waits_and_then_ends(
     assert count(log) == 1
 
 
-async def test_a_million_empty_lines_are_nothing(serve: Serve, log: FakeLog) -> None:
+async def test_a_million_empty_lines_store_nothing(serve: Serve, log: FakeLog) -> None:
     async with serve() as served, opened(served) as client:
         for _ in range(100):
             client.send(b"\n" * 10_000)
@@ -242,7 +242,7 @@ async def test_a_million_empty_lines_are_nothing(serve: Serve, log: FakeLog) -> 
     assert count(log) == 1
 
 
-async def test_a_body_of_invalid_lines_ends_soon(serve: Serve, log: FakeLog) -> None:
+async def test_a_body_of_invalid_lines_is_ended_early(serve: Serve, log: FakeLog) -> None:
     async with serve() as served, opened(served) as client:
         client.send(records("a") + b"text\n" * 20_000)
         await client.status()

@@ -15,7 +15,7 @@ NOW_US = 5_000
 
 
 def both(body: bytes, records_max: int = 10) -> tuple[Records | None, Records | None]:
-    """Return what the lane and the validator make of a body; None for what they do not take."""
+    """Parse a body by the fast path and by the validator; None if it is refused."""
     try:
         validated = parse_body(body, records_max=records_max, now_us=NOW_US)
     except Problem:
@@ -24,7 +24,7 @@ def both(body: bytes, records_max: int = 10) -> tuple[Records | None, Records | 
 
 
 def same(plain: Records, validated: Records) -> bool:
-    """Compare records; a column of nothing is no column."""
+    """Compare records; a column without values equals an absent one."""
 
     def shown(records: Records) -> list[Any]:
         columns = (records.keys, records.headers, records.tags, records.partitions)
@@ -55,7 +55,7 @@ RECORDS = st.fixed_dictionaries(
 
 
 @given(records=st.lists(RECORDS, max_size=3), records_max=st.integers(1, 3))
-def test_what_the_lane_takes_is_what_the_validator_takes(records: list[dict[str, Any]], records_max: int) -> None:
+def test_the_fast_path_parses_like_the_validator(records: list[dict[str, Any]], records_max: int) -> None:
     plain, validated = both(json.dumps({"records": records}).encode(), records_max)
     if plain is not None:
         assert validated is not None
@@ -71,7 +71,7 @@ def test_what_the_lane_takes_is_what_the_validator_takes(records: list[dict[str,
         {"value": "\u00e9\u0000\ud83d\ude00", "tag": "t", "partition": 2, "timestamp_ms": 9},
     ],
 )
-def test_plain_records_are_taken(record: dict[str, Any]) -> None:
+def test_plain_records_are_accepted(record: dict[str, Any]) -> None:
     plain, validated = both(json.dumps({"records": [record, {"value": "b"}]}).encode())
     assert plain is not None
     assert validated is not None
@@ -102,5 +102,5 @@ def test_everything_else_is_left_to_the_validator(body: bytes) -> None:
     assert plain is None
 
 
-def test_a_member_that_is_given_twice_is_taken_by_neither() -> None:
+def test_a_repeated_member_is_refused_by_both() -> None:
     assert both(b'{"records":[{"value":"a","value":"b"}]}') == (None, None)

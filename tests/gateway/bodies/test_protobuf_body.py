@@ -33,7 +33,7 @@ def of(*records: Any) -> bytes:
     return PublishRecords(records=records).SerializeToString()
 
 
-async def test_each_field_has_its_place() -> None:
+async def test_fields_become_parts_of_records() -> None:
     headers = [RecordHeader(name="a", value=b""), RecordHeader(name="a")]
     first = PublishRecord(value=b"\xff", key=b"", tag="t", partition=3, timestamp_ms=7, headers=headers)
     records = await read(of(first, PublishRecord(tombstone=True, key=b"k"), PublishRecord(value=b"")))
@@ -45,7 +45,7 @@ async def test_each_field_has_its_place() -> None:
     assert records.headers == [[("a", b""), ("a", None)], [], []]
 
 
-async def test_a_missing_value_is_no_tombstone() -> None:
+async def test_a_missing_value_is_not_a_tombstone() -> None:
     for record in (PublishRecord(key=b"k"), PublishRecord(tombstone=False)):
         found = await fault(of(PublishRecord(value=b""), record))
         assert found["pointer"] == "/records/1/value"
@@ -56,16 +56,16 @@ async def test_a_missing_value_is_no_tombstone() -> None:
     ("body", "where", "told"),
     [
         (b"", "/records", "there are no records"),
-        (b'{"records":[]}', "", "byte 0 begins no record"),
-        (b"\x0a\x05abc", "/records/0", "has 5 bytes, of which 3 are here"),
-        (b"\x0a" + b"\xff" * 20, "", "begins no number"),
+        (b'{"records":[]}', "", "byte 0 does not begin a record"),
+        (b"\x0a\x05abc", "/records/0", "has 5 bytes, of which only 3 were sent"),
+        (b"\x0a" + b"\xff" * 20, "", "does not begin a number"),
         (b"\x0a\x02\x0a\x09", "/records/0", "is not protobuf"),
         (b"\x0a\x05\x0a\x00\x22\x01\xff", "/records/0", "is not protobuf"),  # UTF-8 of a tag
         (b"\x0a\x04\x0a\x00\x78\x01", "/records/0", "has fields that publish.proto does not have"),
-        (b"\x0a\x02\x0a\x00\x12\x00", "", "byte 4 begins no record"),
+        (b"\x0a\x02\x0a\x00\x12\x00", "", "byte 4 does not begin a record"),
         (of(PublishRecord(value=b"", tag="ü" * 2_049)), "/records/0/tag", "at most 4096 bytes"),
-        (of(PublishRecord(value=b"", partition=16_384)), "/records/0/partition", "is less than 16384"),
-        (of(PublishRecord(value=b"", timestamp_ms=2**63)), "/records/0/timestamp_ms", "is at most"),
+        (of(PublishRecord(value=b"", partition=16_384)), "/records/0/partition", "must be less than 16384"),
+        (of(PublishRecord(value=b"", timestamp_ms=2**63)), "/records/0/timestamp_ms", "must be at most"),
         (of(PublishRecord(value=b"", headers=[RecordHeader()] * 257)), "/records/0/headers", "at most 256 headers"),
     ],
 )
@@ -83,7 +83,7 @@ async def test_records_are_counted_over_pieces() -> None:
     assert (await fault(of(*records)))["pointer"] == "/records/1777/value"
 
 
-async def test_a_large_record_is_looked_through_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_record_is_checked_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     large = PublishRecord(value=b"x" * 200_000, key=b"k", headers=[RecordHeader(name="n", value=b"v")] * 256)
     assert (await read(of(PublishRecord(value=b"a"), large))).values == [b"a", large.value]
     bomb = b"\x0a" + b"\xc0\x84\x3d" + b"\x3a\x00" * 500_000
@@ -91,7 +91,7 @@ async def test_a_large_record_is_looked_through_before_it_is_parsed(monkeypatch:
     assert "at most 256 headers" in (await fault(bomb))["detail"]
 
 
-async def test_headers_of_a_request_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_headers_of_a_request_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protobuf_body, "HEADERS_PER_REQUEST_MAX", 5)
     record = PublishRecord(value=b"", headers=[RecordHeader()] * 3)
     assert len(await read(of(record))) == 1

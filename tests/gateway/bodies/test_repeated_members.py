@@ -24,7 +24,7 @@ from tidelog_gateway.websocket.json_codec import JSON
 
 NOW_US = 1_700_000_000_000_000
 HEAD = {"Content-Type": "application/json"}
-TWICE = "is given 2 times in one object: send it once"
+TWICE = "is given 2 times in one object; send it once"
 EVENT = '"specversion":"1.0","id":"1","source":"/s","type":"t"'
 
 
@@ -33,7 +33,7 @@ def braced(members: str) -> str:
 
 
 async def pace() -> None:
-    """Take the next turn at once."""
+    """Grant each turn at once."""
 
 
 async def refused(work: Awaitable[object]) -> list[dict[str, str]]:
@@ -76,10 +76,10 @@ async def test_a_repeated_member_of_a_body_is_refused_and_named(body: str, where
     assert plain_records(body.encode(), records_max=10, now_us=lambda: NOW_US) is None
 
 
-async def test_each_repeated_member_is_named_with_how_often_it_is_given() -> None:
+async def test_each_repeated_member_is_reported_with_its_count() -> None:
     errors = await refused(read('{"records":[{"value":"a","value":"b","value":"c","key":"k","key":"k"}]}'))
     assert errors == [
-        {"pointer": "/records/0/value", "detail": "is given 3 times in one object: send it once"},
+        {"pointer": "/records/0/value", "detail": "is given 3 times in one object; send it once"},
         {"pointer": "/records/0/key", "detail": TWICE},
     ]
 
@@ -92,12 +92,12 @@ async def test_repeats_within_a_json_value_are_stored_as_they_were_sent(padding:
 
 
 @pytest.mark.parametrize("record", [{"value": "value", "key": "key", "tag": "tag"}, {"value": None, "key": None}])
-async def test_strings_that_equal_a_name_and_nulls_are_taken(record: dict[str, Any]) -> None:
+async def test_strings_that_equal_a_name_and_nulls_are_accepted(record: dict[str, Any]) -> None:
     records = await read(json.dumps({"records": [record, {"value": "records", "headers": [["value", "key"]]}]}))
     assert len(records) == 2
 
 
-async def test_a_repeated_member_of_a_line_is_an_error_of_that_line_alone() -> None:
+async def test_a_repeated_member_of_a_line_is_an_error_of_that_line_only() -> None:
     texts = ['{"value":"a"}', '{"value":"a","value":"b"}', f'{{"value":"a","key":"k","key":"{"x" * AT_ONCE_BYTES}"}}']
     lines = [Line(number, text.encode()) for number, text in enumerate(texts, 1)]
     parsed = await parse_lines(lines, now_us=lambda: NOW_US, pace=pace)
@@ -119,7 +119,7 @@ async def test_a_repeated_attribute_of_a_cloudevent_is_refused(name: str) -> Non
     value = '"a/b"'
     event = f'{{{EVENT},"{name}":{value},"{name[:-1]}\\u00{ord(name[-1]):02x}":{value}}}'
     count = 3 if name == "id" else 2
-    detail = f"is given {count} times in one object: send it once"
+    detail = f"is given {count} times in one object; send it once"
     assert await refused(structured_event(event.encode(), pace=pace)) == [{"pointer": f"/{name}", "detail": detail}]
     batch = f"[{{{EVENT}}},{event}]".encode()
     assert await refused(event_batch(batch, records_max=10, pace=pace)) == [{"pointer": f"/1/{name}", "detail": detail}]
@@ -192,7 +192,7 @@ async def test_a_repeated_member_in_the_body_of_another_route_is_refused(
     assert answer.json()["errors"] == [{"pointer": where, "detail": TWICE}]
 
 
-async def test_nothing_of_a_body_with_a_repeated_member_is_stored(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_a_body_with_a_repeated_member_stores_nothing(api: httpx.AsyncClient, log: FakeLog) -> None:
     log.logs["t"] = [[], []]
     body = '{"records":[{"value":"a"}],"records":[{"value":"b"}]}'
     answer = await api.post("/v1/topics/t/records", content=body, headers=HEAD)

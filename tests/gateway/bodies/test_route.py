@@ -1,4 +1,4 @@
-"""Each form of a body over HTTP: what it stores, which parameters it takes, and how it is answered."""
+"""Each form of a body over HTTP: stored records, parameters, and answers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def post(api: httpx.AsyncClient, media_type: str, body: bytes | None = Non
     return await api.post(PATH, content=BODIES[media_type] if body is None else body, headers=headers, **more)
 
 
-def test_every_form_is_tried() -> None:
+def test_every_form_has_a_body_here() -> None:
     assert set(BODIES) == set(TAKEN)
 
 
@@ -77,7 +77,7 @@ async def test_an_unknown_topic_is_404_in_each_form(open_api: OpenApi, log: Fake
 
 
 @pytest.mark.parametrize("media_type", BODIES)
-async def test_the_limits_are_those_of_each_form(open_api: OpenApi, log: FakeLog, media_type: str) -> None:
+async def test_each_form_has_its_limits(open_api: OpenApi, log: FakeLog, media_type: str) -> None:
     async with open_api(body_bytes_max=1024) as api:
         response = await post(api, media_type, b"x" * 2048)
         if media_type == "application/x-ndjson":
@@ -98,7 +98,7 @@ async def test_the_limits_are_those_of_each_form(open_api: OpenApi, log: FakeLog
         ("application/cloudevents-batch+json", json.dumps([EVENT] * 3).encode()),
     ],
 )
-async def test_records_of_a_request_are_counted(open_api: OpenApi, log: FakeLog, media_type: str, body: bytes) -> None:
+async def test_records_of_a_request_are_limited(open_api: OpenApi, log: FakeLog, media_type: str, body: bytes) -> None:
     async with open_api(records_per_request_max=2) as api:
         problem(await post(api, media_type, body), 422, "invalid_request")
     assert not stored(log)
@@ -118,7 +118,7 @@ async def test_parameters_of_other_forms_are_refused(api: httpx.AsyncClient, log
     assert (await post(api, media_type, params={name: values[name] for name in allowed})).status_code == 200
 
 
-async def test_a_raw_record_has_every_part_in_the_query(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_a_raw_record_takes_its_other_parts_from_the_query(api: httpx.AsyncClient, log: FakeLog) -> None:
     params = [("key", "_w=="), ("key_encoding", "base64"), ("tag", "x"), ("partition", "1"), ("timestamp_ms", "7")]
     params += [("header", "a:b:c"), ("header", "a:base64:_w=="), ("header", "e:")]
     assert (await post(api, "application/octet-stream", b"v", params=params)).status_code == 200
@@ -136,7 +136,7 @@ async def test_a_raw_record_has_every_part_in_the_query(api: httpx.AsyncClient, 
     problem(await post(api, "application/octet-stream", params=twice), 422, "invalid_request")
 
 
-async def test_a_binary_cloudevent_is_one_in_any_media_type(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_a_binary_cloudevent_may_have_any_media_type(api: httpx.AsyncClient, log: FakeLog) -> None:
     attributes = {f"ce-{name}": value for name, value in EVENT.items()} | {"ce-partitionkey": "k"}
     for media_type, body in (("application/json", BODIES["application/json"]), ("text/plain", b"x")):
         response = await post(api, media_type, body, headers=attributes)
@@ -155,7 +155,7 @@ async def test_rows_of_arrow_go_to_the_partition_of_the_query(api: httpx.AsyncCl
     assert [(record.key, record.value) for record in stored(log, 1)] == [(b"k", b"a"), (b"l", None)]
 
 
-async def test_accept_is_of_the_answer_to_the_form(api: httpx.AsyncClient) -> None:
+async def test_the_accept_header_is_checked_against_the_form(api: httpx.AsyncClient) -> None:
     lines = "application/x-ndjson"
     assert (await post(api, lines, headers={"Accept": lines})).status_code == 200
     problem(await post(api, lines, headers={"Accept": "application/json"}), 406, "not_acceptable")
@@ -163,7 +163,7 @@ async def test_accept_is_of_the_answer_to_the_form(api: httpx.AsyncClient) -> No
     problem(await post(api, "text/csv", headers={"Accept": "text/html"}), 406, "not_acceptable")
 
 
-async def test_a_type_that_is_given_twice_or_in_another_charset(api: httpx.AsyncClient) -> None:
+async def test_a_repeated_type_or_another_charset_is_refused(api: httpx.AsyncClient) -> None:
     twice = [("Content-Type", "text/csv"), ("Content-Type", "application/json")]
     problem(await api.post(PATH, content=BODIES["text/csv"], headers=twice), 422, "invalid_request")
     refused = await post(api, "text/csv", headers={"Content-Type": "text/csv; charset=latin-1"})
@@ -171,8 +171,8 @@ async def test_a_type_that_is_given_twice_or_in_another_charset(api: httpx.Async
     assert (await post(api, "text/csv", headers={"Content-Type": 'text/csv; charset="UTF-8"'})).status_code == 200
 
 
-async def test_the_head_is_judged_before_the_body_is_read(serve: Serve) -> None:
-    """A client that waits for 100 Continue gets the refusal instead."""
+async def test_the_head_is_checked_before_the_body_is_read(serve: Serve) -> None:
+    """A client that waits for 100 Continue gets the error instead."""
     async with serve() as served:
         for head, status in (
             ("Content-Type: text/plain", b"415"),

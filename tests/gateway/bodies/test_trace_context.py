@@ -21,7 +21,7 @@ async def headers_of(log: FakeLog) -> list[Any]:
 
 
 @pytest.mark.parametrize("raw", [False, True])
-async def test_the_context_of_a_request_is_that_of_its_records(open_api: OpenApi, log: FakeLog, raw: bool) -> None:
+async def test_records_get_the_context_of_the_request(open_api: OpenApi, log: FakeLog, raw: bool) -> None:
     log.logs["t"] = [[]]
     async with open_api() as client:
         if raw:
@@ -35,7 +35,7 @@ async def test_the_context_of_a_request_is_that_of_its_records(open_api: OpenApi
     assert [list(each) for each in await headers_of(log)] == [expected] * (1 if raw else 2)
 
 
-async def test_a_record_with_a_context_keeps_it(open_api: OpenApi, log: FakeLog) -> None:
+async def test_a_record_keeps_its_own_context(open_api: OpenApi, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     records = [{"value": "a", "headers": [["Traceparent", OWN]]}, {"value": "b", "headers": [["h", "1"]]}]
     async with open_api() as client:
@@ -58,18 +58,18 @@ async def test_a_record_with_a_context_keeps_it(open_api: OpenApi, log: FakeLog)
         f"01{PARENT[2:]}-{'a' * 200}",
     ],
 )
-def test_an_invalid_context_counts_as_none(parent: str) -> None:
+def test_an_invalid_context_is_ignored(parent: str) -> None:
     assert trace_in([(b"traceparent", parent.encode()), (b"tracestate", b"a=1")]) is None
 
 
-def test_a_context_that_is_given_twice_counts_as_none_and_one_of_a_later_version_is_taken() -> None:
+def test_a_repeated_context_is_ignored_and_a_later_version_is_accepted() -> None:
     twice = [(b"traceparent", PARENT.encode()), (b"traceparent", OWN.encode())]
     assert trace_in(twice) is None
     later = f"01{PARENT[2:]}-more".encode()
     assert trace_in([(b"traceparent", later)]) == [("traceparent", later)]
 
 
-def test_the_state_is_joined_and_dropped_where_it_is_too_long() -> None:
+def test_states_are_joined_and_dropped_if_too_long() -> None:
     parent = (b"traceparent", PARENT.encode())
     states = [(b"tracestate", b"a=1"), (b"tracestate", b" b=2")]
     assert trace_in([parent, *states]) == [("traceparent", PARENT.encode()), ("tracestate", b"a=1,b=2")]

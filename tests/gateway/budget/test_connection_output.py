@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from tidelog_gateway.budget.connection_output import UNSENT_BYTES, Outlet
+from tidelog_gateway.budget.connection_output import UNSENT_BYTES, ConnectionOutput
 from tidelog_gateway.budget.load_shedding import PROGRESS_BYTES
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.problems import Problem
 from tidelog_proto.limits import MIB
 
 
 class Line(asyncio.Transport):
-    """A line whose client takes what the test says, and an event loop that never tells of it."""
+    """A transport whose client reads as much as the test sets, on an event loop without notifications."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,12 +39,12 @@ class Line(asyncio.Transport):
 
 
 @pytest.fixture
-def outgoing() -> Outgoing:
-    return Outgoing(10 * MIB, 4 * MIB)
+def outgoing() -> ResponseBudget:
+    return ResponseBudget(10 * MIB, 4 * MIB)
 
 
-def connected(outgoing: Outgoing, slow_timeout_s: float = 30) -> tuple[Outlet, Line]:
-    outlet, line = Outlet(outgoing, slow_timeout_s), Line()
+def connected(outgoing: ResponseBudget, slow_timeout_s: float = 30) -> tuple[ConnectionOutput, Line]:
+    outlet, line = ConnectionOutput(outgoing, slow_timeout_s), Line()
     outlet.connected(line)
     return outlet, line
 
@@ -55,7 +55,7 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_piece_that_was_sent_counts_until_all_of_it_has_left(outgoing: Outgoing) -> None:
+async def test_a_piece_counts_until_all_of_it_is_sent(outgoing: ResponseBudget) -> None:
     outlet, line = connected(outgoing)
     assert outlet.take(2 * MIB)
     line.unsent = 2 * MIB
@@ -72,30 +72,30 @@ async def test_a_piece_that_was_sent_counts_until_all_of_it_has_left(outgoing: O
     assert not outgoing.holders
 
 
-async def test_what_a_lost_connection_was_sent_is_given_back(outgoing: Outgoing) -> None:
+async def test_the_bytes_of_a_lost_connection_are_returned(outgoing: ResponseBudget) -> None:
     outlet, line = connected(outgoing)
     assert outlet.take(2 * MIB)
     line.unsent = MIB
     outlet.sent(MIB)
     outlet.lost()
-    assert outgoing.used_bytes == MIB, "what nobody has sent yet is somebody's"
+    assert outgoing.used_bytes == MIB, "an answer that has not been sent keeps its reservation"
     outlet.give_back(MIB)
     assert (outgoing.used_bytes, outlet.held_bytes, outgoing.holders) == (0, 0, set())
 
 
-async def test_one_connection_has_its_share(outgoing: Outgoing) -> None:
+async def test_one_connection_is_limited_to_its_share(outgoing: ResponseBudget) -> None:
     outlet, _ = connected(outgoing)
     other, _ = connected(outgoing)
-    assert outlet.take(5 * MIB), "a single answer may pass"
+    assert outlet.take(5 * MIB), "a single answer may exceed the share"
     assert not outlet.take(1)
     assert other.take(MIB)
     outlet.give_back(5 * MIB)
     assert outlet.take_prefetch(2 * MIB)
     assert not outlet.take_prefetch(1), "half of it is for records read ahead"
-    assert outlet.take(3 * MIB), "which do not stop a message"
+    assert outlet.take(3 * MIB), "records read ahead do not block a message"
 
 
-async def test_waiting_for_room_ends_with_503_or_when_there_is_some(outgoing: Outgoing) -> None:
+async def test_waiting_for_room_ends_with_room_or_503(outgoing: ResponseBudget) -> None:
     first, _ = connected(outgoing)
     second, _ = connected(outgoing)
     assert first.take(10 * MIB)
@@ -110,7 +110,7 @@ async def test_waiting_for_room_ends_with_503_or_when_there_is_some(outgoing: Ou
     assert second.held_bytes == MIB
 
 
-async def test_whoever_takes_nothing_gives_way_to_who_waits(outgoing: Outgoing) -> None:
+async def test_connections_that_do_not_read_are_closed_for_waiting_ones(outgoing: ResponseBudget) -> None:
     deaf, line = connected(outgoing)
     polite, _ = connected(outgoing)
     assert deaf.take(10 * MIB)
@@ -122,7 +122,7 @@ async def test_whoever_takes_nothing_gives_way_to_who_waits(outgoing: Outgoing) 
     assert outgoing.used_bytes == MIB
 
 
-async def test_a_slow_client_is_told_of_once_and_then_cut(outgoing: Outgoing) -> None:
+async def test_a_slow_client_is_reported_once_and_then_disconnected(outgoing: ResponseBudget) -> None:
     outlet, line = connected(outgoing, slow_timeout_s=2.0)
     told: list[bool] = []
     outlet.on_slow = lambda: told.append(line.aborted)
@@ -134,14 +134,14 @@ async def test_a_slow_client_is_told_of_once_and_then_cut(outgoing: Outgoing) ->
     assert outgoing.used_bytes == 0
 
 
-async def test_without_better_manners_a_slow_client_is_cut_at_once(outgoing: Outgoing) -> None:
+async def test_by_default_a_slow_client_is_disconnected_at_once(outgoing: ResponseBudget) -> None:
     outlet, line = connected(outgoing, slow_timeout_s=0.05)
     line.unsent = 1
     outlet.look()
     await until(lambda: line.aborted)
 
 
-async def test_drops_are_no_progress_and_a_good_piece_is(outgoing: Outgoing) -> None:
+async def test_few_bytes_are_not_progress_and_a_large_piece_is(outgoing: ResponseBudget) -> None:
     outlet, line = connected(outgoing)
     line.unsent = MIB
     outlet.look()
@@ -157,7 +157,7 @@ async def test_drops_are_no_progress_and_a_good_piece_is(outgoing: Outgoing) -> 
     outlet.lost()
 
 
-async def test_the_next_message_waits_until_little_waits(outgoing: Outgoing) -> None:
+async def test_the_next_message_waits_until_the_buffer_is_nearly_empty(outgoing: ResponseBudget) -> None:
     outlet, line = connected(outgoing)
     await outlet.room()
     line.unsent = UNSENT_BYTES + 1
@@ -170,7 +170,7 @@ async def test_the_next_message_waits_until_little_waits(outgoing: Outgoing) -> 
     outlet.lost()
 
 
-async def test_what_is_pushed_counts_only_if_the_kernel_does_not_take_it(outgoing: Outgoing) -> None:
+async def test_pushed_bytes_count_only_if_the_kernel_does_not_take_them(outgoing: ResponseBudget) -> None:
     outlet, line = connected(outgoing)
     assert outlet.push(b"x" * 1000)
     assert (outgoing.used_bytes, line.written) == (0, [b"x" * 1000])
@@ -179,22 +179,22 @@ async def test_what_is_pushed_counts_only_if_the_kernel_does_not_take_it(outgoin
     while outlet.push(b"y" * 10_000):
         pushed += 1
     assert line.unsent == outgoing.used_bytes == pushed * 10_000
-    assert UNSENT_BYTES < line.unsent <= UNSENT_BYTES + 10_000, "as much as may wait when a message is built"
+    assert UNSENT_BYTES < line.unsent <= UNSENT_BYTES + 10_000, "at most a message above the limit"
     line.unsent = 0
     await until(lambda: outgoing.used_bytes == 0)
 
 
-async def test_nothing_is_pushed_without_room_or_a_connection(outgoing: Outgoing) -> None:
+async def test_nothing_is_pushed_without_room_or_a_connection(outgoing: ResponseBudget) -> None:
     outlet, line = connected(outgoing)
     other, _ = connected(outgoing)
     line.kernel_has_room = False
     assert outlet.push(b"x")
     assert other.take(11 * MIB - outgoing.used_bytes) is False
     other.take_anyway(11 * MIB)
-    assert not outlet.push(b"y" * UNSENT_BYTES), "it would wait behind the first, and there is no room for that"
+    assert not outlet.push(b"y" * UNSENT_BYTES), "it would have to wait, and the budget has no room"
     line.abort()
     assert not outlet.push(b"z")
     outlet.lost()
     assert not outlet.push(b"z")
     assert line.written == [b"x"]
-    assert not Outlet(outgoing, 30).push(b"z"), "a server that is not the gateway's"
+    assert not ConnectionOutput(outgoing, 30).push(b"z"), "another server without a transport"

@@ -4,15 +4,15 @@ import asyncio
 
 import pytest
 
-from tidelog_gateway.budget.load_shedding import GIVE_WAY_S
-from tidelog_gateway.budget.response_budget import SMALL_ANSWER_BYTES, Outgoing
+from tidelog_gateway.budget.load_shedding import STALL_TIMEOUT_S
+from tidelog_gateway.budget.response_budget import SMALL_ANSWER_BYTES, ResponseBudget
 from tidelog_proto.limits import MIB
 
 
 class Held:
-    """A connection that something waits for."""
+    """A connection whose output waits."""
 
-    def __init__(self, outgoing: Outgoing, held_bytes: int, idle_s: float) -> None:
+    def __init__(self, outgoing: ResponseBudget, held_bytes: int, idle_s: float) -> None:
         self.held_bytes = held_bytes
         self.idle = idle_s
         self.was_cut = False
@@ -29,24 +29,24 @@ class Held:
         self._outgoing.give_back(self.held_bytes)
 
 
-def test_the_limit_holds_and_what_is_alone_may_pass_it() -> None:
-    outgoing = Outgoing(10 * MIB, MIB)
-    assert outgoing.take(11 * MIB), "nothing else is on its way"
+def test_the_limit_holds_and_a_single_answer_may_exceed_it() -> None:
+    outgoing = ResponseBudget(10 * MIB, MIB)
+    assert outgoing.take(11 * MIB), "it is the only answer"
     assert not outgoing.take(MIB)
     outgoing.give_back(11 * MIB)
     assert outgoing.take(9 * MIB)
     assert not outgoing.take(2 * MIB)
     assert outgoing.take(MIB)
-    assert outgoing.take(SMALL_ANSWER_BYTES), "small answers pass"
+    assert outgoing.take(SMALL_ANSWER_BYTES), "small answers may exceed the limit"
     while outgoing.take(SMALL_ANSWER_BYTES):
-        assert outgoing.used_bytes < 11 * MIB, "but not without end"
+        assert outgoing.used_bytes < 11 * MIB, "but only by a sixteenth"
 
 
-def test_records_read_ahead_have_half_and_do_not_stop_what_makes_room_for_them() -> None:
-    outgoing = Outgoing(10 * MIB, MIB)
+def test_records_read_ahead_are_limited_to_half_and_do_not_block_messages() -> None:
+    outgoing = ResponseBudget(10 * MIB, MIB)
     assert outgoing.take_prefetch(5 * MIB)
     assert not outgoing.take_prefetch(1)
-    assert outgoing.take(8 * MIB), "the only message passes the limit"
+    assert outgoing.take(8 * MIB), "the only message may exceed the limit"
     assert not outgoing.take(MIB)
     outgoing.give_back(8 * MIB)
     outgoing.give_back_prefetch(5 * MIB)
@@ -55,19 +55,19 @@ def test_records_read_ahead_have_half_and_do_not_stop_what_makes_room_for_them()
     assert not outgoing.take_prefetch(1)
 
 
-async def test_whoever_waits_is_woken_by_what_is_given_back() -> None:
-    outgoing = Outgoing(MIB, MIB)
+async def test_returned_bytes_wake_waiting_connections() -> None:
+    outgoing = ResponseBudget(MIB, MIB)
     assert outgoing.take(MIB)
     waiting = asyncio.create_task(outgoing.changed())
     await asyncio.sleep(0)
     outgoing.give_back(1)
     async with asyncio.timeout(10):
         await waiting
-        await outgoing.changed()  # nobody gives anything back: it ends by itself
+        await outgoing.changed()  # ends by its timeout
 
 
-def test_idle_subscriptions_give_way_first_and_then_who_takes_nothing() -> None:
-    outgoing = Outgoing(10 * MIB, MIB)
+def test_load_shedding_drops_idle_prefetch_first_and_then_closes_slow_clients() -> None:
+    outgoing = ResponseBudget(10 * MIB, MIB)
     told: list[str] = []
 
     def let_go(name: str, size_bytes: int) -> int:
@@ -76,18 +76,18 @@ def test_idle_subscriptions_give_way_first_and_then_who_takes_nothing() -> None:
 
     outgoing.idle["a"] = lambda: let_go("a", MIB)
     outgoing.idle["b"] = lambda: let_go("b", MIB)
-    small, large = Held(outgoing, MIB, GIVE_WAY_S), Held(outgoing, 3 * MIB, GIVE_WAY_S)
-    busy = Held(outgoing, 4 * MIB, GIVE_WAY_S / 2)
-    outgoing.press(MIB)
+    small, large = Held(outgoing, MIB, STALL_TIMEOUT_S), Held(outgoing, 3 * MIB, STALL_TIMEOUT_S)
+    busy = Held(outgoing, 4 * MIB, STALL_TIMEOUT_S / 2)
+    outgoing.shed_load(MIB)
     assert (told, large.was_cut) == (["a"], False)
-    outgoing.press(4 * MIB)
+    outgoing.shed_load(4 * MIB)
     assert (told, large.was_cut, small.was_cut) == (["a", "a", "b"], True, False)
     outgoing.idle.clear()
-    outgoing.press(100 * MIB)
+    outgoing.shed_load(100 * MIB)
     assert (small.was_cut, busy.was_cut) == (True, False)
     assert outgoing.used_bytes == 4 * MIB
 
 
 @pytest.mark.parametrize(("total", "one", "expected"), [(MIB, 2 * MIB, MIB), (2 * MIB, MIB, MIB)])
-def test_one_connection_never_has_more_than_all(total: int, one: int, expected: int) -> None:
-    assert Outgoing(total, one).connection_limit_bytes == expected
+def test_one_connection_has_at_most_the_whole_budget(total: int, one: int, expected: int) -> None:
+    assert ResponseBudget(total, one).connection_limit_bytes == expected

@@ -8,7 +8,7 @@ import httpx
 from tests.gateway.test_app import problem
 
 
-async def test_the_page_needs_nobody_else(api: httpx.AsyncClient) -> None:
+async def test_the_page_loads_no_files_of_other_hosts(api: httpx.AsyncClient) -> None:
     page = await api.get("/docs")
     assert page.status_code == 200
     addresses = re.findall(r"""(?:src|href)=["']([^"']+)""", page.text)
@@ -24,7 +24,7 @@ async def test_the_page_needs_nobody_else(api: httpx.AsyncClient) -> None:
     assert "'/openapi.json'" in page.text
 
 
-async def test_the_policy_of_the_page_lets_it_run_its_own_scripts_and_nothing_else(api: httpx.AsyncClient) -> None:
+async def test_the_policy_allows_only_the_pages_own_scripts(api: httpx.AsyncClient) -> None:
     page = await api.get("/docs")
     directives = dict(part.strip().split(" ", 1) for part in page.headers["content-security-policy"].split(";"))
     assert directives["default-src"] == directives["frame-ancestors"] == "'none'"
@@ -33,7 +33,7 @@ async def test_the_policy_of_the_page_lets_it_run_its_own_scripts_and_nothing_el
     assert len(inline) == 1
     digest = base64.b64encode(hashlib.sha256(inline[0].encode()).digest()).decode()
     assert directives["script-src"].split() == ["'self'", f"'sha256-{digest}'"]
-    assert re.search(r"\son\w+=|javascript:", page.text) is None, "the policy refuses handlers in attributes"
+    assert re.search(r"\son\w+=|javascript:", page.text) is None, "the policy forbids handlers in attributes"
     styles = (await api.get("/docs/assets/swagger-ui.css")).text
     assert set(re.findall(r"url\([\"']?(\w+:)?", styles)) == {"data:"}
     assert directives["img-src"] == "'self' data:"
@@ -42,11 +42,11 @@ async def test_the_policy_of_the_page_lets_it_run_its_own_scripts_and_nothing_el
     assert asset.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_the_page_reads_the_version_that_is_served(api: httpx.AsyncClient) -> None:
+async def test_the_page_supports_the_openapi_version(api: httpx.AsyncClient) -> None:
     script = (await api.get("/docs/assets/swagger-ui-bundle.js")).text
     version = re.search(r'PACKAGE_VERSION:"(\d+)', script)
     assert version is not None
-    assert int(version[1]) >= 5, "older ones do not read OpenAPI 3.1"
+    assert int(version[1]) >= 5, "older versions do not support OpenAPI 3.1"
 
 
 async def test_only_its_own_files_are_served(api: httpx.AsyncClient) -> None:

@@ -1,4 +1,4 @@
-"""The API's description: nothing in it points nowhere, and what is enforced is in it."""
+"""The API's description: its references resolve, and it has all constraints that are enforced."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from tests.gateway.conftest import OpenApi
 
 UNBOUNDED = {"key", "value"}
-"""Members of records: only the body as a whole is bounded. A tombstone's value and JSON values are of any type."""
+"""Members of records, which have no limit of their own, only that of the body. Values may have any type."""
 
 
 def nodes(value: Any, path: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every object of a JSON document with its place."""
+    """Yield each object of a JSON document with its pointer."""
     if isinstance(value, dict):
         yield path, value
         for key, each in value.items():
@@ -47,7 +47,7 @@ async def test_every_reference_resolves(description: dict[str, Any]) -> None:
     assert not [place for place, node in nodes(description) if "$defs" in node]
 
 
-async def test_every_input_says_its_bounds(description: dict[str, Any]) -> None:
+async def test_every_input_has_limits(description: dict[str, Any]) -> None:
     def unbounded(schema: dict[str, Any], place: str) -> Iterator[str]:
         if "$ref" in schema:
             schema = resolved(description, schema["$ref"])
@@ -82,7 +82,7 @@ async def test_every_input_says_its_bounds(description: dict[str, Any]) -> None:
     assert not found
 
 
-async def test_limits_are_those_of_the_settings_and_whole_numbers_are_whole(description: dict[str, Any]) -> None:
+async def test_limits_are_those_of_the_settings_and_integers_are_not_floats(description: dict[str, Any]) -> None:
     fetch = description["paths"]["/v1/topics/{topic}/partitions/{partition}/records"]["get"]
     maxima = {
         parameter["name"]: parameter["schema"].get("anyOf", [parameter["schema"]])[0].get("maximum")
@@ -98,7 +98,9 @@ async def test_limits_are_those_of_the_settings_and_whole_numbers_are_whole(desc
     assert all(isinstance(bound, int) for bound in bounds if not isinstance(bound, dict))
 
 
-async def test_topics_are_described_as_they_are_checked(description: dict[str, Any], api: httpx.AsyncClient) -> None:
+async def test_the_schema_of_topics_matches_their_validation(
+    description: dict[str, Any], api: httpx.AsyncClient
+) -> None:
     (topic, *_) = description["paths"]["/v1/topics/{topic}"]["get"]["parameters"]
     pattern = topic["schema"]["pattern"]
     assert topic["schema"]["maxLength"] == 200
@@ -122,7 +124,7 @@ async def test_each_status_of_an_operation_is_listed(description: dict[str, Any]
     assert "401" not in paths["/livez"]["get"]["responses"]
 
 
-async def test_each_answer_in_json_is_described_by_a_model(description: dict[str, Any]) -> None:
+async def test_each_json_answer_has_a_model(description: dict[str, Any]) -> None:
     for path, operations in description["paths"].items():
         for method, operation in operations.items():
             for status, answer in operation["responses"].items():

@@ -10,9 +10,9 @@ from tests.gateway.fake_log import FakeClient, FakeLog
 
 from tidelog.client import Client
 from tidelog.errors import ForbiddenError
-from tidelog_gateway.budget.connection_output import Outlet
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.connection_output import ConnectionOutput
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.feed.feeds import Feeds
 from tidelog_gateway.feed.ring import Credit, Follower, Piece
 from tidelog_gateway.feed.shared_feed import SharedFeed
@@ -63,13 +63,13 @@ class Listener:
     credit_bytes: int | None = None
     message_bytes_max: int | None = None
 
-    def __init__(self, outgoing: Outgoing, positions: dict[int, int], form: PieceForm | None = None) -> None:
+    def __init__(self, outgoing: ResponseBudget, positions: dict[int, int], form: PieceForm | None = None) -> None:
         self.form = form or PieceForm()
         self.has_credit = True
         self.woken = asyncio.Event()
         self.feed: SharedFeed | None = None
         self.sink = Sink()
-        self.outlet = Outlet(outgoing, 30)
+        self.outlet = ConnectionOutput(outgoing, 30)
         self.outlet.connected(cast(asyncio.Transport, self.sink))
         self.outlet.direct_writes(allowed=True)
         self.follower = Follower(dict(positions), cast(Credit, self), self.outlet, self.form, self.woken.set)
@@ -98,8 +98,8 @@ class Stand:
 
     def __init__(self, log: FakeLog, **settings: Any) -> None:
         self.log = log
-        self.outgoing = Outgoing(1 * MIB, 1 * MIB)
-        self.metrics = Metrics(Budget(1000), self.outgoing)
+        self.outgoing = ResponseBudget(1 * MIB, 1 * MIB)
+        self.metrics = Metrics(RequestBudget(1000), self.outgoing)
         client = cast(Client, FakeClient(log))
         self.feeds = Feeds(client, GatewaySettings(**settings), self.outgoing, self.metrics)
 
@@ -175,7 +175,7 @@ async def test_pieces_are_kept_within_the_budget_and_let_go_for_others(stand: St
         await stand.log.append("t", 0, columns_of([b"x" * 20_000]))
         await fast.until(at + 1)
     assert 0 < stand.outgoing.used_bytes <= stand.outgoing.limit_bytes
-    stand.outgoing.press(stand.outgoing.used_bytes)
+    stand.outgoing.shed_load(stand.outgoing.used_bytes)
     assert stand.outgoing.used_bytes == 0
     assert slow.feed is not None
     assert slow.feed.ring.next_for(slow.follower) is None

@@ -1,4 +1,4 @@
-"""`Request-Timeout-Ms`: an answer in time that says what is known."""
+"""`Request-Timeout-Ms`: the answer in time reports what is known."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_a_publish_that_waits_ends_with_an_unknown_outcome(open_api: OpenA
         assert (await client.post(PUBLISH, json=BODY, headers=SOON)).status_code == 200
 
 
-async def test_a_fetch_that_waits_ends_with_an_answer_that_may_be_asked_again(open_api: OpenApi, log: FakeLog) -> None:
+async def test_a_fetch_that_waits_ends_with_a_retryable_answer(open_api: OpenApi, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     async with open_api() as client:
         answer = await client.get(FETCH, params={"offset": 0, "wait_ms": 20_000}, headers=SOON)
@@ -40,7 +40,7 @@ async def test_a_fetch_that_waits_ends_with_an_answer_that_may_be_asked_again(op
     assert 'status="503"' in page
 
 
-async def test_a_request_in_time_is_answered_as_ever(open_api: OpenApi, log: FakeLog) -> None:
+async def test_a_request_in_time_is_answered_normally(open_api: OpenApi, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     async with open_api() as client:
         for method, path, body in (("POST", PUBLISH, BODY), ("GET", FETCH, None), ("GET", "/v1/topics", None)):
@@ -48,7 +48,7 @@ async def test_a_request_in_time_is_answered_as_ever(open_api: OpenApi, log: Fak
             assert answer.status_code == 200, answer.text
 
 
-async def test_a_body_that_is_late_was_not_accepted(serve: Serve, log: FakeLog) -> None:
+async def test_a_late_body_was_not_accepted(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     async with serve() as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
@@ -64,7 +64,7 @@ async def test_a_body_that_is_late_was_not_accepted(serve: Serve, log: FakeLog) 
 
 
 @pytest.mark.parametrize("value", ["", "0", "-1", "1.5", "1s", "600001", "9" * 100, "٣"])
-async def test_a_value_that_is_no_time_is_refused(open_api: OpenApi, log: FakeLog, value: str) -> None:
+async def test_an_invalid_time_limit_is_refused(open_api: OpenApi, log: FakeLog, value: str) -> None:
     log.logs["t"] = [[]]
     async with open_api() as client:
         headers = [(b"Request-Timeout-Ms", value.encode())]
@@ -75,7 +75,7 @@ async def test_a_value_that_is_no_time_is_refused(open_api: OpenApi, log: FakeLo
     assert log.appends == 0
 
 
-async def test_a_stream_that_has_begun_is_not_cut_off(serve: Serve, log: FakeLog) -> None:
+async def test_a_stream_that_has_begun_is_not_interrupted(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     async with (
         serve(stream_heartbeat_s=0.2) as served,

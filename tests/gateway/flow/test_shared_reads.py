@@ -1,4 +1,4 @@
-"""Concurrent requests for the same records, which share the reads of a node that are sent after they came."""
+"""Concurrent requests for the same records share a read that is sent after they arrived."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import pytest
 
 from tidelog.errors import NodeUnreachableError, OffsetOutOfRangeError, TidelogError
 from tidelog.model import Fetched
-from tidelog_gateway.flow.shared_reads import GATHER_S, Place, ReadResult, SharedReads
+from tidelog_gateway.flow.shared_reads import GATHER_S, ReadPosition, ReadResult, SharedReads
 
-PLACE = Place("orders", 0, 7, 65_536)
+PLACE = ReadPosition("orders", 0, 7, 65_536)
 
 
 class Node:
-    """A node that answers each read when the test says so, with the number of the read as its high watermark."""
+    """A node that answers each read when the test allows it; its high watermark is the number of the read."""
 
     def __init__(self) -> None:
         self.answers: list[asyncio.Future[TidelogError | None]] = []
-        self.places: list[Place] = []
+        self.places: list[ReadPosition] = []
         self.reads = SharedReads(self.read)
 
-    async def read(self, place: Place) -> Fetched:
+    async def read(self, place: ReadPosition) -> Fetched:
         number = len(self.answers)
         self.places.append(place)
         self.answers.append(asyncio.get_running_loop().create_future())
@@ -36,10 +36,10 @@ class Node:
 
     async def reached(self, reads: int) -> None:
         async with asyncio.timeout(10):
-            while len(self.answers) < reads:  # noqa: ASYNC110 - reads say nothing when they begin
+            while len(self.answers) < reads:  # noqa: ASYNC110 - the beginning of a read is not notified
                 await asyncio.sleep(0.001)
 
-    def request(self, place: Place = PLACE) -> asyncio.Task[ReadResult]:
+    def request(self, place: ReadPosition = PLACE) -> asyncio.Task[ReadResult]:
         return asyncio.create_task(self.reads.fetch(place))
 
     @property
@@ -52,13 +52,13 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def test_requests_gather_behind_a_read_and_share_the_next_one() -> None:
+async def test_requests_gather_during_a_read_and_share_the_next_one() -> None:
     node = Node()
     first = node.request()
     await turns()
     others = [node.request() for _ in range(5)]
     await turns()
-    assert len(node.answers) == 1, "no request came before the first read was sent, but the one that sent it"
+    assert len(node.answers) == 1, "only the first request arrived before the first read"
     node.answer(0)
     await turns()
     assert len(node.answers) == 2
@@ -74,7 +74,7 @@ async def test_requests_gather_behind_a_read_and_share_the_next_one() -> None:
     assert node.is_idle
 
 
-async def test_requests_one_after_the_other_have_a_read_each() -> None:
+async def test_sequential_requests_have_their_own_reads() -> None:
     node = Node()
     for number in range(3):
         request = node.request()
@@ -84,7 +84,7 @@ async def test_requests_one_after_the_other_have_a_read_each() -> None:
     assert node.is_idle
 
 
-async def test_requests_for_different_records_share_nothing() -> None:
+async def test_requests_for_different_records_share_no_read() -> None:
     node = Node()
     places = [PLACE, PLACE._replace(offset=8), PLACE._replace(max_bytes=1), PLACE._replace(topic="other")]
     requests = [node.request(place) for place in places]
@@ -95,7 +95,7 @@ async def test_requests_for_different_records_share_nothing() -> None:
     await asyncio.gather(*requests)
 
 
-async def test_a_slow_read_holds_up_the_next_one_for_a_moment_only() -> None:
+async def test_a_slow_read_delays_the_next_one_only_briefly() -> None:
     node = Node()
     slow = node.request()
     await turns()
@@ -110,7 +110,7 @@ async def test_a_slow_read_holds_up_the_next_one_for_a_moment_only() -> None:
     assert node.is_idle
 
 
-async def test_all_that_share_a_read_get_its_error() -> None:
+async def test_all_requests_that_share_a_read_get_its_error() -> None:
     node = Node()
     first = node.request()
     await turns()
@@ -145,12 +145,12 @@ async def test_the_others_read_when_the_request_that_sends_the_read_is_cancelled
                 answer.set_result(None)
         await turns()
     numbers = [other.result().fetched.high_watermark for other in others]
-    assert min(numbers) >= before, "no result of a read that was sent before they came"
+    assert min(numbers) >= before, "reads are sent after the requests arrived"
     await first
     assert node.is_idle
 
 
-async def test_a_request_that_is_cancelled_leaves_the_others_their_result() -> None:
+async def test_a_cancelled_request_leaves_the_others_their_result() -> None:
     node = Node()
     first = node.request()
     await turns()

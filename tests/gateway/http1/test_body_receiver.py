@@ -1,4 +1,4 @@
-"""A large body of columns is received straight into its place, however its bytes arrive."""
+"""A large body of columns is received directly into its buffer, in any pieces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.authority import Authority
 from tests.gateway.conftest import Serve, Served
 from tests.gateway.fake_log import FakeLog
 
-from tidelog_gateway.limits import DIRECT_BYTES
+from tidelog_gateway.body_limits import DIRECT_BYTES
 from tidelog_proto.tls.files import TlsFiles, client_context
 
 LAST = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -44,7 +44,7 @@ def request(body: bytes = BODY, *, fields: bytes = b"") -> bytes:
 
 
 async def answer_to(served: Served, *parts: bytes, pause_s: float = 0.001, **options: Any) -> bytes:
-    """Send the parts one by one and return everything until the server closes."""
+    """Send the parts one by one and return the answer until the server closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port, **options)
     async with asyncio.timeout(20):
         for part in parts:
@@ -62,7 +62,7 @@ def values(log: FakeLog) -> list[bytes | None]:
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(0, 2 * len(BODY)), max_size=6))
-async def test_requests_around_it_are_answered_in_order(serve: Serve, log: FakeLog, cuts: list[int]) -> None:
+async def test_requests_before_and_after_it_are_answered_in_order(serve: Serve, log: FakeLog, cuts: list[int]) -> None:
     log.logs["t"] = [[]]
     data = request() + request(fields=b"X-Second: 1\r\n") + LAST
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
@@ -72,7 +72,7 @@ async def test_requests_around_it_are_answered_in_order(serve: Serve, log: FakeL
     assert values(log) == VALUES * 2
 
 
-async def test_through_tls(serve: Serve, log: FakeLog, tmp_path: Path) -> None:
+async def test_a_body_over_tls_is_received(serve: Serve, log: FakeLog, tmp_path: Path) -> None:
     log.logs["t"] = [[]]
     authority = Authority(tmp_path / "ca")
     files = authority.files("server", "gateway")
@@ -85,7 +85,7 @@ async def test_through_tls(serve: Serve, log: FakeLog, tmp_path: Path) -> None:
     assert values(log) == VALUES
 
 
-async def test_asked_for_with_100_continue(serve: Serve, log: FakeLog) -> None:
+async def test_a_body_after_100_continue_is_received(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     head, _, body = request(fields=b"Expect: 100-continue\r\n").partition(b"\r\n\r\n")
     async with serve() as served:
@@ -94,7 +94,7 @@ async def test_asked_for_with_100_continue(serve: Serve, log: FakeLog) -> None:
     assert values(log) == VALUES
 
 
-async def test_one_that_stops_is_408_and_frees_its_room(serve: Serve, log: FakeLog) -> None:
+async def test_an_incomplete_body_is_408_and_returns_its_reservation(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     data = request()
     async with serve(body_timeout_s=0.2, body_bytes_max=ROOM_BYTES, in_flight_bytes_max=ROOM_BYTES) as served:
@@ -107,7 +107,9 @@ async def test_one_that_stops_is_408_and_frees_its_room(serve: Serve, log: FakeL
 
 
 @pytest.mark.parametrize("sent_bytes", [200, 100_000])
-async def test_one_whose_client_leaves_is_not_published(serve: Serve, log: FakeLog, sent_bytes: int) -> None:
+async def test_a_body_of_a_client_that_disconnects_is_not_published(
+    serve: Serve, log: FakeLog, sent_bytes: int
+) -> None:
     log.logs["t"] = [[]]
     async with serve(body_bytes_max=ROOM_BYTES, in_flight_bytes_max=ROOM_BYTES) as served:
         for _ in range(3):
@@ -121,12 +123,12 @@ async def test_one_whose_client_leaves_is_not_published(serve: Serve, log: FakeL
     assert values(log) == VALUES
 
 
-async def test_one_that_is_too_large_is_refused_unread(serve: Serve) -> None:
+async def test_a_body_above_the_limit_is_refused_unread(serve: Serve) -> None:
     async with serve(body_bytes_max=DIRECT_BYTES) as served:
         assert (await answer_to(served, request(fields=b"Connection: close\r\n")[:5_000])).startswith(b"HTTP/1.1 413 ")
 
 
-async def test_a_stop_ends_it(serve: Serve, log: FakeLog) -> None:
+async def test_a_stop_ends_an_incomplete_body(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     async with serve() as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)

@@ -9,13 +9,13 @@ BODY = b"5\r\nhello\r\n00D;name=value\r\n, chunked you\r\n0\r\nX-Trailer: a\r\nC
 
 
 def feed(data: bytes, size: int) -> bytes:
-    """Return what is in a body that comes in pieces of `size`."""
+    """Return the body, received in pieces of `size`."""
     chunks = ChunkedBody()
     return b"".join(chunks.feed(data[at : at + size]) for at in range(0, len(data), size))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, len(BODY)])
-def test_a_body_is_the_same_in_whatever_pieces_it_comes(size: int) -> None:
+def test_a_body_is_decoded_in_any_pieces(size: int) -> None:
     chunks, behind = ChunkedBody(), b"GET / HTTP/1.1\r\n"
     data = BODY + behind
     got = b""
@@ -51,7 +51,7 @@ def test_a_body_is_the_same_in_whatever_pieces_it_comes(size: int) -> None:
         b"0\r\nX: " + b"a" * TRAILERS_BYTES_MAX,
     ],
 )
-def test_what_is_no_chunk_is_refused(data: bytes) -> None:
+def test_malformed_chunks_are_refused(data: bytes) -> None:
     for size in (1, len(data)):
         with pytest.raises(HeadError):
             feed(data, size)

@@ -14,7 +14,7 @@ LIVE = b"GET /livez HTTP/1.1\r\nHost: x\r\n"
 
 
 async def talk(served: Served, *parts: bytes) -> bytes:
-    """Send the parts one by one and return everything until the server closes."""
+    """Send the parts one by one and return the answer until the server closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     async with asyncio.timeout(10):
         for part in parts:
@@ -37,17 +37,17 @@ async def test_a_request_with_expect_is_answered_with_100_continue(serve: Serve,
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 201 ")
         writer.close()
         both = await talk(served, head.replace(b"Host", b"Connection: close\r\nHost") + b"\r\n" + BODY)
-        assert both.startswith(b"HTTP/1.1 409 "), "a body that is there is not asked for"
+        assert both.startswith(b"HTTP/1.1 409 "), "no 100 Continue for a body that was sent"
     assert list(log.logs) == ["made"]
 
 
-async def test_a_body_that_is_too_large_is_not_asked_for(serve: Serve) -> None:
+async def test_a_body_above_the_limit_is_refused_instead_of_100_continue(serve: Serve) -> None:
     head = POST + b"Connection: close\r\nContent-Length: 9999\r\nExpect: 100-continue\r\n\r\n"
     async with serve(body_bytes_max=1024) as served:
         assert (await talk(served, head)).startswith(b"HTTP/1.1 413 ")
 
 
-async def test_requests_one_behind_the_other_are_answered_in_order(serve: Serve, log: FakeLog) -> None:
+async def test_pipelined_requests_are_answered_in_order(serve: Serve, log: FakeLog) -> None:
     post = POST + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
     chunked = POST + b"Transfer-Encoding: chunked\r\n\r\nf\r\n" + BODY + b"\r\n0\r\n\r\n"
     last = LIVE + b"Connection: close\r\n\r\n"
@@ -56,7 +56,7 @@ async def test_requests_one_behind_the_other_are_answered_in_order(serve: Serve,
         async with serve() as served:
             answer = await talk(served, *(data[at : at + size] for at in range(0, len(data), size)))
         statuses = re.findall(rb"HTTP/1\.1 ([0-9]+)", answer)
-        assert statuses == [b"200", b"201", b"409", b"200", b"200"], "nothing is answered behind Connection: close"
+        assert statuses == [b"200", b"201", b"409", b"200", b"200"], "requests after Connection: close are not answered"
         log.logs.clear()
 
 
@@ -75,7 +75,7 @@ async def test_http_1_0_is_answered_and_closed(serve: Serve) -> None:
     assert b"\r\nconnection: close\r\n" in answer
 
 
-async def test_a_large_body_comes_whole_in_whatever_pieces(serve: Serve, log: FakeLog) -> None:
+async def test_a_large_body_is_received_in_any_pieces(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     value = "x" * 300_000
     body = json.dumps({"records": [{"value": value}]}).encode()
@@ -90,8 +90,8 @@ async def test_a_large_body_comes_whole_in_whatever_pieces(serve: Serve, log: Fa
     assert [record.value for batch in log.logs["t"][0] for record in batch] == [value.encode()] * 2
 
 
-async def test_what_is_sent_behind_a_request_waits_unread(serve: Serve, log: FakeLog) -> None:
-    """Bytes that no budget counts: they stay with the client until the request before them is answered."""
+async def test_pipelined_bytes_wait_unread(serve: Serve, log: FakeLog) -> None:
+    """Such bytes are in no budget, so they stay with the client until the request before them is answered."""
     log.logs["t"] = [[]]
     waiting = b"GET /v1/topics/t/partitions/0/records?offset=0&wait_ms=20000 HTTP/1.1\r\nHost: x\r\n\r\n"
     async with serve() as served:
@@ -102,13 +102,13 @@ async def test_what_is_sent_behind_a_request_waits_unread(serve: Serve, log: Fak
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5):
                 await writer.drain()
-        assert writer.transport.get_write_buffer_size() > 32 << 20, "the server has taken little of it"
+        assert writer.transport.get_write_buffer_size() > 32 << 20, "the server has read little of it"
         writer.transport.abort()
         async with log.appended:
             log.appended.notify_all()
 
 
-async def test_a_lane_writes_the_head_that_the_route_does(serve: Serve, log: FakeLog) -> None:
+async def test_a_lane_writes_the_same_head_as_the_route(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     path = b"GET /v1/topics/t/partitions/0/records?offset=0 HTTP/1.1\r\nHost: x\r\n"
     async with serve() as served:
@@ -125,7 +125,7 @@ async def test_a_lane_writes_the_head_that_the_route_does(serve: Serve, log: Fak
     assert lane.partition(b"\r\n\r\n")[2] == route.partition(b"\r\n\r\n")[2]
 
 
-async def test_a_connection_stays_open_after_a_fault_that_was_answered(serve: Serve, log: FakeLog) -> None:
+async def test_a_connection_stays_open_after_an_answered_fault(serve: Serve, log: FakeLog) -> None:
     def broken(_: bytes | None) -> None:
         raise ZeroDivisionError
 
@@ -163,7 +163,7 @@ async def test_a_fault_in_a_streamed_body_ends_the_answer_in_its_own_form(serve:
     assert b'"code":"malformed_request"' in rest
 
 
-async def test_a_fault_in_a_streamed_body_does_not_deny_lines_that_are_stored(serve: Serve, log: FakeLog) -> None:
+async def test_a_fault_in_a_streamed_body_reports_the_stored_lines(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     async with serve() as served:
         answer = await talk(served, LINES.replace(b"records ", b"records?receipts=errors ") + LINE, b"zz\r\n")
@@ -172,10 +172,10 @@ async def test_a_fault_in_a_streamed_body_does_not_deny_lines_that_are_stored(se
     assert b'"stored":1' in answer
     assert b'"next_line":2' in answer
     assert nothing.startswith(b"HTTP/1.1 400 ")
-    assert nothing.count(b"HTTP/1.1") == 1, "what follows a fault is not read"
+    assert nothing.count(b"HTTP/1.1") == 1, "bytes after a fault are not read"
 
 
-async def test_a_fault_in_the_rest_of_a_refused_body_gets_no_answer_of_its_own(serve: Serve) -> None:
+async def test_a_fault_in_the_rest_of_a_refused_body_is_not_answered(serve: Serve) -> None:
     head = LINES.replace(b"/t/", b"/none/")
     async with serve() as served:
         answer = await talk(served, head, b"zz\r\n", b"more")
@@ -183,7 +183,7 @@ async def test_a_fault_in_the_rest_of_a_refused_body_gets_no_answer_of_its_own(s
     assert answer.count(b"HTTP/1.1") == 1
 
 
-async def test_a_fault_in_a_body_that_is_taken_whole_is_400(serve: Serve, log: FakeLog) -> None:
+async def test_a_fault_in_a_buffered_body_is_400(serve: Serve, log: FakeLog) -> None:
     async with serve() as served:
         answer = await talk(served, POST + b"Transfer-Encoding: chunked\r\n\r\n", b"f\r\n" + BODY, b"\r\nzz\r\n" + LIVE)
     assert answer.startswith(b"HTTP/1.1 400 ")

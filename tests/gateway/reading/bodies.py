@@ -7,9 +7,9 @@ import asyncio
 import pyarrow as pa
 
 from tidelog.model import Fetched
-from tidelog_gateway.budget.budgeted_answers import Answer
-from tidelog_gateway.budget.connection_output import Outlet
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.connection_output import ConnectionOutput
+from tidelog_gateway.budget.response_budget import ResponseBudget
+from tidelog_gateway.budget.response_reservation import ResponseReservation
 from tidelog_gateway.reading.body import RecordsBody
 from tidelog_gateway.reading.forms import form_of
 from tidelog_gateway.reading.values import ValueEncoding
@@ -27,9 +27,9 @@ def batch_of(columns: pa.RecordBatch, *, base_offset: int = 0, codec: Codec = Co
     return RecordBatch.parse(bytes(data))
 
 
-def answer_alone() -> Answer:
+def answer_alone() -> ResponseReservation:
     """Return an answer with much room, to a client that stays."""
-    return Answer(Outlet(Outgoing(64 * MIB, 64 * MIB), 30), asyncio.Event().wait)  # type: ignore[arg-type]
+    return ResponseReservation(ConnectionOutput(ResponseBudget(64 * MIB, 64 * MIB), 30), asyncio.Event().wait)  # type: ignore[arg-type]
 
 
 def records_body(
@@ -40,7 +40,7 @@ def records_body(
     records_max: int = 10_000,
     bytes_max: int = 8 * MIB,
     written_max: int = 64 * MIB,
-    answer: Answer | None = None,
+    answer: ResponseReservation | None = None,
 ) -> RecordsBody:
     """Return a body that nothing was written to."""
     answer = answer or answer_alone()

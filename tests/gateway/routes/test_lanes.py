@@ -23,7 +23,7 @@ def scope_of(method: str, path: str, *headers: tuple[bytes, bytes], query: bytes
     return {"method": method, "path": path, "query_string": query, "headers": [(b"host", b"x"), *headers]}
 
 
-def test_a_publish_in_the_form_of_most_clients_is_taken() -> None:
+def test_a_plain_publish_is_taken() -> None:
     for path in ("/v1/topics/t/records", "/v1/topics/__meta/records"):
         for accept in ((), ((b"accept", b"*/*"),), ((b"accept", b"text/html, application/json;q=0.5"),)):
             assert publish_lane(scope_of("POST", path, JSON, *accept), BODY) is not None
@@ -51,7 +51,7 @@ def test_another_publish_is_left_to_the_route(scope: dict[str, Any], size: int) 
     assert publish_lane(scope, b" " * size) is None
 
 
-def test_a_commit_is_taken() -> None:
+def test_a_plain_commit_is_taken() -> None:
     assert commit_lane(scope_of("PUT", "/v1/groups/g/offsets", JSON), BODY) is not None
     for scope in (
         scope_of("GET", "/v1/groups/g/offsets"),
@@ -91,14 +91,14 @@ def test_another_fetch_is_left_to_the_route(query: bytes) -> None:
     assert fetch_lane(scope_of("GET", RECORDS, query=query), b"") is None
 
 
-def test_a_partition_that_no_topic_has_is_left_to_the_route() -> None:
+def test_a_partition_above_the_limit_is_left_to_the_route() -> None:
     for number in ("16384", "01", "-1", "x"):
         scope = scope_of("GET", f"/v1/topics/t/partitions/{number}/records", query=b"offset=0")
         assert fetch_lane(scope, b"") is None
 
 
 async def ask(client: httpx.AsyncClient, *, by_route: bool, offset: int = 0, topic: str = "t") -> httpx.Response:
-    """Fetch by the lane, or by the framework's route, which a header sends it to."""
+    """Fetch by the lane, or with a header that leaves the request to the framework's route."""
     headers = [("accept", "*/*"), ("x-twice", "1"), ("x-twice", "2")] if by_route else [("accept", "*/*")]
     return await client.get(f"/v1/topics/{topic}/partitions/0/records", params={"offset": offset}, headers=headers)
 
@@ -177,7 +177,7 @@ def compare(lane: httpx.Response, route: httpx.Response) -> None:
     assert first == second
 
 
-async def test_requests_of_a_lane_are_counted_by_the_route(open_api: OpenApi, log: FakeLog) -> None:
+async def test_requests_of_a_lane_are_counted_with_the_template_of_the_route(open_api: OpenApi, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     async with open_api() as client:
         await ask(client, by_route=False)
@@ -187,7 +187,7 @@ async def test_requests_of_a_lane_are_counted_by_the_route(open_api: OpenApi, lo
     assert counted in page
 
 
-async def test_a_fault_of_a_lane_is_a_problem(open_api: OpenApi, log: FakeLog) -> None:
+async def test_an_exception_in_a_lane_is_a_problem(open_api: OpenApi, log: FakeLog) -> None:
     log.logs["t"] = [[]]
 
     def broken(_: bytes | None) -> None:
@@ -204,7 +204,7 @@ def arrow(*values: bytes, count: int = 1) -> bytes:
     return stream(*[batch(value=pa.array(values, pa.binary()))] * count)
 
 
-async def test_columns_are_answered_as_by_the_route(open_api: OpenApi, log: FakeLog) -> None:
+async def test_lane_and_route_publish_columns_alike(open_api: OpenApi, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     async with open_api(records_per_request_max=200) as client:
         for topic, content in (
@@ -223,7 +223,7 @@ async def test_columns_are_answered_as_by_the_route(open_api: OpenApi, log: Fake
 
 
 def compare_columns(*answers: httpx.Response) -> None:
-    """Compare answers but for what differs between two requests: their ids, and where their records are."""
+    """Compare answers except for request ids and offsets, which differ in each."""
     first, second = [answer.json() for answer in answers]
     assert answers[0].status_code == answers[1].status_code
     for document in (first, second):

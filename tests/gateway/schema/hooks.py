@@ -1,4 +1,4 @@
-"""Hooks that schemathesis loads beside its configuration."""
+"""Hooks that schemathesis loads with its configuration."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import schemathesis
 
 PARTITIONS_MAX = 8
-"""Of a topic that is made here: one with 16,384 partitions is allowed, and each answer about it takes seconds."""
+"""Limit of the partitions of created topics: each answer about one with the allowed 16,384 would take seconds."""
 
 KEPT = frozenset(os.environ["SCHEMA_RUN_KEPT"].split(","))
-"""Ids of the rules and the key by which the gateway itself has its rights: without them it answers 503 from then on."""
+"""Ids of the rules and the key with the gateway's own permissions: without them it would answer 503 from then on."""
 
 
 @schemathesis.hook
 def before_call(context: Any, case: Any, kwargs: Any) -> None:
-    """Keep topics small, and the gateway's own rights."""
+    """Limit the partitions of topics, and keep the gateway's own permissions."""
     if case.method == "DELETE":
         case.path_parameters = {name: "0" if each in KEPT else each for name, each in case.path_parameters.items()}
     wanted = case.body.get("partitions") if isinstance(case.body, dict) else None
@@ -33,6 +33,6 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
     "application/octet-stream",
 )
 def as_it_is(context: Any, value: Any) -> bytes:
-    """Send a body whose schema is one text, or bytes, as it was generated; of another type, as Python writes it."""
+    """Send a generated body of text or bytes unchanged; of another type, in Python's notation."""
     data = getattr(value, "data", None)
     return data if isinstance(data, bytes) else str(value).encode()

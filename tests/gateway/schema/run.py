@@ -1,9 +1,9 @@
-"""Requests that are made of the API's own description, and many that do not keep to it, against a node and a gateway.
+"""Generated requests, valid and invalid by the API's own description, to a node and a gateway.
 
     python -m tests.gateway.schema.run --seconds 600 --seed 7
 
-Schemathesis generates them: examples, the bounds of each parameter and field, random values of both kinds, and chains
-of requests in which one uses what another has answered. Each answer is held to the description with all of its checks.
+Schemathesis generates examples, the bounds of each parameter and field, random values, and chains of requests that use
+earlier answers. It compares each answer with the description.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
 
 
 async def check(path: Path, *options: str, output: Any = None) -> tuple[int, str]:
-    """Run schemathesis against a gateway whose data lies in a directory; return its exit code and what it printed."""
+    """Run schemathesis with a gateway whose data is in a directory; return its exit code and output."""
     async with secured(path, fetch_wait_ms_max=2_000) as gateway:
         security = gateway.admin.security
         kept = [rule.rule_id for rule in await security.rules()] + [key.key_id for key in await security.api_keys()]
@@ -49,7 +49,7 @@ async def check(path: Path, *options: str, output: Any = None) -> tuple[int, str
 
 
 def main() -> int:
-    """Run for as long as is asked."""
+    """Run for the requested time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))

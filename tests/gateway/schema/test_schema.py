@@ -9,6 +9,6 @@ from tests.gateway.schema.run import check
 
 
 @pytest.mark.timeout(400)
-async def test_no_request_of_a_short_run_is_answered_against_the_description(tmp_path: Path) -> None:
+async def test_no_answer_of_a_short_run_contradicts_the_description(tmp_path: Path) -> None:
     code, printed = await check(tmp_path, "--seed=34", "--max-examples=2")
     assert code == 0, printed

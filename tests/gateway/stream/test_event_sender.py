@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from tidelog_gateway.budget.budgeted_answers import Answer
-from tidelog_gateway.budget.connection_output import Outlet
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.connection_output import ConnectionOutput
+from tidelog_gateway.budget.response_budget import ResponseBudget
+from tidelog_gateway.budget.response_reservation import ResponseReservation
 from tidelog_gateway.feed.ring import Piece
 from tidelog_gateway.stream.event_sender import OUTBOX_BYTES, EventSender
 from tidelog_gateway.stream.events import HEARTBEAT, RETRY_MS, EventForm, event_of
@@ -37,9 +37,9 @@ class Line:
     """A sender, and what it has written."""
 
     def __init__(self, *, heartbeat_s: float = 60, is_chunked: bool = False) -> None:
-        self.outgoing = Outgoing(1 * MIB, 1 * MIB)
-        self.outlet = Outlet(self.outgoing, 30)
-        self.answer = Answer(self.outlet, never)
+        self.outgoing = ResponseBudget(1 * MIB, 1 * MIB)
+        self.outlet = ConnectionOutput(self.outgoing, 30)
+        self.answer = ResponseReservation(self.outlet, never)
         self.sender = EventSender(self.answer, self.outlet, heartbeat_s=heartbeat_s, is_chunked=is_chunked)
         self.bodies: asyncio.Queue[bytes] = asyncio.Queue()
 

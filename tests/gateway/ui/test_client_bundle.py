@@ -16,11 +16,11 @@ ROOT = Path(__file__).parents[3]
 PATH = "/ui/client.js"
 
 
-def test_the_bundle_is_current() -> None:
+def test_the_bundle_is_up_to_date() -> None:
     assert javascript_bundle.BUNDLE.read_text() == javascript_bundle.render(), "python -m tests.javascript_bundle"
 
 
-def test_the_bundle_refuses_forms_that_it_would_break(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bundle_refuses_unsupported_forms_of_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(javascript_bundle, "SOURCES", tmp_path)
     (tmp_path / "index.js").write_text('export { a } from "./a.js";\n')
     for text in ('import * as b from "./b.js";\n', "export default 1;\n", "export let a = 1;\n"):
@@ -35,7 +35,7 @@ def test_the_bundle_refuses_forms_that_it_would_break(tmp_path: Path, monkeypatc
     assert javascript_bundle.render().endswith("\nconst b = 1;\n\nconst a = b;\n\nexport { a };\n")
 
 
-async def test_the_client_is_served_as_a_script_that_browsers_check_each_time(api: httpx.AsyncClient) -> None:
+async def test_the_client_is_served_as_a_script_that_browsers_revalidate(api: httpx.AsyncClient) -> None:
     answer = await api.get(PATH)
     assert (answer.status_code, answer.text) == (200, javascript_bundle.BUNDLE.read_text())
     assert answer.headers["content-type"] == "text/javascript; charset=utf-8"

@@ -4,7 +4,7 @@ import pytest
 
 from tidelog.model import TopicFigures
 from tidelog_gateway.ui import history as module
-from tidelog_gateway.ui.history import POINTS, GatewayFigures, GatewayPoint, History, Rate
+from tidelog_gateway.ui.history import POINTS, GatewayCounters, GatewayPoint, History, Rate
 
 ID = bytes(16)
 
@@ -13,11 +13,11 @@ def figures(end: int, size: int = 0, *, topic_id: bytes = ID, idle: int = 0) -> 
     return TopicFigures(topic_id, 1, end, end, size, idle)
 
 
-def add(history: History, at_s: float, gateway: GatewayFigures | None = None, **topics: TopicFigures) -> None:
-    history.add(int(1000 * at_s), topics, gateway or GatewayFigures())
+def add(history: History, at_s: float, gateway: GatewayCounters | None = None, **topics: TopicFigures) -> None:
+    history.add(int(1000 * at_s), topics, gateway or GatewayCounters())
 
 
-def test_nothing_is_known_without_samples() -> None:
+def test_without_samples_everything_is_unknown() -> None:
     history = History()
     assert history.rate("t") is None
     assert history.topic_points("t") == ([], [])
@@ -25,21 +25,21 @@ def test_nothing_is_known_without_samples() -> None:
     assert history.gateway_points() == []
 
 
-def test_a_rate_is_taken_over_the_last_half_minute() -> None:
+def test_a_rate_covers_the_last_half_minute() -> None:
     history = History()
     for at_s, end in ((0, 0), (10, 1000), (20, 1100), (30, 1200), (40, 1300)):
         add(history, at_s, t=figures(end, 10 * end))
     assert history.rate("t") == Rate(10.0, 100.0)
 
 
-def test_a_rate_of_samples_that_are_far_apart_is_taken_between_the_last_two() -> None:
+def test_a_rate_of_distant_samples_covers_the_last_two() -> None:
     history = History()
     for at_s, end in ((0, 0), (100, 100), (200, 700)):
         add(history, at_s, t=figures(end))
     assert history.rate("t") == Rate(6.0, 0.0)
 
 
-def test_no_rate_crosses_a_topic_that_was_made_again() -> None:
+def test_a_recreated_topic_has_no_rate_across_samples() -> None:
     history = History()
     add(history, 0, t=figures(10))
     add(history, 10, t=figures(500, topic_id=b"b" * 16))
@@ -47,7 +47,7 @@ def test_no_rate_crosses_a_topic_that_was_made_again() -> None:
     assert history.topic_points("t") == ([None, None], [None, 0])
 
 
-def test_no_rate_crosses_a_partition_that_was_opened_in_between() -> None:
+def test_a_partition_opened_in_between_makes_the_rate_unknown() -> None:
     history = History()
     add(history, 0, t=figures(10, idle=1))
     add(history, 10, t=figures(1_000_000))
@@ -56,14 +56,14 @@ def test_no_rate_crosses_a_partition_that_was_opened_in_between() -> None:
     assert history.topic_points("t")[0] == [None, None, Rate(1.0, 0.0)]
 
 
-def test_an_end_that_fell_gives_no_rate() -> None:
+def test_a_lower_end_makes_the_rate_unknown() -> None:
     history = History()
     add(history, 0, t=figures(10))
     add(history, 10, t=figures(5))
     assert history.rate("t") is None
 
 
-def test_a_deleted_topic_is_forgotten_and_totals_go_on() -> None:
+def test_a_deleted_topic_is_dropped_and_totals_continue() -> None:
     history = History()
     add(history, 0, t=figures(10, 1), u=figures(0, 2))
     add(history, 10, u=figures(50, 3))
@@ -71,7 +71,7 @@ def test_a_deleted_topic_is_forgotten_and_totals_go_on() -> None:
     assert history.total_points() == ([None, 5.0], [3, 3])
 
 
-def test_an_hour_is_kept() -> None:
+def test_samples_of_an_hour_are_kept() -> None:
     history = History()
     for index in range(POINTS + 7):
         add(history, 10 * (index + 1), t=figures(index * 20, index))
@@ -82,7 +82,7 @@ def test_an_hour_is_kept() -> None:
     assert len(history.gateway_points()) == POINTS
 
 
-def test_a_clock_that_was_set_back_discards_the_older_samples() -> None:
+def test_a_clock_that_was_set_back_discards_older_samples() -> None:
     history = History()
     add(history, 100, t=figures(10))
     add(history, 50, t=figures(20))
@@ -90,7 +90,7 @@ def test_a_clock_that_was_set_back_discards_the_older_samples() -> None:
     assert history.rate("t") is None
 
 
-def test_topics_whose_samples_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_with_samples_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TOPICS_MAX", 2)
     history = History()
     for at_s in (0, 10):
@@ -102,8 +102,8 @@ def test_topics_whose_samples_are_kept_are_bounded(monkeypatch: pytest.MonkeyPat
 
 def test_gateway_points_are_differences_of_samples() -> None:
     history = History()
-    before = GatewayFigures(100, 1000, 10, {0.001: 50, 0.01: 60, float("inf"): 60})
-    after = GatewayFigures(300, 2000, 20, {0.001: 148, 0.01: 159, float("inf"): 160})
+    before = GatewayCounters(100, 1000, 10, {0.001: 50, 0.01: 60, float("inf"): 60})
+    after = GatewayCounters(300, 2000, 20, {0.001: 148, 0.01: 159, float("inf"): 160})
     add(history, 0, before)
     add(history, 10, after)
     add(history, 20, after)

@@ -1,4 +1,4 @@
-"""Processor time of a browser and a gateway for a page of many topics."""
+"""CPU time of a browser and a gateway for a page with many topics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARTITIONS = 10
 CPU_S_MAX = 1.0
 
 
-async def test_a_thousand_topics_are_shown_within_a_second_of_processor_time(serve: Serve, log: FakeLog) -> None:
+async def test_a_thousand_topics_are_shown_within_a_second_of_cpu_time(serve: Serve, log: FakeLog) -> None:
     log.logs = {f"topic-{number:04}": [[] for _ in range(PARTITIONS)] for number in range(TOPICS)}
     async with serve(ui_interval_s=600) as served, browser_page() as page:
         session = await page.context.new_cdp_session(page)
@@ -34,4 +34,4 @@ async def test_a_thousand_topics_are_shown_within_a_second_of_processor_time(ser
         await page.get_by_label("Filter topics by name").fill("0777")
         await expect(page.get_by_role("link", name="topic-0777")).to_be_visible()
         await expect(page.get_by_text("1 of 1,000")).to_be_visible()
-        assert page.url.endswith("?filter=0777"), "the address shows what the page shows"
+        assert page.url.endswith("?filter=0777"), "the URL has the filter"

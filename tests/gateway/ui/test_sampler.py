@@ -12,19 +12,19 @@ from tests.gateway.fake_log import FakeLog
 from tidelog.errors import ConnectionLostError
 from tidelog.model import TopicFigures
 from tidelog_gateway.app import create_app
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_gateway.ui.sampler import PUBLISH_ROUTE, Sampler, gateway_figures
+from tidelog_gateway.ui.sampler import PUBLISH_ROUTE, Sampler, gateway_counters
 from tidelog_proto.batch.record_batch import columns_of
 
 
 def metrics() -> Metrics:
-    return Metrics(Budget(1), Outgoing(1, 1))
+    return Metrics(RequestBudget(1), ResponseBudget(1, 1))
 
 
-async def test_the_error_of_a_sample_is_kept_until_the_next_one_succeeds() -> None:
+async def test_the_error_of_a_sample_is_kept_until_one_succeeds() -> None:
     answers: list[Mapping[str, TopicFigures] | ConnectionLostError] = [ConnectionLostError("away"), {}]
 
     async def ask() -> Mapping[str, TopicFigures]:
@@ -42,7 +42,7 @@ async def test_the_error_of_a_sample_is_kept_until_the_next_one_succeeds() -> No
     assert len(sampler.history.times_ms) == 1
 
 
-async def test_a_sample_that_takes_long_is_followed_by_a_long_pause() -> None:
+async def test_a_slow_sample_is_followed_by_a_long_pause() -> None:
     began: list[float] = []
     loop = asyncio.get_running_loop()
     twice = asyncio.Event()
@@ -62,7 +62,7 @@ async def test_a_sample_that_takes_long_is_followed_by_a_long_pause() -> None:
     assert began[1] - began[0] >= 0.5
 
 
-def test_the_figures_of_a_gateway_are_those_of_its_metrics() -> None:
+def test_the_figures_of_a_gateway_equal_its_metrics() -> None:
     its = metrics()
     its.requests.labels("GET", "/livez", "200").inc(3)
     its.records_in.labels("http").inc(5)
@@ -70,17 +70,17 @@ def test_the_figures_of_a_gateway_are_those_of_its_metrics() -> None:
     its.records_out.labels("http").inc(7)
     its.request_s.labels("POST", PUBLISH_ROUTE).observe(0.002)
     its.request_s.labels("GET", "/livez").observe(0.002)
-    found = gateway_figures(its.registry.collect())
+    found = gateway_counters(its.registry.collect())
     assert (found.requests, found.published, found.delivered) == (3, 11, 7)
     assert found.publishes_below[0.001] == 0
     assert found.publishes_below[0.0025] == found.publishes_below[float("inf")] == 1
 
 
-def test_the_route_whose_times_are_shown_is_one_of_the_gateway() -> None:
+def test_the_route_of_the_shown_latencies_exists() -> None:
     assert PUBLISH_ROUTE in create_app(GatewaySettings()).openapi()["paths"]
 
 
-async def test_topics_are_listed_with_what_was_sampled(open_api: OpenApi, log: FakeLog) -> None:
+async def test_topics_are_listed_with_sampled_figures(open_api: OpenApi, log: FakeLog) -> None:
     log.logs = {"t": [[], []]}
     await log.append("t", 0, columns_of([b"a", b"b"]))
     async with open_api(ui_interval_s=600) as api:
@@ -89,11 +89,11 @@ async def test_topics_are_listed_with_what_was_sampled(open_api: OpenApi, log: F
         assert "figures" not in (await api.get("/v1/topics")).json()["topics"][0]
         log.ids["t"] = b"x" * 16
         again = (await api.get("/v1/topics", params={"figures": "true"})).json()
-        assert again["topics"][0]["figures"] is None, "the sample is of another topic with that name"
+        assert again["topics"][0]["figures"] is None, "the sample is of the deleted topic with that name"
 
 
 async def sampled(api: httpx.AsyncClient) -> dict[str, Any]:
-    """Return the list of topics once the gateway has taken a sample, which it does when it starts."""
+    """Return the list of topics after the gateway's first sample, which it takes at its start."""
     async with asyncio.timeout(10):
         while True:
             listed: dict[str, Any] = (await api.get("/v1/topics", params={"figures": "true"})).json()

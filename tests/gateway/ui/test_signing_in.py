@@ -1,4 +1,4 @@
-"""Signing in on the page, in a real browser, before a gateway that asks who its callers are."""
+"""Signing in on the page, in a real browser, at a gateway with authentication."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def sign_in(page: Page, its: Secured, key: str) -> None:
     await page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
 
 
-async def test_a_wrong_key_is_refused_and_the_right_one_shows_what_its_owner_may_see(tmp_path: Path) -> None:
+async def test_a_wrong_key_is_refused_and_a_valid_one_shows_what_its_principal_may_see(tmp_path: Path) -> None:
     async with secured(tmp_path, ui_interval_s=1) as its, browser_page() as page:
         await its.admin.create_topic("seen")
         await its.admin.create_topic("hidden")
@@ -37,7 +37,7 @@ async def test_a_wrong_key_is_refused_and_the_right_one_shows_what_its_owner_may
         await expect(page.get_by_text("hidden")).to_have_count(0)
         await expect(page.get_by_role("button", name="ada · sign out")).to_be_visible()
         stored = await page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]")
-        assert stored == [0, 1, ""], "the key is kept for this tab alone"
+        assert stored == [0, 1, ""], "the key is stored for this tab only"
 
         await page.get_by_role("link", name="seen").click()
         await page.get_by_role("tab", name="Publish").click()
@@ -53,7 +53,7 @@ async def test_a_wrong_key_is_refused_and_the_right_one_shows_what_its_owner_may
         assert await page.evaluate("sessionStorage.length") == 0
 
 
-async def test_an_administrator_makes_a_key_and_a_rule(tmp_path: Path) -> None:
+async def test_an_administrator_creates_a_key_and_a_rule(tmp_path: Path) -> None:
     async with secured(tmp_path) as its, browser_page() as page:
         await sign_in(page, its, ADMIN)
         await page.get_by_role("link", name="Access").click()
@@ -73,7 +73,7 @@ async def test_an_administrator_makes_a_key_and_a_rule(tmp_path: Path) -> None:
         assert (rule.operations, rule.resource, rule.name, rule.prefix) == (("consume",), "topic", "web-", True)
 
 
-async def test_a_page_that_only_reads_offers_no_changes(tmp_path: Path) -> None:
+async def test_a_read_only_page_offers_no_changes(tmp_path: Path) -> None:
     async with secured(tmp_path, ui="read_only") as its, browser_page() as page:
         await its.admin.create_topic("t")
         await sign_in(page, its, ADMIN)
@@ -88,7 +88,7 @@ async def test_a_page_that_only_reads_offers_no_changes(tmp_path: Path) -> None:
         await expect(page.get_by_role("button", name="Change…")).to_have_count(0)
 
 
-async def test_an_administrator_sets_a_quota_and_sees_what_is_used(tmp_path: Path) -> None:
+async def test_an_administrator_sets_a_quota_and_sees_its_usage(tmp_path: Path) -> None:
     async with secured(tmp_path) as its, browser_page() as page:
         await its.key_of("eve")
         await sign_in(page, its, ADMIN)
@@ -120,7 +120,7 @@ async def test_an_administrator_sets_a_quota_and_sees_what_is_used(tmp_path: Pat
         await expect(page.get_by_text("There are no quotas")).to_be_visible()
 
 
-async def test_a_test_of_rules_names_the_rule_that_decides(tmp_path: Path) -> None:
+async def test_a_test_of_rules_shows_the_rule_that_decides(tmp_path: Path) -> None:
     async with secured(tmp_path, ui="read_only") as its, browser_page() as page:
         rule = await its.admin.security.grant(AccessRule("eve", ("consume",), "topic", "web-", prefix=True))
         await sign_in(page, its, ADMIN)

@@ -7,12 +7,12 @@ from tests.gateway.fake_log import FakeClient, FakeLog
 
 from tidelog.client import Client
 from tidelog.errors import GroupNotEmptyError, UnknownPartitionError
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.producers import Kept, Producers
+from tidelog_gateway.producers import ProducerLimit, Producers
 from tidelog_gateway.resume_tokens import ResumeTokens
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.beginning import beginning_of
@@ -29,9 +29,9 @@ async def gateway(log: FakeLog) -> Gateway:
     log.logs["t"] = [[], [], []]
     await log.append("t", 0, columns_of([b"v%d" % at for at in range(10)]))
     client = cast(Client, FakeClient(log))
-    budget = Budget(1000)
-    outgoing = Outgoing(64 * KIB, 48 * KIB)
-    producers = Producers(client, kept=Kept(1), delivery_timeout_s=1)
+    budget = RequestBudget(1000)
+    outgoing = ResponseBudget(64 * KIB, 48 * KIB)
+    producers = Producers(client, kept=ProducerLimit(1), delivery_timeout_s=1)
     return Gateway(GatewaySettings(), client, producers, Metrics(budget, outgoing), budget, outgoing)
 
 

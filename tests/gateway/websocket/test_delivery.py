@@ -14,13 +14,13 @@ from tests.proto.derived_batches import END_OFFSET, SURVIVORS, compacted_log
 from tidelog.client import Client
 from tidelog.errors import UnknownTopicError
 from tidelog.model import ConsumedBatch
-from tidelog_gateway.budget.connection_output import Outlet
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.connection_output import ConnectionOutput
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.producers import Kept, Producers
+from tidelog_gateway.producers import ProducerLimit, Producers
 from tidelog_gateway.records_out import BatchReader
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.delivery import Delivery
@@ -36,9 +36,9 @@ async def gateway(log: FakeLog) -> Gateway:
     log.logs["t"] = [[], [], []]
     await log.append("t", 0, columns_of([b"v%d" % at for at in range(10)]))
     client = cast(Client, FakeClient(log))
-    budget = Budget(1000)
-    outgoing = Outgoing(64 * KIB, 48 * KIB)
-    producers = Producers(client, kept=Kept(1), delivery_timeout_s=1)
+    budget = RequestBudget(1000)
+    outgoing = ResponseBudget(64 * KIB, 48 * KIB)
+    producers = Producers(client, kept=ProducerLimit(1), delivery_timeout_s=1)
     settings = GatewaySettings(ws_batch_records_max=4)
     return Gateway(settings, client, producers, Metrics(budget, outgoing), budget, outgoing)
 
@@ -58,7 +58,7 @@ class Wire:
 
 
 def sender_of(gateway: Gateway, wire: Wire) -> Sender:
-    return Sender(cast(WebSocket, wire), Outlet(gateway.outgoing, 30), slow_timeout_s=30)
+    return Sender(cast(WebSocket, wire), ConnectionOutput(gateway.outgoing, 30), slow_timeout_s=30)
 
 
 def sub(**more: Any) -> Sub:
@@ -172,7 +172,7 @@ async def test_what_lies_without_credit_is_let_go_when_others_need_room(gateway:
         await wire.sent.get()
         assert len((await wire.sent.get())["batch"]["records"]) == 3
         assert gateway.outgoing.prefetched_bytes > 0
-        gateway.outgoing.press(1)
+        gateway.outgoing.shed_load(1)
         while gateway.outgoing.prefetched_bytes:  # noqa: ASYNC110 - the delivery does it in its own time
             await asyncio.sleep(0)
         assert len(log.consumers) == 1, "without credit it is not read again"

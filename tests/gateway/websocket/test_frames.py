@@ -10,9 +10,9 @@ import uvicorn
 from tests.gateway.conftest import Serve, Served
 from uvicorn.server import ServerState
 
-from tidelog_gateway.budget.connection_output import Outlet
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.connection_output import ConnectionOutput
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.websocket.frames import FRAGMENTS_MAX, BoundedWebSocket, bounded_websocket
 from tidelog_proto.limits import MIB
 
@@ -121,17 +121,17 @@ class Line(asyncio.Transport):
 
 @asynccontextmanager
 async def protocol_on(
-    line: Line, application: Any, *, timeout_s: float = 30, incoming: Budget | None = None
+    line: Line, application: Any, *, timeout_s: float = 30, incoming: RequestBudget | None = None
 ) -> AsyncIterator[BoundedWebSocket]:
     """Run one connection's protocol on a line, with the handshake received."""
     config = uvicorn.Config(application, log_config=None, ws_ping_interval=None)
     config.load()
     protocol_class = bounded_websocket(handshake_timeout_s=timeout_s)
     assert issubclass(protocol_class, BoundedWebSocket)
-    outlet = Outlet(Outgoing(MIB, MIB), 30)
+    outlet = ConnectionOutput(ResponseBudget(MIB, MIB), 30)
     outlet.connected(line)
     state = ServerState()
-    app_state = {"incoming": incoming or Budget(10 * MIB), "outlet": outlet, "leave_seat": lambda: None}
+    app_state = {"incoming": incoming or RequestBudget(10 * MIB), "outlet": outlet, "release_slot": lambda: None}
     protocol = protocol_class(config, state, app_state)
     protocol.connection_made(line)
     protocol.data_received(HANDSHAKE)

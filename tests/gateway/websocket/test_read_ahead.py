@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from tidelog_gateway.budget.connection_output import Outlet
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.connection_output import ConnectionOutput
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.websocket.read_ahead import AHEAD_BYTES, ReadAhead, Window
 from tidelog_gateway.websocket.ws_protocol import Allowance
 from tidelog_proto.batch.header import Codec
@@ -14,8 +14,8 @@ from tidelog_proto.limits import MIB
 
 
 @pytest.fixture
-def outgoing() -> Outgoing:
-    return Outgoing(8 * MIB, 8 * MIB)
+def outgoing() -> ResponseBudget:
+    return ResponseBudget(8 * MIB, 8 * MIB)
 
 
 def batch(codec: Codec = Codec.NONE) -> RecordBatch:
@@ -23,15 +23,15 @@ def batch(codec: Codec = Codec.NONE) -> RecordBatch:
 
 
 def test_the_window_is_the_credit_up_to_a_bound() -> None:
-    ahead = ReadAhead(Outlet(Outgoing(MIB, MIB), 30))
+    ahead = ReadAhead(ConnectionOutput(ResponseBudget(MIB, MIB), 30))
     assert ahead.window(Allowance(5, 100)) == Window(5, 100)
     assert ahead.window(Allowance(5, 2**53)) == Window(5, AHEAD_BYTES)
     assert Window(4, 100).is_much_more_than(Window(1, 100))
     assert not Window(3, 300).is_much_more_than(Window(1, 100))
 
 
-async def test_what_arrives_counts_until_it_is_sent_or_dropped(outgoing: Outgoing) -> None:
-    ahead = ReadAhead(Outlet(outgoing, 30))
+async def test_what_arrives_counts_until_it_is_sent_or_dropped(outgoing: ResponseBudget) -> None:
+    ahead = ReadAhead(ConnectionOutput(outgoing, 30))
     await ahead.begin()
     assert outgoing.used_bytes == 0, "who lies idle holds nothing"
     one = batch()
@@ -43,8 +43,8 @@ async def test_what_arrives_counts_until_it_is_sent_or_dropped(outgoing: Outgoin
     assert (outgoing.used_bytes, outgoing.prefetched_bytes) == (0, 0)
 
 
-async def test_what_arrived_together_counts_until_the_last_of_it_is_sent(outgoing: Outgoing) -> None:
-    ahead = ReadAhead(Outlet(outgoing, 30))
+async def test_what_arrived_together_counts_until_the_last_of_it_is_sent(outgoing: ResponseBudget) -> None:
+    ahead = ReadAhead(ConnectionOutput(outgoing, 30))
     one, packed = batch(), batch(Codec.ZSTD)
     together_bytes = one.header.length + packed.header.length
     assert ahead.admit(together_bytes)
@@ -58,8 +58,8 @@ async def test_what_arrived_together_counts_until_the_last_of_it_is_sent(outgoin
     assert outgoing.prefetched_bytes == 0
 
 
-async def test_what_is_dropped_counts_no_longer_than_what_is_sent(outgoing: Outgoing) -> None:
-    ahead, one = ReadAhead(Outlet(outgoing, 30)), batch()
+async def test_what_is_dropped_counts_no_longer_than_what_is_sent(outgoing: ResponseBudget) -> None:
+    ahead, one = ReadAhead(ConnectionOutput(outgoing, 30)), batch()
     size_bytes = one.header.length
     assert ahead.admit(2 * size_bytes)
     assert ahead.admit(size_bytes)
@@ -75,9 +75,9 @@ async def test_what_is_dropped_counts_no_longer_than_what_is_sent(outgoing: Outg
     ahead.end()
 
 
-async def test_room_for_decoding_is_taken_with_that_for_all_that_arrives_together(outgoing: Outgoing) -> None:
+async def test_room_for_decoding_is_taken_with_that_for_all_that_arrives_together(outgoing: ResponseBudget) -> None:
     """Else what arrives takes the room that decoding was promised, and the other way round, for ever."""
-    ahead, other = ReadAhead(Outlet(outgoing, 30)), Outlet(outgoing, 30)
+    ahead, other = ReadAhead(ConnectionOutput(outgoing, 30)), ConnectionOutput(outgoing, 30)
     packed = batch(Codec.ZSTD)
     assert other.take_prefetch(2 * MIB)
     assert ahead.admit(2 * MIB)
@@ -95,8 +95,8 @@ async def test_room_for_decoding_is_taken_with_that_for_all_that_arrives_togethe
     ahead.end()
 
 
-async def test_what_was_refused_is_read_again_when_room_was_taken_for_it(outgoing: Outgoing) -> None:
-    ahead, other = ReadAhead(Outlet(outgoing, 30)), Outlet(outgoing, 30)
+async def test_what_was_refused_is_read_again_when_room_was_taken_for_it(outgoing: ResponseBudget) -> None:
+    ahead, other = ReadAhead(ConnectionOutput(outgoing, 30)), ConnectionOutput(outgoing, 30)
     assert other.take_prefetch(4 * MIB)
     assert not ahead.admit(3 * MIB)
     assert ahead.refused
@@ -117,8 +117,8 @@ async def test_what_was_refused_is_read_again_when_room_was_taken_for_it(outgoin
     ahead.end()
 
 
-async def test_decoding_counts_too(outgoing: Outgoing) -> None:
-    ahead = ReadAhead(Outlet(outgoing, 30))
+async def test_decoding_counts_too(outgoing: ResponseBudget) -> None:
+    ahead = ReadAhead(ConnectionOutput(outgoing, 30))
     plain, packed = batch(), batch(Codec.ZSTD)
     assert packed.header.length < MIB // 10
     for one, extra_bytes in ((plain, 0), (packed, packed.header.uncompressed_length)):
@@ -127,7 +127,7 @@ async def test_decoding_counts_too(outgoing: Outgoing) -> None:
         assert outgoing.used_bytes == one.header.length + extra_bytes
         ahead.done(one)
         assert outgoing.used_bytes == 0
-    other = Outlet(outgoing, 30)
+    other = ConnectionOutput(outgoing, 30)
     assert other.take_prefetch(7 * MIB // 2)
     assert ahead.admit(packed.header.length)
     assert not ahead.decode(packed)
@@ -136,16 +136,16 @@ async def test_decoding_counts_too(outgoing: Outgoing) -> None:
     assert outgoing.prefetched_bytes == 7 * MIB // 2
 
 
-async def test_who_holds_records_without_credit_may_be_asked_for_them(outgoing: Outgoing) -> None:
-    ahead = ReadAhead(Outlet(outgoing, 30))
+async def test_who_holds_records_without_credit_may_be_asked_for_them(outgoing: ResponseBudget) -> None:
+    ahead = ReadAhead(ConnectionOutput(outgoing, 30))
     asked: list[bool] = []
     with ahead.idle(lambda: asked.append(True)):
-        outgoing.press(MIB)
+        outgoing.shed_load(MIB)
         assert not asked, "it holds nothing"
         assert ahead.admit(MIB)
-        outgoing.press(MIB)
+        outgoing.shed_load(MIB)
         assert asked
     asked.clear()
-    outgoing.press(MIB)
+    outgoing.shed_load(MIB)
     assert not asked
     ahead.end()

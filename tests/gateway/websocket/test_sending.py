@@ -7,8 +7,8 @@ import pytest
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from tidelog_gateway.budget.connection_output import UNSENT_BYTES, Outlet
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.connection_output import UNSENT_BYTES, ConnectionOutput
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.websocket.sending import Sender, SlowClientError
 from tidelog_proto.limits import MIB
 
@@ -30,14 +30,14 @@ class Wire(asyncio.Transport):
         return self.unsent
 
 
-def sender(outgoing: Outgoing, *, slow_timeout_s: float = 30) -> tuple[Sender, Wire]:
-    outlet, wire = Outlet(outgoing, 30), Wire()
+def sender(outgoing: ResponseBudget, *, slow_timeout_s: float = 30) -> tuple[Sender, Wire]:
+    outlet, wire = ConnectionOutput(outgoing, 30), Wire()
     outlet.connected(wire)
     return Sender(cast(WebSocket, wire), outlet, slow_timeout_s=slow_timeout_s), wire
 
 
 async def test_a_message_counts_until_it_has_left() -> None:
-    outgoing = Outgoing(10 * MIB, 10 * MIB)
+    outgoing = ResponseBudget(10 * MIB, 10 * MIB)
     sending, wire = sender(outgoing)
     await sending.send({"a": "b"})
     assert wire.texts == ['{"a":"b"}']
@@ -48,7 +48,7 @@ async def test_a_message_counts_until_it_has_left() -> None:
 
 
 async def test_a_message_is_built_when_its_turn_has_come_and_only_then() -> None:
-    outgoing = Outgoing(10 * MIB, 10 * MIB)
+    outgoing = ResponseBudget(10 * MIB, 10 * MIB)
     sending, wire = sender(outgoing)
     built: list[int] = []
 
@@ -69,7 +69,7 @@ async def test_a_message_is_built_when_its_turn_has_come_and_only_then() -> None
 
 
 async def test_a_client_that_takes_nothing_is_slow() -> None:
-    sending, wire = sender(Outgoing(10 * MIB, 10 * MIB), slow_timeout_s=0.05)
+    sending, wire = sender(ResponseBudget(10 * MIB, 10 * MIB), slow_timeout_s=0.05)
     wire.unsent = UNSENT_BYTES + 1
     with pytest.raises(SlowClientError):
         await sending.send({})
@@ -78,7 +78,7 @@ async def test_a_client_that_takes_nothing_is_slow() -> None:
 
 
 async def test_what_cannot_be_built_or_sent_does_not_count() -> None:
-    outgoing = Outgoing(10 * MIB, 10 * MIB)
+    outgoing = ResponseBudget(10 * MIB, 10 * MIB)
     sending, _ = sender(outgoing)
 
     def explode() -> dict[str, Any]:
@@ -99,8 +99,8 @@ async def test_whoever_waits_for_a_turn_hears_that_the_client_has_left() -> None
 
     socket = WebSocket({"type": "websocket", "headers": [], "path": "/"}, receive, send)
     await socket.accept()
-    outgoing = Outgoing(10 * MIB, 10 * MIB)
-    sending = Sender(socket, Outlet(outgoing, 30), slow_timeout_s=30)
+    outgoing = ResponseBudget(10 * MIB, 10 * MIB)
+    sending = Sender(socket, ConnectionOutput(outgoing, 30), slow_timeout_s=30)
     outcomes = await asyncio.gather(*(sending.send({"a": at}) for at in range(3)), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [WebSocketDisconnect] * 3, outcomes
     with pytest.raises(WebSocketDisconnect):

@@ -1,4 +1,4 @@
-"""A gateway with workers as a process, for tests."""
+"""A gateway with workers as a process."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Running:
         self.http = f"http://127.0.0.1:{port}"
 
     def workers(self) -> list[int]:
-        """Return the process ids of the workers, in the order of their numbers."""
+        """Return the process ids of the workers by number."""
         return [pid for _, pid in sorted(numbered_children(self.process.pid))]
 
     def get(self, path: str) -> str:
-        """Return what is answered over a new connection.
+        """Return the answer over a new connection.
 
         Raises:
-            OSError, HTTPException: nothing is answered.
+            OSError, HTTPException: there is no answer.
         """
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
@@ -58,11 +58,11 @@ class Running:
         return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 
     def wait_for_workers(self, count: int) -> None:
-        """Wait until so many serve."""
+        """Wait until this number of workers serve."""
         wait_until(lambda: self.metric("tidelog_gateway_workers") == count)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Stop in order and return the exit code."""
+        """Stop with a signal and return the exit code."""
         self.process.send_signal(number)
         return self.process.wait(STOP_TIMEOUT_S)
 
@@ -114,17 +114,17 @@ class WaitingReads:
 
 
 def wait_until(holds: Callable[[], object], *, within_s: float = WAIT_S) -> None:
-    """Wait until something holds, whatever it raises before.
+    """Wait until a condition holds; its exceptions count as false.
 
     Raises:
-        AssertionError: it took too long.
+        AssertionError: the wait timed out.
     """
     until = time.monotonic() + within_s
     while True:
         with contextlib.suppress(OSError, http.client.HTTPException):
             if holds():
                 return
-        assert time.monotonic() < until, "it took too long"
+        assert time.monotonic() < until, "the wait timed out"
         time.sleep(0.05)
 
 
@@ -138,7 +138,7 @@ def has_ended(pid: int) -> bool:
 
 @contextlib.contextmanager
 def gateway(*arguments: str, workers: int = 2, log: Path | None = None, **variables: str) -> Iterator[Running]:
-    """Start a gateway with workers; end all of its processes on the way out."""
+    """Start a gateway with workers; end all of its processes at the end of the block."""
     command = [sys.executable, "-m", "tidelog_cli", "gateway", "--http-port", "0", "--workers", str(workers)]
     with contextlib.ExitStack() as stack:
         stderr = None if log is None else stack.enter_context(log.open("w"))
@@ -149,7 +149,7 @@ def gateway(*arguments: str, workers: int = 2, log: Path | None = None, **variab
         )
         assert process.stdout is not None
         ready = process.stdout.readline()
-        assert ready, f"it ended with {process.wait(WAIT_S)}"
+        assert ready, f"the gateway ended with {process.wait(WAIT_S)}"
         running = Running(process, json.loads(ready)["http_port"])
         try:
             yield running

@@ -1,4 +1,4 @@
-"""The metrics of several workers as one page."""
+"""Metrics of several workers on one page."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.workers.exposition import families_of, page_of
-from tidelog_gateway.workers.figures import Families, lasting, merged
+from tidelog_gateway.workers.metric_families import Families, lasting, merged
 
 
 def metrics() -> Metrics:
-    return Metrics(Budget(100), Outgoing(100, 100), has_parent=True)
+    return Metrics(RequestBudget(100), ResponseBudget(100, 100), has_parent=True)
 
 
 def sent(of: Metrics) -> Families:
-    """Return figures as they arrive at the parent."""
+    """Return metrics as the parent receives them."""
     found: Families = json.loads(json.dumps(families_of(of.registry)))
     return found
 
@@ -30,7 +30,7 @@ def values(families: Families) -> Mapping[str, float]:
     return {sample.name + "".join(f" {value}" for value in sample.labels.values()): sample.value for sample in samples}
 
 
-def test_a_page_of_figures_is_the_page_of_the_metrics() -> None:
+def test_a_page_of_families_equals_the_page_of_the_metrics() -> None:
     of = metrics()
     of.answered("GET", "/livez", 200, 0.003)
     of.records_in.labels("http").inc(5)
@@ -39,7 +39,7 @@ def test_a_page_of_figures_is_the_page_of_the_metrics() -> None:
     assert given == stable
 
 
-def test_counters_and_histograms_are_added_up_and_outlive_their_worker() -> None:
+def test_counters_and_histograms_are_added_and_outlive_their_worker() -> None:
     one, other = metrics(), metrics()
     for of, seconds in ((one, 0.003), (one, 0.2), (other, 0.004)):
         of.answered("POST", "/x", 200, seconds)
@@ -53,7 +53,7 @@ def test_counters_and_histograms_are_added_up_and_outlive_their_worker() -> None
     assert {name for name in falls if not name.startswith(("process_", "tidelog_gateway_tls"))} == set()
 
 
-def test_gauges_are_added_up_over_the_workers_that_run() -> None:
+def test_gauges_of_running_workers_are_added() -> None:
     one, other = metrics(), metrics()
     one.websockets.set(3)
     other.websockets.set(4)
@@ -61,12 +61,12 @@ def test_gauges_are_added_up_over_the_workers_that_run() -> None:
     other.tls_ends_at("certificate", 1e9)
     whole = values(merged([sent(one), sent(other)]))
     assert whole["tidelog_gateway_websockets"] == 7
-    assert whole["tidelog_gateway_tls_ends_timestamp_seconds certificate"] == 1e9, "the earliest end"
+    assert whole["tidelog_gateway_tls_ends_timestamp_seconds certificate"] == 1e9, "the earliest expiry"
     assert [value for name, value in whole.items() if name.startswith("tidelog_gateway_build_info")] == [1]
     assert "tidelog_gateway_websockets" not in values(lasting(sent(one)))
 
 
-def test_the_earliest_begin_of_a_counter_counts() -> None:
+def test_the_earliest_creation_of_a_counter_is_used() -> None:
     name = "tidelog_gateway_cut_connections_created"
     one, other = metrics(), metrics()
     begins = [values(sent(of))[name] for of in (one, other)]

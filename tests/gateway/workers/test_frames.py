@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog_gateway.workers.frames import ALIVE, HEADER, PAYLOAD_BYTES_MAX, SAMPLE, FrameError, FrameReader, frame
+from tidelog_gateway.workers.frames import HEADER, HEARTBEAT, PAYLOAD_BYTES_MAX, SAMPLE, FrameError, FrameReader, frame
 
 
-def test_frames_are_read_whatever_the_pieces_in_which_they_arrive() -> None:
-    sent = [(ALIVE, b""), (SAMPLE, b"x" * 1000), (SAMPLE, b"")]
+def test_frames_are_parsed_in_any_pieces() -> None:
+    sent = [(HEARTBEAT, b""), (SAMPLE, b"x" * 1000), (SAMPLE, b"")]
     data = b"".join(frame(kind, payload) for kind, payload in sent)
     for size in (1, 3, 7, len(data)):
         reader = FrameReader()
@@ -14,6 +14,6 @@ def test_frames_are_read_whatever_the_pieces_in_which_they_arrive() -> None:
         assert [found for piece in pieces for found in reader.feed(piece)] == sent
 
 
-def test_a_frame_that_is_too_long_is_refused_before_it_arrives() -> None:
+def test_a_frame_above_the_limit_is_refused_before_it_arrives() -> None:
     with pytest.raises(FrameError, match="is longer than"):
         list(FrameReader().feed(HEADER.pack(SAMPLE, PAYLOAD_BYTES_MAX + 1)))

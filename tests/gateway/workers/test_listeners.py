@@ -14,7 +14,7 @@ def close(listeners: list[socket.socket]) -> None:
         listener.close()
 
 
-def test_connections_are_spread_over_the_workers() -> None:
+def test_connections_are_distributed_over_the_workers() -> None:
     listeners = listen_for_each(GatewaySettings(http_port=0, workers=2))
     clients = [socket.create_connection(listeners[0].getsockname()) for _ in range(200)]
     accepted: list[list[socket.socket]] = [[], []]
@@ -22,11 +22,11 @@ def test_connections_are_spread_over_the_workers() -> None:
         for listener in select.select(listeners, [], [], 5)[0]:
             accepted[listeners.index(listener)].append(listener.accept()[0])
     close([*listeners, *clients, *accepted[0], *accepted[1]])
-    # Six standard deviations: the kernel goes by a hash of the addresses.
+    # Six standard deviations: the kernel distributes by a hash of the addresses.
     assert 100 - 43 <= len(accepted[0]) <= 100 + 43
 
 
-def test_a_port_that_is_taken_is_refused_also_where_it_is_shared() -> None:
+def test_a_port_in_use_is_refused_even_if_it_is_shared() -> None:
     first = listen_for_each(GatewaySettings(http_port=0, workers=2))
     port: int = first[0].getsockname()[1]
     for workers in (2, 1):

@@ -36,20 +36,20 @@ def test_both_workers_serve_one_port_with_one_set_of_metrics(node_address: str) 
         assert len(running.workers()) == 2
         assert httpx.get(f"{running.http}/readyz").json()["status"] == "ready"
         for _ in range(40):
-            httpx.get(f"{running.http}/livez")  # each over a connection of its own
+            httpx.get(f"{running.http}/livez")  # each over a new connection
         page = httpx.get(f"{running.http}/metrics").text
         assert 'tidelog_gateway_requests_total{method="GET",route="/livez",status="200"} 40.0' in page.splitlines()
         assert page.count("# TYPE tidelog_gateway_requests_total counter") == 1
         assert running.metric("tidelog_gateway_workers") == 2
         for pid in running.workers():
-            assert os.getpgid(pid) == pid, "Ctrl-C in a terminal reaches the parent alone"
+            assert os.getpgid(pid) == pid, "Ctrl-C in a terminal reaches only the parent"
         started = Path(f"/proc/{running.process.pid}/stat").read_text().rpartition(")")[2].split()[19]
         assert running.metric("process_start_time_seconds") % 100_000 == pytest.approx(
             (int(started) / os.sysconf("SC_CLK_TCK") + _boot_s()) % 100_000, abs=0.02
         )
         assert running.stop() == 0
         assert running.process.stdout is not None
-        assert running.process.stdout.read() == "", "only the parent says that it is ready"
+        assert running.process.stdout.read() == "", "only the parent prints a ready line"
 
 
 def _boot_s() -> int:
@@ -71,7 +71,7 @@ def test_killed_workers_are_replaced_and_no_acknowledged_record_is_lost(node_add
             body = json.dumps({"records": [{"value": value}]})
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
             try:
-                connection.connect()  # a new one each: none of them may be refused
+                connection.connect()  # a new connection each; none may be refused
             except OSError as error:
                 refused.append(repr(error))
                 continue
@@ -109,8 +109,8 @@ def test_killed_workers_are_replaced_and_no_acknowledged_record_is_lost(node_add
     lost = [set_ - stored for set_ in acknowledged]
     assert (lost, sum(map(len, acknowledged)) > 40) == ([set()] * 4, True)
     lines = log.read_text()
-    assert lines.count("was ended by SIGKILL; another one is started now") == 1
-    assert lines.count("was ended by SIGKILL; another one is started in 1 s") == 1, "the second in a row waits"
+    assert lines.count("was ended by SIGKILL; starting another one now") == 1
+    assert lines.count("was ended by SIGKILL; starting another one in 1 s") == 1, "the second in a row waits"
 
 
 async def _values(address: str, topic: str) -> set[str]:
@@ -126,7 +126,7 @@ async def _values(address: str, topic: str) -> set[str]:
     raise AssertionError("unreachable")
 
 
-def test_a_worker_that_hangs_does_not_keep_connections_waiting(node_address: str) -> None:
+def test_a_hanging_worker_does_not_delay_connections(node_address: str) -> None:
     with gateway("--bootstrap", node_address) as running:
         hung = running.workers()[1]
         os.kill(hung, signal.SIGSTOP)
@@ -134,7 +134,7 @@ def test_a_worker_that_hangs_does_not_keep_connections_waiting(node_address: str
             began = time.monotonic()
             for _ in range(12):
                 assert httpx.get(f"{running.http}/livez", timeout=10).status_code == 200
-            assert time.monotonic() - began < 8, "another accepts for it after 2 s"
+            assert time.monotonic() - began < 8, "another worker accepts for it after 2 s"
             assert running.metric("tidelog_gateway_workers") == 1
         finally:
             os.kill(hung, signal.SIGCONT)
@@ -181,12 +181,12 @@ def test_a_signal_to_the_parent_drains_all_workers(node_address: str, number: si
 
 
 def is_refused(port: int) -> bool:
-    """Whether nothing listens on a port."""
+    """Whether connections to a port are refused."""
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
 
 
-def test_a_second_signal_ends_all_at_once(node_address: str) -> None:
+def test_a_second_signal_stops_all_at_once(node_address: str) -> None:
     with gateway("--bootstrap", node_address, TIDELOG_GATEWAY_STOP_TIMEOUT_S="60") as running:
         workers = running.workers()
         os.kill(workers[0], signal.SIGSTOP)
@@ -194,7 +194,7 @@ def test_a_second_signal_ends_all_at_once(node_address: str) -> None:
         running.process.send_signal(signal.SIGTERM)
         time.sleep(0.5)
         assert running.process.poll() is None
-        assert running.stop(signal.SIGTERM) == 1, "one had to be killed"
+        assert running.stop(signal.SIGTERM) == 1, "a worker was killed"
         assert time.monotonic() - began < 10
         assert all(map(has_ended, workers))
 
@@ -208,7 +208,7 @@ def test_workers_end_when_their_parent_is_killed() -> None:
         wait_until(lambda: is_refused(running.port), within_s=5)
 
 
-def test_websockets_outlive_the_end_of_other_workers(node_address: str) -> None:
+def test_websockets_survive_the_end_of_other_workers(node_address: str) -> None:
     asyncio.run(_hold_websockets(node_address))
 
 
@@ -246,7 +246,7 @@ def test_a_worker_that_cannot_start_ends_the_gateway_with_its_reason(tmp_path: P
     assert two.stderr.count("none.pem") == 1, "the reason is logged once"
 
 
-def test_a_taken_port_has_the_same_message_as_for_a_single_process() -> None:
+def test_a_port_in_use_is_reported_as_by_a_single_process() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         one, two = (_run("--workers", workers, "--http-port", port, *NOBODY) for workers in ("1", "2"))
@@ -255,7 +255,7 @@ def test_a_taken_port_has_the_same_message_as_for_a_single_process() -> None:
 
 
 @pytest.mark.parametrize("workers", ["0", "65", "-1", "two"])
-def test_a_number_of_workers_that_cannot_be_is_a_usage_error(workers: str) -> None:
+def test_an_invalid_number_of_workers_is_a_usage_error(workers: str) -> None:
     ended = _run("--workers", workers, *NOBODY)
     assert ended.returncode == 2
     assert "workers" in ended.stderr
@@ -264,10 +264,10 @@ def test_a_number_of_workers_that_cannot_be_is_a_usage_error(workers: str) -> No
 def test_limits_that_cannot_be_divided_are_a_usage_error() -> None:
     ended = _run("--workers", "4", *NOBODY, TIDELOG_GATEWAY_CONNECTIONS_MAX="3")
     assert ended.returncode == 2
-    assert "set connections_max to at least 4, or fewer workers" in ended.stderr
+    assert "set connections_max to at least 4, or use fewer workers" in ended.stderr
 
 
-def test_lines_of_the_access_log_are_whole(node_address: str, tmp_path: Path) -> None:
+def test_lines_of_the_access_log_are_not_interleaved(node_address: str, tmp_path: Path) -> None:
     with gateway("--bootstrap", node_address, TIDELOG_GATEWAY_ACCESS_LOG="true") as running:
         path = "/" + "%01" * 600
 
@@ -284,7 +284,7 @@ def test_lines_of_the_access_log_are_whole(node_address: str, tmp_path: Path) ->
         for thread in threads:
             thread.join()
     assert all(json.loads(line)["status"] == 404 for line in lines)
-    assert max(map(len, lines)) < 4096 - 255 - 100, "with the longest names it is written at once"
+    assert max(map(len, lines)) < 4096 - 255 - 100, "a line with the longest names is written atomically"
 
 
 def _run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -292,6 +292,6 @@ def _run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | variables, check=False)
 
 
-def test_replacements_wait_longer_each_time() -> None:
+def test_the_pause_before_a_replacement_grows() -> None:
     assert BACK_OFF_S[0] == 0
     assert list(BACK_OFF_S) == sorted(BACK_OFF_S)

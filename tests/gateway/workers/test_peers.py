@@ -1,4 +1,4 @@
-"""A worker's side of its socket, with this test as the parent."""
+"""A worker's connection to the parent, which the test plays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT_S = 10
 
 
 class Parent:
-    """The other end."""
+    """The parent's end of the socket."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -34,7 +34,7 @@ class Parent:
                 if found == kind:
                     return payload
 
-    def tell(self, kind: bytes, payload: bytes = b"") -> None:
+    def send(self, kind: bytes, payload: bytes = b"") -> None:
         self._writer.write(frames.frame(kind, payload))
 
 
@@ -53,36 +53,36 @@ async def talking() -> AsyncIterator[tuple[Peers, Parent]]:
         await writer.wait_closed()
 
 
-async def test_a_worker_says_that_it_serves_and_sends_its_metrics() -> None:
+async def test_a_worker_reports_that_it_is_ready_and_sends_its_metrics() -> None:
     async with talking() as (_, parent):
         await parent.heard(frames.READY)
-        await parent.heard(frames.ALIVE)
-        parent.tell(frames.COLLECT)
-        figures = json.loads(await parent.heard(frames.FIGURES))
+        await parent.heard(frames.HEARTBEAT)
+        parent.send(frames.COLLECT)
+        figures = json.loads(await parent.heard(frames.METRICS))
     assert figures["things"]["samples"]['["things_total",{}]'] == 3
 
 
-async def test_duties_and_samples_are_handed_on() -> None:
+async def test_duties_and_samples_are_passed_on() -> None:
     told: asyncio.Queue[object] = asyncio.Queue()
     async with talking() as (its, parent):
         its.on_duties = its.on_sample = told.put_nowait
-        parent.tell(frames.DUTIES, json.dumps({"accepts": [1], "samples": True, "serving": 1}).encode())
+        parent.send(frames.DUTIES, json.dumps({"accepts": [1], "samples": True, "serving": 1}).encode())
         assert await told.get() == its.duties == Duties((1,), samples=True, serving=1)
-        parent.tell(frames.SAMPLE, b"sample")
+        parent.send(frames.SAMPLE, b"sample")
         assert await told.get() == b"sample"
         its.share(b"mine")
         assert await parent.heard(frames.SAMPLE) == b"mine"
 
 
-async def test_questions_at_the_same_time_are_one() -> None:
+async def test_concurrent_requests_for_metrics_share_one_frame() -> None:
     async with talking() as (its, parent):
         asking = [asyncio.create_task(its.merged()) for _ in range(5)]
-        await parent.heard(frames.ASK)
-        parent.tell(frames.MERGED, b'{"a": {}}')
+        await parent.heard(frames.REQUEST_METRICS)
+        parent.send(frames.MERGED, b'{"a": {}}')
         assert await asyncio.gather(*asking) == [{"a": {}}] * 5
         asking = [asyncio.create_task(its.merged())]
-        await parent.heard(frames.ASK)
-        parent.tell(frames.MERGED, b"{}")
+        await parent.heard(frames.REQUEST_METRICS)
+        parent.send(frames.MERGED, b"{}")
         assert await asyncio.gather(*asking) == [{}]
 
 
@@ -94,35 +94,35 @@ async def test_metrics_that_are_requested_before_the_parent_is_connected_are_ans
     running = asyncio.create_task(its.run())
     reader, writer = await asyncio.open_unix_connection(sock=ours)
     parent = Parent(reader, writer)
-    await parent.heard(frames.ASK)
-    parent.tell(frames.MERGED, b"{}")
+    await parent.heard(frames.REQUEST_METRICS)
+    parent.send(frames.MERGED, b"{}")
     assert await asking == {}
     writer.close()
     await running
     await writer.wait_closed()
 
 
-async def test_the_final_metrics_are_sent_whole() -> None:
+async def test_the_final_metrics_are_sent_completely() -> None:
     async with talking() as (its, parent):
         await parent.heard(frames.READY)
         assert its.registry is not None
         for number in range(2_000):
             Counter(f"more_{number}", "x" * 500, registry=its.registry).inc()
-        sending = asyncio.create_task(its.send_final_figures())
-        while len(figures := json.loads(await parent.heard(frames.FIGURES))) < 2_000:
+        sending = asyncio.create_task(its.send_final_metrics())
+        while len(figures := json.loads(await parent.heard(frames.METRICS))) < 2_000:
             pass
         await sending
     assert figures["more_1999"]["samples"]['["more_1999_total",{}]'] == 1
 
 
-async def test_a_parent_that_does_not_answer_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_parent_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "MERGED_TIMEOUT_S", 0.1)
     async with talking() as (its, parent):
         await parent.heard(frames.READY)
         with pytest.raises(Problem, match="parent process has not answered"):
             await its.merged()
         asking = asyncio.create_task(its.merged())
-        await parent.heard(frames.ASK)
-        await parent.heard(frames.ASK)
-        parent.tell(frames.MERGED, b"{}")
+        await parent.heard(frames.REQUEST_METRICS)
+        await parent.heard(frames.REQUEST_METRICS)
+        parent.send(frames.MERGED, b"{}")
         assert await asking == {}

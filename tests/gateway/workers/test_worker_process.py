@@ -9,7 +9,7 @@ import pytest
 from tests.gateway.workers.running import wait_until
 
 from tidelog_gateway.workers import frames, worker_process
-from tidelog_gateway.workers.worker_process import WorkerProcess, end_of, pipe_of_life
+from tidelog_gateway.workers.worker_process import WorkerProcess, describe_end, lifeline_pipe
 
 ECHO = """
 import os, sys, time
@@ -21,12 +21,12 @@ time.sleep(60)
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    """A process that sends back what it gets first, and then neither reads nor ends."""
+    """Start a process that sends back its first frame, and then neither reads nor ends."""
     directory = tmp_path_factory.mktemp("module")
     (directory / "echoing.py").write_text(ECHO)
     monkeypatch.setenv("PYTHONPATH", str(directory))
     monkeypatch.setattr(worker_process, "MODULE", "echoing")
-    lifeline, life = pipe_of_life()
+    lifeline, life = lifeline_pipe()
     found = WorkerProcess(1, [], lifeline)
     yield found
     found.kill()
@@ -36,9 +36,9 @@ def worker(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
     os.close(life)
 
 
-def test_frames_arrive_both_ways_and_an_end_is_noticed(worker: WorkerProcess) -> None:
+def test_frames_are_exchanged_and_an_end_is_noticed(worker: WorkerProcess) -> None:
     assert (worker.is_serving, worker.ended()) == (False, None)
-    worker.tell(frames.BEGIN, b"x" * 1000)
+    worker.send(frames.BEGIN, b"x" * 1000)
     heard: list[tuple[bytes, bytes]] = []
 
     def has_heard() -> bool:
@@ -49,23 +49,23 @@ def test_frames_arrive_both_ways_and_an_end_is_noticed(worker: WorkerProcess) ->
     assert heard == [(frames.BEGIN, b"x" * 1000)]
     worker.signal(signal.SIGTERM)
     wait_until(lambda: worker.ended() == -signal.SIGTERM)
-    worker.signal(signal.SIGTERM)  # changes nothing
-    worker.tell(frames.COLLECT)
+    worker.signal(signal.SIGTERM)  # the process ignores it
+    worker.send(frames.COLLECT)
     assert worker.unsent_bytes == 0
 
 
 def test_a_worker_that_does_not_read_costs_neither_time_nor_memory(worker: WorkerProcess) -> None:
-    worker.tell(frames.BEGIN, b"x")
+    worker.send(frames.BEGIN, b"x")
     payload = b"x" * (1 << 20)
     began = time.monotonic()
     for _ in range(100):
-        worker.tell(frames.SAMPLE, payload)
+        worker.send(frames.SAMPLE, payload)
     assert time.monotonic() - began < 5
     assert frames.UNSENT_BYTES_MAX <= worker.unsent_bytes <= frames.UNSENT_BYTES_MAX + 2 * len(payload)
 
 
-def test_an_end_is_described() -> None:
-    assert [end_of(code) for code in (0, 2, -9, -200)] == [
+def test_ends_of_processes_are_described() -> None:
+    assert [describe_end(code) for code in (0, 2, -9, -200)] == [
         "ended with code 0",
         "ended with code 2",
         "was ended by SIGKILL",

@@ -1,4 +1,4 @@
-"""A worker's server: it serves from its own listening socket, and from those that its duties name."""
+"""A worker's server: accepts from its own listening socket, and from those of its duties."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tidelog_gateway.workers.peers import Duties, Peers
 from tidelog_proto.process.garbage_collection import calm_garbage_collection
 
 
-class Serving:
-    """See the module.
+class WorkerServer:
+    """The server of one worker.
 
     Args:
         server: of this worker.
-        peers: its socket to the parent.
+        peers: its connection to the parent.
         listeners: the listening sockets of all workers.
-        own: the index of its own.
+        own: the index of its own one.
     """
 
     def __init__(self, server: GatewayServer, peers: Peers, listeners: Sequence[socket.socket], own: int) -> None:
@@ -33,20 +33,20 @@ class Serving:
         self._others: dict[int, asyncio.AbstractServer] = {}
         self._wanted: asyncio.Queue[Duties] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
-        server.when_started = calm_garbage_collection
-        server.tell_ready = self._begin
-        server.when_stopping = self._end
-        server.when_stopped = peers.send_final_figures
+        server.on_started = calm_garbage_collection
+        server.on_ready = self._begin
+        server.on_stopping = self._end
+        server.on_stopped = peers.send_final_metrics
         peers.on_duties = self._wanted.put_nowait
 
     def run(self) -> None:
-        """Serve until a signal says stop."""
+        """Serve until a signal."""
         self._server.run(sockets=[self._listeners[self._own]])
 
     def _begin(self) -> None:
         self._tasks = [
-            asyncio.create_task(self._peers.run(), name="talking with the parent"),
-            asyncio.create_task(self._follow(), name="following duties"),
+            asyncio.create_task(self._peers.run(), name="connection to the parent"),
+            asyncio.create_task(self._follow(), name="follow duties"),
         ]
 
     async def _follow(self) -> None:
@@ -58,7 +58,7 @@ class Serving:
                 self._others[index] = await self._server.accept_from(self._listeners[index].dup())
 
     def _end(self) -> None:
-        """Stop accepting; the parent has the sockets open, so that others go on accepting from them."""
+        """Stop accepting; the parent holds the sockets open, so that other workers accept from them."""
         self._peers.stopping()
         self._tasks[1].cancel()
         for server in self._others.values():
@@ -74,11 +74,11 @@ def serve_as_worker(
     listeners: Sequence[socket.socket],
     own: int,
 ) -> None:
-    """Serve until a signal says stop.
+    """Serve until a signal.
 
     Raises:
         SettingsError: its certificate cannot be used.
     """
     peers = Peers(control, settings.workers)
     app = create_app(settings, opener=partial(open_client, context=context), peers=peers)
-    Serving(make_server(settings, app, listeners[own]), peers, listeners, own).run()
+    WorkerServer(make_server(settings, app, listeners[own]), peers, listeners, own).run()

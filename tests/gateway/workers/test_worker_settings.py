@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_gateway.workers.shares import DIVIDED, share_of
+from tidelog_gateway.workers.worker_settings import DIVIDED, worker_settings_of
 from tidelog_proto.limits import MIB
 from tidelog_proto.process.settings import SettingsError
 
@@ -15,29 +15,29 @@ KEPT = {
     *("ws_subscriptions_max", "ws_publishes_max", "ws_message_bytes_max", "ws_batch_records_max", "ws_batch_bytes_max"),
     *("ws_ping_interval_s", "ws_ping_timeout_s", "ws_member_idle_s", "ws_slow_timeout_s", "stream_heartbeat_s"),
 }
-"""Settings of one request, one connection or of nothing that adds up over workers."""
+"""Settings of one request or one connection, or whose sum over workers has no meaning."""
 
 
-def test_each_setting_is_divided_or_is_of_one_connection() -> None:
+def test_each_setting_is_divided_or_listed_as_not_divided() -> None:
     assert set(GatewaySettings.model_fields) == KEPT | set(DIVIDED)
 
 
-def test_the_sum_of_the_shares_is_never_more_than_the_setting() -> None:
+def test_the_sum_of_the_shares_is_at_most_the_setting() -> None:
     settings = GatewaySettings(workers=3, address_connections_max=100)
-    share = share_of(settings)
+    share = worker_settings_of(settings)
     for name in DIVIDED:
         assert 0 < 3 * getattr(share, name) <= getattr(settings, name)
 
 
-def test_what_has_no_limit_has_none_in_each_worker() -> None:
-    share = share_of(GatewaySettings(workers=2, address_connections_max=0, wrong_credentials_max=0))
+def test_an_unlimited_setting_is_unlimited_in_each_worker() -> None:
+    share = worker_settings_of(GatewaySettings(workers=2, address_connections_max=0, wrong_credentials_max=0))
     assert (share.address_connections_max, share.wrong_credentials_max) == (0, 0)
-    assert share_of(GatewaySettings(workers=2)).address_connections_max is None
+    assert worker_settings_of(GatewaySettings(workers=2)).address_connections_max is None
 
 
-def test_one_process_has_all() -> None:
+def test_one_process_has_the_whole_limit() -> None:
     settings = GatewaySettings(out_bytes_max=9 * MIB)
-    assert share_of(settings) is settings
+    assert worker_settings_of(settings) is settings
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,6 @@ def test_one_process_has_all() -> None:
     ],
 )
 def test_a_limit_that_cannot_be_divided_is_refused_with_the_remedy(setting: str, value: int) -> None:
-    with pytest.raises(SettingsError, match=rf"gateway\.{setting}: {value} .* at least \d+, or fewer workers"):
-        share_of(GatewaySettings.model_validate({"workers": 4, setting: value}))
-    share_of(GatewaySettings.model_validate({"workers": 1, setting: value}))
+    with pytest.raises(SettingsError, match=rf"gateway\.{setting}: {value} .* at least \d+, or use fewer workers"):
+        worker_settings_of(GatewaySettings.model_validate({"workers": 4, setting: value}))
+    worker_settings_of(GatewaySettings.model_validate({"workers": 1, setting: value}))

@@ -8,13 +8,13 @@ from tests.gateway.auth.test_login_rate_limit import Clock
 
 from tidelog.cluster.callers import Identified, NotIdentifiedError
 from tidelog.errors import CredentialsExpiredError, NodeUnreachableError, TidelogError, UnauthenticatedError
-from tidelog_gateway.auth.caller_ticket import KnownCaller
-from tidelog_gateway.auth.credentials import Shown
+from tidelog_gateway.auth.authenticated_caller import AuthenticatedCaller
+from tidelog_gateway.auth.credentials import CallerCredentials
 from tidelog_proto import broker_pb2 as pb
 
 
 class Node:
-    """Says the same of everybody; each ticket is another one."""
+    """A node that gives everyone the same answer; each ticket differs."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -22,7 +22,7 @@ class Node:
         self.expires_us: int | None = None
         self.fails: Exception | None = None
 
-    async def identify(self, credentials: Shown) -> Identified:
+    async def identify(self, credentials: CallerCredentials) -> Identified:
         assert isinstance(credentials, pb.Credentials)
         assert credentials.api_key == "k"
         self.asked += 1
@@ -43,26 +43,26 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def ann(node: Node, clock: Clock) -> KnownCaller:
+async def ann(node: Node, clock: Clock) -> AuthenticatedCaller:
     credentials = pb.Credentials(api_key="k")
-    return KnownCaller(credentials, await node.identify(credentials), node.identify, clock)
+    return AuthenticatedCaller(credentials, await node.identify(credentials), node.identify, clock)
 
 
-async def test_many_who_are_refused_at_a_time_have_it_asked_once(ann: KnownCaller, node: Node) -> None:
+async def test_concurrent_refusals_of_a_ticket_renew_it_once(ann: AuthenticatedCaller, node: Node) -> None:
     ticket = ann.ticket()
     for _ in range(10):
         ann.refused(ticket)
     await ann.renew()
     assert (ann.ticket(), node.asked) == (b"2", 2)
     ann.refused(ticket)
-    assert node.asked == 2, "that one is not shown any more"
+    assert node.asked == 2, "an old ticket is not renewed again"
 
 
-async def test_half_of_a_tickets_time_is_for_renewing_it(ann: KnownCaller, node: Node, clock: Clock) -> None:
+async def test_a_ticket_is_renewed_after_half_of_its_time(ann: AuthenticatedCaller, node: Node, clock: Clock) -> None:
     clock.now_s += 29
     assert ann.ticket() == b"1"
     clock.now_s += 2
-    assert ann.ticket() == b"1", "it counts until the new one is there"
+    assert ann.ticket() == b"1", "the old ticket is used until the new one arrives"
     await ann.renew()
     assert (ann.ticket(), node.asked) == (b"2", 2)
     clock.now_s += 59
@@ -72,7 +72,7 @@ async def test_half_of_a_tickets_time_is_for_renewing_it(ann: KnownCaller, node:
 
 
 @pytest.mark.parametrize("error", [UnauthenticatedError("revoked"), CredentialsExpiredError("expired")])
-async def test_that_he_is_nobody_ends_him(ann: KnownCaller, node: Node, error: TidelogError) -> None:
+async def test_refused_credentials_end_the_caller(ann: AuthenticatedCaller, node: Node, error: TidelogError) -> None:
     node.fails = NotIdentifiedError(error)
     await ann.renew()
     assert ann.ended.is_set()
@@ -81,20 +81,20 @@ async def test_that_he_is_nobody_ends_him(ann: KnownCaller, node: Node, error: T
             ann.ticket()
         assert raised.value is not error
     ann.look()
-    assert node.asked == 2, "nobody asks about him any more"
+    assert node.asked == 2, "an ended caller is not renewed"
 
 
-async def test_that_nobody_answers_does_not_and_is_tried_again(
-    ann: KnownCaller, node: Node, clock: Clock, caplog: pytest.LogCaptureFixture
+async def test_a_failed_renewal_is_retried(
+    ann: AuthenticatedCaller, node: Node, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.fails = NodeUnreachableError("away")
     clock.now_s += 31
     ann.look()
     await ann.renew()
-    assert "cannot ask who 'ann' is" in caplog.text
+    assert "cannot renew the ticket of 'ann'" in caplog.text
     asked = node.asked
     ann.look()
-    assert node.asked == asked, "not at once"
+    assert node.asked == asked, "not before the pause"
     node.fails = None
     clock.now_s += 1
     ann.look()
@@ -103,7 +103,9 @@ async def test_that_nobody_answers_does_not_and_is_tried_again(
     assert ann.ticket() == b"%d" % node.asked
 
 
-async def test_he_is_asked_about_when_his_credentials_should_have_ended(ann: KnownCaller, node: Node) -> None:
+async def test_a_caller_is_renewed_when_its_credentials_should_have_expired(
+    ann: AuthenticatedCaller, node: Node
+) -> None:
     node.expires_us = time.time_ns() // 1000 - 1
     await ann.renew()
     node.fails = NotIdentifiedError(CredentialsExpiredError("expired"))
@@ -112,14 +114,16 @@ async def test_he_is_asked_about_when_his_credentials_should_have_ended(ann: Kno
     assert ann.ended.is_set()
 
 
-async def test_credentials_that_are_another_principals_by_now_end(ann: KnownCaller, node: Node) -> None:
+async def test_credentials_that_now_belong_to_another_principal_end_the_caller(
+    ann: AuthenticatedCaller, node: Node
+) -> None:
     node.principal = "bob"
     await ann.renew()
     assert ann.over is not None
-    assert "somebody else's" in str(ann.over)
+    assert "another principal" in str(ann.over)
 
 
-async def test_closing_ends_a_question(ann: KnownCaller) -> None:
+async def test_closing_cancels_a_renewal(ann: AuthenticatedCaller) -> None:
     asking = ann.renew()
     ann.close()
     with pytest.raises(asyncio.CancelledError):

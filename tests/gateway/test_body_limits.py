@@ -8,15 +8,15 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 from tests.gateway.conftest import Serve
 
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
-from tidelog_gateway.flow.passage import PassageMiddleware
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
+from tidelog_gateway.flow.request_pipeline import RequestPipeline
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.settings import GatewaySettings
 
 
 class Application:
-    """Answers with the length of its body; waits for `go` first."""
+    """Answers with the length of its body, after waiting for `go`."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -26,7 +26,7 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         message = await receive()
-        assert not message["more_body"], "the body comes whole"
+        assert not message["more_body"], "the body is one message"
         self.bodies.append(message["body"])
         self.entered.set()
         await self.go.wait()
@@ -35,7 +35,7 @@ class Application:
 
 
 class Exchange:
-    """One request with its body in chunks; a chunk of None never comes, one of "gone" is a disconnect."""
+    """One request with its body in chunks; a chunk of None never arrives, one of "gone" is a disconnect."""
 
     def __init__(self, *chunks: bytes | str | None, headers: dict[str, str] | None = None) -> None:
         self.chunks = list(chunks)
@@ -43,7 +43,7 @@ class Exchange:
         self.sent: list[Message] = []
         self.taken = 0
 
-    async def run(self, app: PassageMiddleware) -> Exchange:
+    async def run(self, app: RequestPipeline) -> Exchange:
         scope = {"type": "http", "method": "POST", "path": "/", "raw_path": b"/", "query_string": b""}
         await app(scope | {"headers": self.headers}, self._receive, self._send)
         return self
@@ -76,15 +76,13 @@ class Exchange:
 CHUNKED = {"transfer-encoding": "chunked"}
 
 
-def limited(inner: Application, budget: Budget | None = None, **settings: Any) -> PassageMiddleware:
+def limited(inner: Application, budget: RequestBudget | None = None, **settings: Any) -> RequestPipeline:
     checked = GatewaySettings(body_bytes_max=1024, **settings)
-    budget, outgoing = budget or Budget(1 << 20), Outgoing(8 << 20, 8 << 20)
-    return PassageMiddleware(
-        inner, settings=checked, budget=budget, outgoing=outgoing, metrics=Metrics(budget, outgoing)
-    )
+    budget, outgoing = budget or RequestBudget(1 << 20), ResponseBudget(8 << 20, 8 << 20)
+    return RequestPipeline(inner, settings=checked, budget=budget, outgoing=outgoing, metrics=Metrics(budget, outgoing))
 
 
-async def test_bodies_arrive_whole_and_answers_have_an_id() -> None:
+async def test_bodies_arrive_complete_and_answers_have_an_id() -> None:
     inner = Application()
     first = await Exchange(b"a" * 500, b"b" * 524, headers=CHUNKED).run(limited(inner))
     second = await Exchange(b"xy", headers={"content-length": "2"}).run(limited(inner))
@@ -95,32 +93,32 @@ async def test_bodies_arrive_whole_and_answers_have_an_id() -> None:
     assert None not in ids
 
 
-async def test_an_announced_size_is_refused_before_a_byte_is_read() -> None:
+async def test_an_announced_length_is_refused_before_a_byte_is_read() -> None:
     inner = Application()
     exchange = await Exchange(None, headers={"content-length": "1025"}).run(limited(inner))
     assert (exchange.status, exchange.taken, inner.bodies) == (413, 0, [])
     assert exchange.problem["code"] == "body_too_large"
 
 
-async def test_a_chunked_body_is_refused_as_soon_as_it_is_too_large() -> None:
+async def test_a_chunked_body_is_refused_when_it_exceeds_the_limit() -> None:
     exchange = await Exchange(b"x" * 1000, b"x" * 25, b"x", headers=CHUNKED).run(limited(Application()))
     assert (exchange.status, exchange.taken) == (413, 2)
 
 
 @pytest.mark.parametrize("length", ["-1", "x", "1.5", "", "²"])
-async def test_a_length_that_is_no_number(length: str) -> None:
+async def test_a_length_that_is_not_a_number_is_refused(length: str) -> None:
     exchange = await Exchange(b"", headers={"content-length": length}).run(limited(Application()))
     assert exchange.status == 422
 
 
-async def test_a_body_that_does_not_come_is_408() -> None:
+async def test_an_incomplete_body_is_408() -> None:
     exchange = await Exchange(b"x", None, headers=CHUNKED).run(limited(Application(), body_timeout_s=0.01))
     assert exchange.status == 408
     assert exchange.problem["code"] == "request_timeout"
     assert exchange.header(b"connection") == b"close"
 
 
-async def test_a_client_that_leaves_is_not_answered() -> None:
+async def test_a_client_that_disconnects_is_not_answered() -> None:
     inner = Application()
     exchange = await Exchange(b"x", "gone", headers=CHUNKED).run(limited(inner))
     assert exchange.sent == []
@@ -128,8 +126,8 @@ async def test_a_client_that_leaves_is_not_answered() -> None:
 
 
 @pytest.mark.parametrize("headers", [CHUNKED, {"content-length": "600"}])
-async def test_the_budget_is_for_all_and_comes_back(headers: dict[str, str]) -> None:
-    budget = Budget(1000)
+async def test_the_budget_is_shared_and_returned(headers: dict[str, str]) -> None:
+    budget = RequestBudget(1000)
     inner = Application()
     app = limited(inner, budget)
     inner.go.clear()
@@ -147,8 +145,8 @@ async def test_the_budget_is_for_all_and_comes_back(headers: dict[str, str]) -> 
     assert (await Exchange(b"x" * 600, headers=headers).run(app)).status == 200
 
 
-async def test_the_budget_comes_back_from_what_fails() -> None:
-    budget = Budget(1000)
+async def test_the_budget_is_returned_after_failures() -> None:
+    budget = RequestBudget(1000)
     await Exchange(b"x" * 600, None, headers=CHUNKED).run(limited(Application(), budget, body_timeout_s=0.01))
     await Exchange(b"x" * 600, "gone", headers=CHUNKED).run(limited(Application(), budget))
 
@@ -177,11 +175,13 @@ async def test_a_large_chunked_body_over_a_socket_is_answered_while_it_is_sent(s
         assert answer.startswith("HTTP/1.1 413")
         assert '"code":"body_too_large"' in answer
         writer.write(b"0\r\n\r\nGET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert (await read_response(reader)).startswith("HTTP/1.1 200"), "the rest was thrown away, the line lives"
+        assert (await read_response(reader)).startswith("HTTP/1.1 200"), (
+            "the rest was discarded, and the connection stays open"
+        )
         writer.close()
 
 
-async def test_a_body_that_trickles_is_answered_and_cut_off(serve: Serve) -> None:
+async def test_a_slow_body_is_answered_and_the_connection_closed(serve: Serve) -> None:
     async with serve(body_timeout_s=0.1) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(b"POST /v1/topics HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nx")

@@ -6,26 +6,26 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from tidelog_gateway.budget.budgeted_answers import Answer
-from tidelog_gateway.budget.connection_output import Outlet
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
-from tidelog_gateway.flow.passage import PassageMiddleware
+from tidelog_gateway.budget.connection_output import ConnectionOutput
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
+from tidelog_gateway.budget.response_reservation import ResponseReservation
+from tidelog_gateway.flow.request_pipeline import RequestPipeline
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.limits import MIB
 
 
 @pytest.fixture
-def outgoing() -> Outgoing:
-    return Outgoing(4 * MIB, 4 * MIB)
+def outgoing() -> ResponseBudget:
+    return ResponseBudget(4 * MIB, 4 * MIB)
 
 
-async def answered(outgoing: Outgoing, body: bytes, *, method: str = "GET") -> list[Message]:
+async def answered(outgoing: ResponseBudget, body: bytes, *, method: str = "GET") -> list[Message]:
     """Run an application that answers with `body`; return what was sent."""
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
-        assert isinstance(scope["state"]["answer"], Answer)
+        assert isinstance(scope["state"]["answer"], ResponseReservation)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": body})
 
@@ -38,12 +38,12 @@ async def answered(outgoing: Outgoing, body: bytes, *, method: str = "GET") -> l
         assert outgoing.used_bytes >= len(message.get("body", b"")) or message.get("status", 0) >= 400 or refused(sent)
         sent.append(message)
 
-    settings, budget = GatewaySettings(), Budget(1 << 20)
-    passage = PassageMiddleware(
-        application, settings=settings, budget=budget, outgoing=outgoing, metrics=Metrics(budget, Outgoing(1, 1))
+    settings, budget = GatewaySettings(), RequestBudget(1 << 20)
+    pipeline = RequestPipeline(
+        application, settings=settings, budget=budget, outgoing=outgoing, metrics=Metrics(budget, ResponseBudget(1, 1))
     )
     scope = {"type": "http", "method": method, "path": "/", "raw_path": b"/", "query_string": b"", "headers": []}
-    await passage(scope, receive, send)
+    await pipeline(scope, receive, send)
     return sent
 
 
@@ -55,13 +55,13 @@ async def never() -> Any:
     await asyncio.Event().wait()
 
 
-async def test_an_answer_counts_while_it_is_sent(outgoing: Outgoing) -> None:
+async def test_an_answer_counts_until_it_is_sent(outgoing: ResponseBudget) -> None:
     sent = await answered(outgoing, b"x" * MIB)
     assert (sent[0]["status"], len(sent[1]["body"])) == (200, MIB)
     assert outgoing.used_bytes == 0
 
 
-async def test_without_room_what_was_only_asked_for_is_503(outgoing: Outgoing) -> None:
+async def test_without_room_the_answer_to_a_read_is_503(outgoing: ResponseBudget) -> None:
     assert outgoing.take(4 * MIB)
     sent = await answered(outgoing, b"x" * MIB)
     assert sent[0]["status"] == 503
@@ -71,15 +71,15 @@ async def test_without_room_what_was_only_asked_for_is_503(outgoing: Outgoing) -
     assert outgoing.used_bytes == 4 * MIB
 
 
-async def test_what_became_of_a_change_is_told_in_any_case(outgoing: Outgoing) -> None:
+async def test_the_answer_to_a_change_is_sent_without_room(outgoing: ResponseBudget) -> None:
     assert outgoing.take(4 * MIB)
     sent = await answered(outgoing, b"x" * MIB, method="POST")
     assert sent[0]["status"] == 200
     assert outgoing.used_bytes == 4 * MIB
 
 
-async def test_holding_more_and_less(outgoing: Outgoing) -> None:
-    answer = Answer(Outlet(outgoing, 30), never)
+async def test_a_reservation_grows_and_shrinks(outgoing: ResponseBudget) -> None:
+    answer = ResponseReservation(ConnectionOutput(outgoing, 30), never)
     await answer.reserve(3 * MIB)
     await answer.reserve(MIB)
     assert answer.reserved_bytes == outgoing.used_bytes == 3 * MIB
@@ -88,16 +88,16 @@ async def test_holding_more_and_less(outgoing: Outgoing) -> None:
     answer.shrink(MIB)
     assert outgoing.used_bytes == MIB
     answer.sent()
-    assert (answer.reserved_bytes, outgoing.used_bytes) == (0, 0), "no transport, nothing to wait for"
+    assert (answer.reserved_bytes, outgoing.used_bytes) == (0, 0), "without a transport nothing waits"
 
 
-async def test_an_answer_that_is_alone_may_exceed_the_share_of_its_connection_while_it_grows() -> None:
-    outgoing = Outgoing(64 * MIB, MIB)
-    outlet = Outlet(outgoing, 30)
-    answer = Answer(outlet, never)
+async def test_a_single_answer_may_exceed_the_share_of_its_connection() -> None:
+    outgoing = ResponseBudget(64 * MIB, MIB)
+    outlet = ConnectionOutput(outgoing, 30)
+    answer = ResponseReservation(outlet, never)
     await answer.reserve(MIB // 2)
     await answer.reserve(4 * MIB)
     assert answer.fits(8 * MIB)
-    assert answer.hold(9 * MIB, whatever=False)
+    assert answer.hold(9 * MIB, is_forced=False)
     assert outgoing.used_bytes == 9 * MIB
-    assert not outlet.take(MIB), "what comes beside it has to wait"
+    assert not outlet.take(MIB), "further output has to wait"

@@ -16,7 +16,7 @@ def has_all_headers(answer: httpx.Response) -> bool:
     return len(answer.headers["x-request-id"]) == 16 and all(name in answer.headers for name in BROWSER_HEADERS)
 
 
-async def test_every_answer_has_its_id_and_the_headers_for_browsers(open_api: OpenApi, log: FakeLog) -> None:
+async def test_every_answer_has_an_id_and_browser_headers(open_api: OpenApi, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     async with open_api() as client:
         answers = [
@@ -34,7 +34,7 @@ async def test_every_answer_has_its_id_and_the_headers_for_browsers(open_api: Op
             assert answer.json()["request_id"] == answer.headers["x-request-id"]
 
 
-async def test_pages_of_allowed_origins_read_what_a_lane_answers(open_api: OpenApi, log: FakeLog) -> None:
+async def test_pages_of_allowed_origins_read_the_answers_of_lanes(open_api: OpenApi, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     origin = {"origin": "https://page.example"}
     async with open_api(allowed_origins=["https://page.example"]) as client:
@@ -48,7 +48,7 @@ async def test_pages_of_allowed_origins_read_what_a_lane_answers(open_api: OpenA
     assert has_all_headers(answer)
 
 
-async def test_what_the_log_refuses_a_lane_is_the_problem_of_the_route(open_api: OpenApi, log: FakeLog) -> None:
+async def test_a_lane_answers_errors_of_the_log_like_the_route(open_api: OpenApi, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     log.fault = OverloadedError("busy")
     async with open_api() as client:

@@ -1,10 +1,10 @@
-"""The metrics of several processes as one set: what a worker sends, and how the parent adds it up.
+"""Aggregation of the metrics of several processes.
 
-A worker's metrics are `Families`: by name its kind, its documentation, and its samples by their names and labels (as
-JSON). Nothing here knows the metrics library, which the parent does not load.
+A worker's metrics are `Families`: by name the kind, the documentation, and the samples by their names and labels (as
+JSON). This module does not use the metrics library, which the parent does not load.
 
-Counters and histograms are added up, those of workers that have ended included, so a sum never falls when a worker is
-replaced. Gauges are added up over the workers that run, except for those in `GAUGES_MIN` and `GAUGES_MAX`.
+Counters and histograms are added, those of ended workers included, so that a sum never falls when a worker is replaced.
+Gauges of running workers are added, except for those in `GAUGES_MIN` and `GAUGES_MAX`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ Families = dict[str, dict[str, Any]]
 """Family name -> {"kind", "help", "samples": {sample key: value}}."""
 
 GAUGES_MIN: Final = frozenset({"process_start_time_seconds", "tidelog_gateway_tls_ends_timestamp_seconds"})
-"""The parent sends its own start time, so a replaced worker does not change it; of certificates the earliest end."""
+"""The parent adds its own start time, so replacing a worker does not change it; the earliest expiry of certificates."""
 GAUGES_MAX: Final = frozenset({"tidelog_gateway_build_info"})
 CREATED: Final = "_created"
-"""The suffix of samples with the time at which a counter began: the earliest counts."""
+"""Suffix of samples with the creation time of a counter; the earliest one is used."""
 _LASTING: Final = frozenset({"counter", "histogram"})
 
 
@@ -29,7 +29,7 @@ def family(kind: str, text: str, samples: dict[str, float]) -> dict[str, Any]:
 
 
 def merged(parts: Iterable[Families]) -> Families:
-    """Return the figures of several processes as those of one."""
+    """Merge the metrics of several processes."""
     whole: Families = {}
     for part in parts:
         for name, found in part.items():
@@ -41,7 +41,7 @@ def merged(parts: Iterable[Families]) -> Families:
 
 
 def lasting(families: Families) -> Families:
-    """Return what outlives a process: its counters and histograms."""
+    """Return the metrics that are kept after a process has ended: its counters and histograms."""
     return {name: found for name, found in families.items() if found["kind"] in _LASTING}
 
 

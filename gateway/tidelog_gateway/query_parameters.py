@@ -1,4 +1,4 @@
-"""How requests name keys and tags, as text or, for keys that are no text, in base64, and how they write integers."""
+"""Query parameters for keys, tags and integers. A key that is not text is sent in base64."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tidelog_proto.limits import KIB, TAG_BYTES_MAX
 KeyEncoding = Literal["utf8", "base64"]
 
 KeyEncodingQuery = Annotated[
-    KeyEncoding, Query(description="How the key is written; in base64 - and _ are as good as + and /.")
+    KeyEncoding, Query(description="The encoding of the key; base64 may use - and _ for + and /.")
 ]
 KEY_CHARS_MAX: Final = 32 * KIB
-"""Of a key in a request; what is longer does not fit an address either."""
+"""Length of a key in a request; a longer one does not fit into a URL."""
 
 KeyQuery = Annotated[str | None, Query(max_length=KEY_CHARS_MAX, description="Only records with this key.")]
 TagQuery = Annotated[
@@ -31,12 +31,12 @@ INTEGER_DETAIL: Final = "is not an integer in decimal digits, without a plus sig
 
 
 def is_integer(text: str) -> bool:
-    """Whether a text is an integer in decimal digits; Python and pydantic take `+0`, `0.0` and `1_000`, too."""
+    """Whether a text is an integer in decimal digits; Python and pydantic also accept `+0`, `0.0` and `1_000`."""
     return _INTEGER.fullmatch(text) is not None
 
 
 def parse_key(text: str, encoding: KeyEncoding) -> bytes:
-    """Return a key's bytes.
+    """Decode a key.
 
     Raises:
         Problem: 422, it is not base64.

@@ -1,7 +1,7 @@
-"""Answers below the application: whole responses for connections whose framing is spoilt, and the log for them.
+"""Answers without the application: complete responses for connections with invalid framing, and the log for them.
 
-What a stranger sends is no news for the operator: one line for each bad connection fills a disk at the stranger's
-pace. Such connections are answered; the server's own lines about them are dropped, its errors are not.
+Errors that any client can provoke are not logged, since a line for each would fill the disk. Such connections are
+answered; the server's own messages about them are dropped, but its errors are logged.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from tidelog_proto.process.log_rate_limit import SeldomLog
 _CLIENTS_DOING: Final = frozenset(
     {"Invalid UTF-8 sequence received from client.", "ASGI callable returned without completing handshake."}
 )
-"""What uvicorn logs as errors and clients cause: the second by leaving before their handshake is answered."""
+"""Errors logged by uvicorn that clients cause: the second by disconnecting during the handshake."""
 
 CONNECTION_LOG: Final = logging.getLogger("tidelog_gateway.connections")
-"""For what uvicorn says about single connections: only its errors."""
+"""Log of uvicorn's messages about single connections: errors only."""
 CONNECTION_LOG.setLevel(logging.ERROR)
 CONNECTION_LOG.addFilter(lambda record: record.msg not in _CLIENTS_DOING)
 
 
 def tls_log() -> SeldomLog:
-    """Return the log for connections where only one side speaks TLS, or where both do and do not agree.
+    """Return the log for connections that fail to agree on TLS, limited to one line a minute.
 
-    Who has set up one of the sides wrongly looks there, so it has a line a minute, whoever sends what.
+    It helps the operator to find a misconfigured side, and clients cannot fill it.
     """
     return SeldomLog(logging.getLogger("tidelog_gateway.tls"), level=logging.WARNING, lines=1, every_s=60.0)
 
 
-def refusal_bytes(problem: Problem) -> bytes:
-    """Return a whole HTTP response, after which the connection has to be closed."""
+def response_bytes(problem: Problem) -> bytes:
+    """Return a complete HTTP response; close the connection after it."""
     request_id = secrets.token_hex(8)
     document = problem.document(request_id)
     body = orjson.dumps(document)

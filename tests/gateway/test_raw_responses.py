@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.refusals import CONNECTION_LOG, refusal_bytes
+from tidelog_gateway.raw_responses import CONNECTION_LOG, response_bytes
 
 
-def test_a_refusal_is_a_whole_response_that_ends_the_connection() -> None:
-    head, _, body = refusal_bytes(Problem(503, "overloaded", "later", retryable=True)).partition(b"\r\n\r\n")
+def test_a_refusal_is_a_complete_response_that_closes_the_connection() -> None:
+    head, _, body = response_bytes(Problem(503, "overloaded", "later", retryable=True)).partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     assert lines[0] == b"HTTP/1.1 503 The log cannot accept this now"
     assert {b"Connection: close", b"Retry-After: 1", b"Content-Length: %d" % len(body)} <= set(lines)

@@ -1,9 +1,9 @@
-"""The one pass that every HTTP request takes, as pure ASGI: id, metrics, identity, body, room for the answer.
+"""The processing of each HTTP request, as pure ASGI: id, metrics, authentication, body, response budget.
 
-A middleware for each of these has two coroutines and a wrapped `send` of its own, which are entered again at every
-await: for one POST that was 312 calls. Here one object a request (`Visit`) holds the state of all of them, and one
-coroutine goes through them in this order: the head is judged, the caller identified, the body taken, and a lane
-(`routes`) or the framework answers. CORS stays the framework's middleware, used only where origins are allowed.
+A middleware for each of these would add two coroutines and a wrapped `send`, which are resumed at every await: 312
+calls for one POST. Here one `RequestState` holds the state of a request, and one coroutine runs these steps in order:
+check the head, authenticate the caller, receive the body, and answer by a lane (`routes`) or the framework. CORS
+remains the framework's middleware and is used only if origins are allowed.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidelog.errors import TidelogError
-from tidelog_gateway.auth.authentication import Admission, address_of
+from tidelog_gateway.auth.authentication import RequestAuthenticator, address_of
 from tidelog_gateway.bodies import idempotency, trace_context
 from tidelog_gateway.bodies.admission import admit_publish, topic_published_to
+from tidelog_gateway.body_limits import BodyLimits
 from tidelog_gateway.browser_headers import RAW_BROWSER_HEADERS, with_browser_headers
-from tidelog_gateway.budget.budgeted_answers import Answer
-from tidelog_gateway.budget.connection_output import Outlet, no_room
-from tidelog_gateway.budget.request_budget import Body, Budget
-from tidelog_gateway.budget.response_budget import Outgoing
-from tidelog_gateway.callers import Callers, told
+from tidelog_gateway.budget.connection_output import ConnectionOutput, no_room
+from tidelog_gateway.budget.request_budget import Body, RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
+from tidelog_gateway.budget.response_reservation import ResponseReservation
+from tidelog_gateway.caller_cache import CallerCache, problem_for
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.flow import deadline
 from tidelog_gateway.flow.deadline import Deadline
 from tidelog_gateway.http1.exchange import Exchange
-from tidelog_gateway.limits import BodyLimits
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.problems import Problem, from_error, internal
 from tidelog_gateway.request_ids import REQUEST_ID_HEADER
@@ -52,20 +52,20 @@ _JSON_FIELDS: Final = b"".join(
         _ID + b": %b\r\n",
     ]
 )
-"""The fields of a lane's answer, with a place for the id."""
+"""The header fields of a lane's answer, with a placeholder for the id."""
 
 _VARY: Final = (b"vary", b"Accept")
 _VARY_FIELD: Final = b"%b: %b\r\n" % _VARY
 
 
-class Visit:
-    """One request on its way through the gateway, with its answer on the way back.
+class RequestState:
+    """One request and its answer.
 
     Attributes:
         request_id: see `request_ids`.
-        route: the template of the path, once a route was found.
-        answered: whether anything was sent.
-        deadline: of a request that has one.
+        route: the template of the path, when the route is known.
+        answered: whether a part of the answer was sent.
+        deadline: of the request, if it has one.
     """
 
     __slots__ = (
@@ -81,7 +81,7 @@ class Visit:
         "status",
     )
 
-    def __init__(self, scope: Scope, send: Send, answer: Answer, request_id: str) -> None:
+    def __init__(self, scope: Scope, send: Send, answer: ResponseReservation, request_id: str) -> None:
         self.request_id = request_id
         self.route = "none"
         self.status = 500
@@ -94,13 +94,13 @@ class Visit:
         self._refused = False
 
     def begins(self) -> None:
-        """The answer begins: the request's time does not matter any more."""
+        """Note that the answer begins, which ends the request's deadline."""
         self.answered = True
         if self.deadline is not None:
             self.deadline.answered = True
 
     async def send(self, message: Message) -> None:
-        """Send a part of the answer; if the budget has no room for it, send a 503 instead."""
+        """Send a part of the answer, or a 503 if the response budget has no room for it."""
         self.begins()
         if message["type"] == "http.response.start":
             headers = with_browser_headers(message.get("headers", ()))
@@ -114,7 +114,7 @@ class Visit:
         await self._deliver(head, message)
 
     async def reply(self, answer: JsonAnswer) -> None:
-        """Send the whole answer of a lane."""
+        """Send the complete answer of a lane."""
         self.begins()
         exchange: Exchange | None = self._scope["state"].get("exchange")
         if exchange is not None:
@@ -147,8 +147,8 @@ class Visit:
         self._answer.sent()
 
     async def _has_room(self, size_bytes: int, *, is_owed: bool) -> bool:
-        """Reserve room for a part of the answer; if the budget has none, send a 503 instead of the answer."""
-        if self._answer.hold(size_bytes, whatever=is_owed):
+        """Reserve room for a part of the answer; if there is none, send a 503 instead."""
+        if self._answer.hold(size_bytes, is_forced=is_owed):
             return True
         self._refused = True
         problem = no_room()
@@ -159,17 +159,17 @@ class Visit:
         return False
 
 
-class PassageMiddleware:
+class RequestPipeline:
     """See the module.
 
     Args:
         app: the framework's routes.
         settings: of the gateway.
-        budget: for what comes in.
-        outgoing: for what goes out.
+        budget: the request budget.
+        outgoing: the response budget.
         metrics: counts and times requests.
-        lanes: which may answer instead of the framework; the first that takes a request does.
-        cors: what pages of `allowed_origins` may do.
+        lanes: answer instead of the framework; the first one that takes a request.
+        cors: options of the framework's CORS middleware.
     """
 
     def __init__(
@@ -177,21 +177,21 @@ class PassageMiddleware:
         app: ASGIApp,
         *,
         settings: GatewaySettings,
-        budget: Budget,
-        outgoing: Outgoing,
+        budget: RequestBudget,
+        outgoing: ResponseBudget,
         metrics: Metrics,
         lanes: Sequence[Lane] = (),
         cors: dict[str, Any] | None = None,
     ) -> None:
         self._app = app
         self.spans: RequestSpans | None = None
-        """Where traces are exported: begins the span of each request."""
+        """Begins the span of each request; None if traces are not exported."""
         self._slow_timeout_s = settings.ws_slow_timeout_s
         self._outgoing = outgoing
         self._metrics = metrics
         self._lanes = tuple(lanes)
         self._limits = BodyLimits(settings, budget)
-        self._admission = Admission(settings)
+        self._authenticator = RequestAuthenticator(settings)
         self._enter: ASGIApp = self._admit
         if settings.allowed_origins:
             self._enter = CORSMiddleware(self._admit, allow_origins=settings.allowed_origins, **(cors or {}))
@@ -208,22 +208,24 @@ class PassageMiddleware:
             return
         began_s = time.monotonic()
         state = scope.setdefault("state", {})
-        # Servers other than the gateway's own bound what they hold themselves, or do not.
-        answer = Answer(state.get("outlet") or Outlet(self._outgoing, self._slow_timeout_s), receive)
+        # Only the gateway's own server has an output per connection.
+        answer = ResponseReservation(
+            state.get("outlet") or ConnectionOutput(self._outgoing, self._slow_timeout_s), receive
+        )
         request_id = secrets.token_hex(8)
-        visit = Visit(scope, send, answer, request_id)
-        state["request_id"], state["answer"], state["visit"] = request_id, answer, visit
+        request = RequestState(scope, send, answer, request_id)
+        state["request_id"], state["answer"], state["request"] = request_id, answer, request
         span = None if self.spans is None else self.spans.begin(scope)
         if span is not None:
             state["span"] = span
         try:
-            await self._enter(scope, receive, visit.send)
+            await self._enter(scope, receive, request.send)
         finally:
             answer.shrink(0)
-            route = getattr(scope.get("route"), "path", visit.route)
-            self._metrics.answered(scope["method"], route, visit.status, time.monotonic() - began_s)
+            route = getattr(scope.get("route"), "path", request.route)
+            self._metrics.answered(scope["method"], route, request.status, time.monotonic() - began_s)
             if span is not None:
-                span.end(method=scope["method"], route=route, status=visit.status, request_id=request_id)
+                span.end(method=scope["method"], route=route, status=request.status, request_id=request_id)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         fields: dict[bytes, bytes] = dict(scope["headers"])
@@ -239,14 +241,14 @@ class PassageMiddleware:
         try:
             if idempotency.HEADER in fields and scope["type"] == "websocket":
                 raise idempotency.unsupported_by_websockets()
-            credentials = self._admission.credentials(scope, fields)
+            credentials = self._authenticator.credentials(scope, fields)
         except Problem as problem:
             await problem.response(state["request_id"])(scope, receive, send)
             return
         if credentials is None:
             await handle(scope, receive, send)
             return
-        callers: Callers = scope["app"].state.callers
+        callers: CallerCache = scope["app"].state.callers
         using = callers.use(credentials, address_of(scope))
         try:
             state["gateway"] = await using.__aenter__()
@@ -259,23 +261,23 @@ class PassageMiddleware:
             await using.__aexit__(None, None, None)
 
     async def _admit_within(self, scope: Scope, receive: Receive, send: Send, *, has_key: bool) -> None:
-        """Admit a request that says how long it may take."""
+        """Admit a request with a time limit."""
         state = scope["state"]
-        visit: Visit = state["visit"]
+        request: RequestState = state["request"]
         try:
-            visit.deadline = state["deadline"] = Deadline(deadline.timeout_ms_in(scope["headers"]))
+            request.deadline = state["deadline"] = Deadline(deadline.timeout_ms_in(scope["headers"]))
         except Problem as problem:
-            await problem.response(visit.request_id)(scope, receive, send)
+            await problem.response(request.request_id)(scope, receive, send)
             return
-        if await visit.deadline.run(self._admit(scope, receive, send)):
-            over = visit.deadline.problem(scope["method"], has_key=has_key)
-            await over.response(visit.request_id)(scope, receive, send)
+        if await request.deadline.run(self._admit(scope, receive, send)):
+            over = request.deadline.problem(scope["method"], has_key=has_key)
+            await over.response(request.request_id)(scope, receive, send)
 
     async def _take(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Take the body, and have the request answered."""
+        """Receive the body and answer the request."""
         state = scope["state"]
         gateway: Gateway | None = state.get("gateway")
-        visit: Visit = state["visit"]
+        request: RequestState = state["request"]
         arrival = state["arrival"] = self._limits.arrival(gateway)
         body: Body | None = None
         try:
@@ -284,7 +286,7 @@ class PassageMiddleware:
                 self._limits.take_whole(whole, arrival)
                 body = whole
             elif await self._is_streamed(scope):
-                body = b""  # the route reads it, and may have done something by any moment
+                body = b""  # the route reads it, and may change something at any moment
                 if "exchange" in state:
                     state["exchange"].is_streamed = True
                 await self._app(scope, receive, send)
@@ -296,22 +298,22 @@ class PassageMiddleware:
         except Problem as raised:
             problem = raised
         except asyncio.CancelledError:
-            # A stop cancels requests after its timeout. An answer whose head was sent is cut off.
-            overtaken = self._limits.overtaken(unchanged=body is None or scope["method"] in _READING)
+            # A stop cancels requests after its timeout. An answer whose head was sent is truncated.
+            overtaken = self._limits.cancelled_by_stop(unchanged=body is None or scope["method"] in _READING)
             if overtaken is None:
                 raise
-            if visit.answered:
+            if request.answered:
                 return
             problem = overtaken
         else:
             return
         finally:
             arrival.end()
-        await problem.response(visit.request_id)(scope, receive, send)
+        await problem.response(request.request_id)(scope, receive, send)
 
     @staticmethod
     async def _is_streamed(scope: Scope) -> bool:
-        """Return whether the route of a request reads the body itself; refuse a publish whose head says enough.
+        """Return whether the route reads the body itself; refuse a publish that its head rules out.
 
         Raises:
             Problem: it is refused.
@@ -323,9 +325,9 @@ class PassageMiddleware:
         return await _handled(gateway, partial(admit_publish, scope, topic))
 
     async def _answer(self, scope: Scope, body: Body, receive: Receive, send: Send) -> None:
-        visit: Visit = scope["state"]["visit"]
-        if visit.deadline is not None:
-            visit.deadline.handed_on = True
+        request: RequestState = scope["state"]["request"]
+        if request.deadline is not None:
+            request.deadline.handed_on = True
         for lane in self._lanes:
             handling = lane(scope, body)
             if handling is not None:
@@ -334,18 +336,18 @@ class PassageMiddleware:
             await self._route(scope, replayed(body, receive), send)
             return
         gateway: Gateway = scope["state"].get("gateway") or scope["app"].state.gateway
-        visit.route = handling.route
+        request.route = handling.route
         try:
             answer = await _handled(gateway, handling.run)
         except Problem:
             raise
         except Exception:
-            await internal().response(visit.request_id)(scope, receive, send)
+            await internal().response(request.request_id)(scope, receive, send)
             raise  # the server logs it with its trace
-        if answer is None:  # it takes a closer look than a lane has
+        if answer is None:  # the lane leaves the request to the framework
             await self._app(scope, replayed(body, receive), send)
-        elif send == visit.send:
-            await visit.reply(answer)
+        elif send == request.send:
+            await request.reply(answer)
         else:
             head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer.body))]
             head += [_VARY] if answer.varies else []
@@ -353,7 +355,7 @@ class PassageMiddleware:
             await send({"type": "http.response.body", "body": answer.body})
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have the framework answer. HEAD is answered as GET on every route; `Visit` leaves the body out."""
+        """Answer by the framework. HEAD is answered as GET on every route; `RequestState` leaves the body out."""
         if scope["method"] != "HEAD":
             await self._app(scope, receive, send)
             return
@@ -369,7 +371,7 @@ T = TypeVar("T")
 
 
 async def _handled(gateway: Gateway, run: Callable[[Gateway], Awaitable[T]]) -> T:
-    """Run what answers a request, or a part of it.
+    """Run the handler of a request, or a part of it.
 
     Raises:
         Problem: the error to return to the caller.
@@ -377,7 +379,7 @@ async def _handled(gateway: Gateway, run: Callable[[Gateway], Awaitable[T]]) -> 
     try:
         return await run(gateway)
     except TidelogError as error:
-        raise await told(gateway, error) from error
+        raise await problem_for(gateway, error) from error
     except ProtocolError as error:
         raise from_error(error) from error
 
@@ -387,7 +389,7 @@ async def _nothing_more() -> Message:
 
 
 def replayed(body: Body, receive: Receive) -> Receive:
-    """Return a `receive` that gives the body as one message, then what the server says (a disconnect)."""
+    """Return a `receive` that returns the body as one message, then the server's messages (a disconnect)."""
     pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_replayed() -> Message:

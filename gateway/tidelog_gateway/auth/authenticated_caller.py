@@ -1,8 +1,8 @@
-"""Somebody who has shown the gateway who he is, and the ticket that shows it to nodes.
+"""An authenticated caller and the ticket that identifies it to nodes.
 
-A ticket holds for a minute and is renewed at half of it, with the credentials again: so what became of them meanwhile
-is heard then at the latest. A node that refuses a ticket has it renewed at once. When it is said that nobody has these
-credentials any more, that is the end of the caller: his requests get that answer, his WebSockets are closed.
+A ticket is valid for a minute and is renewed after half of it with the caller's credentials, which detects revoked
+credentials at the latest then. A ticket that a node refuses is renewed at once. When a node refuses the credentials,
+the caller has ended: its requests are answered with that error and its WebSockets are closed.
 """
 
 from __future__ import annotations
@@ -15,45 +15,48 @@ from typing import Final
 
 from tidelog.cluster.callers import Identified, NotIdentifiedError
 from tidelog.errors import TidelogError, UnauthenticatedError
-from tidelog_gateway.auth.credentials import Shown
-from tidelog_gateway.budget.request_budget import Share
+from tidelog_gateway.auth.credentials import CallerCredentials
+from tidelog_gateway.budget.request_budget import CallerUsage
 from tidelog_gateway.problems import Problem
 
 log = logging.getLogger(__name__)
 
-Identify = Callable[[Shown], Awaitable[Identified]]
-"""Asks a node; raises NotIdentifiedError for who is nobody, TidelogError or Problem when that cannot be known now."""
+Identify = Callable[[CallerCredentials], Awaitable[Identified]]
+"""Identifies credentials at a node.
+
+Raises NotIdentifiedError for refused credentials, TidelogError or Problem when no node can answer now.
+"""
 
 RENEW_SHARE: Final = 0.5
 AGAIN_S: Final = 1.0
-"""When the next try to renew begins after one that failed."""
+"""Pause between attempts to renew a ticket, after one that failed."""
 
 
-class KnownCaller:
-    """One caller, for as long as his credentials count.
+class AuthenticatedCaller:
+    """One caller, until its credentials end.
 
     Args:
-        credentials: what he has shown.
-        identified: what a node has said of it.
-        identify: asks again.
-        clock: seconds that only grow.
+        credentials: of the caller.
+        identified: the node's answer to them.
+        identify: identifies the credentials again.
+        clock: monotonic, in seconds.
 
     Attributes:
-        users: requests and WebSockets of him.
-        share: what of him is in memory.
-        ended: set when he is nobody any more; `over` says why.
+        users: how many requests and WebSockets use this caller.
+        share: the memory that the caller's requests have reserved.
+        ended: set when the credentials are refused; `over` is the reason.
     """
 
     def __init__(
         self,
-        credentials: Shown,
+        credentials: CallerCredentials,
         identified: Identified,
         identify: Identify,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.principal = identified.principal
         self.users = 0
-        self.share = Share()
+        self.share = CallerUsage()
         self.ended = asyncio.Event()
         self.over: TidelogError | None = None
         self._credentials = credentials
@@ -66,37 +69,37 @@ class KnownCaller:
         """Return the credentials that identify the caller to nodes; see `tidelog.cluster.callers.Caller`.
 
         Raises:
-            TidelogError: he is nobody any more.
+            TidelogError: the credentials have ended.
         """
         if self.over is not None:
-            raise type(self.over)(str(self.over))  # one that is raised again and again would grow
+            raise type(self.over)(str(self.over))  # a copy: the traceback of a raised exception grows each time
         self.look()
         return self._ticket
 
     def refused(self, ticket: bytes) -> None:
-        """A node does not take this ticket: get another one."""
+        """Renew a ticket that a node has refused."""
         if ticket == self._ticket:
             self.renew()
 
     def look(self) -> None:
-        """Renew the ticket if it is time to, or if the credentials should have ended by now."""
+        """Renew the ticket if it is due, or if the credentials should have expired."""
         expired = self._expires_us is not None and time.time_ns() // 1000 >= self._expires_us
         if self.over is None and (expired or self._clock() >= self._renew_at) and self._clock() >= self._again_at:
             self.renew()
 
     @property
     def is_stale(self) -> bool:
-        """Whether the ticket is too old to be shown: ask first."""
+        """Whether the ticket has expired: renew it before use."""
         return self._clock() >= self._ends_at
 
     def renew(self) -> asyncio.Task[None]:
-        """Ask who he is once more; one question at a time, and the same for everybody who wants to know."""
+        """Identify the caller again; concurrent calls share one request to a node."""
         if self._renewing is None:
-            self._renewing = asyncio.get_running_loop().create_task(self._renew(), name="identifying a caller anew")
+            self._renewing = asyncio.get_running_loop().create_task(self._renew(), name="renew a caller's ticket")
         return self._renewing
 
     def close(self) -> None:
-        """Ask nothing any more."""
+        """Cancel a renewal that is under way."""
         if self._renewing is not None:
             self._renewing.cancel()
 
@@ -107,12 +110,12 @@ class KnownCaller:
         except NotIdentifiedError as error:
             self._end(error.error)
         except (TidelogError, Problem) as error:
-            log.warning("cannot ask who %r is by now: %s", self.principal, error)
+            log.warning("cannot renew the ticket of %r, trying again: %s", self.principal, error)
         else:
             if identified.principal == self.principal:
                 self._take(identified)
             else:
-                self._end(UnauthenticatedError("these credentials are somebody else's by now: connect anew"))
+                self._end(UnauthenticatedError("these credentials now belong to another principal; reconnect"))
         finally:
             self._renewing = None
 

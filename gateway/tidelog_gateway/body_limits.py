@@ -1,11 +1,11 @@
-"""The limits on bodies of requests: their size, their time, and room in the budget for what comes in.
+"""The limits of request bodies: size, time, and room in the request budget.
 
-A body is taken whole before a route runs, which gets it as one message. Every route
-needs its body whole anyway, and a fault found while reading is answered here, once, for every route.
-Rejected: counting inside `receive`, because frameworks turn what is raised there into their own 400.
+A body is received whole before its route runs, and passed on as one message, because nearly every route needs all of
+it; faults while it is received are answered here. Rejected: counting inside `receive`, because frameworks turn its
+exceptions into their own 400.
 
-A length that is announced is checked and reserved before a byte is read; a chunked body is reserved as it
-grows. What is reserved is given back when the answer is out, because until then records made from it live.
+An announced length is checked and reserved before a byte is read; a chunked body is reserved as it grows. The
+reservation is returned after the answer, because records made from the body exist until then.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from starlette.types import Receive, Scope
 
 from tidelog_gateway.bodies.media_types import ARROW
-from tidelog_gateway.budget.request_budget import Arrival, Body, Budget
+from tidelog_gateway.budget.request_budget import Body, BodyReservation, RequestBudget
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.http1.exchange import Exchange
 from tidelog_gateway.problems import Problem
@@ -27,20 +27,20 @@ from tidelog_proto.process.buffers import allocate
 
 
 class BodyLimits:
-    """Takes the whole body of a request, within the limits."""
+    """Receives the whole body of a request, within the limits."""
 
-    def __init__(self, settings: GatewaySettings, budget: Budget) -> None:
+    def __init__(self, settings: GatewaySettings, budget: RequestBudget) -> None:
         self.settings = settings
         self.budget = budget
 
-    def arrival(self, gateway: Gateway | None) -> Arrival:
-        """Return what a body reserves; `end` gives it back."""
-        return Arrival(
+    def arrival(self, gateway: Gateway | None) -> BodyReservation:
+        """Return the reservation of a body; `end` returns its bytes."""
+        return BodyReservation(
             self.budget, _nothing, None if gateway is None or gateway.caller is None else gateway.caller.share
         )
 
-    def take_whole(self, body: bytes, arrival: Arrival) -> None:
-        """Reserve room for a body that has come already.
+    def take_whole(self, body: bytes, arrival: BodyReservation) -> None:
+        """Reserve room for a body that has arrived completely.
 
         Raises:
             Problem: 413 or 429.
@@ -49,12 +49,12 @@ class BodyLimits:
         if body and not arrival.hold_whole(len(body)):
             raise _full()
 
-    def overtaken(self, *, unchanged: bool) -> Problem | None:
-        """Return the problem of a cancelled request; None unless the process is stopping."""
+    def cancelled_by_stop(self, *, unchanged: bool) -> Problem | None:
+        """Return the problem for a request that the stop of the process has cancelled; None if it is not stopping."""
         return not_finished(unchanged=unchanged) if self.budget.stopping else None
 
-    async def body(self, scope: Scope, receive: Receive, arrival: Arrival) -> Body | None:
-        """Return the whole body; None when the client went away before it was complete.
+    async def body(self, scope: Scope, receive: Receive, arrival: BodyReservation) -> Body | None:
+        """Return the whole body; None when the client disconnected before it was complete.
 
         Raises:
             Problem: 408, 413, 422 or 429.
@@ -76,8 +76,8 @@ class BodyLimits:
                 if announced is not None and exchange is not None:
                     if headers.get(b"content-type") == _ARROW and int(announced) > DIRECT_BYTES:
                         place = allocate(int(announced))
-                        return place if await exchange.collect_into(place, arrival.came) else None
-                    return await exchange.collect(arrival.came)
+                        return place if await exchange.collect_into(place, arrival.received) else None
+                    return await exchange.collect(arrival.received)
                 return await self._read(receive, arrival)
         except TimeoutError as error:
             if self.budget.stopping:
@@ -85,15 +85,15 @@ class BodyLimits:
             raise Problem(
                 408,
                 "request_timeout",
-                f"the body did not arrive within {self.settings.body_timeout_s:g} s, or so slowly that it had to give "
-                "way to others; nothing was done with it",
+                f"the body did not arrive within {self.settings.body_timeout_s:g} s, or arrived too slowly while the "
+                "request budget was used up; nothing was changed, send it again",
                 retryable=True,
                 headers={"Connection": "close"},
             ) from error
         finally:
-            arrival.whole()
+            arrival.complete()
 
-    async def _read(self, receive: Receive, arrival: Arrival) -> bytes | None:
+    async def _read(self, receive: Receive, arrival: BodyReservation) -> bytes | None:
         chunks: list[bytes] = []
         size_bytes = 0
         more = True
@@ -105,7 +105,7 @@ class BodyLimits:
             size_bytes += len(chunk)
             self._check_size(size_bytes)
             _hold(arrival, max(size_bytes, arrival.held_bytes))
-            arrival.came(size_bytes)
+            arrival.received(size_bytes)
             chunks.append(chunk)
             more = message.get("more_body", False)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -116,7 +116,7 @@ class BodyLimits:
             raise Problem(
                 413,
                 "body_too_large",
-                f"the body has more than {limit_bytes} bytes: send fewer records at a time",
+                f"the body has more than {limit_bytes} bytes; send fewer records at a time",
                 extra={"limit_bytes": limit_bytes},
             )
 
@@ -124,11 +124,11 @@ class BodyLimits:
 _BODY_HEADERS: Final = frozenset({b"content-length", b"content-type", b"transfer-encoding"})
 _ARROW: Final = ARROW.encode()
 DIRECT_BYTES: Final = 64 * KIB
-"""A larger body of columns is received straight into its place."""
+"""A larger body of columns is received directly into its buffer."""
 
 
-def _hold(arrival: Arrival, size_bytes: int) -> None:
-    """Reserve up to `size_bytes` in all.
+def _hold(arrival: BodyReservation, size_bytes: int) -> None:
+    """Reserve `size_bytes` in all.
 
     Raises:
         Problem: 429 when the budget is used up.
@@ -138,22 +138,22 @@ def _hold(arrival: Arrival, size_bytes: int) -> None:
 
 
 def _full() -> Problem:
-    """Return the 429 for a body that finds the budget used up."""
+    """Return the 429 for a body that does not fit into the request budget."""
     return Problem(
         429,
         "overloaded",
-        "bodies and messages of as many bytes as there may be are being handled: send this request again later",
+        "the request budget is used up by other bodies and messages; send this request again later",
         retryable=True,
     )
 
 
 def not_finished(*, unchanged: bool) -> Problem:
-    """Return what is said of a request that the end of the process overtakes."""
+    """Return the problem for a request that was not finished when the process stopped."""
     headers = {"Connection": "close"}
     if unchanged:
-        detail = "this gateway is stopping, and nothing was done: send the request again"
+        detail = "this gateway is stopping, and nothing was changed; send the request again"
         return Problem(503, "shutting_down", detail, retryable=True, headers=headers)
-    detail = "this gateway is stopping, and the answer did not come in time: whether anything was done is not known"
+    detail = "this gateway is stopping before the request was finished; it may have been carried out"
     return Problem(504, "outcome_unknown", detail, headers=headers)
 
 

@@ -1,7 +1,7 @@
-"""A worker's share of the settings that limit the whole gateway.
+"""A worker's share of the limits of the whole gateway.
 
-Limits of the process are divided by the number of workers and rounded down, so their sum is never more than the
-setting. Limits of one connection, one request or one caller's answer stay as they are.
+Limits of the process are divided by the number of workers and rounded down, so their sum never exceeds the setting.
+Limits of one connection, one request or one caller's answer are not divided.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ DIVIDED: Final = {
     "callers_max": 16,
     "producers_max": 1,
 }
-"""Setting -> the least that one worker needs of it."""
+"""Setting -> the minimum of one worker."""
 _OFF: Final = frozenset({"address_connections_max", "wrong_credentials_max"})
-"""Settings whose 0 means that there is no limit."""
+"""Settings for which 0 means unlimited."""
 
 
-def share_of(settings: GatewaySettings) -> GatewaySettings:
+def worker_settings_of(settings: GatewaySettings) -> GatewaySettings:
     """Return the settings of one worker.
 
     Raises:
-        SettingsError: a limit is too small to be divided among so many workers.
+        SettingsError: a limit is too low for the number of workers.
     """
     workers = settings.workers
     if workers == 1:
@@ -48,7 +48,7 @@ def share_of(settings: GatewaySettings) -> GatewaySettings:
         if shares[name] < needed:
             why = ", body_bytes_max or ws_message_bytes_max" if name == "in_flight_bytes_max" else ""
             raise SettingsError(
-                f"gateway.{name}: {value} is too little for {workers} workers, each of which needs {needed}{why}: "
-                f"set {name} to at least {needed * workers}, or fewer workers"
+                f"gateway.{name}: {value} is too low for {workers} workers, each of which needs {needed}{why}; "
+                f"set {name} to at least {needed * workers}, or use fewer workers"
             )
     return settings.model_copy(update=shares)

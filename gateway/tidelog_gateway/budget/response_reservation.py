@@ -1,9 +1,9 @@
-"""Every HTTP answer within the budget for what goes out, as pure ASGI.
+"""The reservation of one HTTP answer in the response budget.
 
-The head of an answer is held back until its body is known and has room. A route whose answers are large waits for
-room before it asks a node for anything (`answer_of`), so that what it holds while it builds the answer is counted as
-well. Other answers are there already and cannot wait without being counted: one that was only asked for becomes a 503
-if there is no room for it, one that says what became of a change is sent in any case, and counted.
+The head of an answer is held back until its body is known and fits into the budget. A route with large answers reserves
+room before it asks a node (`reservation_of`), so that the memory in which it builds the answer is counted as well.
+Other answers are counted when they are complete: if there is no room, the answer of a read becomes a 503, and the
+answer of a change is sent in any case and counted.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from typing import Final
 from starlette.requests import HTTPConnection
 from starlette.types import Receive
 
-from tidelog_gateway.budget.connection_output import Outlet
+from tidelog_gateway.budget.connection_output import ConnectionOutput
 
 ROOM_WAIT_S: Final = 5.0
 """How long a request waits for room before it is answered with 503."""
 
 
-class Answer:
-    """The part of the budget that the answer of one request holds, and whether a task waits for it.
+class ResponseReservation:
+    """The bytes that the answer of one request has reserved.
 
     Args:
         outlet: of the connection.
         receive: the server's.
     """
 
-    def __init__(self, outlet: Outlet, receive: Receive) -> None:
+    def __init__(self, outlet: ConnectionOutput, receive: Receive) -> None:
         self.reserved_bytes = 0
         self._outlet = outlet
         self._receive = receive
 
     async def client_gone(self) -> None:
-        """Wait until the client has closed the connection; for requests whose body was taken."""
+        """Wait until the client has closed the connection; for requests whose body has been received."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
     async def reserve(self, size_bytes: int) -> None:
-        """Hold at least `size_bytes`.
+        """Reserve at least `size_bytes` in all.
 
         Raises:
-            Problem: 503, there was no room for too long.
+            Problem: 503, no room for `ROOM_WAIT_S`.
         """
         missing_bytes = size_bytes - self.reserved_bytes
         if missing_bytes > 0:
@@ -49,7 +49,7 @@ class Answer:
             self.reserved_bytes = size_bytes
 
     def fits(self, size_bytes: int) -> bool:
-        """Hold at least `size_bytes` if there is room right now, and say whether there is."""
+        """Reserve at least `size_bytes` in all if there is room now; return whether there is."""
         missing_bytes = size_bytes - self.reserved_bytes
         if missing_bytes > 0:
             if not self._outlet.take(missing_bytes, self.reserved_bytes):
@@ -57,11 +57,14 @@ class Answer:
             self.reserved_bytes = size_bytes
         return True
 
-    def hold(self, size_bytes: int, *, whatever: bool) -> bool:
-        """Hold exactly `size_bytes`, pressing others for it; False when there is no room and `whatever` is false."""
+    def hold(self, size_bytes: int, *, is_forced: bool) -> bool:
+        """Reserve exactly `size_bytes` in all, closing slow clients if needed; return False if even that does not help.
+
+        With `is_forced` the bytes are counted in any case.
+        """
         missing_bytes = size_bytes - self.reserved_bytes
-        if missing_bytes > 0 and not self._outlet.take_pressing(missing_bytes, self.reserved_bytes):
-            if not whatever:
+        if missing_bytes > 0 and not self._outlet.take_or_shed(missing_bytes, self.reserved_bytes):
+            if not is_forced:
                 return False
             self._outlet.take_anyway(missing_bytes)
         self.reserved_bytes = max(self.reserved_bytes, size_bytes)
@@ -69,24 +72,24 @@ class Answer:
         return True
 
     def adopt(self, size_bytes: int) -> None:
-        """Hold `size_bytes` more, which the connection has counted already."""
+        """Add `size_bytes` that the connection has already counted."""
         self.reserved_bytes += size_bytes
 
     def shrink(self, size_bytes: int) -> None:
-        """Hold at most `size_bytes`."""
+        """Keep at most `size_bytes`, return the rest."""
         surplus_bytes = self.reserved_bytes - size_bytes
         if surplus_bytes > 0:
             self.reserved_bytes = size_bytes
             self._outlet.give_back(surplus_bytes)
 
     def sent(self) -> None:
-        """Leave what is held to the connection, which gives it back when it has left."""
+        """Hand the reservation to the connection, which returns it when the kernel has taken the bytes."""
         size_bytes, self.reserved_bytes = self.reserved_bytes, 0
         self._outlet.sent(size_bytes)
 
 
-def answer_of(connection: HTTPConnection) -> Answer:
-    """Return the answer of a request to the application."""
+def reservation_of(connection: HTTPConnection) -> ResponseReservation:
+    """Return the reservation of the answer to a request."""
     answer = connection.scope["state"]["answer"]
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, ResponseReservation)
     return answer

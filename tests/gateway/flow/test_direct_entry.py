@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from tidelog_gateway.flow.entrance import TELEMETRY_SDK, entrance_of
+from tidelog_gateway.flow.direct_entry import TELEMETRY_SDK, direct_entry
 
 
 @pytest.mark.parametrize(
     ("kind", "has_sdk", "is_passed_by"),
     [("http", False, True), ("http", True, False), ("lifespan", False, False), ("websocket", False, False)],
 )
-async def test_the_frameworks_entrance_is_passed_by_for_requests_without_telemetry(
+async def test_the_frameworks_entry_point_is_bypassed_without_telemetry(
     kind: str,
     has_sdk: bool,
     is_passed_by: bool,
@@ -40,6 +40,6 @@ async def test_the_frameworks_entrance_is_passed_by_for_requests_without_telemet
     monkeypatch.delitem(sys.modules, TELEMETRY_SDK, raising=False)
     if has_sdk:
         monkeypatch.setitem(sys.modules, TELEMETRY_SDK, ModuleType(TELEMETRY_SDK))
-    await entrance_of(app)({"type": kind, "method": "GET", "path": "/", "headers": []}, nothing, nothing)
+    await direct_entry(app)({"type": kind, "method": "GET", "path": "/", "headers": []}, nothing, nothing)
     assert entered == (["stack"] if is_passed_by else ["framework", "stack"])
     assert scopes[0]["app"] is app

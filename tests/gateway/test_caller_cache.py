@@ -1,4 +1,4 @@
-"""Who callers are, as the gateway keeps it: without a node, by what a test says of credentials."""
+"""The cache of authenticated callers, with a node that a test plays."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tests.gateway.fake_log import FakeClient, FakeLog
 from tidelog.client import Client
 from tidelog.cluster.callers import Identified, NotIdentifiedError
 from tidelog.errors import ForbiddenError, NodeUnreachableError, TidelogError, UnauthenticatedError
-from tidelog_gateway import callers as callers_module
-from tidelog_gateway.auth import verification_queue as lines_module
-from tidelog_gateway.auth.caller_ticket import KnownCaller
-from tidelog_gateway.auth.credentials import Shown
-from tidelog_gateway.budget.request_budget import Budget
-from tidelog_gateway.budget.response_budget import Outgoing
-from tidelog_gateway.callers import Callers, told
+from tidelog_gateway import caller_cache
+from tidelog_gateway.auth import verification_queue
+from tidelog_gateway.auth.authenticated_caller import AuthenticatedCaller
+from tidelog_gateway.auth.credentials import CallerCredentials
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
+from tidelog_gateway.caller_cache import CallerCache, problem_for
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.producers import Kept, Producers
+from tidelog_gateway.producers import ProducerLimit, Producers
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto import broker_pb2 as pb
 
@@ -34,7 +34,7 @@ HERE = "10.0.0.1"
 
 
 class Known:
-    """A node's answers: credentials that begin with a principal's name are his, but for those that are `wrong`."""
+    """A node that accepts credentials that begin with their principal's name, except for those in `wrong`."""
 
     def __init__(self, log: FakeLog) -> None:
         self.asked: list[str] = []
@@ -48,7 +48,7 @@ class Known:
         self.clock = Clock()
         self._log = log
 
-    async def identify(self, credentials: Shown) -> Identified:
+    async def identify(self, credentials: CallerCredentials) -> Identified:
         assert isinstance(credentials, pb.Credentials)
         self.asked.append(credentials.api_key)
         await self.go.wait()
@@ -65,7 +65,7 @@ class Known:
             raise self.fails
         return b"%d" % self.changes
 
-    def open_client(self, caller: KnownCaller) -> Client:
+    def open_client(self, caller: AuthenticatedCaller) -> Client:
         assert caller.principal
         self.clients.append(FakeClient(self._log))
         return cast(Client, self.clients[-1])
@@ -81,13 +81,13 @@ def known(log: FakeLog) -> Known:
 
 
 @pytest.fixture
-async def callers(log: FakeLog, known: Known) -> AsyncIterator[Callers]:
-    client, kept = cast(Client, FakeClient(log)), Kept(10)
-    budget, outgoing = Budget(1), Outgoing(1, 1)
+async def callers(log: FakeLog, known: Known) -> AsyncIterator[CallerCache]:
+    client, kept = cast(Client, FakeClient(log)), ProducerLimit(10)
+    budget, outgoing = RequestBudget(1), ResponseBudget(1, 1)
     producers = Producers(client, kept=kept, delivery_timeout_s=1)
     settings = GatewaySettings(auth="callers", callers_max=16, wrong_credentials_max=3)
     own = Gateway(settings, client, producers, Metrics(budget, outgoing), budget, outgoing)
-    made = Callers(
+    made = CallerCache(
         own, kept, identify=known.identify, revision=known.revision, open_client=known.open_client, clock=known.clock
     )
     yield made
@@ -95,19 +95,19 @@ async def callers(log: FakeLog, known: Known) -> AsyncIterator[Callers]:
     assert all(each.closed for each in known.clients)
 
 
-async def refused(callers: Callers, key: str, address: str = HERE) -> Problem:
+async def refused(callers: CallerCache, key: str, address: str = HERE) -> Problem:
     with pytest.raises(Problem) as raised:
         async with callers.use(shown(key), address):
-            raise AssertionError("somebody was let in")
+            raise AssertionError("the caller was accepted")
     return raised.value
 
 
-def caller_of(gateway: Gateway) -> KnownCaller:
+def caller_of(gateway: Gateway) -> AuthenticatedCaller:
     assert gateway.caller is not None
     return gateway.caller
 
 
-async def test_who_is_known_is_not_asked_about_and_has_a_client_of_his_own(callers: Callers, known: Known) -> None:
+async def test_a_known_caller_is_not_verified_again_and_has_its_own_client(callers: CallerCache, known: Known) -> None:
     async with callers.use(shown("ann-1"), HERE) as ann, callers.use(shown("bob-1"), HERE) as bob:
         async with callers.use(shown("ann-1"), "10.0.0.2") as again:
             assert again is ann
@@ -118,7 +118,9 @@ async def test_who_is_known_is_not_asked_about_and_has_a_client_of_his_own(calle
     assert known.asked == ["ann-1", "bob-1"]
 
 
-async def test_those_who_show_the_same_at_a_time_are_asked_about_once(callers: Callers, known: Known) -> None:
+async def test_concurrent_requests_with_the_same_credentials_are_verified_once(
+    callers: CallerCache, known: Known
+) -> None:
     known.go.clear()
 
     async def using() -> str:
@@ -126,39 +128,41 @@ async def test_those_who_show_the_same_at_a_time_are_asked_about_once(callers: C
             return caller_of(ann).principal
 
     waiting = [asyncio.create_task(using()) for _ in range(50)]
-    await settled(lambda: bool(known.asked), "nobody was asked about")
-    waiting[0].cancel()  # the others wait on
+    await settled(lambda: bool(known.asked), "no credentials were verified")
+    waiting[0].cancel()  # the others keep waiting
     known.go.set()
     assert await asyncio.gather(*waiting[1:]) == ["ann"] * 49
     assert known.asked == ["ann-1"]
 
 
-async def test_what_is_wrong_is_remembered_for_a_moment(callers: Callers, known: Known) -> None:
+async def test_failed_credentials_are_cached_for_a_moment(callers: CallerCache, known: Known) -> None:
     known.wrong = {"ann-1"}
     for _ in range(5):
         problem = await refused(callers, "ann-1")
         assert (problem.status, problem.detail) == (401, "unknown here")
     assert known.asked == ["ann-1"]
     known.wrong.clear()
-    known.clock.now_s += callers_module.REFUSED_S
+    known.clock.now_s += caller_cache.FAILURE_CACHE_S
     async with callers.use(shown("ann-1"), HERE):
         assert len(known.asked) == 2
 
 
-async def test_an_address_that_is_wrong_too_often_waits_and_the_known_do_not(callers: Callers, known: Known) -> None:
+async def test_an_address_over_its_limit_of_failures_waits_and_known_callers_do_not(
+    callers: CallerCache, known: Known
+) -> None:
     async with callers.use(shown("ann-1"), HERE):
         pass
     known.wrong = {f"bad-{number}" for number in range(10)}
     codes = [(await refused(callers, f"bad-{number}")).status for number in range(5)]
     assert codes == [401, 401, 401, 429, 429]
-    assert len(known.asked) == 4, "a node is not troubled with the rest"
+    assert len(known.asked) == 4, "further credentials are not verified by a node"
     limited = await refused(callers, "bob-1")
     assert (limited.status, limited.code, limited.retry_after_s) == (429, "too_many_tries", 1)
     async with callers.use(shown("ann-1"), HERE), callers.use(shown("bob-1"), "10.0.0.2"):
         pass
 
 
-async def test_the_longest_unused_goes_and_nobody_who_is_here(callers: Callers, known: Known) -> None:
+async def test_the_least_recently_used_caller_is_dropped_unless_in_use(callers: CallerCache, known: Known) -> None:
     async with AsyncExitStack() as here:
         first = await here.enter_async_context(callers.use(shown("ann-1"), HERE))
         for number in range(40):
@@ -167,14 +171,14 @@ async def test_the_longest_unused_goes_and_nobody_who_is_here(callers: Callers, 
         assert len(callers) == 16
         assert await here.enter_async_context(callers.use(shown("ann-1"), HERE)) is first
         assert known.asked.count("ann-1") == 1
-        for number in range(30):  # more than there should be, all of them here
+        for number in range(30):  # above the limit, all in use
             await here.enter_async_context(callers.use(shown(f"v{number}-1"), HERE))
         assert len(callers) == 31
     async with callers.use(shown("late-1"), HERE):
         assert len(callers) == 16
 
 
-async def test_a_caller_who_has_ended_is_asked_about_anew(callers: Callers, known: Known) -> None:
+async def test_an_ended_caller_is_verified_again(callers: CallerCache, known: Known) -> None:
     async with callers.use(shown("ann-1"), HERE) as ann:
         caller = caller_of(ann)
         assert caller.ticket() == b"ann 1"
@@ -186,9 +190,9 @@ async def test_a_caller_who_has_ended_is_asked_about_anew(callers: Callers, know
             await caller.ended.wait()
         with pytest.raises(UnauthenticatedError, match="unknown here"):
             caller.ticket()
-        assert (await told(ann, UnauthenticatedError("x"))).status == 401
+        assert (await problem_for(ann, UnauthenticatedError("x"))).status == 401
         assert (await refused(callers, "ann-1")).status == 401
-        assert not cast(Any, ann.client).closed, "a request of his is not over yet"
+        assert not cast(Any, ann.client).closed, "one of its requests is still running"
     known.wrong.clear()
     known.clock.now_s += 10
     async with callers.use(shown("ann-1"), HERE) as anew:
@@ -196,29 +200,29 @@ async def test_a_caller_who_has_ended_is_asked_about_anew(callers: Callers, know
 
 
 @pytest.fixture
-async def followed(callers: Callers, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callers]:
-    monkeypatch.setattr(callers_module, "RENEW_LOOK_S", 0.005)
+async def followed(callers: CallerCache, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[CallerCache]:
+    monkeypatch.setattr(caller_cache, "REVISION_POLL_S", 0.005)
     following = asyncio.create_task(callers.follow())
     yield callers
     following.cancel()
 
 
-async def test_a_ticket_is_renewed_before_it_ends(followed: Callers, known: Known) -> None:
+async def test_a_ticket_is_renewed_before_it_ends(followed: CallerCache, known: Known) -> None:
     async with followed.use(shown("ann-1"), HERE) as ann:
-        await settled(lambda: known.asked == ["ann-1"] * 2, "what may have changed before was not looked at")
+        await settled(lambda: known.asked == ["ann-1"] * 2, "the caller was not renewed at the first revision")
         ticket = caller_of(ann).ticket()
         known.clock.now_s += 31
         await settled(lambda: caller_of(ann).ticket() != ticket, "the ticket was not renewed")
         known.fails = NodeUnreachableError("away")
         known.clock.now_s += 31
-        await settled(lambda: len(known.asked) >= 4, "it was not tried again")
-        assert not caller_of(ann).ended.is_set(), "that nobody answers is no end"
+        await settled(lambda: len(known.asked) >= 4, "the renewal was not retried")
+        assert not caller_of(ann).ended.is_set(), "an unreachable node does not end the caller"
         known.fails, ticket = None, caller_of(ann).ticket()
         known.clock.now_s += 2
         await settled(lambda: caller_of(ann).ticket() != ticket, "the ticket was not renewed")
 
 
-async def test_an_old_ticket_is_not_shown(callers: Callers, known: Known) -> None:
+async def test_an_expired_ticket_is_not_used(callers: CallerCache, known: Known) -> None:
     async with callers.use(shown("ann-1"), HERE):
         pass
     known.clock.now_s += 61
@@ -227,47 +231,45 @@ async def test_an_old_ticket_is_not_shown(callers: Callers, known: Known) -> Non
     assert len(known.asked) == 2
 
 
-async def test_a_change_has_all_asked_about_who_are_here_and_only_them(followed: Callers, known: Known) -> None:
+async def test_a_change_renews_all_callers_in_use_and_no_others(followed: CallerCache, known: Known) -> None:
     async with followed.use(shown("bob-1"), HERE):
         pass
     async with followed.use(shown("ann-1"), HERE) as ann:
-        await settled(lambda: known.asked.count("ann-1") == 2, "the first look is at a change")
+        await settled(lambda: known.asked.count("ann-1") == 2, "the first revision counts as a change")
         looks = known.looks
         known.clock.now_s += 1
-        await settled(lambda: known.looks > looks + 5, "nobody looks on")
+        await settled(lambda: known.looks > looks + 5, "the revision is not polled")
         assert known.asked.count("ann-1") == 2
         known.wrong, known.changes = {"ann-1"}, 1
         known.clock.now_s += 1
-        await settled(caller_of(ann).ended.is_set, "it was not heard that she is nobody any more")
+        await settled(caller_of(ann).ended.is_set, "the caller has not ended")
     assert known.asked.count("bob-1") == 1
     looks = known.looks
     for _ in range(20):
         await asyncio.sleep(0)
-    assert known.looks <= looks + 1, "for nobody nothing is asked"
+    assert known.looks <= looks + 1, "the revision is not polled without callers in use"
 
 
-async def test_changes_without_end_do_not_have_everybody_asked_about_without_end(
-    followed: Callers, known: Known
-) -> None:
+async def test_continuous_changes_renew_callers_at_a_limited_rate(followed: CallerCache, known: Known) -> None:
     async with followed.use(shown("ann-1"), HERE):
-        await settled(lambda: known.asked.count("ann-1") == 2, "the first look is at a change")
+        await settled(lambda: known.asked.count("ann-1") == 2, "the first revision counts as a change")
         looks = known.looks
         for _ in range(10):
             known.changes += 1
             await asyncio.sleep(0.01)
-        assert known.looks == looks, "the clock stands"
+        assert known.looks == looks, "the clock has not advanced"
         known.clock.now_s += 1
-        await settled(lambda: known.asked.count("ann-1") == 3, "it was not looked at again")
+        await settled(lambda: known.asked.count("ann-1") == 3, "the caller was not renewed")
 
 
-async def test_that_the_gateway_is_refused_is_no_callers_fault(
-    callers: Callers, known: Known, caplog: pytest.LogCaptureFixture
+async def test_a_refused_gateway_is_not_reported_as_the_callers_fault(
+    callers: CallerCache, known: Known, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)
     for fails, code in (
         (ForbiddenError("no permission: impersonate"), "gateway_refused"),
         (UnauthenticatedError("the gateway's key was revoked"), "gateway_refused"),
-        (NodeUnreachableError("nobody"), "node_unreachable"),
+        (NodeUnreachableError("away"), "node_unreachable"),
     ):
         known.fails = fails
         for _ in range(5):
@@ -277,35 +279,35 @@ async def test_that_the_gateway_is_refused_is_no_callers_fault(
     assert len([line for line in caplog.messages if "impersonate" in line]) <= 1, "callers do not fill the log"
     known.fails = None
     async with callers.use(shown("ann-1"), HERE) as ann:
-        assert (await told(ann, UnauthenticatedError("of the connection"))).status == 503
+        assert (await problem_for(ann, UnauthenticatedError("of the connection"))).status == 503
 
 
-async def test_too_many_strangers_at_a_time_are_told_to_come_again(
-    callers: Callers, known: Known, monkeypatch: pytest.MonkeyPatch
+async def test_too_many_unverified_callers_get_a_retryable_error(
+    callers: CallerCache, known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(callers.lines["key"], "waiting_max", 3)
+    monkeypatch.setattr(callers.queues["key"], "waiting_max", 3)
     known.go.clear()
     waiting = [asyncio.ensure_future(_entered(callers, f"u{number}-1")) for number in range(3)]
-    await settled(lambda: len(known.asked) == 3, "they were not asked about")
+    await settled(lambda: len(known.asked) == 3, "they were not verified")
     assert (await refused(callers, "late-1")).code == "overloaded"
     known.go.set()
     await asyncio.gather(*waiting)
 
 
-async def _entered(callers: Callers, key: str) -> None:
+async def _entered(callers: CallerCache, key: str) -> None:
     async with callers.use(shown(key), HERE):
         pass
 
 
-async def test_who_is_asked_about_for_long_is_told_to_come_again(
-    callers: Callers, known: Known, monkeypatch: pytest.MonkeyPatch
+async def test_a_slow_verification_gets_a_retryable_error(
+    callers: CallerCache, known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines_module, "ASKED_S", 0.01)
+    monkeypatch.setattr(verification_queue, "NODE_TIMEOUT_S", 0.01)
     known.go.clear()
     problem = await refused(callers, "ann-1")
     assert (problem.status, problem.code, problem.retryable, problem.retry_after_s) == (503, "not_identified", True, 1)
-    monkeypatch.setattr(lines_module, "ASKED_S", 5.0)
-    monkeypatch.setattr(callers_module, "NEWS_S", 0.01)
+    monkeypatch.setattr(verification_queue, "NODE_TIMEOUT_S", 5.0)
+    monkeypatch.setattr(caller_cache, "VERIFICATION_TIMEOUT_S", 0.01)
     assert (await refused(callers, "ann-1")).code == "not_identified"
     known.go.set()
     await _entered(callers, "ann-1")
