@@ -6,7 +6,7 @@ no position and no bound.
 - A client of `/feed` sends `relay TEXT`: the text is broadcast once.
 - It sends `repeat RATE COUNT TEXT`: the text is broadcast COUNT times, RATE times a second, from memory.
 - A connection to the second port sends what a node sends to a gateway, frames with a MESSAGE_EVENT and a record batch.
-  Each becomes one JSON text (`_Translator`).
+  Each becomes one JSON text (`Translator`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 import socket
 import struct
 import sys
+from collections.abc import Callable
 from typing import Any, Final
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.limits import FRAME_PREFIX_BYTES, HEADER_BYTES
 
 _PREFIX: Final = struct.Struct("<II")
-_TOKEN: Final = b"A" * 64
+TOKEN: Final = b"A" * 64
 _TRANSPORTS: Final[set[asyncio.Transport]] = set()
 
 
@@ -49,15 +50,19 @@ class BroadcastProtocol(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
 
-class _Translator(asyncio.Protocol):
+class Translator(asyncio.Protocol):
     """Broadcasts the records of each batch that a node sends as JSON, with the least work that this takes.
 
     The envelope is parsed, both checksums of the batch are compared, its Arrow message is read, and its values are
     written into a template. Values are ASCII text without escapes, and there are no other columns.
+
+    Args:
+        broadcast: called with each WebSocket frame.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, broadcast: Callable[[bytes], None]) -> None:
         self._received = b""
+        self._broadcast = broadcast
 
     def data_received(self, data: bytes) -> None:
         """Broadcast the whole frames among the bytes."""
@@ -71,12 +76,12 @@ class _Translator(asyncio.Protocol):
                 break
             batch_at = at + FRAME_PREFIX_BYTES + envelope_bytes
             envelope = pb.Envelope.FromString(data[at + FRAME_PREFIX_BYTES : batch_at])
-            _broadcast(_translated(envelope.message_event.partition, memoryview(data)[batch_at:end]))
+            self._broadcast(translated_frame(envelope.message_event.partition, memoryview(data)[batch_at:end]))
             at = end
         self._received = data[at:]
 
 
-def _translated(partition: int, batch: memoryview) -> bytes:
+def translated_frame(partition: int, batch: memoryview) -> bytes:
     """Return the WebSocket frame of a batch."""
     header, body = unpack_header(batch), batch[HEADER_BYTES:]
     if crc32c(body) != header.body_crc:
@@ -93,7 +98,7 @@ def _translated(partition: int, batch: memoryview) -> bytes:
         partition,
         b",".join([row] * len(values)) % tuple(filling),
         header.end_offset,
-        _TOKEN,
+        TOKEN,
     )
     size_bytes = len(text)
     if size_bytes < 126:
@@ -142,7 +147,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets=sockets)
         assert sockets is not None
         loop = asyncio.get_running_loop()
-        self._feed = await loop.create_server(_Translator, "127.0.0.1", 0)
+        self._feed = await loop.create_server(lambda: Translator(_broadcast), "127.0.0.1", 0)
         ports = {"http_port": sockets[0].getsockname()[1], "feed_port": self._feed.sockets[0].getsockname()[1]}
         sys.stdout.write(json.dumps({"event": "ready", **ports}) + "\n")
         sys.stdout.flush()
