@@ -128,13 +128,13 @@ class ArrivedEpochs:
 
     def passed(self, where: TopicPartition, topic_id: bytes, batch: RecordBatch) -> None:
         """One batch of a partition arrived, as in `arrived`."""
-        epoch = epoch_of(batch)
+        epoch, end_offset = epoch_of(batch), batch.end_offset
         if epoch is None:
             self._here.pop(where, None)
         else:
             self._here[where] = epoch
-            self._epochs.read_in(topic_id, where.partition, epoch, batch.base_offset, batch.end_offset)
-        self._ends.note(topic_id, where.partition, epoch=epoch, end_offset=batch.end_offset)
+            self._epochs.read_in(topic_id, where.partition, epoch, batch.base_offset, end_offset)
+        self._ends.note(topic_id, where.partition, epoch=epoch, end_offset=end_offset)
 
     def forget(self, where: TopicPartition) -> None:
         """A partition is read on from elsewhere, or no more."""

@@ -1,19 +1,21 @@
-"""A small plain batch as JSON, read from its bytes: no array of pyarrow is made (`plain_columns.py` has the reason).
+"""Encodes a small plain batch as JSON without pyarrow; `plain_columns.py` has the reason.
 
-The result is byte by byte that of `whole_batch`, to which every batch is left that is not plain.
+The result equals that of `whole_batch`, which encodes all other batches.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from tidelog_gateway.records_out import TakenJson, is_literal
 from tidelog_proto.batch.record_batch import RecordBatch, plain_columns_of
+from tidelog_proto.limits import KIB
 
 PLAIN_RECORDS_MAX: Final = 100
-"""pyarrow cuts larger batches into values at less cost."""
+"""pyarrow reads the values of larger batches in less time."""
 
 
 def plain_json(batch: RecordBatch) -> TakenJson | None:
@@ -21,43 +23,70 @@ def plain_json(batch: RecordBatch) -> TakenJson | None:
     columns = plain_columns_of(batch)
     if columns is None:
         return None
-    count, first = batch.header.record_count, batch.header.base_offset
     timestamps_us, *texts = columns
-    parts: list[Any] = [range(first, first + count)]
-    kinds = [_ABSENT, _ABSENT, _ABSENT]
+    header = batch.header
+    count, first = header.record_count, header.base_offset
+    if timestamps_us is None:
+        parts: list[Any] = [range(first, first + count), (header.base_timestamp_us // 1000,) * count]
+    else:
+        parts = [range(first, first + count), [timestamp_us // 1000 for timestamp_us in timestamps_us]]
+    kinds = _NO_TEXTS
     payload_bytes = 0
-    if timestamps_us is not None:
-        parts.append([timestamp_us // 1000 for timestamp_us in timestamps_us])
-    for number, column in enumerate(texts):
+    for column, kinds_of_column in zip(texts, _KINDS, strict=True):
         if column is None:
             continue
         payload_bytes += column.offsets[-1] - column.offsets[0]
-        entries: list[bytes] = column.entries()
-        kinds[number] = _AS_IS
-        if not is_literal(column.data):
-            kinds[number] = _ESCAPED
+        entries = column.entries()
+        if _is_literal(column.data):
+            kinds |= kinds_of_column.literal
+        else:
+            kinds |= kinds_of_column.escaped
             try:
                 entries = [orjson.dumps(entry.decode()) for entry in entries]
             except UnicodeDecodeError:
                 return None
         parts.append(entries)
-    row = _row(None if timestamps_us is not None else batch.header.base_timestamp_us // 1000, *kinds)
     width = len(parts)
     filling: list[Any] = [None] * (width * count)
     for number, part in enumerate(parts):
         filling[number::width] = part
-    return TakenJson(b"[%b]" % (b",".join([row] * count) % tuple(filling)), count, payload_bytes)
+    return TakenJson(_template(count, kinds) % tuple(filling), count, payload_bytes)
 
 
-_ABSENT, _AS_IS, _ESCAPED = range(3)
-_PLACES: Final = (b"null", b'"%b"', b"%b")
+class _Kinds(NamedTuple):
+    """The flags of a column in the number that names a template."""
+
+    literal: int
+    escaped: int
 
 
-def _row(timestamp_ms: int | None, key: int, value: int, tag: int) -> bytes:
-    """Return the template of a record; `timestamp_ms` is None where each record has its own."""
-    return b'{"offset":%%d,"timestamp_ms":%b,"key":%b,"value":%b,"value_encoding":"utf8"%b}' % (
-        b"%d" if timestamp_ms is None else b"%d" % timestamp_ms,
-        _PLACES[key],
-        _PLACES[value],
-        b',"tag":' + _PLACES[tag] if tag else b"",
+_KEY, _VALUE, _TAG = _KINDS = (_Kinds(1, 2), _Kinds(4, 8), _Kinds(16, 32))
+_NO_TEXTS: Final = 0
+_ESCAPED_BYTES: Final = b'"\\' + bytes(range(0x20))
+_SHORT_BYTES: Final = 4 * KIB
+"""Up to this length `bytes.translate` costs less than orjson, whose code is rarely in the processor's caches."""
+
+
+def _is_literal(data: bytes) -> bool:
+    """Whether JSON writes a text as it is: see `records_out.is_literal`, which takes less time for long texts."""
+    if len(data) > _SHORT_BYTES:
+        return is_literal(data)
+    return data.isascii() and len(data.translate(None, _ESCAPED_BYTES)) == len(data)
+
+
+@lru_cache(maxsize=128)
+def _template(count: int, kinds: int) -> bytes:
+    """Return the template of an array of records, with a place for each offset, timestamp and text."""
+    row = b'{"offset":%%d,"timestamp_ms":%%d,"key":%b,"value":%b,"value_encoding":"utf8"%b}' % (
+        _place(kinds, _KEY),
+        _place(kinds, _VALUE),
+        b',"tag":' + _place(kinds, _TAG) if kinds & (_TAG.literal | _TAG.escaped) else b"",
     )
+    return b"[%b]" % b",".join([row] * count)
+
+
+def _place(kinds: int, column: _Kinds) -> bytes:
+    """Return the place of a text in the template of a record."""
+    if kinds & column.literal:
+        return b'"%b"'
+    return b"%b" if kinds & column.escaped else b"null"

@@ -8,9 +8,9 @@ in one of two states:
 - **Behind**: it has positions of its own and takes pieces one by one when it can. It gets in step when it has taken
   the last one and its positions are equal to those of the ring.
 
-A follower that cannot take a piece gets behind. The ring is bounded in bytes, so the pieces that a follower needs may
-be gone when it goes on: it is *lost* then, and its subscription reads from the log by itself. Whether a piece continues
-a follower's position is checked for each piece, so nothing is left out and nothing is sent twice.
+A follower that cannot take a piece falls behind. The ring is bounded in bytes, so the pieces that a follower needs may
+have been evicted when it continues: it is *lost* then, and its subscription reads from the log by itself. Whether a
+piece continues a follower's position is checked for each piece, so no record is left out and none is sent twice.
 
 A piece is pushed to at most `PUSHES_MAX` followers in one go. `push_on` pushes it to the others; until then these have
 the positions before it.
@@ -75,7 +75,7 @@ class Credit(Protocol):
 
 
 class Watch(Protocol):
-    """Looks at each push to one follower."""
+    """Observes each push to one follower."""
 
     def may_push(self) -> bool:
         """Whether a piece may be pushed; if not, the follower falls behind."""
@@ -174,7 +174,7 @@ class Ring:
         self.held_bytes = 0
         self._bytes_max = bytes_max
         self._begins: dict[int, int] = {}
-        """Of partitions that were added to the topic since: where they begin."""
+        """First offsets of the partitions that were added to the topic after the ring was made."""
         self._pieces: deque[Piece] = deque()
         self._first = 0
         """Number of the oldest piece that is kept."""
@@ -182,7 +182,7 @@ class Ring:
         self._pending: deque[tuple[Pusher, list[Follower]]] = deque()
         """Followers in step to which the newest piece has yet to be pushed."""
         self._before: int | None = None
-        """Where the newest piece's partition was before it."""
+        """Position of the newest piece's partition before that piece."""
         self._newest: Piece
         self._behind: dict[Follower, None] = {}
         self.closed = False
@@ -198,11 +198,13 @@ class Ring:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a follower has taken all there is and could be sent more."""
+        """Whether a follower has taken all pieces and has credit for more."""
         for followers in self._in_step.values():
             for follower in followers:
                 if follower.wants():
                     return True
+        if not self._behind:
+            return False
         end = self.end
         return any(follower.at >= end and follower.wants() for follower in self._behind)
 
@@ -225,8 +227,15 @@ class Ring:
             self._evict()
         self._newest = piece
         waiting = [follower for follower in self._behind if follower.at == self.end - 1] if self._behind else ()
-        self._pending.extend((lane, list(followers)) for lane, followers in self._in_step.items())
-        is_more = self.push_on()
+        if len(self._in_step) == 1:
+            ((lane, followers),) = self._in_step.items()
+            if len(followers) <= PUSHES_MAX:
+                self._push(lane, list(followers))
+            else:
+                self._pending.append((lane, list(followers)))
+        else:
+            self._pending.extend([(lane, list(followers)) for lane, followers in self._in_step.items()])
+        is_more = bool(self._pending) and self.push_on()
         for follower in waiting:
             follower.wake()
         return is_more
@@ -240,10 +249,13 @@ class Ring:
                 pending.appendleft((lane, followers[left:]))
                 followers = followers[:left]
             left -= len(followers)
-            for follower in lane.push(self._newest, followers):
-                self._falls_behind(follower)
-                follower.wake()
+            self._push(lane, followers)
         return bool(pending)
+
+    def _push(self, lane: Pusher, followers: list[Follower]) -> None:
+        for follower in lane.push(self._newest, followers):
+            self._falls_behind(follower)
+            follower.wake()
 
     def attach(self, follower: Follower) -> bool:
         """Take a follower, if the ring has all that it was not sent yet; it is behind at first."""
@@ -291,14 +303,14 @@ class Ring:
         self._behind.pop(follower, None)
 
     def drop_pieces(self) -> int:
-        """Keep no piece; return how many bytes that frees."""
+        """Drop all pieces and return the bytes that this frees."""
         freed_bytes, self.held_bytes = self.held_bytes, 0
         self._first = self.end
         self._pieces.clear()
         return freed_bytes
 
     def close(self) -> None:
-        """Lose all followers: nothing more is read."""
+        """Lose all followers: the feed does not read any more."""
         self.closed = True
         for follower in [*(each for followers in self._in_step.values() for each in followers), *self._behind]:
             self._loses(follower)
@@ -324,7 +336,7 @@ class Ring:
         return positions.get(partition, self._begins.get(partition, default))
 
     def _settle(self, follower: Follower) -> None:
-        """See where a follower is that has taken all there is."""
+        """Put a follower that has taken all pieces in step, or lose it if it is behind the ring all the same."""
         if follower.at < self.end:
             return
         if follower.positions == self.positions:
@@ -336,7 +348,7 @@ class Ring:
             self._loses(follower)
 
     def _falls_behind(self, follower: Follower) -> None:
-        """Have a follower in step take the newest piece by itself."""
+        """Have a follower in step take the newest piece by itself when it can."""
         self._out_of_step(follower)
         self._behind[follower] = None
         follower.positions = self._positions_before()

@@ -5,9 +5,9 @@ each of its followers would. It reads while a follower wants more, and so not fa
 read-ahead and the pieces that it keeps are counted in the budget for outgoing data; when other connections need that
 budget, it drops the pieces.
 
-A small batch is encoded and pushed within the call that receives it from the node, as waking the task that reads costs
-as much as encoding. How much is done so is bounded in each millisecond (`AT_ONCE_MAX`), to keep the slices of the event
-loop's time short: what exceeds the bound, or is larger, is left to the task.
+A small batch is encoded and pushed within the call that receives it from the node, because waking the reading task
+costs as much as encoding. This work is bounded for each millisecond (`AT_ONCE_MAX`), to keep the slices of the event
+loop's time short: larger batches, and batches beyond the bound, are left to the task.
 
 A feed that cannot read on ends without an error: its followers read by themselves, and each gets the error from a node.
 """
@@ -36,7 +36,7 @@ from tidelog_gateway.resume_tokens import ResumeTokens, Scope
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.messages import INTEGER_MAX
 from tidelog_gateway.websocket.read_ahead import AHEAD_BYTES, ReadAhead
-from tidelog_gateway.websocket.ws_protocol import Subscription, WsProtocol
+from tidelog_gateway.websocket.ws_protocol import BATCH_MEMBERS_BYTES, TOKEN_GROWTH_CHARS, Subscription, WsProtocol
 from tidelog_proto.batch.header import Codec
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.errors import ProtocolError
@@ -49,6 +49,9 @@ RING_BYTES: Final = 1 * MIB
 
 WHOLE_BYTES: Final = 64 * KIB
 """A batch of so little is encoded without looking at where it could be cut."""
+
+COUNTED_BYTES: Final = 4 * KIB
+"""Kept pieces are counted in the budget in steps of so many bytes: counting takes as long as encoding a record."""
 
 AT_ONCE_S: Final = 0.001
 AT_ONCE_MAX: Final = PUSHES_MAX
@@ -104,6 +107,9 @@ class SharedFeed:
         self._ring_bytes = 0
         self._stirred = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._always_fits_bytes = settings.ws_batch_bytes_max // 2 - BATCH_MEMBERS_BYTES - TOKEN_GROWTH_CHARS
+        """Records of so few bytes fit a message with any resume token: a token has at most half of the message."""
+        self._loop = asyncio.get_running_loop()
         self._at_once_at = 0.0
         self._at_once_left = 0
         """Work that may be done within calls that receive batches, from `_at_once_at` on."""
@@ -121,7 +127,7 @@ class SharedFeed:
             return False
         if self._task is None:
             self._outgoing.idle[self] = self._let_go
-            self._task = asyncio.get_running_loop().create_task(self._run(), name=f"feed of {self.scope.topic}")
+            self._task = self._loop.create_task(self._run(), name=f"feed of {self.scope.topic}")
         self.stir()
         return True
 
@@ -132,7 +138,7 @@ class SharedFeed:
             self.close()
 
     def stir(self) -> None:
-        """Look again whether more is wanted."""
+        """Check again whether a follower wants more."""
         self._stirred.set()
 
     def close(self) -> None:
@@ -176,7 +182,7 @@ class SharedFeed:
             consumer.at_once(self._take_at_once)
             while await self._take(await consumer.next_batch()):
                 if consumer.has_arrivals:
-                    await asyncio.sleep(0)  # others have their turn
+                    await asyncio.sleep(0)  # give other tasks a turn
                 await self._wanted()
 
     def _take_at_once(self, partition: int, batch: RecordBatch) -> bool:
@@ -197,7 +203,7 @@ class SharedFeed:
 
     def _is_turn(self, size_bytes: int) -> bool:
         """Whether a batch may be pushed within the call that received it; if so, its work is counted."""
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         if now - self._at_once_at >= AT_ONCE_S:
             self._at_once_at, self._at_once_left = now, AT_ONCE_MAX
         self._at_once_left -= len(self.ring) + BATCH_PUSHES + (size_bytes >> 10)
@@ -208,17 +214,18 @@ class SharedFeed:
         records = len(batch)
         if not 0 < records <= self._settings.ws_batch_records_max:
             return None
-        json_bytes_max = self._protocol.records_bytes_max(_SID)
         if records <= PLAIN_RECORDS_MAX:
             plain = plain_json(batch)
-            if plain is not None and len(plain.data) <= json_bytes_max:
-                return plain
+            if plain is not None:
+                size_bytes = len(plain.data)
+                if size_bytes <= self._always_fits_bytes or size_bytes <= self._protocol.records_bytes_max(_SID):
+                    return plain
         if batch.header.codec is not Codec.NONE:
             return None
         try:
-            return whole_batch(batch, json_bytes_max)
+            return whole_batch(batch, self._protocol.records_bytes_max(_SID))
         except ProtocolError:
-            return None  # the task comes to the same error
+            return None  # the task gets the same error and handles it
 
     async def _take(self, consumed: ConsumedBatch | None) -> bool:
         """Add one batch to the ring, in as many pieces as the bounds of a message make of it; False to read again."""
@@ -253,7 +260,7 @@ class SharedFeed:
         return True
 
     async def _whole(self, batch: RecordBatch, records_max: int) -> TakenJson | None:
-        """Return all of a small batch; None where it has to be cut, or that is not known beforehand."""
+        """Return all records of a small batch; None if it has to be cut, or may have to be."""
         if len(batch) > records_max or batch.header.uncompressed_length > WHOLE_BYTES:
             return None
         size_bytes = JSON_BYTES_PER_BYTE * batch.header.uncompressed_length + JSON_BYTES_PER_RECORD * len(batch)
@@ -281,18 +288,20 @@ class SharedFeed:
         self._tokens.usual = self._protocol.batch_token(_SID, size_bytes=len(taken.data))
         piece = Piece(partition, position, next_offset, taken.records, taken.payload_bytes, taken.data)
         is_more = self.ring.append(piece)
-        self._count()
+        if not 0 <= self._ring_bytes - self.ring.held_bytes <= COUNTED_BYTES:
+            self._count()
         return is_more
 
     def _count(self) -> None:
-        """Count the pieces that are kept, as far as there is room for them; else keep none."""
-        more_bytes = self.ring.held_bytes - self._ring_bytes
+        """Count the pieces that are kept, in steps of `COUNTED_BYTES`, if there is room for them; else keep none."""
+        counted_bytes = -(-self.ring.held_bytes // COUNTED_BYTES) * COUNTED_BYTES
+        more_bytes = counted_bytes - self._ring_bytes
         if more_bytes > 0 and not self._outlet.take(more_bytes):
             self.ring.drop_pieces()
-            more_bytes = -self._ring_bytes
+            counted_bytes, more_bytes = 0, -self._ring_bytes
         if more_bytes < 0:
             self._outlet.give_back(-more_bytes)
-        self._ring_bytes = self.ring.held_bytes
+        self._ring_bytes = counted_bytes
 
     def _let_go(self) -> int:
         """Drop the pieces, because another connection needs the budget; return the bytes freed."""

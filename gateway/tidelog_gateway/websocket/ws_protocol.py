@@ -306,10 +306,13 @@ class WsProtocol:
         if self._always_token:
             return self.resume_token(sid)
         subscription = self.subscriptions[sid]
-        is_due, chars_max = self._is_token_due(subscription), subscription.token_chars + TOKEN_GROWTH_CHARS
-        subscription.since_token_bytes += size_bytes
-        token = self.resume_token(sid) if is_due else None
-        if token is None or len(token) <= chars_max:
+        chars_max = subscription.token_chars + TOKEN_GROWTH_CHARS
+        if subscription.tokens is None or not self._is_token_due(subscription):
+            subscription.since_token_bytes += size_bytes
+            return None
+        token = subscription.tokens.token()
+        subscription.token_chars, subscription.since_token_bytes = len(token), 0
+        if len(token) <= chars_max:
             return token
         subscription.since_token_bytes = TOKEN_SHARE * len(token)  # many partitions are new: the next message has room
         return None

@@ -1,10 +1,12 @@
-"""The bare broadcast beside live delivery: a WebSocket server of the gateway's kind that writes what it is given.
+"""The probes of live delivery: a WebSocket server that writes frames to all clients and does nothing else.
 
-It is uvicorn with the same event loop and protocol. One client connects to `/feed` and sends texts, for which frames
-are written to the transports of all others. There is no credit, no position and no bound. A text is one of
+It is uvicorn with the event loop and the protocol of the gateway. A feed decides what is written; there is no credit,
+no position and no bound.
 
-- `relay TEXT`: broadcast this text once, as a relay does that receives what it sends.
-- `repeat RATE COUNT TEXT`: broadcast this text so often, at a rate a second, from memory.
+- A client of `/feed` sends `relay TEXT`: the text is broadcast once.
+- It sends `repeat RATE COUNT TEXT`: the text is broadcast COUNT times, RATE times a second, from memory.
+- A connection to the second port sends what a node sends to a gateway, frames with a MESSAGE_EVENT and a record batch.
+  Each becomes one JSON text (`Translator`).
 """
 
 from __future__ import annotations
@@ -12,13 +14,24 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import struct
 import sys
+from collections.abc import Callable
 from typing import Any, Final
 
+import pyarrow as pa
 import uvicorn
+from crc32c import crc32c
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame, Opcode
 
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.columns import stored_schema_of
+from tidelog_proto.batch.header import unpack_header
+from tidelog_proto.limits import FRAME_PREFIX_BYTES, HEADER_BYTES
+
+_PREFIX: Final = struct.Struct("<II")
+TOKEN: Final = b"A" * 64
 _TRANSPORTS: Final[set[asyncio.Transport]] = set()
 
 
@@ -35,6 +48,64 @@ class BroadcastProtocol(WebSocketsSansIOProtocol):
         """Forget the transport."""
         _TRANSPORTS.discard(self.transport)
         super().connection_lost(exc)
+
+
+class Translator(asyncio.Protocol):
+    """Broadcasts the records of each batch that a node sends as JSON, with the least work that this takes.
+
+    The envelope is parsed, both checksums of the batch are compared, its Arrow message is read, and its values are
+    written into a template. Values are ASCII text without escapes, and there are no other columns.
+
+    Args:
+        broadcast: called with each WebSocket frame.
+    """
+
+    def __init__(self, broadcast: Callable[[bytes], None]) -> None:
+        self._received = b""
+        self._broadcast = broadcast
+
+    def data_received(self, data: bytes) -> None:
+        """Broadcast the whole frames among the bytes."""
+        if self._received:
+            data = self._received + data
+        at = 0
+        while len(data) - at >= FRAME_PREFIX_BYTES:
+            frame_bytes, envelope_bytes = _PREFIX.unpack_from(data, at)
+            end = at + 4 + frame_bytes
+            if end > len(data):
+                break
+            batch_at = at + FRAME_PREFIX_BYTES + envelope_bytes
+            envelope = pb.Envelope.FromString(data[at + FRAME_PREFIX_BYTES : batch_at])
+            self._broadcast(translated_frame(envelope.message_event.partition, memoryview(data)[batch_at:end]))
+            at = end
+        self._received = data[at:]
+
+
+def translated_frame(partition: int, batch: memoryview) -> bytes:
+    """Return the WebSocket frame of a batch."""
+    header, body = unpack_header(batch), batch[HEADER_BYTES:]
+    if crc32c(body) != header.body_crc:
+        raise ValueError("the checksum of the body does not match")
+    columns = pa.ipc.read_record_batch(pa.py_buffer(body), stored_schema_of(header.flags))
+    values: list[Any] = columns.column(0).to_pylist()
+    row = b'{"offset":%%d,"timestamp_ms":%d,"key":null,"value":"%%b","value_encoding":"utf8"}' % (
+        header.base_timestamp_us // 1000
+    )
+    filling: list[Any] = [None] * (2 * len(values))
+    filling[::2] = range(header.base_offset, header.end_offset)
+    filling[1::2] = values
+    text = b'{"batch":{"sid":1,"partition":%d,"records":[%b],"next_offset":%d,"resume_token":"%b"}}' % (
+        partition,
+        b",".join([row] * len(values)) % tuple(filling),
+        header.end_offset,
+        TOKEN,
+    )
+    size_bytes = len(text)
+    if size_bytes < 126:
+        return b"\x81%c%b" % (size_bytes, text)
+    if size_bytes < 1 << 16:
+        return b"\x81\x7e%b%b" % (size_bytes.to_bytes(2, "big"), text)
+    return b"\x81\x7f%b%b" % (size_bytes.to_bytes(8, "big"), text)
 
 
 async def application(_: Any, receive: Any, send: Any) -> None:
@@ -75,7 +146,10 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         assert sockets is not None
-        sys.stdout.write(json.dumps({"event": "ready", "http_port": sockets[0].getsockname()[1]}) + "\n")
+        loop = asyncio.get_running_loop()
+        self._feed = await loop.create_server(lambda: Translator(_broadcast), "127.0.0.1", 0)
+        ports = {"http_port": sockets[0].getsockname()[1], "feed_port": self._feed.sockets[0].getsockname()[1]}
+        sys.stdout.write(json.dumps({"event": "ready", **ports}) + "\n")
         sys.stdout.flush()
 
 

@@ -3,6 +3,7 @@
 A process of its own: FastAPI on uvicorn with the event loop and the settings of the gateway. `/empty` is a route
 without work, `/decode` decodes and validates a body of records with msgspec, `/bytes` returns bytes from memory.
 `/send-arrow` is the probe of an Arrow body: this process publishes the columns with the native client in a closed loop.
+`/receive-arrow` publishes the columns of a body that it receives, as an application does that is its own gateway.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, Literal
 
 import msgspec
@@ -21,7 +22,7 @@ import pyarrow as pa
 import uvicorn
 from fastapi import FastAPI, Request, Response
 
-from tidelog import Client
+from tidelog import Client, Producer
 
 _BYTES: Final = "/bytes"
 _JSON: Final = "application/json"
@@ -50,11 +51,13 @@ def probe_app(when_ready: Callable[[], None], bootstrap: str = "") -> FastAPI:
     """
     decoder = msgspec.json.Decoder(_Body)
     kept = b""
+    exits, opening = AsyncExitStack(), asyncio.Lock()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        when_ready()
-        yield
+        async with exits:
+            when_ready()
+            yield
 
     app = FastAPI(lifespan=lifespan)
 
@@ -93,6 +96,19 @@ def probe_app(when_ready: Callable[[], None], bootstrap: str = "") -> FastAPI:
 
             sends = sum(await asyncio.gather(*(loop() for _ in range(connections))))
             return {"requests": sends, "seconds": time.perf_counter() - began_s}
+
+    producers: dict[str, Producer] = {}
+
+    @app.post("/receive-arrow/{topic}")
+    async def receive_arrow(topic: str, request: Request) -> Response:
+        (columns,) = pa.ipc.open_stream(await request.body()).read_all().to_batches()
+        columns.validate(full=True)
+        async with opening:
+            if topic not in producers:
+                client = await exits.enter_async_context(Client(bootstrap, client_id="tidelog-bench"))
+                producers[topic] = await exits.enter_async_context(client.producer(topic))
+        await producers[topic].send_arrow(columns)
+        return Response(b'{"records":%d}' % columns.num_rows, media_type=_JSON)
 
     return app
 

@@ -44,7 +44,7 @@ def live(
     rounds: Annotated[int, typer.Option("--rounds", min=1, max=99, help="Rounds; the medians are shown.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
 ) -> None:
-    """Measure what live delivery costs the gateway for each frame and socket, beside a bare broadcast of the frames."""
+    """Measure what live delivery costs the gateway for each frame and socket, beside bare broadcasts of the frames."""
     found: list[LiveResult] = []
     for count in SOCKETS if sockets is None else (sockets,):
         plan = LivePlan(count, batch_records, size, rate, seconds, rounds, surface=surface.value)
@@ -58,10 +58,11 @@ def live(
 
 
 def _table(found: list[LiveResult]) -> Table:
-    heads = ("subscribers", "frame", "gateway", "relay", "ratio", "broadcast from memory", "ratio")
+    heads = ("subscribers", "frame", "gateway", "translator", "ratio", "relay", "ratio", "from memory", "ratio")
     table = Table(*heads, title="CPU a frame and subscriber")
     for each in found:
-        figures = [f"{each.gateway_us:.1f} us", f"{each.relay_us:.1f} us", f"{each.relay_ratio:.2f}"]
+        figures = [f"{each.gateway_us:.1f} us", f"{each.translator_us:.1f} us", f"{each.translator_ratio:.2f}"]
+        figures += [f"{each.relay_us:.1f} us", f"{each.relay_ratio:.2f}"]
         figures += [f"{each.memory_us:.1f} us", f"{each.memory_ratio:.2f}"]
         table.add_row(f"{each.sockets} {each.surface}", f"{each.frame_bytes:,} B", *figures)
     return table

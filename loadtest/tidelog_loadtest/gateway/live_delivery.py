@@ -1,11 +1,16 @@
 """`tidelog bench live`: what live delivery costs the gateway for each frame and socket, beside a bare broadcast.
 
 Sockets subscribe to a topic at its end, a producer publishes a batch at a time at a steady rate, and each batch becomes
-one frame for each socket. The probe (`bare_broadcast.py`) broadcasts one of these frames at the same rate: once as a
-relay, which receives each frame over a WebSocket and writes it to all others, and once from memory, where it receives
-nothing. The runs alternate, and what is compared is processor time, which other processes do not change much.
+one frame for each socket. The probe (`bare_broadcast.py`) broadcasts frames of the same length at the same rate in
+three ways:
 
-A stream of server-sent events (`--surface sse`) is read by plain HTTP; its probe is the broadcast of WebSocket frames.
+- *Translator*: it receives the batches of the node over TCP, reads their Arrow columns and writes them as JSON. This is
+  the least that a gateway has to do.
+- *Relay*: it receives finished frames over a WebSocket.
+- *Memory*: it repeats one frame and receives nothing.
+
+The runs alternate, and what is compared is processor time, which other processes do not change much. A stream of
+server-sent events (`--surface sse`) is read by plain HTTP; its probe is the broadcast of WebSocket frames.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ import asyncio
 import contextlib
 import json
 import statistics
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +32,10 @@ from tidelog import Client, Producer
 from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.up.child_processes import running
 from tidelog_loadtest.measure.footprint import cpu_s
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import stamp_owner
+from tidelog_proto.batch.record_batch import columns_of, encode_batch
+from tidelog_proto.wire.frames import encode_frame
 
 TOPIC: Final = "live"
 CREDIT: Final = 2**53 - 1
@@ -64,8 +74,8 @@ class LiveResult:
     """Processor time in microseconds for each frame and socket, medians.
 
     Attributes:
-        relay_us, memory_us: of the probe, which receives each frame, or has it in memory.
-        relay_ratio, memory_ratio: these divided by `gateway_us`; medians of the rounds.
+        translator_us, relay_us, memory_us: of the probe, which receives batches or frames, or has a frame in memory.
+        translator_ratio, relay_ratio, memory_ratio: these divided by `gateway_us`; medians of the rounds.
     """
 
     sockets: int
@@ -73,6 +83,8 @@ class LiveResult:
     frame_bytes: int
     frames: int
     gateway_us: float
+    translator_us: float
+    translator_ratio: float
     relay_us: float
     relay_ratio: float
     memory_us: float
@@ -151,14 +163,17 @@ async def measure_live(plan: LivePlan, directory: Path) -> LiveResult:
         producer = await stack.enter_async_context(client.producer(TOPIC))
         gateway_port, probe_port = int(gateway.ready["http_port"]), int(probe.ready["http_port"])
         frame = await _frame(gateway_port, plan, producer)
+        translated = await stack.enter_async_context(_translated(int(probe.ready["feed_port"]), plan))
         feed = await stack.enter_async_context(connect(f"ws://127.0.0.1:{probe_port}/feed", compression=None))
         gateway_us: list[float] = []
+        translator_us: list[float] = []
         relay_us: list[float] = []
         memory_us: list[float] = []
         for _ in range(plan.rounds):
             async with _sockets(_gateway_client(gateway_port, plan), gateway_port, plan) as sockets:
                 gateway_us.append(await _run(plan, gateway.process.pid, sockets, _Publisher(plan, producer)))
             async with _sockets(_probe_client(probe_port, frame), probe_port, plan) as sockets:
+                translator_us.append(await _run(plan, probe.process.pid, sockets, translated))
                 relay_us.append(await _run(plan, probe.process.pid, sockets, _Relayed(feed, frame)))
                 memory_us.append(await _run(plan, probe.process.pid, sockets, _Repeated(feed, frame)))
     return LiveResult(
@@ -167,6 +182,8 @@ async def measure_live(plan: LivePlan, directory: Path) -> LiveResult:
         frame_bytes=len(frame),
         frames=plan.rounds * int(plan.rate * plan.seconds),
         gateway_us=round(statistics.median(gateway_us), 2),
+        translator_us=round(statistics.median(translator_us), 2),
+        translator_ratio=_ratio(translator_us, gateway_us),
         relay_us=round(statistics.median(relay_us), 2),
         relay_ratio=_ratio(relay_us, gateway_us),
         memory_us=round(statistics.median(memory_us), 2),
@@ -201,6 +218,55 @@ class _Publisher:
     async def send_one(self) -> None:
         self._at += 1
         await self._producer.send_many(self._values, partition=self._at % self._partitions)
+
+
+class _Translated:
+    """Sends the probe what a node sends for each batch, to each partition in turn."""
+
+    def __init__(self, plan: LivePlan, writer: asyncio.StreamWriter) -> None:
+        self._columns = columns_of([b"x" * plan.size] * plan.batch_records)
+        self._records = plan.batch_records
+        self._partitions = plan.partitions
+        self._writer = writer
+        self._at = 0
+
+    async def send(self, rate: float, count: int) -> None:
+        await _at_rate(rate, count, self.send_one)
+
+    async def send_one(self) -> None:
+        partition, base_offset = self._at % self._partitions, self._at // self._partitions * self._records
+        self._at += 1
+        now_us = time.time_ns() // 1000
+        batch = bytearray(encode_batch(self._columns, now_us=now_us).to_bytes())
+        stamp_owner(
+            batch,
+            base_offset=base_offset,
+            append_timestamp_us=now_us,
+            epoch=1,
+            owner_incarnation=1,
+            previous_digest=0,
+        )
+        end_offset = base_offset + self._records
+        event = pb.MessageEvent(
+            subscription_id=1,
+            topic_id=bytes(16),
+            partition=partition,
+            record_count=self._records,
+            high_watermark=end_offset,
+            next_offset=end_offset,
+        )
+        self._writer.write(encode_frame(pb.Envelope(message_event=event), len(batch)) + batch)
+        await self._writer.drain()
+
+
+@contextlib.asynccontextmanager
+async def _translated(port: int, plan: LivePlan) -> AsyncIterator[_Translated]:
+    """Connect to the port where the probe receives batches."""
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield _Translated(plan, writer)
+    finally:
+        writer.close()
 
 
 class _Relayed:

@@ -18,6 +18,7 @@ async def test_each_frame_reaches_each_socket_of_both_sides(tmp_path: Path, surf
     assert (result.sockets, result.frames, result.surface) == (3, 20, surface)
     assert result.frame_bytes > 200
     assert result.gateway_us >= 0
+    assert result.translator_us >= 0
     assert result.relay_us >= 0
     assert result.memory_us >= 0
 
