@@ -24,7 +24,7 @@ from tidelog.credentials import ApiKey, Credentials, showing
 from tidelog.errors import ClosedError, InvalidRequestError
 from tidelog.fetch_options import FetchOptions
 from tidelog.groups.admin import Groups
-from tidelog.groups.options import Group, group_of, wish_of
+from tidelog.groups.options import Group, group_of, member_options
 from tidelog.metrics import ClientMetrics
 from tidelog.model import (
     Acks,
@@ -582,7 +582,7 @@ class Client:
             self.producer,
             admit,
             dropped=dropped,
-            wish=wish_of(named, is_shared=options.is_shared),
+            group_options=member_options(named, is_shared=options.is_shared),
             client_id=self._client_id,
             teller=self._teller,
         )

@@ -13,7 +13,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from tidelog.auth.authentication_exchange import SecretFile, Showing, Shown, ShownAtOnce, ShownKey
+from tidelog.auth.authentication_exchange import (
+    ApiKeyAuthenticator,
+    AuthenticationExchange,
+    Authenticator,
+    SecretFile,
+    SingleStepExchange,
+)
 from tidelog.auth.scram_password import Password
 from tidelog.errors import InvalidRequestError, NodeUnreachableError, TidelogError
 from tidelog_proto import broker_pb2 as pb
@@ -80,9 +86,9 @@ class Token:
     def __init__(self, token: str | TokenSource) -> None:
         self._token = token
 
-    async def shown(self) -> Shown:
-        """See `Showing`."""
-        return ShownAtOnce(pb.Credentials(token=_checked(await self._get())))
+    async def shown(self) -> AuthenticationExchange:
+        """See `Authenticator`."""
+        return SingleStepExchange(pb.Credentials(token=_checked(await self._get())))
 
     async def _get(self) -> str:
         if isinstance(self._token, str):
@@ -109,9 +115,9 @@ class TokenFile:
     def __init__(self, path: str | os.PathLike[str] | SecretFile) -> None:
         self._file = path if isinstance(path, SecretFile) else SecretFile(path, "token", TOKEN_BYTES_MAX)
 
-    async def shown(self) -> Shown:
-        """See `Showing`."""
-        return ShownAtOnce(pb.Credentials(token=_checked(self._file.text())))
+    async def shown(self) -> AuthenticationExchange:
+        """See `Authenticator`."""
+        return SingleStepExchange(pb.Credentials(token=_checked(self._file.text())))
 
     def carried(self) -> TokenFile:
         """See `carried`."""
@@ -134,7 +140,7 @@ def asked_each_time(api_key: ApiKey | None) -> Callable[[], str]:
     return api_key
 
 
-def showing(api_key: ApiKey | None = None, credentials: Credentials | None = None) -> Showing:
+def showing(api_key: ApiKey | None = None, credentials: Credentials | None = None) -> Authenticator:
     """Return how a client shows who it is: as it is told, or else as the environment says.
 
     Of the environment an API key goes before a token, and a token before a password.
@@ -146,10 +152,10 @@ def showing(api_key: ApiKey | None = None, credentials: Credentials | None = Non
         raise InvalidRequestError("a client is given api_key or credentials, not both")
     if credentials is None:
         found = None if api_key is not None else _of_environment()
-        return found or ShownKey(asked_each_time(api_key))
+        return found or ApiKeyAuthenticator(asked_each_time(api_key))
     if isinstance(credentials, Token | TokenFile | Password):
         return credentials
-    return ShownKey(asked_each_time(credentials))
+    return ApiKeyAuthenticator(asked_each_time(credentials))
 
 
 def carried(credentials: Credentials | None) -> Credentials | None:

@@ -16,14 +16,14 @@ from tidelog.errors import ConnectionLostError
 
 T = TypeVar("T")
 
-ASK_S: Final = 5.0
+PROBE_AFTER_S: Final = 5.0
 """How long a connection may be quiet before its node is asked something."""
 
-GONE_S: Final = 20.0
+SILENT_S_MAX: Final = 20.0
 """How long nothing may come before the node counts as gone."""
 
 
-async def while_it_speaks(
+async def wait_with_probes(
     router: Router, topic: str, partition: int, connection: Connection, answer: Awaitable[T], *, what: str
 ) -> T:
     """Return what an owner answers.
@@ -37,21 +37,21 @@ async def while_it_speaks(
         what: the request, for the message: "compacts".
 
     Raises:
-        ConnectionLostError: the node said nothing for `GONE_S`; the outcome is unknown.
+        ConnectionLostError: the node said nothing for `SILENT_S_MAX`; the outcome is unknown.
         TidelogError: what `answer` raises.
     """
     waiting = asyncio.ensure_future(answer)
     began_s = asyncio.get_running_loop().time()
     try:
-        while not (await asyncio.wait([waiting], timeout=ASK_S))[0]:
+        while not (await asyncio.wait([waiting], timeout=PROBE_AFTER_S))[0]:
             quiet_s = min(connection.quiet_s, asyncio.get_running_loop().time() - began_s)
-            if quiet_s >= GONE_S:
+            if quiet_s >= SILENT_S_MAX:
                 host, port = connection.address
                 raise ConnectionLostError(
                     f"{host}:{port} {what} {topic!r}/{partition} and has said nothing for {quiet_s:.0f} s; the outcome "
                     "is unknown"
                 )
-            if quiet_s >= ASK_S:
+            if quiet_s >= PROBE_AFTER_S:
                 router.probe(topic, partition, connection)
         return waiting.result()
     finally:

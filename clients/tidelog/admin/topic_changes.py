@@ -33,11 +33,11 @@ async def create(router: Router, request: pb.TopicCreate) -> pb.TopicReply:
             return (await _ask(router, topic_create=request)).topic_reply
         except TopicExistsError:
             found = await _described(router, request.name) if unsure else None
-            if found is None or not _is_as_asked(found.topics[0].config, request.config):
+            if found is None or not _matches_request(found.topics[0].config, request.config):
                 raise
             return found
 
-    return await _until_known(router, attempt, f"creating topic {request.name!r}")
+    return await _retry_until_known(router, attempt, f"creating topic {request.name!r}")
 
 
 async def alter(router: Router, request: pb.TopicAlter) -> pb.TopicReply:
@@ -58,10 +58,10 @@ async def delete(router: Router, name: str) -> None:
         UnknownTopicError: there is no such topic.
         TidelogError: as `Router.call_any`; `definite` says whether it is certain that nothing was deleted.
     """
-    doomed = await _described(router, name)  # gone, in whatever way this ends without an error
-    if doomed is None:
+    found = await _described(router, name)  # gone, in whatever way this ends without an error
+    if found is None:
         raise UnknownTopicError(f"there is no topic {name!r}")
-    topic_id = doomed.topics[0].topic_id
+    topic_id = found.topics[0].topic_id
 
     async def attempt(unsure: bool) -> None:
         if unsure:
@@ -74,7 +74,7 @@ async def delete(router: Router, name: str) -> None:
             if not unsure:
                 raise
 
-    await _until_known(router, attempt, f"deleting topic {name!r}")
+    await _retry_until_known(router, attempt, f"deleting topic {name!r}")
     router.metadata.gone(name, topic_id)
 
 
@@ -108,7 +108,7 @@ async def describe(router: Router, name: str) -> pb.TopicReply:
     return await router.retrying(attempt, repeatable=True, about=f"topic {name!r}")
 
 
-async def _until_known(router: Router, attempt: Callable[[bool], Awaitable[T]], about: str) -> T:
+async def _retry_until_known(router: Router, attempt: Callable[[bool], Awaitable[T]], about: str) -> T:
     """Try until the request timeout is over; a try is told whether one before it has an unknown outcome."""
     unknown: TidelogError | None = None
 
@@ -145,6 +145,6 @@ async def _described(router: Router, name: str) -> pb.TopicReply | None:
     return frame.envelope.topic_reply
 
 
-def _is_as_asked(config: pb.TopicConfig, asked: pb.TopicConfig) -> bool:
+def _matches_request(config: pb.TopicConfig, asked: pb.TopicConfig) -> bool:
     """Whether a configuration has everything that was asked for; what was left to the node may be anything."""
     return all(getattr(config, field.name) == value for field, value in asked.ListFields())

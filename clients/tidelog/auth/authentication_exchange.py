@@ -1,4 +1,4 @@
-"""Showing who one is, once for each connection: what a greeting carries, and what a challenge is answered with."""
+"""Authenticator who one is, once for each connection: what a greeting carries, and what a challenge is answered with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.secret_permissions import complaint_about
 
 
-class Shown(Protocol):
+class AuthenticationExchange(Protocol):
     """What one connection shows."""
 
     @property
@@ -36,10 +36,10 @@ class Shown(Protocol):
         """
 
 
-class Showing(Protocol):
+class Authenticator(Protocol):
     """How a client shows who it is."""
 
-    async def shown(self) -> Shown:
+    async def shown(self) -> AuthenticationExchange:
         """Begin with one connection.
 
         Raises:
@@ -49,7 +49,7 @@ class Showing(Protocol):
         ...
 
 
-class ShownAtOnce:
+class SingleStepExchange:
     """Credentials that are shown in one go: keys and tokens.
 
     Args:
@@ -59,12 +59,12 @@ class ShownAtOnce:
     def __init__(self, credentials: pb.Credentials) -> None:
         self.credentials = credentials
 
-    async def answer(self, challenge: pb.HelloChallenge) -> pb.Credentials:  # noqa: ARG002 - see `Shown`
-        """See `Shown`."""
+    async def answer(self, challenge: pb.HelloChallenge) -> pb.Credentials:  # noqa: ARG002 - see `AuthenticationExchange`
+        """See `AuthenticationExchange`."""
         raise UnauthenticatedError("the node asks for a password, and this client has shown something else")
 
     def check(self, reply: pb.HelloReply) -> None:
-        """See `Shown`."""
+        """See `AuthenticationExchange`."""
 
 
 class SecretFile:
@@ -90,7 +90,7 @@ class SecretFile:
             InvalidRequestError: the file cannot be read, or everybody may read or change it.
         """
         try:
-            return text_of(self._path, self._what, self._chars_max) or self._kept
+            return read_secret_file(self._path, self._what, self._chars_max) or self._kept
         except InvalidRequestError:
             if not self._kept:
                 raise
@@ -105,7 +105,7 @@ class SecretFile:
         return SecretFile(self._path.absolute(), self._what, self._chars_max, self.text())
 
 
-def text_of(path: Path, what: str, chars_max: int) -> str:
+def read_secret_file(path: Path, what: str, chars_max: int) -> str:
     """Return what stands in a file of a secret, without spaces and line ends around it.
 
     Raises:
@@ -122,17 +122,17 @@ def text_of(path: Path, what: str, chars_max: int) -> str:
     return text
 
 
-class ShownKey:
+class ApiKeyAuthenticator:
     """Shows an API key that is asked for at each connection; empty: nothing."""
 
     def __init__(self, key: Callable[[], str]) -> None:
         self._key = key
 
-    async def shown(self) -> Shown:
-        """See `Showing`."""
+    async def shown(self) -> AuthenticationExchange:
+        """See `Authenticator`."""
         key = self._key()
-        return ShownAtOnce(pb.Credentials(api_key=key) if key else pb.Credentials())
+        return SingleStepExchange(pb.Credentials(api_key=key) if key else pb.Credentials())
 
 
-NOTHING_SHOWN: Final[Showing] = ShownKey(str)
+NO_CREDENTIALS: Final[Authenticator] = ApiKeyAuthenticator(str)
 """For nodes that ask nobody who they are."""

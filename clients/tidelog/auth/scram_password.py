@@ -8,7 +8,7 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from tidelog.auth.authentication_exchange import SecretFile, Shown
+from tidelog.auth.authentication_exchange import AuthenticationExchange, SecretFile
 from tidelog.errors import InvalidRequestError, UnauthenticatedError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.saslprep import saslprep
@@ -46,34 +46,34 @@ class Password:
         if isinstance(password, Path):
             password = SecretFile(password, "password", PASSWORD_CHARS_MAX)
         self._password = password
-        self._stretched: tuple[tuple[str, bytes, int], bytes] | None = None
+        self._salted: tuple[tuple[str, bytes, int], bytes] | None = None
 
-    async def shown(self) -> Shown:
-        """See `tidelog.auth.authentication_exchange.Showing`."""
+    async def shown(self) -> AuthenticationExchange:
+        """See `tidelog.auth.authentication_exchange.Authenticator`."""
         password = self._password
-        return _Exchange(self, self._user, password if isinstance(password, str) else password.text())
+        return _ScramExchange(self, self._user, password if isinstance(password, str) else password.text())
 
     def carried(self) -> Password:
         """See `tidelog.credentials.carried`."""
         password = self._password
         return Password(self._user, password if isinstance(password, str) else password.carried())
 
-    async def stretch(self, password: str, salt: bytes, iterations: int) -> bytes:
+    async def salted(self, password: str, salt: bytes, iterations: int) -> bytes:
         """Return what a password is stretched to; the last one is remembered, as it takes tens of milliseconds.
 
         Raises:
             UnauthenticatedError: nobody has such a password.
         """
         asked = password, salt, iterations
-        if self._stretched is None or self._stretched[0] != asked:
+        if self._salted is None or self._salted[0] != asked:
             try:
-                self._stretched = asked, await asyncio.to_thread(salted_password, *asked)
+                self._salted = asked, await asyncio.to_thread(salted_password, *asked)
             except ValueError as error:
                 raise UnauthenticatedError(f"nobody has such a password: {error}") from error
-        return self._stretched[1]
+        return self._salted[1]
 
 
-class _Exchange:
+class _ScramExchange:
     """One connection's proof."""
 
     def __init__(self, source: Password, user: str, password: str) -> None:
@@ -87,7 +87,7 @@ class _Exchange:
             salt, iterations = self._side.challenged(challenge.scram)
         except ScramError as error:
             raise UnauthenticatedError(f"the node asks for the password in a way that is refused: {error}") from error
-        return pb.Credentials(scram=self._side.final(await self._source.stretch(self._password, salt, iterations)))
+        return pb.Credentials(scram=self._side.final(await self._source.salted(self._password, salt, iterations)))
 
     def check(self, reply: pb.HelloReply) -> None:
         try:

@@ -138,7 +138,7 @@ class NotIdentifiedError(Exception):
         self.error = error
 
 
-def identified(reply: pb.IdentifyReply) -> Identified:
+def parse_identify_reply(reply: pb.IdentifyReply) -> Identified:
     """Return what a node says of credentials.
 
     Raises:
@@ -149,7 +149,9 @@ def identified(reply: pb.IdentifyReply) -> Identified:
     return Identified(reply.principal, reply.expires_us or None, reply.ticket, reply.ticket_ms / 1000)
 
 
-async def proven(ask: Callable[[pb.Identify], Awaitable[pb.IdentifyReply]], password: Password) -> Identified:
+async def identify_by_password(
+    ask: Callable[[pb.Identify], Awaitable[pb.IdentifyReply]], password: Password
+) -> Identified:
     """Return who knows a password, by proving to the cluster that this client has it (SCRAM-SHA-256, ADR 0094).
 
     Args:
@@ -166,7 +168,7 @@ async def proven(ask: Callable[[pb.Identify], Awaitable[pb.IdentifyReply]], pass
         shown = await password.shown()
         reply = await ask(pb.Identify(credentials=shown.credentials))
         if not reply.HasField("challenge"):
-            identified(reply)
+            parse_identify_reply(reply)
             raise NodeUnreachableError("a node answers a login as no node does that knows of passwords")
         try:
             answer = await shown.answer(reply.challenge)
@@ -175,7 +177,7 @@ async def proven(ask: Callable[[pb.Identify], Awaitable[pb.IdentifyReply]], pass
         reply = await ask(pb.Identify(credentials=answer, login=reply.login))
         if reply.error.code == pb.EPOCH_CHANGING:
             continue
-        found = identified(reply)
+        found = parse_identify_reply(reply)
         shown.check(pb.HelloReply(scram=reply.scram))
         return found
     raise error_of(reply.error)

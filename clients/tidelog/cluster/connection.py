@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
-from tidelog.auth.authentication_exchange import NOTHING_SHOWN, Showing, Shown
+from tidelog.auth.authentication_exchange import NO_CREDENTIALS, AuthenticationExchange, Authenticator
 from tidelog.cluster.liveness import Liveness, unsent_in_kernel
 from tidelog.cluster.throttle import Throttle
 from tidelog.errors import (
@@ -416,7 +416,7 @@ async def connect(
     software: str,
     timeout_s: float,
     idle_poll_us: int = 0,
-    showing: Showing = NOTHING_SHOWN,
+    authenticator: Authenticator = NO_CREDENTIALS,
     tls: ssl.SSLContext | None = None,
 ) -> Connection:
     """Connect to a node and exchange greetings; see `IdlePoll` for `idle_poll_us`.
@@ -427,7 +427,7 @@ async def connect(
         software: the same, of what it runs.
         timeout_s: for all of it.
         idle_poll_us: see `IdlePoll`.
-        showing: how the client shows who it is.
+        authenticator: how the client shows who it is.
         tls: how the connection is encrypted; None: it is not.
 
     Raises:
@@ -436,8 +436,8 @@ async def connect(
     """
     loop = asyncio.get_running_loop()
     hello = pb.Hello(version=PROTOCOL_VERSION, client_id=client_id, software=software)
-    shown = await _shown(showing, timeout_s)
-    hello.credentials.CopyFrom(shown.credentials)
+    exchange = await _begin_exchange(authenticator, timeout_s)
+    hello.credentials.CopyFrom(exchange.credentials)
     connection = Connection(loop, address, idle_poll_us=idle_poll_us)
     try:
         async with asyncio.timeout(timeout_s):
@@ -450,10 +450,10 @@ async def connect(
             )
             frame = await connection.request(pb.Envelope(hello=hello), timeout_s=timeout_s)
             if frame.envelope.WhichOneof("kind") == "hello_challenge":
-                hello.credentials.CopyFrom(await shown.answer(frame.envelope.hello_challenge))
+                hello.credentials.CopyFrom(await exchange.answer(frame.envelope.hello_challenge))
                 frame = await connection.request(pb.Envelope(hello=hello), timeout_s=timeout_s)
             if frame.envelope.WhichOneof("kind") == "hello_reply":
-                shown.check(frame.envelope.hello_reply)
+                exchange.check(frame.envelope.hello_reply)
     except TlsError as error:
         why = f"no encrypted connection to {_name(address)}: {error}"
         if isinstance(error, NotTlsError):
@@ -482,11 +482,11 @@ async def connect(
     return connection
 
 
-async def _shown(showing: Showing, timeout_s: float) -> Shown:
-    """Return what is to be shown. It is got before a connection is made, which would have to wait for it."""
+async def _begin_exchange(authenticator: Authenticator, timeout_s: float) -> AuthenticationExchange:
+    """Return what is to be exchange. It is got before a connection is made, which would have to wait for it."""
     try:
         async with asyncio.timeout(timeout_s):
-            return await showing.shown()
+            return await authenticator.shown()
     except TimeoutError:
         raise NodeUnreachableError(f"no credentials to connect with were given within {timeout_s:g} s") from None
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from tidelog.auth.authentication_exchange import NOTHING_SHOWN, Showing
+from tidelog.auth.authentication_exchange import NO_CREDENTIALS, Authenticator
 from tidelog.base.backoff import Backoff
 from tidelog.cluster.connection import Address, Connection, connect
 from tidelog.cluster.liveness import Liveness
@@ -41,7 +41,7 @@ class Identity:
     software: str
     connect_timeout_s: float
     idle_poll_us: int = 0
-    showing: Showing = NOTHING_SHOWN
+    authenticator: Authenticator = NO_CREDENTIALS
     tls: Callable[[], ssl.SSLContext | None] = lambda: None
 
 
@@ -49,7 +49,7 @@ def identity_of(
     client_id: str,
     request_timeout_s: float,
     idle_poll_us: int,
-    showing: Showing,
+    authenticator: Authenticator,
     tls: Tls | bool | None,
 ) -> Identity:
     """Return how a client introduces itself; see `Client`.
@@ -64,7 +64,7 @@ def identity_of(
     if not 0 <= idle_poll_us <= POLL_US_MAX:
         raise InvalidRequestError(f"idle_poll_us is 0 to {POLL_US_MAX}, not {idle_poll_us}")
     timeout_s = min(request_timeout_s, CONNECT_TIMEOUT_S_MAX)
-    return Identity(client_id, CLIENT_SOFTWARE, timeout_s, idle_poll_us, showing, Trust(tls_of(tls)))
+    return Identity(client_id, CLIENT_SOFTWARE, timeout_s, idle_poll_us, authenticator, Trust(tls_of(tls)))
 
 
 class ConnectionTeller(Protocol):
@@ -187,7 +187,7 @@ class ConnectionPool:
                 software=identity.software,
                 timeout_s=identity.connect_timeout_s,
                 idle_poll_us=identity.idle_poll_us,
-                showing=identity.showing,
+                authenticator=identity.authenticator,
                 tls=identity.tls(),
             )
             self._check_cluster(connection)

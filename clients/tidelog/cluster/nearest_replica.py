@@ -75,26 +75,26 @@ class Nearby:
         _log.warning("%s:%d is in this zone and is not read for %.0f s: %s", host, port, SHUN_S, why)
 
 
-class Served(Protocol):
+class ReplicaReader(Protocol):
     """What a consumer's partitions are served by, as far as is looked at here."""
 
     @property
-    def near(self) -> Mapping[TopicPartition, Address]:
+    def near_replicas(self) -> Mapping[TopicPartition, Address]:
         """The partitions that are read at a replica instead of at their owner, and where."""
         ...
 
     @property
-    def far(self) -> Iterable[TopicPartition]:
+    def read_at_owner(self) -> Iterable[TopicPartition]:
         """Those that are read at their owner."""
         ...
 
-    def stands(self, where: TopicPartition) -> int | None:
+    def position_with_credit(self, where: TopicPartition) -> int | None:
         """Return where the arrivals of a partition have ended; None where no more may come: there is no credit."""
 
-    def serve_anew(self, partitions: Iterable[TopicPartition]) -> None:
+    def resubscribe(self, partitions: Iterable[TopicPartition]) -> None:
         """Subscribe partitions again, wherever that is to be now."""
 
-    def lies_beyond(self, where: TopicPartition, end: Offset) -> None:
+    def beyond_end(self, where: TopicPartition, end: Offset) -> None:
         """A partition is read from beyond its end."""
 
     async def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:
@@ -102,22 +102,22 @@ class Served(Protocol):
         ...
 
 
-async def look_again(nearby: Nearby, served: Served) -> None:
+async def monitor_lag(nearby: Nearby, served: ReplicaReader) -> None:
     """Leave replicas that are behind, and come back to those that are not; for ever."""
     while True:
         await asyncio.sleep(LOOK_S)
-        stood = {where: served.stands(where) for where in served.near}
+        stood = {where: served.position_with_credit(where) for where in served.near_replicas}
         ends = await served.ends(stood)
         await asyncio.sleep(BEHIND_S)
         behind: dict[Address, list[TopicPartition]] = {}
         for where, end in ends.items():
-            address, standing = served.near.get(where), served.stands(where)
+            address, standing = served.near_replicas.get(where), served.position_with_credit(where)
             if address is None or standing is None or standing != stood[where]:
                 continue
             if standing < end.offset:
                 behind.setdefault(address, []).append(where)
             elif standing > end.offset:
-                served.lies_beyond(where, end)
+                served.beyond_end(where, end)
         for address, partitions in behind.items():
             first = partitions[0]
             nearby.shun(
@@ -125,13 +125,13 @@ async def look_again(nearby: Nearby, served: Served) -> None:
                 f"{len(partitions)} partitions there are behind their owners for {BEHIND_S:g} s, "
                 f"{first.topic}/{first.partition} among them",
             )
-        again = [where for where, address in served.near.items() if address in behind]
+        again = [where for where, address in served.near_replicas.items() if address in behind]
         better: dict[Address, list[TopicPartition]] = {}
-        for where in served.far:
+        for where in served.read_at_owner:
             nearer = nearby.address(*where)
             if nearer is not None:
                 better.setdefault(nearer, []).append(where)
         for address, partitions in better.items():
             if await nearby.connection(address) is not None:  # nobody leaves an owner for who cannot be reached
                 again += partitions
-        served.serve_anew(again)
+        served.resubscribe(again)

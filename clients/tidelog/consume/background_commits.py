@@ -34,7 +34,7 @@ class _Position(NamedTuple):
     topic_id: bytes | None
 
 
-class CommitsSoon:
+class BackgroundCommits:
     """The commits of one consumer that nobody waits for.
 
     Args:
@@ -99,7 +99,7 @@ class CommitsSoon:
         """
         check_callback("on_commit", on_commit)
         callbacks = [] if on_commit is None else [on_commit]
-        asyncio.get_running_loop().call_soon(self._tell, callbacks, dict[TopicPartition, Committed](), error)
+        asyncio.get_running_loop().call_soon(self._report, callbacks, dict[TopicPartition, Committed](), error)
 
     async def settled(self) -> None:
         """Wait until all that was added before has an outcome, and has been told."""
@@ -121,14 +121,14 @@ class CommitsSoon:
             except TidelogError as raised:
                 error = raised
             except BaseException:
-                self._tell(callbacks, held, _cut_short())
+                self._report(callbacks, held, _cancelled_error())
                 raise
             else:
                 error = next(iter(failed.values()), None)
             finally:
                 self._storing = None
                 storing.set_result(None)  # who waits for it runs after the callbacks, which are told at once
-            self._tell(callbacks, held, error)
+            self._report(callbacks, held, error)
 
     async def _store_still_read(self, waited: Mapping[TopicPartition, _Position]) -> Commits:
         """Store what is a position in the topic that is read by now, and not in an earlier one of the name."""
@@ -143,9 +143,9 @@ class CommitsSoon:
             return
         callbacks, self._callbacks, self._waiting, self._next = self._callbacks, [], {}, None
         waiting.set_result(None)
-        self._tell(callbacks, {}, _cut_short())
+        self._report(callbacks, {}, _cancelled_error())
 
-    def _tell(
+    def _report(
         self, callbacks: list[OnCommit], held: dict[TopicPartition, Committed], error: TidelogError | None
     ) -> None:
         if not callbacks and error is not None:
@@ -159,5 +159,5 @@ class CommitsSoon:
                 )
 
 
-def _cut_short() -> TidelogError:
+def _cancelled_error() -> TidelogError:
     return ClosedError("the commit was cancelled before it was answered: whether its positions are stored is not known")

@@ -1,6 +1,6 @@
 """The consumer: reads partitions in order and without end, through lost connections and moved partitions.
 
-It puts together the parts: `Intake` finds partitions, `Assignment` reads them, the cursor hands out records.
+It puts together the parts: `TopicDiscovery` finds partitions, `Assignment` reads them, the cursor hands out records.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any, Literal, Self, TypeVar
 from tidelog.base.internal import internal
 from tidelog.base.metric_calls import Teller
 from tidelog.cluster.routing import Router
-from tidelog.consume.background_commits import CommitsSoon, OnCommit
-from tidelog.consume.consumer_parts import ConsumerParts, PositionStore, Waits, end_when_dropped
+from tidelog.consume.background_commits import BackgroundCommits, OnCommit
+from tidelog.consume.consumer_parts import ConsumerParts, PendingCalls, PositionStore, end_when_dropped
 from tidelog.consume.dead_letters import DeadLetters
-from tidelog.consume.topic_discovery import Intake
+from tidelog.consume.topic_discovery import TopicDiscovery
 from tidelog.errors import InvalidRequestError, MemberFencedError, TidelogError
 from tidelog.groups.member import GroupMember
 from tidelog.groups.options import Group
-from tidelog.groups.partition_handover import Handover
+from tidelog.groups.partition_handover import PartitionHandover
 from tidelog.groups.session_clock import session_time
 from tidelog.model import Committed, ConsumedBatch, Record, TopicPartition
 from tidelog.produce.producer import Producer
@@ -35,8 +35,8 @@ from tidelog.requests import list_offsets
 from tidelog.requests.conversions import NewestOf, checked_positions
 from tidelog.subscriptions.assignment import Assignment
 from tidelog.subscriptions.consumer_meter import ConsumerMeter
-from tidelog.subscriptions.consumer_options import ConsumerOptions, find_rest, resolve_start
-from tidelog.subscriptions.cursor import PASSING_S, Cursor
+from tidelog.subscriptions.consumer_options import ConsumerOptions, find_missing_starts, resolve_start
+from tidelog.subscriptions.cursor import SKIP_SLICE_S, Cursor
 from tidelog_proto.batch.record_batch import RecordBatch
 
 T = TypeVar("T")
@@ -57,8 +57,8 @@ class Consumer:
         options: what was asked for.
         check: refuses use where the client is of no use.
         make_producer: makes a producer for a topic, for what does not decode.
-        admit, dropped: see `Arrivals`.
-        wish: what was asked for as a member of the group; None for one that is none.
+        admit, dropped: see `ReceiveBuffer`.
+        group_options: what was asked for as a member of the group; None for one that is none.
         client_id: what the client calls itself.
         teller: tells the client's metrics; None: nobody counts.
     """
@@ -72,7 +72,7 @@ class Consumer:
         admit: Callable[[int], bool] | None = None,
         *,
         dropped: Callable[[int], None] | None = None,
-        wish: Group | None = None,
+        group_options: Group | None = None,
         client_id: str = "",
         teller: Teller | None = None,
     ) -> None:
@@ -84,26 +84,35 @@ class Consumer:
         )
         self._cursor = self._assignment.cursor
         self.topic_ids: Mapping[str, bytes] = self._assignment.topic_ids  # for the gateway; known once this has begun
-        self._intake = Intake(router, options, self._assignment)
+        self._discovery = TopicDiscovery(router, options, self._assignment)
         self._dead_letters = DeadLetters(lambda: make_producer(options.dead_letter or ""))
         # These parts must not refer to this object: they are ended when it is dropped without `close`.
-        self._positions, self._waiting = PositionStore(router, options, self._cursor), Waits()
-        self._soon = CommitsSoon(self._positions.store, f"group {options.group!r}", lambda: assignment.topic_ids)
+        self._positions, self._waiting = PositionStore(router, options, self._cursor), PendingCalls()
+        self._background_commits = BackgroundCommits(
+            self._positions.store, f"group {options.group!r}", lambda: assignment.topic_ids
+        )
         self._member: GroupMember | None = None
-        if wish is not None:
+        if group_options is not None:
             make_handover = partial(
-                Handover, router, options, wish=wish, assignment=assignment, settle_commits=self._soon.settled
+                PartitionHandover,
+                router,
+                options,
+                group_options=group_options,
+                assignment=assignment,
+                settle_commits=self._background_commits.settled,
             )
             asks = self._waiting.any
             self._member = GroupMember(
-                router, options, wish, assignment, make_handover, client_id=client_id, is_waiting=asks
+                router, options, group_options, assignment, make_handover, client_id=client_id, is_waiting=asks
             )
-        self.commits_processed = wish is not None and wish.commit == "processed"
+        self.commits_processed = group_options is not None and group_options.commit == "processed"
         """Whether asking for more commits what the user is done with."""
         self._positions.member = self._member
-        self._parts = ConsumerParts(self._soon, self._member, self._intake, self._assignment, self._dead_letters)
+        self._parts = ConsumerParts(
+            self._background_commits, self._member, self._discovery, self._assignment, self._dead_letters
+        )
         self._unclosed: weakref.finalize[Any, Any] | None = None
-        self._turn_due = 0.0
+        self._yield_at = 0.0
         self._begun = False
         self._closed = False
 
@@ -162,7 +171,7 @@ class Consumer:
                     return record
             except Exception as error:  # noqa: BLE001 - a deserialiser of the user's may raise anything
                 cursor.failed(error)
-                await self._give_turn()
+                await self._yield_to_loop()
                 continue
             if not cursor.open() and not await self.fill():
                 raise StopAsyncIteration
@@ -207,7 +216,7 @@ class Consumer:
                         return taken
                     taken = self._cursor.take(max_records)
                     if not taken:
-                        await self._give_turn()
+                        await self._yield_to_loop()
             except TimeoutError:
                 return taken
         # From here on nothing is waited for: who is cancelled now would lose what is taken, and it would be committed.
@@ -251,7 +260,7 @@ class Consumer:
         await self.begin()
         if self._member is not None and session_time() >= self._member.turn_at:
             await self.turn()
-        return await self._waits(self._assignment.next_batch())
+        return await self._counted(self._assignment.next_batch())
 
     @property
     @internal
@@ -267,7 +276,7 @@ class Consumer:
         """Let a member hear and be heard; where its session is over, what it has is dropped before this returns."""
         if self._member is None or not self._begun:
             return
-        await self._waits(self._member.turn())
+        await self._counted(self._member.turn())
 
     @internal
     async def fill(self) -> bool:
@@ -287,9 +296,9 @@ class Consumer:
             TidelogError: with `commit="processed"`, what he is done with could not be committed.
         """
         self._cursor.asked(polls=polls)
-        await self._assignment.certain()
+        await self._assignment.wait_while_suspended()
         if self.commits_processed and self._member is not None:
-            await self._waits(self._member.commit_processed())
+            await self._counted(self._member.commit_processed())
 
     @internal
     async def more(self) -> bool:
@@ -304,7 +313,7 @@ class Consumer:
             await self.turn()
         undecodable = self._cursor.undecodable
         if undecodable is not None:
-            if not await self._waits(self._dead_letters.put(undecodable)):
+            if not await self._counted(self._dead_letters.put(undecodable)):
                 return False
             self._cursor.pass_over(undecodable)
             return True
@@ -312,7 +321,7 @@ class Consumer:
             return True
         batch = self._assignment.batch_now()
         if batch is None:
-            batch = await self._waits(self._assignment.next_batch())
+            batch = await self._counted(self._assignment.next_batch())
         if batch is None:
             return False
         self._load(batch)
@@ -346,10 +355,10 @@ class Consumer:
                 unknown.setdefault(where.topic, []).append(where.partition)
         for topic, numbers in unknown.items():
             options = replace(self._options.of_topic(topic), partitions=tuple(numbers))
-            beginning = await resolve_start(self._router, topic, options)
-            found = dict(beginning.positions)
-            if beginning.search is not None:
-                await find_rest(self._router, topic, beginning.search, found.update)
+            start = await resolve_start(self._router, topic, options)
+            found = dict(start.positions)
+            if start.search is not None:
+                await find_missing_starts(self._router, topic, start.search, found.update)
             known |= {TopicPartition(topic, number): offset for number, offset in found.items()}
         await self._assignment.assign(known)
 
@@ -408,7 +417,7 @@ class Consumer:
             UnknownTopicError: a topic that was read is gone; one of its name that was made since is another.
         """
         moved, ids = self._to_commit(positions), dict(self._assignment.topic_ids)
-        await self._soon.settled()
+        await self._background_commits.settled()
         stored = await self._positions.store(moved, ids, note)
         for failure in stored.failed.values():
             raise failure
@@ -435,9 +444,9 @@ class Consumer:
         try:
             moved = self._to_commit(positions)
         except MemberFencedError as error:
-            self._soon.refuse(error, on_commit)
+            self._background_commits.refuse(error, on_commit)
         else:
-            self._soon.add(moved, on_commit)
+            self._background_commits.add(moved, on_commit)
 
     @property
     def generation(self) -> int:
@@ -463,7 +472,7 @@ class Consumer:
             TidelogError: nobody can tell where it is.
         """
         await self.begin()
-        where = self._named(partition)
+        where = self._partition_of(partition)
         self._assignment.check([where])
         if isinstance(to, bytes):
             if not await self.seek_to_key(where, to):
@@ -486,7 +495,7 @@ class Consumer:
             TidelogError: nobody can tell where it is.
         """
         await self.begin()
-        where = self._named(partition)
+        where = self._partition_of(partition)
         self._assignment.check([where])
         found = await list_offsets.list_offsets(self._router, where.topic, NewestOf(key), [where.partition])
         if not found[where.partition].found:
@@ -515,11 +524,11 @@ class Consumer:
                 self._begin_parts()
                 self._member.begin()
             return
-        beginnings = await self._intake.find()
+        starts = await self._discovery.find()
         if not self._may_begin():  # somebody was faster, or closed it meanwhile
             return
         self._begin_parts()
-        self._intake.begin(beginnings)
+        self._discovery.begin(starts)
 
     async def close(self) -> None:
         """Stop. Whoever iterates comes to the end. Doing it twice does nothing.
@@ -529,7 +538,7 @@ class Consumer:
         await self._end(commits_hand=True)
 
     async def abort(self) -> None:
-        """As `close`, but what you have in hand does not count as done: leaving `async with` by an error does it."""
+        """As `close`, but what you have in hand does not count as done: revoking `async with` by an error does it."""
         await self._end(commits_hand=False)
 
     # --------------------------------------------------------------------------------------------- internals
@@ -548,13 +557,13 @@ class Consumer:
         topics = ", ".join(self._options.topics) if pattern is None else pattern.text
         self._unclosed = end_when_dropped(self, self._parts, topics)
 
-    async def _give_turn(self) -> None:
+    async def _yield_to_loop(self) -> None:
         """Let others have the loop now and then, while records are passed over."""
-        if time.monotonic() >= self._turn_due:
+        if time.monotonic() >= self._yield_at:
             await asyncio.sleep(0)
-            self._turn_due = time.monotonic() + PASSING_S
+            self._yield_at = time.monotonic() + SKIP_SLICE_S
 
-    async def _waits(self, work: Awaitable[T]) -> T:
+    async def _counted(self, work: Awaitable[T]) -> T:
         """Wait for something that the user has asked for: however long it takes, he is not idle."""
         self._waiting.count += 1
         try:
@@ -577,7 +586,7 @@ class Consumer:
         if self._member is None:
             return moved
         self._member.handover.check_nothing_lost()
-        return self._member.handover.leaving | moved
+        return self._member.handover.revoking | moved
 
     def _check_by_hand(self) -> None:
         if self._member is not None:
@@ -588,7 +597,7 @@ class Consumer:
     def _may_begin(self) -> bool:
         return not self._begun and not self._closed
 
-    def _named(self, partition: TopicPartition | int) -> TopicPartition:
+    def _partition_of(self, partition: TopicPartition | int) -> TopicPartition:
         if isinstance(partition, TopicPartition):
             return partition
         if len(self._options.topics) != 1:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidelog.cluster.routing import Router
-from tidelog.consume.background_commits import CommitsSoon
+from tidelog.consume.background_commits import BackgroundCommits
 from tidelog.consume.dead_letters import DeadLetters
-from tidelog.consume.topic_discovery import Intake
+from tidelog.consume.topic_discovery import TopicDiscovery
 from tidelog.errors import TidelogError
 from tidelog.groups.member import GroupMember
 from tidelog.model import TopicPartition
@@ -27,7 +27,7 @@ _ending: Final[set[asyncio.Task[None]]] = set()
 """An event loop does not keep tasks alive by itself."""
 
 
-class Waits:
+class PendingCalls:
     """How many things the user of a consumer waits for: records, or a dead letter."""
 
     def __init__(self) -> None:
@@ -74,20 +74,20 @@ class PositionStore:
 class ConsumerParts:
     """The parts of a consumer."""
 
-    soon: CommitsSoon
+    background_commits: BackgroundCommits
     member: GroupMember | None
-    intake: Intake
+    discovery: TopicDiscovery
     assignment: Assignment
     dead_letters: DeadLetters
 
     async def end(self, *, commits_hand: bool) -> None:
         """End all of them; a member leaves its group."""
         try:
-            await self.soon.settled()
+            await self.background_commits.settled()
             if self.member is not None:
                 await self.member.close(commits_hand=commits_hand)
         finally:  # leaving a group takes a moment, in which this may be cancelled
-            await self.intake.close()
+            await self.discovery.close()
             await self.assignment.close()
             await self.dead_letters.close()
 

@@ -61,7 +61,7 @@ class DeadLetters:
         try:
             task.result()
         except (BatchTooLargeError, UnsupportedBatchError) as error:
-            raise _hopeless(undecodable.record, error) from error
+            raise _undeliverable_error(undecodable.record, error) from error
         return True
 
     async def close(self) -> None:
@@ -75,7 +75,7 @@ class DeadLetters:
 
     def _give_up(self) -> None:
         if self._task is not None:
-            self._task.add_done_callback(_hear)
+            self._task.add_done_callback(_retrieve_exception)
             self._task.cancel()
             self._task = None
 
@@ -102,7 +102,7 @@ class DeadLetters:
         )
 
 
-def _hopeless(record: Record, error: TidelogError) -> RecordError:
+def _undeliverable_error(record: Record, error: TidelogError) -> RecordError:
     return RecordError(
         f"{record.topic}/{record.partition}: the record at offset {record.offset} does not decode, and cannot be a "
         f"dead letter either: {told(error)}; seek to {record.offset + 1} to read on behind it",
@@ -112,7 +112,7 @@ def _hopeless(record: Record, error: TidelogError) -> RecordError:
     )
 
 
-def _hear(task: asyncio.Task[None]) -> None:
+def _retrieve_exception(task: asyncio.Task[None]) -> None:
     """Look at what became of a task that nobody waits for, or asyncio complains."""
     if not task.cancelled():
         task.exception()

@@ -19,10 +19,10 @@ from tidelog.model import TopicPartition
 from tidelog.requests.list_offsets import OffsetSearch
 from tidelog.subscriptions.assignment import Assignment
 from tidelog.subscriptions.consumer_options import (
-    Beginning,
     ConsumerOptions,
+    StartPositions,
     TopicOptions,
-    find_rest,
+    find_missing_starts,
     resolve_added,
     resolve_start,
 )
@@ -36,7 +36,7 @@ TOPICS_AT_ONCE: Final = 32
 _log: Final = logging.getLogger("tidelog.consumer")
 
 
-class Intake:
+class TopicDiscovery:
     """The topics of one consumer.
 
     Args:
@@ -55,9 +55,9 @@ class Intake:
         self._unwatch: dict[str, Callable[[], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         if options.pattern is not None:
-            assignment.let_go = self._let_go
+            assignment.survives_deletion = self._topic_deleted
 
-    async def find(self) -> dict[str, Beginning]:
+    async def find(self) -> dict[str, StartPositions]:
         """Return where to begin in each topic.
 
         Raises:
@@ -65,15 +65,15 @@ class Intake:
             TidelogError: no node can be reached, or trying again would not help.
         """
         if self._options.pattern is None:
-            return await self._beginnings(self._options.topics)
-        return await self._beginnings(await self._options.pattern.topics(self._router))
+            return await self._start_positions(self._options.topics)
+        return await self._start_positions(await self._options.pattern.topics(self._router))
 
-    def begin(self, beginnings: dict[str, Beginning]) -> None:
+    def begin(self, starts: dict[str, StartPositions]) -> None:
         """Take in what `find` found, and look for more from now on."""
-        for topic, beginning in beginnings.items():
-            self._take_in(topic, beginning)
+        for topic, start in starts.items():
+            self._add_topic(topic, start)
         if self._options.pattern is not None or any(self._is_whole(topic) for topic in self._options.topics):
-            self._run(self._look(), "look for new partitions")
+            self._run(self._poll_for_new(), "look for new partitions")
 
     async def close(self) -> None:
         """Look for nothing any more."""
@@ -83,18 +83,20 @@ class Intake:
         for topic in list(self._seen):
             self._forget(topic)
 
-    # ------------------------------------------------------------------------------------------- beginning
+    # ------------------------------------------------------------------------------------------- start
 
-    async def _beginnings(self, topics: Iterable[str], *, late: bool = False) -> dict[str, Beginning]:
-        """Find out where to begin in some topics; in those that were made since at their beginning."""
-        found: dict[str, Beginning] = {}
+    async def _start_positions(self, topics: Iterable[str], *, late: bool = False) -> dict[str, StartPositions]:
+        """Find out where to begin in some topics; in those that were made since at their start."""
+        found: dict[str, StartPositions] = {}
         room = asyncio.Semaphore(TOPICS_AT_ONCE)
 
         async def find(topic: str) -> None:
             options = self._options.of_topic(topic)
             async with room:
                 try:
-                    found[topic] = await resolve_start(self._router, topic, _since(options) if late else options)
+                    found[topic] = await resolve_start(
+                        self._router, topic, _from_earliest(options) if late else options
+                    )
                 except UnknownTopicError:
                     if self._options.pattern is None:
                         raise
@@ -108,18 +110,18 @@ class Intake:
             await asyncio.gather(*tasks, return_exceptions=True)
         return found
 
-    def _take_in(self, topic: str, beginning: Beginning) -> None:
-        missing = beginning.search.missing if beginning.search is not None else []
-        self._seen[topic] = {*beginning.positions, *missing}
-        self._ids[topic] = beginning.topic_id
-        self._add(topic, beginning.topic_id, beginning.positions)
-        self._unwatch[topic] = self._router.watch(topic, partial(self._look_at, topic))
-        if beginning.search is not None:
-            self._run(self._find_rest(topic, beginning.topic_id, beginning.search), f"begin {topic}")
-        self._look_at(topic)
+    def _add_topic(self, topic: str, start: StartPositions) -> None:
+        missing = start.search.missing if start.search is not None else []
+        self._seen[topic] = {*start.positions, *missing}
+        self._ids[topic] = start.topic_id
+        self._add(topic, start.topic_id, start.positions)
+        self._unwatch[topic] = self._router.watch(topic, partial(self._add_new_partitions, topic))
+        if start.search is not None:
+            self._run(self._find_missing_starts(topic, start.topic_id, start.search), f"begin {topic}")
+        self._add_new_partitions(topic)
 
-    async def _find_rest(self, topic: str, topic_id: bytes, search: OffsetSearch) -> None:
-        await find_rest(self._router, topic, search, partial(self._add, topic, topic_id))
+    async def _find_missing_starts(self, topic: str, topic_id: bytes, search: OffsetSearch) -> None:
+        await find_missing_starts(self._router, topic, search, partial(self._add, topic, topic_id))
 
     def _add(self, topic: str, topic_id: bytes, positions: dict[int, int]) -> None:
         if self._ids.get(topic) == topic_id:
@@ -130,18 +132,18 @@ class Intake:
 
     # ------------------------------------------------------------------------------------------- what comes
 
-    async def _look(self) -> None:
+    async def _poll_for_new(self) -> None:
         while True:
             await asyncio.sleep(NEW_PARTITIONS_S)
             for topic in list(self._seen):
                 if self._is_whole(topic):
                     self._router.refresh_later(topic)
-                    self._look_at(topic)
+                    self._add_new_partitions(topic)
             if self._options.pattern is None:
                 continue
             try:
                 matching = await self._options.pattern.topics(self._router)
-                new = await self._beginnings((each for each in matching if each not in self._seen), late=True)
+                new = await self._start_positions((each for each in matching if each not in self._seen), late=True)
             except TidelogError as error:
                 if not error.retriable:
                     raise
@@ -152,10 +154,10 @@ class Intake:
                     told(error),
                 )
             else:
-                for topic, beginning in new.items():
-                    self._take_in(topic, beginning)
+                for topic, start in new.items():
+                    self._add_topic(topic, start)
 
-    def _look_at(self, topic: str) -> None:
+    def _add_new_partitions(self, topic: str) -> None:
         """Take up partitions that were added."""
         route = self._router.metadata.topic(topic)
         if route is None or route.topic_id != self._ids.get(topic) or not self._is_whole(topic):
@@ -163,9 +165,9 @@ class Intake:
         new = [number for number in route.partitions if number not in self._seen[topic]]
         if new:
             self._seen[topic].update(new)
-            self._run(self._begin_in(topic, route.topic_id, new), f"begin in {topic} {new}")
+            self._run(self._start_partitions(topic, route.topic_id, new), f"begin in {topic} {new}")
 
-    async def _begin_in(self, topic: str, topic_id: bytes, partitions: list[int]) -> None:
+    async def _start_partitions(self, topic: str, topic_id: bytes, partitions: list[int]) -> None:
         try:
             positions = await resolve_added(self._router, topic, self._options.of_topic(topic), partitions)
         except TidelogError as error:
@@ -185,7 +187,7 @@ class Intake:
 
     # --------------------------------------------------------------------------------------------- what goes
 
-    def _let_go(self, topic: str) -> bool:
+    def _topic_deleted(self, topic: str) -> bool:
         """A topic that matched is gone; one that is made again under its name is taken in as a new one."""
         if topic not in self._seen:
             return False
@@ -215,6 +217,6 @@ class Intake:
             self._assignment.broken(error)
 
 
-def _since(options: TopicOptions) -> TopicOptions:
+def _from_earliest(options: TopicOptions) -> TopicOptions:
     """Return what is asked of a topic that came later: nothing of it is missed."""
     return options if isinstance(options.start, dict) else replace(options, start="earliest")

@@ -10,7 +10,7 @@ from typing import Final, Literal, cast
 
 from tidelog.cluster.routing import Router, repeated
 from tidelog.errors import GroupNotEmptyError, InvalidRequestError, UnknownGroupError, UnknownPartitionError
-from tidelog.groups.membership import Place
+from tidelog.groups.membership import PartitionId
 from tidelog.groups.options import ASSIGNORS, Assignor
 from tidelog.model import Committed, GroupInfo, GroupMemberInfo, GroupState, Lag, Offset, TopicPartition
 from tidelog.requests import committed_positions, fetch_and_commit, list_offsets
@@ -215,7 +215,7 @@ def _info(summary: pb.GroupSummary, members: Iterable[GroupMemberInfo] = ()) -> 
 
 def _member(member: pb.GroupMember, name_of: Callable[[bytes], str | None]) -> GroupMemberInfo:
     def named(topics: Iterable[pb.TopicPartitions]) -> tuple[TopicPartition, ...]:
-        places: list[Place] = [(topic.topic_id, number) for topic in topics for number in topic.partitions]
+        places: list[PartitionId] = [(topic.topic_id, number) for topic in topics for number in topic.partitions]
         return tuple(sorted(TopicPartition(name_of(topic) or topic.hex(), number) for topic, number in places))
 
     return GroupMemberInfo(

@@ -31,15 +31,15 @@ class GroupCommits:
     Args:
         router: the client's.
         topic_ids: topic -> id, of those that are read.
-        life: the membership by now; None while there is none.
+        membership: the membership by now; None while there is none.
     """
 
     def __init__(
-        self, router: Router, topic_ids: Callable[[], Mapping[str, bytes]], life: Callable[[], Membership | None]
+        self, router: Router, topic_ids: Callable[[], Mapping[str, bytes]], membership: Callable[[], Membership | None]
     ) -> None:
         self._router = router
         self._topic_ids = topic_ids
-        self._life = life
+        self._membership = membership
         self._stored: dict[TopicPartition, int] = {}
 
     def began(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -75,17 +75,17 @@ class GroupCommits:
         """
         for where, offset in positions.items():
             check_position(where, offset)
-        life = self._life()
-        if life is None or not life.is_joined:
+        membership = self._membership()
+        if membership is None or not membership.is_joined:
             raise MemberFencedError("this consumer is no member of its group at the moment: nothing was committed")
         # Of now: while the positions are on their way another topic may come to be read under a name.
         ids = dict(self._topic_ids() if topic_ids is None else topic_ids)
         held, failed = dict[TopicPartition, Committed](), dict[TopicPartition, TidelogError]()
-        failed |= {where: _never_read(where, life.group) for where in positions if where.topic not in ids}
+        failed |= {where: _never_read(where, membership.group) for where in positions if where.topic not in ids}
         failed |= await self._beyond_ends(positions, ids)
         wanted = [(where, offset) for where, offset in positions.items() if where not in failed]
         for part in in_requests(wanted):
-            commits = await self._store_some(life, part, ids, note)
+            commits = await self._store_some(membership, part, ids, note)
             held |= commits.held
             failed |= commits.failed
         now = self._topic_ids()
@@ -108,7 +108,7 @@ class GroupCommits:
         return found
 
     async def _store_some(
-        self, life: Membership, positions: list[tuple[TopicPartition, int]], ids: Mapping[str, bytes], note: str
+        self, membership: Membership, positions: list[tuple[TopicPartition, int]], ids: Mapping[str, bytes], note: str
     ) -> Commits:
         def entry(where: TopicPartition, offset: int) -> pb.CommitEntry:
             topic_id = ids[where.topic]
@@ -120,7 +120,7 @@ class GroupCommits:
                 record_epoch=self._router.epochs.at(topic_id, where.partition, offset),
             )
 
-        request = pb.Commit(group=life.group, member_id=life.member_id, generation=life.generation)
+        request = pb.Commit(group=membership.group, member_id=membership.member_id, generation=membership.generation)
         request.entries.extend(entry(where, offset) for where, offset in positions)
 
         async def ask(connection: Connection) -> tuple[list[pb.CommittedResult], str]:
@@ -128,7 +128,7 @@ class GroupCommits:
             return results_of(frame.envelope.commit_reply.results, len(positions), connection), connection.name
 
         results, node = await self._router.retrying(
-            lambda: self._router.at_any(ask), repeatable=True, about=f"group {life.group!r}"
+            lambda: self._router.at_any(ask), repeatable=True, about=f"group {membership.group!r}"
         )
         commits = Commits({}, {})
         names = {ids[where.topic]: where.topic for where, _ in positions}
@@ -149,7 +149,7 @@ def _never_read(where: TopicPartition, group: str) -> MemberFencedError:
     )
 
 
-async def store_quietly(commits: GroupCommits, positions: Mapping[TopicPartition, int], group: str) -> None:
+async def store_or_log(commits: GroupCommits, positions: Mapping[TopicPartition, int], group: str) -> None:
     """Store what has moved of positions, as nobody asked for it; the log says what could not be stored, and why."""
     moved = commits.moved(positions)
     if not moved:
@@ -165,10 +165,10 @@ async def store_quietly(commits: GroupCommits, positions: Mapping[TopicPartition
         _log.warning("%s: %d positions were not committed, that of %s/%d: %s", group, len(refused), *where, told(why))
 
 
-async def store_by_and_by(
+async def store_periodically(
     commits: GroupCommits, processed: Callable[[], Mapping[TopicPartition, int]], interval_s: float, group: str
 ) -> None:
     """Store what the user is done with, again and again."""
     while True:
         await asyncio.sleep(interval_s)
-        await store_quietly(commits, processed(), group)
+        await store_or_log(commits, processed(), group)

@@ -24,7 +24,7 @@ from tidelog.subscriptions.consumer_options import ConsumerOptions, TopicOptions
 _log: Final = logging.getLogger("tidelog.consumer")
 
 
-class Beginnings:
+class InitialPositions:
     """Of one member.
 
     Args:
@@ -37,24 +37,24 @@ class Beginnings:
         self._router = router
         self._options = options
         self._commits = commits
-        self._there: dict[bytes, int] | None = None
+        self._partition_counts: dict[bytes, int] | None = None
         """How many partitions each topic had when the member began; None where that makes no difference."""
 
-    async def look(self) -> None:
+    async def note_existing_partitions(self) -> None:
         """Note what there is as the member begins.
 
         Raises:
             TidelogError: nobody can tell, and trying again would not help.
         """
         options, backoff = self._options, Backoff()
-        if self._there is not None or options.start == "earliest":
+        if self._partition_counts is not None or options.start == "earliest":
             return
         while True:
             try:
                 names = options.topics if options.pattern is None else await options.pattern.topics(self._router)
-                self._there = {}
+                self._partition_counts = {}
                 for name in names:
-                    await self._note(name, self._there)
+                    await self._note(name, self._partition_counts)
             except TidelogError as error:
                 if not error.retriable:
                     raise
@@ -63,17 +63,17 @@ class Beginnings:
             else:
                 return
 
-    async def _note(self, name: str, there: dict[bytes, int]) -> None:
+    async def _note(self, name: str, counts: dict[bytes, int]) -> None:
         try:
             route = await self._router.topic_now(name)
         except (UnknownTopicError, ForbiddenError):
             return  # it is made, or may be read, later, if at all
-        there[route.topic_id] = route.partition_count
+        counts[route.topic_id] = route.partition_count
 
-    def of(self, topic: str, topic_id: bytes, numbers: Sequence[int]) -> list[TopicOptions]:
+    def start_options(self, topic: str, topic_id: bytes, numbers: Sequence[int]) -> list[TopicOptions]:
         """Return how partitions of a topic begin where the group has no position, those that begin alike together."""
         options = self._options.of_topic(topic)
-        count = None if self._there is None else self._there.get(topic_id, 0)
+        count = None if self._partition_counts is None else self._partition_counts.get(topic_id, 0)
         old = tuple(number for number in numbers if count is None or number < count)
         new = tuple(number for number in numbers if count is not None and number >= count)
         alike = [replace(options, partitions=old), replace(options, partitions=new, start="earliest")]

@@ -14,30 +14,30 @@ from typing import NamedTuple
 
 from tidelog_proto import broker_pb2 as pb
 
-Place = tuple[bytes, int]
+PartitionId = tuple[bytes, int]
 """Topic id and partition."""
 
 
 class Change(NamedTuple):
     """What an answer asks of the member: to begin with some partitions, and to give others up."""
 
-    begins: frozenset[Place]
-    gives_up: frozenset[Place]
+    assigned: frozenset[PartitionId]
+    revoked: frozenset[PartitionId]
 
 
-NOTHING = Change(frozenset(), frozenset())
+NO_CHANGE = Change(frozenset(), frozenset())
 
 
 @dataclass(slots=True)
 class Membership:
-    """One life as a member; who is fenced begins another one, with another id.
+    """One membership as a member; who is fenced begins another one, with another id.
 
     Attributes:
         group: its name.
-        member_id: 16 to 64 letters and digits, made up for this life.
+        member_id: 16 to 64 letters and digits, made up for this membership.
         wish: what it asks for.
         session_s: so long it is a member without an answer.
-        ended_member_id: of an earlier life of this process, which reads nothing any more; empty for the first.
+        ended_member_id: of an earlier membership of this process, which reads nothing any more; empty for the first.
         generation: to be named in commits.
         assigned: what it is to have, by the newest answer.
         held: what it has begun with and has not given up.
@@ -51,8 +51,8 @@ class Membership:
     session_s: float
     ended_member_id: str = ""
     generation: int = 0
-    assigned: frozenset[Place] = frozenset()
-    held: set[Place] = field(default_factory=set[Place])
+    assigned: frozenset[PartitionId] = frozenset()
+    held: set[PartitionId] = field(default_factory=set[PartitionId])
     names: dict[bytes, str] = field(default_factory=dict[bytes, str])
     wants_loads: bool = False
     _revision: int = 0
@@ -64,25 +64,25 @@ class Membership:
         """Whether the coordinator has taken it in."""
         return self._is_joined
 
-    def heartbeat(self, *, wait_ms: int, loads: Mapping[Place, float] | None = None) -> pb.GroupHeartbeat:
+    def heartbeat(self, *, wait_ms: int, loads: Mapping[PartitionId, float] | None = None) -> pb.GroupHeartbeat:
         """Return what to say now.
 
         Args:
             wait_ms: so long the answer may be held back.
             loads: bytes per second that are read of partitions, for a coordinator that wants to be told; of those that
-                are not held nothing is said.
+                are not held nothing is heartbeat.
         """
-        said = pb.GroupHeartbeat(group=self.group, member_id=self.member_id, wait_ms=wait_ms)
+        heartbeat = pb.GroupHeartbeat(group=self.group, member_id=self.member_id, wait_ms=wait_ms)
         if not self._is_joined:
-            said.join.CopyFrom(self.wish)
-            said.ended_member_id = self.ended_member_id
-            return said
-        said.seen_revision = self._revision
-        said.held.extend(by_topic(self.held))
+            heartbeat.join.CopyFrom(self.wish)
+            heartbeat.ended_member_id = self.ended_member_id
+            return heartbeat
+        heartbeat.seen_revision = self._revision
+        heartbeat.held.extend(by_topic(self.held))
         for place, rate in (loads or {}).items():
             if place in self.held:
-                said.loads.add(topic_id=place[0], partition=place[1], bytes_per_s=rate)
-        return said
+                heartbeat.loads.add(topic_id=place[0], partition=place[1], bytes_per_s=rate)
+        return heartbeat
 
     def leaving(self) -> pb.GroupHeartbeat:
         """Return the last word of one that has given everything up."""
@@ -99,27 +99,27 @@ class Membership:
         none: by now the member may be one no longer.
         """
         if now >= sent_at + self.session_s:
-            return NOTHING
+            return NO_CHANGE
         self._is_joined = True
         self._ends_at = max(self._ends_at, sent_at + self.session_s)
         if reply.revision < self._revision:
-            return NOTHING
+            return NO_CHANGE
         self.wants_loads = reply.wants_loads
         self.generation = max(self.generation, reply.generation)
         if reply.unchanged:
-            return NOTHING
+            return NO_CHANGE
         self._revision = reply.revision
         self.names = {topic.topic_id: topic.topic for topic in reply.assigned}
         self.assigned = frozenset((topic.topic_id, number) for topic in reply.assigned for number in topic.partitions)
         return Change(self.assigned - self.held, frozenset(self.held - self.assigned))
 
-    def begin(self, places: Iterable[Place], *, now: float) -> frozenset[Place]:
+    def begin(self, places: Iterable[PartitionId], *, now: float) -> frozenset[PartitionId]:
         """Note that the member begins with partitions; return those of them that it may begin with by now."""
         may = frozenset() if self.is_over(now) else frozenset(places) & self.assigned - self.held
         self.held |= may
         return may
 
-    def gave_up(self, places: Collection[Place]) -> None:
+    def released(self, places: Collection[PartitionId]) -> None:
         """Note that the member reads partitions no longer, and has committed what it was going to."""
         self.held.difference_update(places)
 
@@ -133,7 +133,7 @@ class Membership:
         return self._ends_at
 
 
-def by_topic(places: Iterable[Place]) -> list[pb.TopicPartitions]:
+def by_topic(places: Iterable[PartitionId]) -> list[pb.TopicPartitions]:
     """Return partitions as they travel: by topic, in order."""
     topics: dict[bytes, pb.TopicPartitions] = {}
     for topic_id, partition in sorted(places):

@@ -121,7 +121,7 @@ def group_of(given: str | Group | None) -> Group | None:
     return Group(given)
 
 
-def wish_of(group: Group | None, *, is_shared: bool) -> Group | None:
+def member_options(group: Group | None, *, is_shared: bool) -> Group | None:
     """Return what a consumer is asked for as a member; None for one that is none.
 
     Raises:

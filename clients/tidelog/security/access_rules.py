@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final, Literal
 
 from tidelog.auth.scram_password import Password, user_of
-from tidelog.cluster.callers import Caller, Identified, identified, proven
+from tidelog.cluster.callers import Caller, Identified, identify_by_password, parse_identify_reply
 from tidelog.cluster.routing import Router, repeated
 from tidelog.errors import ForbiddenError, InvalidRequestError
 from tidelog.security.quotas import Quota, QuotaUsage, quota_of, quota_to, usage_of
@@ -300,8 +300,8 @@ class Security:
         """
         self._check_usable()
         if isinstance(credentials, Password):
-            return await proven(partial(self._ask, again=again), credentials)
-        return identified(await self._ask(pb.Identify(credentials=credentials), again=again))
+            return await identify_by_password(partial(self._ask, again=again), credentials)
+        return parse_identify_reply(await self._ask(pb.Identify(credentials=credentials), again=again))
 
     async def _ask(self, asked: pb.Identify, *, again: bool) -> pb.IdentifyReply:
         make = partial(repeated, pb.Envelope(identify=asked))

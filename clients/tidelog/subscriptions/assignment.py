@@ -1,7 +1,7 @@
 """The partitions that a consumer reads, and what came of them: they may be changed at any time while it is read.
 
-`Serving` keeps every partition subscribed at its exact position; batches arrive by push and wait in `Arrivals`, which
-credits bound. Positions of what has *arrived* are Serving's business, positions of what was *handed out* the cursor's,
+`SubscriptionKeeper` keeps every partition subscribed at its exact position; batches arrive by push and wait in `ReceiveBuffer`, which
+credits bound. Positions of what has *arrived* are SubscriptionKeeper's business, positions of what was *handed out* the cursor's,
 and only the latter are committed. Whoever decides which partitions are read (the consumer's user, what looks for new
 ones, a group) says so here.
 """
@@ -15,13 +15,13 @@ from tidelog.cluster.routing import Router
 from tidelog.errors import InvalidRequestError, TidelogError, UnknownPartitionError
 from tidelog.model import ConsumedBatch, TopicPartition
 from tidelog.subscriptions.consumer_meter import ConsumerMeter
-from tidelog.subscriptions.consumer_options import ConsumerOptions, feeds_itself
+from tidelog.subscriptions.consumer_options import ConsumerOptions, dead_letter_loop_error
 from tidelog.subscriptions.cursor import Cursor
 from tidelog.subscriptions.load_meter import LoadMeter
 from tidelog.subscriptions.prefetch import Credit, Prefetch
-from tidelog.subscriptions.receive_buffer import Arrivals
+from tidelog.subscriptions.receive_buffer import ReceiveBuffer
 from tidelog.subscriptions.subscription import Prefetched
-from tidelog.subscriptions.subscription_keeper import Serving
+from tidelog.subscriptions.subscription_keeper import SubscriptionKeeper
 from tidelog_proto.batch.record_batch import RecordBatch
 
 
@@ -31,7 +31,7 @@ class Assignment:
     Args:
         router: the client's.
         options: what the consumer was asked for.
-        admit, dropped: see `Arrivals`.
+        admit, dropped: see `ReceiveBuffer`.
         meter: told of what arrives and of what is taken; None: nobody counts.
 
     Attributes:
@@ -51,20 +51,20 @@ class Assignment:
         dropped: Callable[[int], None] | None = None,
     ) -> None:
         self.cursor = Cursor(options.decoding)
-        self.let_go: Callable[[str], bool] = lambda _: False
+        self.survives_deletion: Callable[[str], bool] = lambda _: False
         self.loads: LoadMeter | None = None
         self._router = router
         self._dead_letter = options.dead_letter
         self._prefetch = Prefetch(options.prefetch)
-        self._arrivals = Arrivals(admit, dropped)
+        self._buffer = ReceiveBuffer(admit, dropped)
         self._meter = meter
-        self._serving = Serving(
+        self._keeper = SubscriptionKeeper(
             router,
             self._prefetch,
             self,
             on_out_of_range=options.on_out_of_range,
             wanted=options.wanted,
-            goes_without=options.pattern is not None,
+            skips_forbidden=options.pattern is not None,
         )
         self._paused: set[TopicPartition] = set()
         """What the user has paused. Nothing is handed out of that, nor of what is held back."""
@@ -76,12 +76,12 @@ class Assignment:
     @property
     def topic_ids(self) -> dict[str, bytes]:
         """Of the topics that are or were read, by name."""
-        return self._serving.topic_ids
+        return self._keeper.topic_ids
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
         """The partitions that are read, the paused ones too."""
-        return self._serving.partitions
+        return self._keeper.partitions
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
@@ -101,7 +101,7 @@ class Assignment:
         if any(offset < 0 for offset in positions.values()):
             raise InvalidRequestError("offsets are not negative")
         if any(where.topic == self._dead_letter for where in positions):
-            raise feeds_itself(self._dead_letter or "")
+            raise dead_letter_loop_error(self._dead_letter or "")
         ids: dict[str, bytes] = {}
         for topic in dict.fromkeys(where.topic for where in positions):
             numbers = [where.partition for where in positions if where.topic == topic]
@@ -115,19 +115,19 @@ class Assignment:
         Raises:
             UnknownTopicError: another topic of one of these names is read already.
         """
-        read = {where.topic for where in self._serving.partitions}
+        read = {where.topic for where in self._keeper.partitions}
         for topic, topic_id in topic_ids.items():
             if topic in read and self.topic_ids[topic] != topic_id:
                 raise gone_error(topic)
         self.topic_ids.update(topic_ids)
-        standing = self._serving.partitions
+        standing = self._keeper.partitions
         for where, offset in positions.items():
             if where in standing:
                 self.seek(where, offset)
         new = {where: offset for where, offset in positions.items() if where not in standing}
         if new:
             self.cursor.begin(new)
-            self._serving.add(new)
+            self._keeper.add(new)
             if self._meter is not None:
                 self._meter.moved(new)
             if self.loads is not None:
@@ -143,17 +143,17 @@ class Assignment:
         Returns:
             Where the user stands in each, which is what may be committed.
         """
-        there = frozenset(partitions) & self._serving.partitions
+        there = frozenset(partitions) & self._keeper.partitions
         stands = self.cursor.forget(there)
-        self._arrivals.drop(there)
+        self._buffer.drop(there)
         self._paused -= there
         self._held_back -= there
-        self._serving.remove(there)
+        self._keeper.remove(there)
         if self._meter is not None:
             self._meter.left(there)
         if self.loads is not None:
             self.loads.end(there)
-        left = {where.topic for where in self._serving.partitions}
+        left = {where.topic for where in self._keeper.partitions}
         for topic in {where.topic for where in there} - left:
             self._unwatch(topic)
         return stands
@@ -165,13 +165,13 @@ class Assignment:
             UnknownPartitionError: it is not read.
         """
         self.check([where])
-        self._arrivals.drop([where])
+        self._buffer.drop([where])
         self.cursor.seek(where, offset)
-        self._serving.seek(where, offset)
+        self._keeper.seek(where, offset)
         if self._meter is not None:
             self._meter.moved({where: offset})
         if self.loads is not None:
-            self.loads.sought(where)
+            self.loads.seek(where)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Hand out nothing of some partitions until `resume`.
@@ -181,7 +181,7 @@ class Assignment:
         Raises:
             UnknownPartitionError: one is not read.
         """
-        self._put_beside(partitions, self._paused)
+        self._stop_delivery(partitions, self._paused)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Hand out what comes of some partitions again.
@@ -190,15 +190,15 @@ class Assignment:
             UnknownPartitionError: one is not read.
         """
         self.check(partitions)
-        self._go_on(self._paused.intersection(partitions), self._paused)
+        self._resume_delivery(self._paused.intersection(partitions), self._paused)
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
         """Hand out nothing of some partitions until `release`, whatever the user pauses and resumes meanwhile."""
-        self._put_beside(partitions, self._held_back)
+        self._stop_delivery(partitions, self._held_back)
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
         """Hand out what is held back of some partitions, but for those that the user has paused meanwhile."""
-        self._go_on(self._held_back.intersection(partitions), self._held_back)
+        self._resume_delivery(self._held_back.intersection(partitions), self._held_back)
 
     def check(self, partitions: Collection[TopicPartition]) -> None:
         """Refuse partitions that are not read.
@@ -207,30 +207,30 @@ class Assignment:
             UnknownPartitionError: there is one.
         """
         for where in partitions:
-            if where not in self._serving.partitions:
-                known = ", ".join(f"{topic}/{number}" for topic, number in sorted(self._serving.partitions)[:20])
+            if where not in self._keeper.partitions:
+                known = ", ".join(f"{topic}/{number}" for topic, number in sorted(self._keeper.partitions)[:20])
                 raise UnknownPartitionError(
                     f"this consumer does not read {where.topic}/{where.partition}; it reads {known or 'nothing'}"
                 )
 
     # ---------------------------------------------------------------------------------------------- reading
 
-    def doubt(self, is_doubtful: Callable[[], bool]) -> None:
-        """Hand out nothing while `is_doubtful()`: what has arrived may be another's, and is either lost soon or not."""
-        self._arrivals.is_doubtful = is_doubtful
+    def suspend_while(self, is_suspended: Callable[[], bool]) -> None:
+        """Hand out nothing while `is_suspended()`: what has arrived may be another's, and is either lost soon or not."""
+        self._buffer.is_suspended = is_suspended
 
-    async def certain(self) -> None:
+    async def wait_while_suspended(self) -> None:
         """Wait until it is known whether what has arrived is still to be handed out.
 
         Raises:
             TidelogError: why nothing more arrives.
         """
-        await self._arrivals.certain()
+        await self._buffer.wait_while_suspended()
 
     @property
     def has_arrivals(self) -> bool:
         """Whether `next_batch` would not wait."""
-        return self._arrivals.are_there
+        return self._buffer.has_items
 
     def at_once(self, take: Callable[[int, RecordBatch], bool]) -> None:
         """See `Consumer.at_once`."""
@@ -238,7 +238,7 @@ class Assignment:
 
     def batch_now(self) -> ConsumedBatch | None:
         """As `next_batch`, where there is one already; None where that has to wait, or raise."""
-        item = self._arrivals.take_now()
+        item = self._buffer.take_now()
         return None if item is None else self._taken(item)
 
     async def next_batch(self) -> ConsumedBatch | None:
@@ -247,7 +247,7 @@ class Assignment:
         Raises:
             TidelogError: why nothing more arrives, of anything or of one partition.
         """
-        item = await self._arrivals.take()
+        item = await self._buffer.take()
         if item is None:
             return None
         return self._taken(item)
@@ -256,15 +256,15 @@ class Assignment:
         """Have a batch that was taken come next again."""
         where, cost = TopicPartition(batch.topic, batch.partition), Credit(len(batch), batch.batch.header.length)
         self._prefetch.keep(cost)
-        self._arrivals.put_back(Prefetched(where, batch.batch, self._prefetch, cost))
+        self._buffer.put_back(Prefetched(where, batch.batch, self._prefetch, cost))
 
     async def close(self) -> None:
         """Stop: whoever waits comes to the end."""
         self._closed = True
         for topic in list(self._watched):
             self._unwatch(topic)
-        await self._serving.close()
-        self._arrivals.close()
+        await self._keeper.close()
+        self._buffer.close()
         if self._meter is not None:
             self._meter.closed()
 
@@ -272,31 +272,31 @@ class Assignment:
 
     def prefetched(self, items: list[Prefetched]) -> None:
         """Batches arrived."""
-        self._arrivals.prefetched(items)
+        self._buffer.prefetched(items)
         if self._meter is not None:
             self._meter.arrived(items)
 
     def take_at_once(self, where: TopicPartition, batch: RecordBatch) -> bool:
         """Hand a batch that has just arrived to the function of `at_once`; False where it has to wait."""
         take = self._at_once
-        if take is None or self._meter is not None or self.loads is not None or not self._arrivals.are_awaited:
+        if take is None or self._meter is not None or self.loads is not None or not self._buffer.has_waiter:
             return False
         return take(where.partition, batch)
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
         """One partition cannot be read on; the others are."""
-        self._arrivals.failed(where, error)
+        self._buffer.failed(where, error)
 
-    def gone(self, topic: str, error: TidelogError) -> None:
+    def topic_deleted(self, topic: str, error: TidelogError) -> None:
         """A topic that is read is gone, or another has its name."""
-        if self.let_go(topic):
-            self.unassign([where for where in self._serving.partitions if where.topic == topic])
+        if self.survives_deletion(topic):
+            self.unassign([where for where in self._keeper.partitions if where.topic == topic])
         else:
             self.broken(error)
 
     def broken(self, error: BaseException) -> None:
         """Reading cannot go on."""
-        self._arrivals.broken(error)
+        self._buffer.broken(error)
 
     # --------------------------------------------------------------------------------------------- internals
 
@@ -313,7 +313,7 @@ class Assignment:
         )
         return route.topic_id
 
-    def _put_beside(self, partitions: Collection[TopicPartition], reason: set[TopicPartition]) -> None:
+    def _stop_delivery(self, partitions: Collection[TopicPartition], reason: set[TopicPartition]) -> None:
         """Hand out nothing of some partitions, for a reason: those that are paused, or that are held back.
 
         Raises:
@@ -325,22 +325,22 @@ class Assignment:
             reason.add(where)
             if not stops:
                 continue
-            first = self._taken_back(where)
-            self._serving.pause(where)
-            room = self._prefetch.beside_max.minus(self._arrivals.beside)
-            again_at = self._arrivals.pause(where, first, room)
+            first = self._take_back(where)
+            self._keeper.pause(where)
+            room = self._prefetch.paused_max.minus(self._buffer.paused_size)
+            again_at = self._buffer.pause(where, first, room)
             if again_at is not None:
-                self._serving.rewind(where, again_at)
+                self._keeper.rewind(where, again_at)
 
-    def _go_on(self, partitions: Collection[TopicPartition], reason: set[TopicPartition]) -> None:
+    def _resume_delivery(self, partitions: Collection[TopicPartition], reason: set[TopicPartition]) -> None:
         """Hand out what comes of some partitions again, as far as there is no other reason not to."""
         reason.difference_update(partitions)
         for where in partitions:
             if where not in self._paused and where not in self._held_back:
-                self._arrivals.resume(where)
-                self._serving.resume(where)
+                self._buffer.resume(where)
+                self._keeper.resume(where)
 
-    def _taken_back(self, where: TopicPartition) -> Prefetched | None:
+    def _take_back(self, where: TopicPartition) -> Prefetched | None:
         """Return what is left of the batch at hand, counted as something that waits."""
         rest = self.cursor.take_back(where)
         if rest is None:
@@ -351,15 +351,15 @@ class Assignment:
 
     def _watch(self, topic: str) -> None:
         if topic not in self._watched:
-            self._watched[topic] = self._router.watch(topic, lambda: self._news(topic))
+            self._watched[topic] = self._router.watch(topic, lambda: self._metadata_changed(topic))
 
     def _unwatch(self, topic: str) -> None:
         unwatch = self._watched.pop(topic, None)
         if unwatch is not None:
             unwatch()
 
-    def _news(self, topic: str) -> None:
+    def _metadata_changed(self, topic: str) -> None:
         route = self._router.metadata.topic(topic)
         if route is not None and route.topic_id != self.topic_ids.get(topic):
-            self.gone(topic, gone_error(topic))
-        self._serving.news()
+            self.topic_deleted(topic, gone_error(topic))
+        self._keeper.metadata_changed()

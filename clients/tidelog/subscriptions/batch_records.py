@@ -10,7 +10,7 @@ from tidelog.model import ConsumedBatch, Record, RecordColumns, record_columns, 
 from tidelog.subscriptions.deserializers import Decoder, Decoding, decoder_of
 
 
-class Rows:
+class BatchRecords:
     """The records of a batch. Its columns are made once; to begin anywhere in them costs the same.
 
     Args:

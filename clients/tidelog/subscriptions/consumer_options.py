@@ -1,6 +1,6 @@
 """What a consumer was asked for, and the offsets at which it begins.
 
-A partition whose beginning cannot be had yet holds up no other one: after `PATIENCE_S` the consumer begins without it,
+A partition whose start cannot be had yet holds up no other one: after `START_WAIT_S` the consumer begins without it,
 and it is added when it is found. The end of a log that has lost its quorum nobody can confirm; who wants to begin there
 begins at the end that a replica knows, which is not behind it: something older may come, nothing newer is missed. A
 group's positions are another matter: only a quorum knows them, and to guess is to read twice or to skip. A group waits.
@@ -39,10 +39,10 @@ OnOutOfRange = Literal["error", "earliest", "latest"]
 PREFETCH_BYTES_DEFAULT: Final = 16 * 1024 * 1024
 PREFETCH_RECORDS_DEFAULT: Final = 1_000_000
 
-PATIENCE_S: Final = 3.0
+START_WAIT_S: Final = 3.0
 """So long a consumer waits for the beginnings of all partitions before it reads those that are known."""
 
-TELL_EVERY_S: Final = 30.0
+LOG_INTERVAL_S: Final = 30.0
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
@@ -117,7 +117,7 @@ class ConsumerOptions:
             checked_topic(dead_letter)
         names = tuple(dict.fromkeys(topics))
         if dead_letter is not None and dead_letter in names:
-            raise feeds_itself(dead_letter)
+            raise dead_letter_loop_error(dead_letter)
         return cls(
             names,
             None if pattern is None else TopicPattern(pattern, besides=dead_letter),
@@ -163,7 +163,7 @@ class ConsumerOptions:
         return named
 
 
-def feeds_itself(dead_letter: str) -> InvalidRequestError:
+def dead_letter_loop_error(dead_letter: str) -> InvalidRequestError:
     """Return the error of a consumer that is to read its own dead-letter topic."""
     return InvalidRequestError(
         f"{dead_letter!r} is this consumer's dead-letter topic: if it read that, too, each record there that does not "
@@ -219,7 +219,7 @@ class _Positions(NamedTuple):
     committed: frozenset[int] = frozenset()
 
 
-class Beginning(NamedTuple):
+class StartPositions(NamedTuple):
     """Where a consumer begins: a topic, by its id, and partition -> offset; and who looks for what is not known yet.
 
     `committed` are the partitions that begin where their group has committed.
@@ -231,17 +231,17 @@ class Beginning(NamedTuple):
     committed: frozenset[int] = frozenset()
 
 
-async def resolve_start(router: Router, topic: str, options: TopicOptions) -> Beginning:
-    """Return where to begin, as far as that can be found within `PATIENCE_S`; the rest is for `find_rest`.
+async def resolve_start(router: Router, topic: str, options: TopicOptions) -> StartPositions:
+    """Return where to begin, as far as that can be found within `START_WAIT_S`; the rest is for `find_missing_starts`.
 
     Raises:
         UnknownTopicError, UnknownPartitionError: there is no such thing.
         TidelogError: no node can be reached, or trying again would not help.
     """
 
-    async def attempt() -> Beginning:
+    async def attempt() -> StartPositions:
         if options.partitions is None:
-            # Later ones begin at their beginning, so all that there are have to be known now.
+            # Later ones begin at their start, so all that there are have to be known now.
             route = await router.topic_now(topic)
         else:
             route = await router.topic_with(topic, options.partitions)
@@ -249,13 +249,13 @@ async def resolve_start(router: Router, topic: str, options: TopicOptions) -> Be
         standing = router.metadata.topic(topic)
         if standing is None or standing.topic_id != route.topic_id:  # some positions may be of the one before it
             raise EpochChangingError(f"the topic {topic!r} was made again while a consumer of it began")
-        return Beginning(route.topic_id, *found)
+        return StartPositions(route.topic_id, *found)
 
     return await router.about_topic(topic, attempt, repeatable=True)
 
 
 async def resolve_added(router: Router, topic: str, options: TopicOptions, partitions: list[int]) -> dict[int, int]:
-    """Return where to begin in partitions that were added since: where the group committed, or at their beginning.
+    """Return where to begin in partitions that were added since: where the group committed, or at their start.
 
     Raises:
         TidelogError: it cannot be found out.
@@ -286,7 +286,7 @@ async def _positions(router: Router, topic: str, options: TopicOptions, there_ar
     at = "earliest" if isinstance(options.start, Mapping) else options.start
     search = OffsetSearch(router, topic, at, rest)
     try:
-        await _search(router, topic, search, PATIENCE_S)
+        await _search(router, topic, search, START_WAIT_S)
     except TidelogError as error:
         if not error.retriable:
             raise
@@ -307,23 +307,25 @@ async def _positions(router: Router, topic: str, options: TopicOptions, there_ar
     return _Positions(positions | found, None, committed)
 
 
-async def find_rest(router: Router, topic: str, search: OffsetSearch, found: Callable[[dict[int, int]], None]) -> None:
+async def find_missing_starts(
+    router: Router, topic: str, search: OffsetSearch, found: Callable[[dict[int, int]], None]
+) -> None:
     """Look for beginnings until all are found; tell `found` of those that are new, and the log of what is missing.
 
     Raises:
         TidelogError: trying again would not help.
     """
     loop = asyncio.get_running_loop()
-    tell_at = 0.0
+    log_at = 0.0
     while search.missing:
         before = set(search.found)
         try:
-            await _search(router, topic, search, PATIENCE_S)
+            await _search(router, topic, search, START_WAIT_S)
         except TidelogError as error:
             if not error.retriable:
                 raise
-            if loop.time() >= tell_at:
-                tell_at = loop.time() + TELL_EVERY_S
+            if loop.time() >= log_at:
+                log_at = loop.time() + LOG_INTERVAL_S
                 _log.warning(
                     "%s: partitions %s cannot be read yet, the others are; still trying: %s",
                     topic,
@@ -335,14 +337,14 @@ async def find_rest(router: Router, topic: str, search: OffsetSearch, found: Cal
             found(new)
 
 
-async def _search(router: Router, topic: str, search: OffsetSearch, patience_s: float) -> None:
+async def _search(router: Router, topic: str, search: OffsetSearch, timeout_s: float) -> None:
     """Look until all is found or the time is over.
 
     Raises:
         TidelogError: why something is missing.
     """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + patience_s
+    deadline = loop.time() + timeout_s
     backoff = Backoff()
     while True:
         try:
@@ -355,7 +357,7 @@ async def _search(router: Router, topic: str, search: OffsetSearch, patience_s: 
             router.learn_from(topic, error)
             await router.news(topic, wait_s)
         except TimeoutError:
-            failure = NodeUnreachableError(f"no answer within {patience_s:g} s")
+            failure = NodeUnreachableError(f"no answer within {timeout_s:g} s")
             search.failures |= dict.fromkeys(search.missing, failure)
             raise failure from None
         else:
@@ -366,7 +368,7 @@ async def _known_ends(router: Router, topic: str, partitions: list[int]) -> dict
     """Return the ends of partitions as far as replicas know them; those of which none can be asked are left out."""
     search = OffsetSearch(router, topic, "earliest", partitions)
     try:
-        await _search(router, topic, search, PATIENCE_S)
+        await _search(router, topic, search, START_WAIT_S)
     except TidelogError as error:
         if not error.retriable:
             raise

@@ -20,11 +20,11 @@ from typing import Final, NamedTuple
 
 from tidelog.errors import RecordError, UsageError, error_of_local
 from tidelog.model import ConsumedBatch, Record, TopicPartition
-from tidelog.subscriptions.batch_records import Rows
+from tidelog.subscriptions.batch_records import BatchRecords
 from tidelog.subscriptions.deserializers import Decoding
 from tidelog_proto.errors import ProtocolError
 
-PASSING_S: Final = 0.01
+SKIP_SLICE_S: Final = 0.01
 """For so long records that do not decode are passed over one after the other, before others get their turn."""
 
 
@@ -50,12 +50,12 @@ class Cursor:
         self.skipped = 0
         self.undecodable: Undecodable | None = None
         self.losses = 0
-        self._departures: dict[TopicPartition, int] = {}
+        self._resets: dict[TopicPartition, int] = {}
         self._decoding = decoding or Decoding()
         self._positions: dict[TopicPartition, int] = {}
         self._moved: dict[TopicPartition, int] = {}
         self._lock = threading.Lock()
-        self._rows: Rows | None = None
+        self._rows: BatchRecords | None = None
         """Of the batch at hand; also when all of them were handed out, until the user asks for more."""
         self._unopened: ConsumedBatch | None = None
         self._where = TopicPartition("", 0)
@@ -123,12 +123,12 @@ class Cursor:
             self._leave([where])
             self._move(where, offset)
 
-    def departures_from(self, where: TopicPartition) -> int:
+    def resets_of(self, where: TopicPartition) -> int:
         """Return how often `forget` and `seek` took the user away from a partition.
 
         What was received of it before is not to be handed out after.
         """
-        return self._departures.get(where, 0)
+        return self._resets.get(where, 0)
 
     def forget(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Read some partitions no more: nothing of them is handed out any more; return where each of them ends."""
@@ -186,7 +186,7 @@ class Cursor:
         with self._lock:
             if self._unopened is not None:
                 try:
-                    rows = Rows(self._unopened, self._decoding)
+                    rows = BatchRecords(self._unopened, self._decoding)
                 except ProtocolError as error:
                     raise error_of_local(error) from error
                 self._rows, self._unopened = rows, None
@@ -204,13 +204,13 @@ class Cursor:
         """
         with self._lock:
             rows = self._rows
-            if rows is None or (index := self._step_back(rows)) is None:
+            if rows is None or (index := self._rewind_failed(rows)) is None:
                 return  # dropped meanwhile
             if self._decoding.skips:
                 self.skipped += 1
                 self._pass(rows, index)
                 return
-            if self._decoding.parks:
+            if self._decoding.to_dead_letter:
                 self.undecodable = Undecodable(rows.as_sent(index), error)
                 self.records = iter(())
                 return
@@ -227,7 +227,7 @@ class Cursor:
         """Have the record on which `records` raised come first again."""
         with self._lock:
             if self._rows is not None:
-                self._step_back(self._rows)
+                self._rewind_failed(self._rows)
 
     def pass_over(self, undecodable: Undecodable) -> None:
         """Go on behind a record that was taken away; nothing happens when its partition was dropped meanwhile."""
@@ -239,7 +239,7 @@ class Cursor:
     def take(self, count: int, onto: list[Record] | None = None) -> list[Record]:
         """Hand out at most `count` records of the batch at hand.
 
-        None where there are none, one has to be taken away first (`undecodable`), or for `PASSING_S` none decoded:
+        None where there are none, one has to be taken away first (`undecodable`), or for `SKIP_SLICE_S` none decoded:
         `has_left` tells.
 
         Args:
@@ -262,7 +262,7 @@ class Cursor:
                     self.again()
                     return taken
                 self.failed(error)
-                passes_until = passes_until or time.monotonic() + PASSING_S
+                passes_until = passes_until or time.monotonic() + SKIP_SLICE_S
                 if time.monotonic() < passes_until:
                     continue
                 return taken
@@ -298,7 +298,7 @@ class Cursor:
 
     # --------------------------------------------------------------------------------------------- internals
 
-    def _go_to(self, rows: Rows, index: int) -> None:
+    def _go_to(self, rows: BatchRecords, index: int) -> None:
         self._iterator, self.records = rows.start(index)
 
     def _settle(self) -> None:
@@ -325,7 +325,7 @@ class Cursor:
         first = self._left_when_asked if self._polls else left + 1
         return {self._where: self._in_hand.get(self._where, self._rows.offsets[-first])}
 
-    def _step_back(self, rows: Rows) -> int | None:
+    def _rewind_failed(self, rows: BatchRecords) -> int | None:
         """Have the record on which `records` raised come next again; return its index, None if it is of others."""
         index = len(rows) - length_hint(self._iterator) - 1
         if index < 0:
@@ -339,7 +339,7 @@ class Cursor:
         self._left_when_asked = length_hint(self._iterator)
         return index
 
-    def _pass(self, rows: Rows, index: int) -> None:
+    def _pass(self, rows: BatchRecords, index: int) -> None:
         """Go on behind a record that was not handed out: nobody has it in hand."""
         self._go_to(rows, index + 1)
         self._left_when_asked = length_hint(self._iterator)
@@ -356,7 +356,7 @@ class Cursor:
     def _leave(self, partitions: Collection[TopicPartition]) -> None:
         self._settle()
         for where in partitions:
-            self._departures[where] = self._departures.get(where, 0) + 1
+            self._resets[where] = self._resets.get(where, 0) + 1
         if self._where in partitions:
             self._drop()
 

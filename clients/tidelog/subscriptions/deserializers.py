@@ -36,13 +36,13 @@ class Decoding(NamedTuple):
     Attributes:
         value: of values.
         key: of keys.
-        parks: whether what does not decode is for somebody else to take away before it is passed.
+        to_dead_letter: whether what does not decode is for somebody else to take away before it is passed.
         skips: whether it is passed over and counted.
     """
 
     value: Callable[[bytes], Any] | None = None
     key: Callable[[bytes], Any] | None = None
-    parks: bool = False
+    to_dead_letter: bool = False
     skips: bool = False
 
     @classmethod
@@ -62,9 +62,9 @@ class Decoding(NamedTuple):
         if on_undecodable not in get_args(OnUndecodable):
             raise InvalidRequestError(f"on_undecodable is one of {get_args(OnUndecodable)}, not {on_undecodable!r}")
         decoding = cls(_function(value), _function(key), dead_letter is not None, on_undecodable == "skip")
-        if decoding.parks and decoding.skips:
+        if decoding.to_dead_letter and decoding.skips:
             raise InvalidRequestError("records that do not decode are skipped, or go to a dead-letter topic; not both")
-        if (decoding.parks or decoding.skips) and value is None and key is None:
+        if (decoding.to_dead_letter or decoding.skips) and value is None and key is None:
             raise InvalidRequestError("without a deserialiser there is nothing that does not decode")
         return decoding
 

@@ -17,7 +17,7 @@ PROBE_S: Final = 3.0
 """How long the connection of a subscription may be quiet before the node is asked something."""
 
 
-class Doubts:
+class LivenessProbe:
     """The doubts about the nodes of one consumer."""
 
     def __init__(self, router: Router) -> None:
@@ -41,7 +41,7 @@ class Doubts:
                 if doubted:
                     self._doubted_at[subscription] = now
 
-    def is_deaf(self, subscription: Subscription, connection: Connection) -> bool:
+    def is_unresponsive(self, subscription: Subscription, connection: Connection) -> bool:
         """Whether a node has said nothing at all since it was asked because of its silence."""
         doubted_at = self._doubted_at.get(subscription)
         if doubted_at is None:

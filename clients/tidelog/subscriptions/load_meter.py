@@ -19,14 +19,14 @@ MEMORY_S: Final = 30.0
 """What was read so long ago counts for 1/e."""
 AGE_MIN_S: Final = 5.0
 """A partition that has been read for less is not told of: it may be catching up, and its last reader's rate stands."""
-TELL_EVERY_S: Final = 5.0
+REPORT_INTERVAL_S: Final = 5.0
 """A member tells its rates so often at most, whatever its session."""
-TOLD_MAX: Final = 1_000
+REPORTED_MAX: Final = 1_000
 """Partitions that are told of at a time, about 35 kB; who reads more tells of them in turn."""
 
 
 @dataclass(slots=True)
-class _Reading:
+class _PartitionLoad:
     since: float
     at: float
     read_bytes: float = 0.0
@@ -44,25 +44,25 @@ class LoadMeter:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._readings: dict[TopicPartition, _Reading] = {}
-        self._tell_at = 0.0
-        self._told = 0
+        self._loads: dict[TopicPartition, _PartitionLoad] = {}
+        self._report_at = 0.0
+        self._reported = 0
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
         """Measure partitions from now on."""
         now = self._now()
         for where in partitions:
-            self._readings[where] = _Reading(now, now)
+            self._loads[where] = _PartitionLoad(now, now)
 
     def end(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget partitions."""
         for where in partitions:
-            self._readings.pop(where, None)
+            self._loads.pop(where, None)
 
-    def sought(self, where: TopicPartition) -> None:
+    def seek(self, where: TopicPartition) -> None:
         """Reading goes on elsewhere: what was read before counts again when it is read again."""
-        if (reading := self._readings.get(where)) is not None:
-            reading.end_offset = 0
+        if (load := self._loads.get(where)) is not None:
+            load.end_offset = 0
 
     def taken(self, where: TopicPartition, end_offset: int, size_bytes: int) -> None:
         """A batch was taken to be handed out.
@@ -72,37 +72,37 @@ class LoadMeter:
             end_offset: behind its last record.
             size_bytes: as it came, compressed if it is.
         """
-        reading = self._readings.get(where)
-        if reading is None or end_offset <= reading.end_offset:
+        load = self._loads.get(where)
+        if load is None or end_offset <= load.end_offset:
             return
         now = self._now()
-        reading.read_bytes = reading.read_bytes * exp((reading.at - now) / MEMORY_S) + size_bytes
-        reading.at, reading.end_offset = now, end_offset
+        load.read_bytes = load.read_bytes * exp((load.at - now) / MEMORY_S) + size_bytes
+        load.at, load.end_offset = now, end_offset
 
     def rates(self) -> dict[TopicPartition, float]:
         """Return bytes per second of each partition that has been read for long enough to tell."""
-        return self._rates(self._readings)
+        return self._rates(self._loads)
 
     def due(self) -> dict[TopicPartition, float]:
-        """Return what is to be told now, as `rates`, of `TOLD_MAX` partitions at most; nothing if it is too early."""
+        """Return what is to be told now, as `rates`, of `REPORTED_MAX` partitions at most; nothing if it is too early."""
         now = self._now()
-        if now < self._tell_at:
+        if now < self._report_at:
             return {}
-        self._tell_at = now + TELL_EVERY_S
-        count = len(self._readings)
-        if count <= TOLD_MAX:
+        self._report_at = now + REPORT_INTERVAL_S
+        count = len(self._loads)
+        if count <= REPORTED_MAX:
             return self.rates()
-        first = self._told % count
-        self._told = first + TOLD_MAX
-        return self._rates(islice(cycle(self._readings), first, self._told))
+        first = self._reported % count
+        self._reported = first + REPORTED_MAX
+        return self._rates(islice(cycle(self._loads), first, self._reported))
 
     def _rates(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, float]:
         now = self._now()
         rates: dict[TopicPartition, float] = {}
         for where in partitions:
-            reading = self._readings[where]
-            if (age_s := now - reading.since) >= AGE_MIN_S:
-                left_bytes = reading.read_bytes * exp((reading.at - now) / MEMORY_S)
+            load = self._loads[where]
+            if (age_s := now - load.since) >= AGE_MIN_S:
+                left_bytes = load.read_bytes * exp((load.at - now) / MEMORY_S)
                 # What a steady rate would have come to by this age, so that a young partition's is right, too.
                 seconds = MEMORY_S * (1 - exp(-age_s / MEMORY_S))
                 rates[where] = min(left_bytes / seconds, LOAD_BYTES_S_MAX)

@@ -46,20 +46,20 @@ class Window:
     """What one subscription may send, and what of it waits. Made by `Prefetch.open`.
 
     Attributes:
-        owed: credit that the node has and items that wait, together; below zero where a node sent more than it had.
+        outstanding: credit that the node has and items that wait, together; below zero where a node sent more than it had.
             What was given back since the last account is still in it.
         send: tells the node of more credit; None until `ready`.
         closed: the subscription has ended.
     """
 
     __slots__ = (
-        *("closed", "owed", "prefetch", "send"),
+        *("closed", "outstanding", "prefetch", "send"),
         *("_bytes", "_records", "_returned_bytes", "_returned_records", "_waiting_bytes", "_waiting_records"),
     )
 
     def __init__(self, prefetch: Prefetch) -> None:
         self.prefetch = prefetch
-        self.owed = NONE
+        self.outstanding = NONE
         self.send: Callable[[Credit], None] | None = None
         self.closed = False
         self._records = self._bytes = 0
@@ -85,7 +85,7 @@ class Window:
 
     def granted(self, more: Credit) -> None:
         """The node gets more credit."""
-        self.owed = self.owed.plus(more)
+        self.outstanding = self.outstanding.plus(more)
         self._records += more.records
         self._bytes += more.bytes
 
@@ -131,7 +131,7 @@ class Window:
         """Return what was given back since the last account, and begin another."""
         returned = Credit(self._returned_records, self._returned_bytes)
         self._returned_records = self._returned_bytes = 0
-        self.owed = self.owed.minus(returned)
+        self.outstanding = self.outstanding.minus(returned)
         return returned
 
     def ready(self, send: Callable[[Credit], None]) -> None:
@@ -157,20 +157,20 @@ class Prefetch:
     Attributes:
         parts: how many subscriptions there are to be; the shares are cut for so many.
         step: of what was given back so much makes an account worth while.
-        in_need: called when a subscription gets no credit although its user has nothing of it to take: see `overdrawn`.
+        on_starved: called when a subscription gets no credit although its user has nothing of it to take: see `overdrawn`.
     """
 
     def __init__(self, bound: Credit) -> None:
-        self.parts = 1
+        self.subscription_count = 1
         self.step = NONE
-        self.in_need: Callable[[], None] = lambda: None
+        self.on_starved: Callable[[], None] = lambda: None
         self._bound = bound
         self._windows: dict[Window, None] = {}
         self._short: dict[Window, None] = {}
         """Those of them that should have more, for which there is nothing left."""
-        self._owed = NONE
+        self._outstanding = NONE
         """Of all of them."""
-        self._apart = NONE
+        self._unowned = NONE
         """What waits and belongs to no subscription."""
 
     @property
@@ -179,36 +179,36 @@ class Prefetch:
         return bool(self._short)
 
     @property
-    def beside_max(self) -> Credit:
+    def paused_max(self) -> Credit:
         """How much may wait of paused partitions: half the bound, so that the others are not held up by it."""
         return Credit(self._bound.records // 2, self._bound.bytes // 2)
 
     @property
     def held(self) -> Credit:
         """What nodes may send and what waits, together."""
-        return self._owed.plus(self._apart)
+        return self._outstanding.plus(self._unowned)
 
     def open(self) -> Window:
-        """Begin a subscription; `owed` of the window is the credit that it begins with."""
+        """Begin a subscription; `outstanding` of the window is the credit that it begins with."""
         self._make_accounts()
         window = Window(self)
         self._windows[window] = None
         window.granted(self._share.at_most(self._left))
-        self._owed = self._owed.plus(window.owed)
+        self._outstanding = self._outstanding.plus(window.outstanding)
         return window
 
     def keep(self, cost: Credit) -> None:
         """Count something that waits and belongs to no subscription."""
-        self._apart = self._apart.plus(cost)
+        self._unowned = self._unowned.plus(cost)
 
     def give_back(self, cost: Credit) -> None:
         """Something of that was taken."""
-        self._apart = self._apart.minus(cost)
+        self._unowned = self._unowned.minus(cost)
         self._refill()
 
     def freed(self, window: Window) -> None:
         """Make a window's account; who is short is served first."""
-        self._owed = self._owed.minus(window.take_returned())
+        self._outstanding = self._outstanding.minus(window.take_returned())
         for other in list(self._short):
             self._top_up(other)
         self._top_up(window)
@@ -217,7 +217,7 @@ class Prefetch:
         """A window has ended."""
         self._windows.pop(window, None)
         self._short.pop(window, None)
-        self._owed = self._owed.minus(window.owed)
+        self._outstanding = self._outstanding.minus(window.outstanding)
         window.take_returned()
         self.keep(window.waiting)
         self._refill()
@@ -228,22 +228,26 @@ class Prefetch:
             return []
         self._make_accounts()
         share = self._share
-        return [each for each in self._windows if each.owed.records > share.records or each.owed.bytes > share.bytes]
+        return [
+            each
+            for each in self._windows
+            if each.outstanding.records > share.records or each.outstanding.bytes > share.bytes
+        ]
 
     @property
     def _whole(self) -> Credit:
         """The bound; but at least a record and a byte for each part beside what may wait of paused partitions."""
-        beside, parts = self.beside_max, self._parts
+        beside, parts = self.paused_max, self._parts
         return Credit(max(self._bound.records, parts + beside.records), max(self._bound.bytes, parts + beside.bytes))
 
     @property
     def _parts(self) -> int:
-        return max(self.parts, len(self._windows))
+        return max(self.subscription_count, len(self._windows))
 
     @property
     def _share(self) -> Credit:
         """What each subscription may hold; nothing at all once what waits apart fills the bound."""
-        left = self._whole.minus(self._apart)
+        left = self._whole.minus(self._unowned)
         if left.records <= 0 or left.bytes <= 0:
             return NONE
         return Credit(max(1, left.records // self._parts), max(1, left.bytes // self._parts))
@@ -254,7 +258,7 @@ class Prefetch:
 
     def _make_accounts(self) -> None:
         for window in self._windows:
-            self._owed = self._owed.minus(window.take_returned())
+            self._outstanding = self._outstanding.minus(window.take_returned())
 
     def _refill(self) -> None:
         for window in sorted(self._windows, key=lambda each: not each.is_starved):
@@ -265,15 +269,15 @@ class Prefetch:
             return
         share = self._share
         self.step = Credit(_part(share.records), _part(share.bytes))
-        more = share.minus(window.owed).at_most(self._left)
+        more = share.minus(window.outstanding).at_most(self._left)
         is_starved = window.is_starved
         if more != NONE and (is_starved or _is_much(more, share)):
             window.granted(more)
-            self._owed = self._owed.plus(more)
+            self._outstanding = self._outstanding.plus(more)
             window.send(more)
         elif is_starved:
-            self.in_need()
-        if window.is_starved or _is_much(share.minus(window.owed), share):
+            self.on_starved()
+        if window.is_starved or _is_much(share.minus(window.outstanding), share):
             self._short[window] = None
         else:
             self._short.pop(window, None)

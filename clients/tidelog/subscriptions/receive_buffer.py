@@ -17,10 +17,10 @@ from tidelog.model import TopicPartition
 from tidelog.subscriptions.prefetch import NONE, Credit
 from tidelog.subscriptions.subscription import Prefetched
 
-DOUBT_LOOK_S: Final = 0.01
+SUSPENDED_CHECK_S: Final = 0.01
 
 
-class _Reason(NamedTuple):
+class _StoredError(NamedTuple):
     """Why nothing more arrives. It is raised to whoever asks, each time with the traceback that it came with.
 
     Else each time would add to it, keep the frames of all those calls, and tell of them in the log of the last one.
@@ -30,7 +30,7 @@ class _Reason(NamedTuple):
     traceback: TracebackType | None
 
     @classmethod
-    def of(cls, error: BaseException) -> _Reason:
+    def of(cls, error: BaseException) -> _StoredError:
         return cls(error, error.__traceback__)
 
     def again(self) -> BaseException:
@@ -41,10 +41,10 @@ class _Failure(NamedTuple):
     """Stands in line for the error of a partition."""
 
     where: TopicPartition
-    reason: _Reason
+    reason: _StoredError
 
 
-class Arrivals:
+class ReceiveBuffer:
     """A queue that credits bound. It ends when it is closed, or with an error behind what arrived before.
 
     Args:
@@ -52,52 +52,52 @@ class Arrivals:
         dropped: told of the bytes of what was kept and is let go, as its partition is read no more or for now.
 
     Attributes:
-        is_doubtful: asked before anything is taken; while it is True nothing is, because what has arrived may be
+        is_suspended: asked before anything is taken; while it is True nothing is, because what has arrived may be
             another's by now.
     """
 
     def __init__(
         self, admit: Callable[[int], bool] | None = None, dropped: Callable[[int], None] | None = None
     ) -> None:
-        self.is_doubtful: Callable[[], bool] = lambda: False
+        self.is_suspended: Callable[[], bool] = lambda: False
         self._admit = admit
         self._dropped = dropped
         self._refused = False
         self._queue: deque[Prefetched | _Failure] = deque()
         self._paused: dict[TopicPartition, deque[Prefetched]] = {}
-        self._failures: dict[TopicPartition, _Reason] = {}
+        self._failures: dict[TopicPartition, _StoredError] = {}
         self._waiter: asyncio.Future[None] | None = None
-        self._error: _Reason | None = None
+        self._error: _StoredError | None = None
         self._closed = False
 
     @property
-    def are_there(self) -> bool:
+    def has_items(self) -> bool:
         """Whether there is something to take right now, if only an error."""
         if self._closed or self._error is not None:
             return True
-        return bool(self._queue or self._failures) and not self.is_doubtful()
+        return bool(self._queue or self._failures) and not self.is_suspended()
 
-    async def certain(self) -> None:
+    async def wait_while_suspended(self) -> None:
         """Wait until it is known whether what has arrived is still to be handed out.
 
         Raises:
             TidelogError: why nothing more arrives.
         """
-        while self.is_doubtful() and not self._closed:
+        while self.is_suspended() and not self._closed:
             if self._error is not None:
                 raise self._error.again()
-            await asyncio.sleep(DOUBT_LOOK_S)  # a clock decides, and nobody tells
+            await asyncio.sleep(SUSPENDED_CHECK_S)  # a clock decides, and nobody tells
 
     @property
-    def are_awaited(self) -> bool:
+    def has_waiter(self) -> bool:
         """Whether a task waits, as nothing has arrived, and what arrives next may be taken."""
         waiter = self._waiter
-        return waiter is not None and not waiter.done() and not self._queue and not self.is_doubtful()
+        return waiter is not None and not waiter.done() and not self._queue and not self.is_suspended()
 
     def take_now(self) -> Prefetched | None:
         """As `take`, where a batch comes first in line; else None."""
         item = self._queue[0] if self._queue else None
-        if not isinstance(item, Prefetched) or self.is_doubtful():
+        if not isinstance(item, Prefetched) or self.is_suspended():
             return None
         self._queue.popleft()
         _free(item)
@@ -116,8 +116,8 @@ class Arrivals:
                 await self._wait()
                 if self._closed and not self._queue:
                     return None
-            if self.is_doubtful() and not self._closed:
-                await self.certain()
+            if self.is_suspended() and not self._closed:
+                await self.wait_while_suspended()
                 continue
             item = self._queue.popleft()
             if isinstance(item, _Failure):
@@ -152,12 +152,12 @@ class Arrivals:
             if item.where not in partitions:
                 kept.append(item)
             elif isinstance(item, Prefetched):
-                self._let_go(item)
+                self._discard(item)
         self._queue = kept
         for where in partitions:
             self._failures.pop(where, None)
             for item in self._paused.pop(where, ()):
-                self._let_go(item)
+                self._discard(item)
 
     def close(self) -> None:
         """Let go of everything; whoever waits comes to the end."""
@@ -170,7 +170,7 @@ class Arrivals:
     # --- pausing ---------------------------------------------------------------------------------------
 
     @property
-    def beside(self) -> Credit:
+    def paused_size(self) -> Credit:
         """How much lies beside the line."""
         total = NONE
         for items in self._paused.values():
@@ -202,9 +202,9 @@ class Arrivals:
             room = room.minus(_size(item))
             if room.records < 0 or room.bytes < 0:
                 for gone in list(mine)[index:]:
-                    self._let_go(gone)
+                    self._discard(gone)
                 return item.batch.base_offset
-            kept.append(_by_itself(item))
+            kept.append(_with_own_credit(item))
         return None
 
     def resume(self, where: TopicPartition) -> None:
@@ -227,16 +227,16 @@ class Arrivals:
 
     def failed(self, where: TopicPartition, error: BaseException) -> None:
         """One partition cannot be read on; the user is told behind what has arrived of it."""
-        self._failures[where] = reason = _Reason.of(error)
+        self._failures[where] = reason = _StoredError.of(error)
         self._queue.append(_Failure(where, reason))
         self._wake()
 
     def broken(self, error: BaseException) -> None:
         """Reading cannot go on; the user is told after what has arrived."""
-        self._error = self._error or _Reason.of(error)
+        self._error = self._error or _StoredError.of(error)
         self._wake()
 
-    def _let_go(self, item: Prefetched) -> None:
+    def _discard(self, item: Prefetched) -> None:
         _free(item)
         if self._dropped is not None:
             self._dropped(item.batch.header.length)
@@ -251,7 +251,7 @@ def _size(item: Prefetched) -> Credit:
     return Credit(len(item.batch), item.batch.header.length)
 
 
-def _by_itself(item: Prefetched) -> Prefetched:
+def _with_own_credit(item: Prefetched) -> Prefetched:
     """Return an item that holds credit for itself alone, and give back what it holds beyond that.
 
     The credit of an event lies on its last batch. Those before it may have been taken long ago.

@@ -11,7 +11,7 @@ from tidelog.base.backoff import Backoff
 from tidelog.errors import TidelogError, told
 from tidelog.model import TopicPartition
 
-TELLING_FAILURES: Final = 6
+LOG_AFTER_FAILURES: Final = 6
 """After so many failures in a row, which takes a second or two, the user is told what a partition waits for."""
 
 REFUSED_S: Final = 10.0
@@ -21,7 +21,7 @@ _log: Final = logging.getLogger("tidelog.consumer")
 _MS: Final = 1000
 
 
-class Pacing:
+class ResubscribeBackoff:
     """The waits of one consumer's partitions."""
 
     def __init__(self) -> None:
@@ -45,13 +45,13 @@ class Pacing:
             self._backoffs.pop(where, None)
             self._refused.discard(where.topic)
 
-    def begin_anew(self, partitions: Iterable[TopicPartition]) -> None:
+    def reset(self, partitions: Iterable[TopicPartition]) -> None:
         """Nothing is known of some partitions any more, good or bad."""
         for where in partitions:
             self._backoffs.pop(where, None)
             self._retry_at.pop(where, None)
 
-    def news(self) -> None:
+    def retry_now(self) -> None:
         """Nobody need wait any longer."""
         self._retry_at.clear()
 
@@ -60,7 +60,7 @@ class Pacing:
         if where in self._backoffs and error.retriable:
             retry_at = asyncio.get_running_loop().time() + error.retry_after_ms / _MS
             self._retry_at[where] = max(self._retry_at.get(where, 0.0), retry_at)
-            self.tell(where, error)
+            self.log_wait(where, error)
 
     def refused(self, where: TopicPartition, error: TidelogError) -> None:
         """It may not be read, which may change, but not at once: wait, and say so once for its topic."""
@@ -69,8 +69,8 @@ class Pacing:
             self._refused.add(where.topic)
             _log.warning("%s: reading goes on without it while it may not be read: %s", where.topic, told(error))
 
-    def tell(self, where: TopicPartition, error: TidelogError) -> None:
+    def log_wait(self, where: TopicPartition, error: TidelogError) -> None:
         """Say once what a partition waits for."""
         backoff = self._backoffs.get(where)
-        if error.retriable and backoff is not None and backoff.failures == TELLING_FAILURES:
+        if error.retriable and backoff is not None and backoff.failures == LOG_AFTER_FAILURES:
             _log.warning("%s/%d: nothing comes yet, still trying: %s", *where, told(error))

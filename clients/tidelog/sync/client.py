@@ -49,7 +49,7 @@ from tidelog.requests.conversions import At
 from tidelog.subscriptions.consumer_options import OnOutOfRange, Partitions, Start
 from tidelog.subscriptions.deserializers import Deserializer, OnUndecodable
 from tidelog.sync.consumer import Consumer
-from tidelog.sync.groups import Groups, told_in_threads
+from tidelog.sync.groups import Groups, with_callbacks_in_threads
 from tidelog.sync.receipts import PendingReceipt, PendingReceipts
 from tidelog.sync.security import Security
 from tidelog.tls import Tls
@@ -278,7 +278,7 @@ class Client:
         consumer = self._client.consumer(
             *topics,
             pattern=pattern,
-            group=told_in_threads(group) if isinstance(group, Group) else group,
+            group=with_callbacks_in_threads(group) if isinstance(group, Group) else group,
             start=start,
             partitions=partitions,
             on_out_of_range=on_out_of_range,

@@ -25,7 +25,7 @@ _SIGNALS_S: Final = 0.5
 T = TypeVar("T")
 
 
-class _Asked(Generic[T]):
+class _LoopCall(Generic[T]):
     """Something that is asked of the loop once at a time: who is interrupted while it waits finds it again."""
 
     def __init__(self, thread: LoopThread, make: Callable[[], Coroutine[Any, Any, T]]) -> None:
@@ -62,7 +62,7 @@ class _Taken(NamedTuple):
 
     batch: ConsumedBatch
     where: TopicPartition
-    departures: int
+    resets: int
 
 
 def _of(record: Record) -> TopicPartition:
@@ -78,15 +78,15 @@ class Consumer:
         self._consumer = consumer
         self._cursor = consumer.cursor
         # The only one that loads the cursor: of two, one would load a batch over what the other has loaded.
-        self._more = _Asked(thread, consumer.more)
-        self._next = _Asked(thread, self._take_next)
+        self._more = _LoopCall(thread, consumer.more)
+        self._next = _LoopCall(thread, self._take_next)
         self._held: list[_Taken] = []
         """Batches that came for a wait which was interrupted, of partitions that were paused after it."""
-        self._turns = _Asked(thread, consumer.turn)
+        self._turns = _LoopCall(thread, consumer.turn)
         self._is_member = consumer.reads_until < math.inf
         self._taken: list[Record] = []
         """What `poll` has taken and not returned, as it was interrupted."""
-        self._departures: dict[TopicPartition, int] = {}
+        self._resets: dict[TopicPartition, int] = {}
         """How often the user had been taken away from the partitions of those records by then."""
 
     def __enter__(self) -> Self:
@@ -120,10 +120,10 @@ class Consumer:
 
     def _records_of_member(self) -> Iterator[Record]:
         """As `_records`, with a look at the clock before each record: when the session is over it is another's."""
-        cursor, sure_until = self._cursor, 0.0
+        cursor, valid_until = self._cursor, 0.0
         while True:
-            if session_time() >= sure_until:
-                sure_until = self._be_sure()
+            if session_time() >= valid_until:
+                valid_until = self._check_session()
             try:
                 record = next(cursor.records, None)
             except Exception as error:  # noqa: BLE001 - see above
@@ -137,7 +137,7 @@ class Consumer:
             elif not cursor.open() and not self.fill():
                 return
 
-    def _be_sure(self) -> float:
+    def _check_session(self) -> float:
         """Have dropped what may be another's by now; return until when nothing is, by `session_time`."""
         if session_time() >= self.reads_until:
             self.turn()
@@ -149,7 +149,7 @@ class Consumer:
     def batches(self) -> Iterator[ConsumedBatch]:
         """See `tidelog.Consumer.batches`."""
         while True:
-            self._be_sure()
+            self._check_session()
             batch = self._cursor.rest()
             if batch is not None:
                 yield batch
@@ -162,7 +162,7 @@ class Consumer:
         if max_records < 1 or timeout_s < 0:
             raise InvalidRequestError("max_records is at least 1, timeout_s not negative")
         self.begin()
-        taken = [each for each in self._taken if self._departures[_of(each)] == self._departed(each)]
+        taken = [each for each in self._taken if self._resets[_of(each)] == self._resets_of_record(each)]
         self._taken = []
         if not taken:
             self.ask(polls=True)
@@ -175,17 +175,17 @@ class Consumer:
             self._keep(taken[max_records:])
         return taken[:max_records]
 
-    def _departed(self, record: Record) -> int:
-        return self._cursor.departures_from(_of(record))
+    def _resets_of_record(self, record: Record) -> int:
+        return self._cursor.resets_of(_of(record))
 
     def _keep(self, records: list[Record]) -> None:
         """Keep what was taken and not returned for the next call."""
         self._taken = records
-        self._departures = {_of(each): self._departed(each) for each in records}
+        self._resets = {_of(each): self._resets_of_record(each) for each in records}
 
     def _take_more(self, taken: list[Record], max_records: int, deadline: float) -> None:
         """Add what is there to what was taken; whoever is interrupted has it there."""
-        sure_until, losses = self._be_sure(), self._cursor.losses
+        valid_until, losses = self._check_session(), self._cursor.losses
         while len(taken) < max_records:
             try:
                 before = len(taken)
@@ -203,8 +203,8 @@ class Consumer:
                 if not taken:
                     raise
                 break
-        if session_time() >= sure_until:
-            self._be_sure()
+        if session_time() >= valid_until:
+            self._check_session()
         if self._cursor.losses != losses:
             # What is given up in good order meanwhile waits until the user is done with what is returned here.
             taken[:] = self._cursor.kept(taken)
@@ -232,7 +232,7 @@ class Consumer:
                 return None
             # The loop may have taken it long ago, for a wait that was interrupted: it may be another's by now, lie
             # behind a place that the user has sought, or in a partition that he has paused.
-            self._be_sure()
+            self._check_session()
             if not self._is_current(taken):
                 continue
             if is_late and taken.where in self.paused():
@@ -241,11 +241,11 @@ class Consumer:
             return taken.batch
 
     def _is_current(self, taken: _Taken) -> bool:
-        return self._cursor.departures_from(taken.where) == taken.departures
+        return self._cursor.resets_of(taken.where) == taken.resets
 
     def _no_longer_paused(self) -> _Taken | None:
         """Return what was held the longest of a partition that is no longer paused; None where there is nothing."""
-        self._be_sure()
+        self._check_session()
         self._held = [each for each in self._held if self._is_current(each)]
         paused = self.paused()
         for each in self._held:
@@ -259,7 +259,7 @@ class Consumer:
         if batch is None:
             return None
         where = TopicPartition(batch.topic, batch.partition)
-        return _Taken(batch, where, self._cursor.departures_from(where))
+        return _Taken(batch, where, self._cursor.resets_of(where))
 
     @internal
     def fill(self) -> bool:

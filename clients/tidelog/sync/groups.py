@@ -52,7 +52,7 @@ class Groups:
         )
 
 
-def told_in_threads(group: Group) -> Group:
+def with_callbacks_in_threads(group: Group) -> Group:
     """Return a group whose callbacks are called in a thread of their own, so that they may use what blocks."""
     return replace(
         group,
@@ -66,9 +66,9 @@ def _in_thread(callback: OnPartitions | None) -> Callable[[frozenset[TopicPartit
     if callback is None:
         return None
 
-    async def told(partitions: frozenset[TopicPartition]) -> None:
+    async def called(partitions: frozenset[TopicPartition]) -> None:
         waits = await asyncio.to_thread(callback, partitions)
         if inspect.isawaitable(waits):  # anything else that it returns nobody asked for
             await waits
 
-    return told
+    return called

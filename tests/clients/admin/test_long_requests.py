@@ -16,8 +16,8 @@ from tidelog_proto.wire.frames import Frame
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long_requests, "ASK_S", 0.05)
-    monkeypatch.setattr(long_requests, "GONE_S", 1.0)
+    monkeypatch.setattr(long_requests, "PROBE_AFTER_S", 0.05)
+    monkeypatch.setattr(long_requests, "SILENT_S_MAX", 1.0)
 
 
 async def test_a_node_that_says_nothing_more_is_given_up_long_before_the_answer_would_be_due(

@@ -33,7 +33,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     monkeypatch.setattr("tidelog.cluster.routing.TELL_AFTER_S", 0.2)
     monkeypatch.setattr("tidelog.cluster.fallback_replicas.STAND_IN_S", 0.2)
     monkeypatch.setattr("tidelog.subscriptions.liveness_probe.PROBE_S", 0.1)
-    monkeypatch.setattr("tidelog.subscriptions.consumer_options.PATIENCE_S", 0.5)
+    monkeypatch.setattr("tidelog.subscriptions.consumer_options.START_WAIT_S", 0.5)
     caplog.set_level(logging.WARNING)
 
 

@@ -13,7 +13,7 @@ from tests.clients.fake_node import FakeNode
 from tests.clients.sharing import Silence, new_topic, positions, reading, silence, until
 
 from tidelog import Client, Group, TopicPartition
-from tidelog.consume.background_commits import CALLBACKS_MAX, PARTITIONS_MAX, CommitsSoon
+from tidelog.consume.background_commits import CALLBACKS_MAX, PARTITIONS_MAX, BackgroundCommits
 from tidelog.errors import (
     BufferFullError,
     ClosedError,
@@ -61,7 +61,7 @@ class Told:
 
 async def test_one_is_under_way_at_a_time_and_the_newest_position_of_each_partition_counts() -> None:
     store, first, later = Store(), Told(), Told()
-    soon = CommitsSoon(store, "g", dict)
+    soon = BackgroundCommits(store, "g", dict)
     soon.add({A: 1}, first)
     await asyncio.sleep(0)
     soon.add({A: 3, B: 2}, later)
@@ -79,7 +79,7 @@ async def test_one_is_under_way_at_a_time_and_the_newest_position_of_each_partit
 
 async def test_settling_waits_for_what_was_asked_for_before_and_for_nothing_later() -> None:
     store = Store()
-    soon = CommitsSoon(store, "g", dict)
+    soon = BackgroundCommits(store, "g", dict)
     await soon.settled()
 
     def again(*_: object) -> None:
@@ -100,7 +100,7 @@ async def test_settling_waits_for_what_was_asked_for_before_and_for_nothing_late
 
 async def test_errors_are_told_by_the_callback_or_by_the_log(caplog: pytest.LogCaptureFixture) -> None:
     store, told = Store(), Told()
-    soon = CommitsSoon(store, "g", dict)
+    soon = BackgroundCommits(store, "g", dict)
     store.gate.set()
     refused = store.failed[B] = MemberFencedError("assigned to another member")
     soon.add({A: 1, B: 1}, told)
@@ -122,7 +122,7 @@ async def test_errors_are_told_by_the_callback_or_by_the_log(caplog: pytest.LogC
 async def test_a_position_in_an_earlier_topic_of_a_name_is_none_in_the_one_that_was_made_again() -> None:
     store, told, ids = Store(), Told(), {"t": b"old", "u": b"u"}
     other = TopicPartition("u", 0)
-    soon = CommitsSoon(store, "g", lambda: ids)
+    soon = BackgroundCommits(store, "g", lambda: ids)
     soon.add({A: 1}, None)
     await asyncio.sleep(0)
     soon.add({A: 1000, B: 1000, other: 3}, told)
@@ -145,7 +145,7 @@ async def test_a_callback_that_raises_ends_nothing() -> None:
 
     store = Store()
     store.gate.set()
-    soon = CommitsSoon(store, "g", dict)
+    soon = BackgroundCommits(store, "g", dict)
     soon.add({A: 1}, raises)
     soon.add({A: 1}, told)
     await soon.settled()
@@ -158,7 +158,7 @@ async def test_a_callback_that_raises_ends_nothing() -> None:
 @pytest.mark.parametrize("begun", [True, False])
 async def test_what_was_cancelled_is_told_and_keeps_nobody_waiting(*, begun: bool) -> None:
     store, first, later = Store(), Told(), Told()
-    soon = CommitsSoon(store, "g", dict)
+    soon = BackgroundCommits(store, "g", dict)
     soon.add({A: 1}, first)
     if begun:
         await asyncio.sleep(0)
@@ -178,7 +178,7 @@ async def test_what_was_cancelled_is_told_and_keeps_nobody_waiting(*, begun: boo
 
 async def test_what_waits_is_bounded() -> None:
     store, told = Store(), Told()
-    soon = CommitsSoon(store, "g", dict)
+    soon = BackgroundCommits(store, "g", dict)
     for number in range(CALLBACKS_MAX):
         soon.add({A: number}, lambda *_: None)
     with pytest.raises(BufferFullError):

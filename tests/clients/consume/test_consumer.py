@@ -19,7 +19,7 @@ from tidelog.errors import (
     UnknownTopicError,
     UsageError,
 )
-from tidelog.subscriptions.resubscribe_backoff import TELLING_FAILURES
+from tidelog.subscriptions.resubscribe_backoff import LOG_AFTER_FAILURES
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.wire.frames import Frame
@@ -282,7 +282,7 @@ async def test_what_a_partition_waits_for_is_told_once_when_it_goes_on_and_not_a
 
     monkeypatch.setattr(FakeConnection, "on_subscribe", refuse)
     async with client.consumer("t"):
-        await node.received("subscribe", TELLING_FAILURES + 2)
+        await node.received("subscribe", LOG_AFTER_FAILURES + 2)
     gaps_s = [later - earlier for earlier, later in pairwise(asked_s)]
     assert min(gaps_s) > 0.09
     assert [record.message for record in caplog.records if "epoch 0 is being fetched" in record.message] == [

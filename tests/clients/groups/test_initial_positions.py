@@ -11,7 +11,7 @@ from tests.clients.sharing import new_topic, positions, reading, until
 from tidelog import Client, Group, TopicPartition
 from tidelog.errors import EpochChangingError, MemberFencedError, TidelogError
 from tidelog.groups.commits import GroupCommits
-from tidelog.groups.initial_positions import Beginnings
+from tidelog.groups.initial_positions import InitialPositions
 from tidelog.groups.options import CommitWhen
 from tidelog.requests.partial_results import Commits
 from tidelog.subscriptions.consumer_options import ConsumerOptions
@@ -85,16 +85,16 @@ class Storing:
         return Commits({}, outcome)
 
 
-def beginnings(storing: Storing) -> Beginnings:
+def initial_positions(storing: Storing) -> InitialPositions:
     options = ConsumerOptions.of(("t",), group="g", start="latest")
     nobody: Any = None
-    return Beginnings(nobody, options, cast("GroupCommits", storing))
+    return InitialPositions(nobody, options, cast("GroupCommits", storing))
 
 
 async def test_what_cannot_be_stored_yet_is_tried_again_and_what_is_refused_is_not() -> None:
     moving, fenced = EpochChangingError("moves"), MemberFencedError("it is another's")
     storing = Storing(moving, {HERE: moving, THERE: fenced}, {})
-    await beginnings(storing).store({HERE: 3, THERE: 4}, lambda _: True)
+    await initial_positions(storing).store({HERE: 3, THERE: 4}, lambda _: True)
     assert storing.asked == [{HERE: 3, THERE: 4}, {HERE: 3, THERE: 4}, {HERE: 3}]
 
 
@@ -105,5 +105,5 @@ async def test_what_is_to_be_read_no_longer_is_not_stored() -> None:
     def is_wanted(where: TopicPartition) -> bool:
         return where in wanted and not (storing.asked and where == HERE)
 
-    await beginnings(storing).store({HERE: 3, THERE: 4}, is_wanted)
+    await initial_positions(storing).store({HERE: 3, THERE: 4}, is_wanted)
     assert storing.asked == [{HERE: 3, THERE: 4}, {THERE: 4}]

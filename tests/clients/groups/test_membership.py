@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.groups.membership import NOTHING, Membership, by_topic
+from tidelog.groups.membership import NO_CHANGE, Membership, by_topic
 from tidelog_proto import broker_pb2 as pb
 
 TOPIC = b"t" * 16
@@ -11,7 +11,7 @@ TOPIC = b"t" * 16
 def joined(*partitions: int, revision: int = 1, at: float = 0.0) -> Membership:
     life = Membership("g", "m" * 16, pb.GroupWish(topics=["t"]), 10.0)
     change = life.answered(reply(*partitions, revision=revision), sent_at=at, now=at)
-    assert life.begin(change.begins, now=at) == change.begins
+    assert life.begin(change.assigned, now=at) == change.assigned
     return life
 
 
@@ -50,17 +50,17 @@ def test_it_says_how_much_it_reads_of_what_it_has() -> None:
 def test_it_goes_on_naming_what_it_gives_up_until_it_has() -> None:
     life = joined(0, 1)
     change = life.answered(reply(1, revision=2, generation=2), sent_at=1.0, now=1.0)
-    assert not change.begins
-    assert change.gives_up == places(0)
+    assert not change.assigned
+    assert change.revoked == places(0)
     assert list(life.heartbeat(wait_ms=0).held[0].partitions) == [0, 1]
-    life.gave_up(places(0))
+    life.released(places(0))
     assert list(life.heartbeat(wait_ms=0).held[0].partitions) == [1]
     assert life.generation == 2
 
 
 def test_an_answer_that_was_overtaken_asks_for_nothing() -> None:
     life = joined(0, revision=5)
-    assert life.answered(reply(0, 1, revision=4), sent_at=1.0, now=1.0) == NOTHING
+    assert life.answered(reply(0, 1, revision=4), sent_at=1.0, now=1.0) == NO_CHANGE
     assert life.begin(places(1), now=1.0) == frozenset(), "it may begin with nothing that is not in the newest answer"
 
 
@@ -76,7 +76,7 @@ def test_its_session_counts_from_when_the_question_was_sent() -> None:
 
 def test_an_answer_that_took_the_whole_session_is_none() -> None:
     life = Membership("g", "m" * 16, pb.GroupWish(), 10.0)
-    assert life.answered(reply(0, revision=1), sent_at=0.0, now=10.0) == NOTHING
+    assert life.answered(reply(0, revision=1), sent_at=0.0, now=10.0) == NO_CHANGE
     assert not life.is_joined
     life = joined(0)
     assert life.begin(places(0), now=10.0) == frozenset()

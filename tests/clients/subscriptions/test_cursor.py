@@ -123,8 +123,8 @@ def number_but_not_three(content: bytes) -> int:
     return int(content)
 
 
-def decoding(*, skips: bool = False, parks: bool = False) -> Cursor:
-    return Cursor(Decoding(number_but_not_three, skips=skips, parks=parks))
+def decoding(*, skips: bool = False, to_dead_letter: bool = False) -> Cursor:
+    return Cursor(Decoding(number_but_not_three, skips=skips, to_dead_letter=to_dead_letter))
 
 
 def test_a_record_that_does_not_decode_is_an_error_behind_those_before_it() -> None:
@@ -153,7 +153,7 @@ def test_a_record_that_does_not_decode_is_skipped_and_counted() -> None:
 
 
 def test_a_record_that_is_taken_away_stays_until_it_is_passed() -> None:
-    cursor = decoding(parks=True)
+    cursor = decoding(to_dead_letter=True)
     cursor.load(batch_at(10, 6))
     assert len(cursor.take(9)) == 3
     assert cursor.take(9) == []
@@ -167,7 +167,7 @@ def test_a_record_that_is_taken_away_stays_until_it_is_passed() -> None:
 
 
 def test_a_record_whose_partition_is_dropped_while_it_is_taken_away_passes_nothing() -> None:
-    cursor = decoding(parks=True)
+    cursor = decoding(to_dead_letter=True)
     cursor.load(batch_at(3, 4))
     cursor.take(9)
     cursor.take(9)
@@ -244,7 +244,7 @@ def test_passing_what_does_not_decode_makes_no_columns_anew(monkeypatch: pytest.
     monkeypatch.setattr(batch_records, "record_columns", counted)
     for skips in (True, False):
         made.clear()
-        cursor = Cursor(Decoding(never, never, skips=skips, parks=not skips))
+        cursor = Cursor(Decoding(never, never, skips=skips, to_dead_letter=not skips))
         cursor.load(batch_at(0, 500))
         while cursor.has_left:
             assert cursor.take(9) == []
@@ -305,8 +305,8 @@ def test_offsets_with_gaps_stay_with_their_records_behind_what_does_not_decode()
 
 
 def test_a_record_that_was_passed_is_in_nobodys_hand() -> None:
-    for parks in (False, True):
-        cursor = decoding(skips=not parks, parks=parks)
+    for to_dead_letter in (False, True):
+        cursor = decoding(skips=not to_dead_letter, to_dead_letter=to_dead_letter)
         cursor.asked()
         cursor.load(batch_at(0, 8))
 

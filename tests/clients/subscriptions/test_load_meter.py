@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog import TopicPartition
-from tidelog.subscriptions.load_meter import AGE_MIN_S, MEMORY_S, TELL_EVERY_S, TOLD_MAX, LoadMeter
+from tidelog.subscriptions.load_meter import AGE_MIN_S, MEMORY_S, REPORT_INTERVAL_S, REPORTED_MAX, LoadMeter
 from tidelog_proto.limits import LOAD_BYTES_S_MAX
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -76,10 +76,10 @@ def test_what_is_put_back_counts_once_and_what_is_sought_again(measured: Measure
     once = meter.rates()[A]
     meter.taken(A, 100, 600)
     assert meter.rates()[A] == once, "the rest of it, after a pause"
-    meter.sought(A)
+    meter.seek(A)
     meter.taken(A, 50, 1000)
     assert meter.rates()[A] == pytest.approx(2 * once)
-    meter.sought(B)  # not read: nothing happens
+    meter.seek(B)  # not read: nothing happens
     assert meter.rates().keys() == {A}
 
 
@@ -87,20 +87,20 @@ def test_rates_are_told_so_often_at_most(measured: Measured) -> None:
     measured.meter.begin([A])
     measured.now += AGE_MIN_S
     assert measured.meter.due().keys() == {A}
-    measured.now += TELL_EVERY_S - 0.1
+    measured.now += REPORT_INTERVAL_S - 0.1
     assert measured.meter.due() == {}
     measured.now += 0.2
     assert measured.meter.due().keys() == {A}
 
 
 def test_many_partitions_are_told_of_in_turn(measured: Measured) -> None:
-    many = [TopicPartition("wide", number) for number in range(2 * TOLD_MAX + 7)]
+    many = [TopicPartition("wide", number) for number in range(2 * REPORTED_MAX + 7)]
     measured.meter.begin(many)
     told: set[TopicPartition] = set()
     for _ in range(3):
-        measured.now += TELL_EVERY_S
+        measured.now += REPORT_INTERVAL_S
         due = measured.meter.due()
-        assert len(due) == TOLD_MAX
+        assert len(due) == REPORTED_MAX
         told |= due.keys()
     assert told == set(many)
 

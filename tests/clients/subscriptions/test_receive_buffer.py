@@ -10,7 +10,7 @@ import pytest
 from tidelog.errors import OverloadedError, UsageError
 from tidelog.model import TopicPartition
 from tidelog.subscriptions.prefetch import Credit
-from tidelog.subscriptions.receive_buffer import Arrivals
+from tidelog.subscriptions.receive_buffer import ReceiveBuffer
 from tidelog.subscriptions.subscription import Prefetched
 from tidelog_proto.batch.columns import columns_of
 from tidelog_proto.batch.record_batch import RecordBatch, encode_batch
@@ -32,8 +32,8 @@ def arrived(partition: int, account: Credits | None = None) -> Prefetched:
     return Prefetched(TopicPartition("t", partition), batch, account or Credits(), credit)
 
 
-def arrivals(**how: Any) -> Arrivals:
-    return Arrivals(**how)
+def arrivals(**how: Any) -> ReceiveBuffer:
+    return ReceiveBuffer(**how)
 
 
 async def test_who_waits_gets_what_arrives_and_its_credit_goes_back() -> None:
@@ -99,9 +99,9 @@ async def test_an_error_that_is_told_again_and_again_does_not_grow() -> None:
         raise came
     queue.broken(came)
     assert len({await lines_of_next() for _ in range(5)}) == 1
-    queue.is_doubtful = lambda: True
+    queue.is_suspended = lambda: True
     with pytest.raises(ZeroDivisionError) as raised:
-        await queue.certain()
+        await queue.wait_while_suspended()
     assert "raise came" in traceback.format_tb(raised.value.__traceback__)[-1], "where it came from stays"
 
 
@@ -137,7 +137,7 @@ async def test_what_waits_of_a_paused_partition_holds_credit_for_itself_alone() 
     first = queue.take_now()
     assert first is not None
     queue.pause(first.where, first, Credit(10, 10_000))
-    assert _held(Credit(4, 4000), account) == size.plus(size) == queue.beside
+    assert _held(Credit(4, 4000), account) == size.plus(size) == queue.paused_size
     queue.resume(first.where)
     assert await queue.take() is not None
     assert await queue.take() is not None

@@ -17,7 +17,7 @@ from tidelog.errors import TidelogError, UnknownTopicError
 from tidelog.model import TopicPartition
 from tidelog.subscriptions.prefetch import Credit, Prefetch
 from tidelog.subscriptions.subscription import Prefetched
-from tidelog.subscriptions.subscription_keeper import SUBSCRIPTIONS_PER_NODE, Serving
+from tidelog.subscriptions.subscription_keeper import SUBSCRIPTIONS_PER_NODE, SubscriptionKeeper
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.wire.frames import Frame
@@ -49,7 +49,7 @@ class Noted:
         self.failed_in[where] = error
         self.told.set()
 
-    def gone(self, topic: str, error: TidelogError) -> None:
+    def topic_deleted(self, topic: str, error: TidelogError) -> None:
         self.broken(error)
 
     def broken(self, error: BaseException) -> None:
@@ -77,14 +77,16 @@ def reader() -> Noted:
 
 
 @pytest.fixture
-async def serving(router: Router, reader: Noted) -> AsyncIterator[Serving]:
-    serving = Serving(router, Prefetch(Credit(1000, 1 << 20)), reader, on_out_of_range="error")
+async def serving(router: Router, reader: Noted) -> AsyncIterator[SubscriptionKeeper]:
+    serving = SubscriptionKeeper(router, Prefetch(Credit(1000, 1 << 20)), reader, on_out_of_range="error")
     serving.topic_ids["wide"] = WIDE
     yield serving
     await serving.close()
 
 
-async def test_each_owner_gets_one_subscription(cluster: FakeCluster, router: Router, serving: Serving) -> None:
+async def test_each_owner_gets_one_subscription(
+    cluster: FakeCluster, router: Router, serving: SubscriptionKeeper
+) -> None:
     cluster.move("wide", cluster.nodes[0], partition=1)
     await router.topic("wide")
     serving.add(wide(dict.fromkeys(range(3), 0)))
@@ -94,7 +96,7 @@ async def test_each_owner_gets_one_subscription(cluster: FakeCluster, router: Ro
 
 
 async def test_a_partition_that_moves_takes_only_itself_along(
-    cluster: FakeCluster, router: Router, serving: Serving
+    cluster: FakeCluster, router: Router, serving: SubscriptionKeeper
 ) -> None:
     cluster.move("wide", cluster.nodes[0], partition=1)
     await router.topic("wide")
@@ -106,7 +108,7 @@ async def test_a_partition_that_moves_takes_only_itself_along(
 
 
 async def test_an_owner_who_refuses_is_not_asked_in_a_spin(
-    cluster: FakeCluster, router: Router, serving: Serving, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeCluster, router: Router, serving: SubscriptionKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(connection: FakeConnection, frame: object) -> None:
         connection.fail(frame, pb.EPOCH_CHANGING)  # type: ignore[arg-type] # the frame as it came
@@ -120,7 +122,7 @@ async def test_an_owner_who_refuses_is_not_asked_in_a_spin(
 
 
 async def test_a_quiet_connection_is_asked_something(
-    cluster: FakeCluster, router: Router, serving: Serving, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeCluster, router: Router, serving: SubscriptionKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidelog.subscriptions.liveness_probe.PROBE_S", 0.02)
     await router.topic("wide")
@@ -129,7 +131,7 @@ async def test_a_quiet_connection_is_asked_something(
 
 
 async def test_a_topic_that_is_made_again_is_not_read_on(
-    cluster: FakeCluster, router: Router, serving: Serving, reader: Noted
+    cluster: FakeCluster, router: Router, serving: SubscriptionKeeper, reader: Noted
 ) -> None:
     await router.topic("wide")
     serving.topic_ids["wide"] = b"another".ljust(16)
@@ -140,7 +142,7 @@ async def test_a_topic_that_is_made_again_is_not_read_on(
 
 
 async def test_a_partition_is_read_on_with_the_epoch_of_what_has_arrived_and_elsewhere_without(
-    cluster: FakeCluster, router: Router, serving: Serving, reader: Noted, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeCluster, router: Router, serving: SubscriptionKeeper, reader: Noted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[int, int | None]] = []
     on_subscribe = FakeConnection.on_subscribe
@@ -170,7 +172,7 @@ async def test_a_partition_is_read_on_with_the_epoch_of_what_has_arrived_and_els
 
 
 async def test_an_offset_that_is_gone_stops_its_partition_alone_until_a_seek(
-    cluster: FakeCluster, router: Router, serving: Serving, reader: Noted
+    cluster: FakeCluster, router: Router, serving: SubscriptionKeeper, reader: Noted
 ) -> None:
     await router.topic("wide")
     serving.add(wide({0: 7, 1: 0}))
@@ -178,7 +180,7 @@ async def test_an_offset_that_is_gone_stops_its_partition_alone_until_a_seek(
     assert "gone" in str(reader.failed_in[TopicPartition("wide", 0)])
     assert not reader.errors
     await cluster.nodes[1].received("subscribe")
-    serving.news()
+    serving.metadata_changed()
     await asyncio.sleep(0.05)
     assert cluster.nodes[0].requests.count("subscribe") == 1, "it is not asked for again"
     serving.seek(TopicPartition("wide", 0), 0)
@@ -186,14 +188,14 @@ async def test_an_offset_that_is_gone_stops_its_partition_alone_until_a_seek(
 
 
 async def test_a_paused_partition_is_subscribed_no_more_until_it_is_resumed(
-    cluster: FakeCluster, router: Router, serving: Serving
+    cluster: FakeCluster, router: Router, serving: SubscriptionKeeper
 ) -> None:
     await router.topic("wide")
     serving.add(wide({0: 0, 1: 0}))
     await asyncio.gather(cluster.nodes[0].received("subscribe"), cluster.nodes[1].received("subscribe"))
     serving.pause(TopicPartition("wide", 0))
     await cluster.nodes[0].received("unsubscribe")
-    serving.news()
+    serving.metadata_changed()
     await asyncio.sleep(0.05)
     assert cluster.nodes[0].requests.count("subscribe") == 1
     serving.resume(TopicPartition("wide", 0))
@@ -201,7 +203,7 @@ async def test_a_paused_partition_is_subscribed_no_more_until_it_is_resumed(
 
 
 async def test_many_small_subscriptions_at_one_node_become_one(
-    cluster: FakeCluster, router: Router, serving: Serving
+    cluster: FakeCluster, router: Router, serving: SubscriptionKeeper
 ) -> None:
     cluster.add_topic("many", 12)
     for partition in range(12):

@@ -10,7 +10,7 @@ import pytest
 
 from tidelog import Group
 from tidelog.model import TopicPartition
-from tidelog.sync.groups import told_in_threads
+from tidelog.sync.groups import with_callbacks_in_threads
 
 WHAT = frozenset({TopicPartition("t", 0)})
 
@@ -39,7 +39,7 @@ async def test_what_a_callback_returns_is_awaited_only_if_it_can_be(
         threads.add(threading.current_thread().name)
         return returns(told)
 
-    group = told_in_threads(Group("g", on_assigned=callback, on_revoked=callback, on_lost=callback))
+    group = with_callbacks_in_threads(Group("g", on_assigned=callback, on_revoked=callback, on_lost=callback))
     for each in (group.on_assigned, group.on_revoked, group.on_lost):
         assert each is not None
         waits = each(WHAT)
@@ -50,4 +50,4 @@ async def test_what_a_callback_returns_is_awaited_only_if_it_can_be(
 
 
 def test_what_is_not_told_stays_none() -> None:
-    assert told_in_threads(Group("g")) == Group("g")
+    assert with_callbacks_in_threads(Group("g")) == Group("g")
