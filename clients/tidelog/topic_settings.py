@@ -1,6 +1,6 @@
-"""What a topic is set to, between the wire's configuration and the client's values; no I/O.
+"""Conversion of topic settings between wire configuration and client values; no I/O.
 
-One table says which settings there are, so that creating, altering and describing cannot come to differ.
+One table lists all settings, so that creating, altering and describing use the same ones.
 """
 
 from __future__ import annotations
@@ -33,25 +33,27 @@ _CLEANUP_NAME: Final[Mapping[int, Cleanup]] = {
 
 
 class TopicSettings(TypedDict, total=False):
-    """What a topic may be set to when it is made; what is not given, or None, is the node's default.
+    """Settings of a new topic; those that are missing or None get the node's defaults.
 
     Attributes:
-        flush: when an acknowledged record is on disk: "always", "interval" or "never" by the node's doing.
+        flush: when acknowledged records are synced to disk: "always" (before the acknowledgement), "interval" or
+            "never" (by the operating system).
         flush_interval_ms: for "interval".
-        retention_bytes: of one partition; old segments past it go. 0 keeps everything.
+        retention_bytes: of one partition; older segments beyond it are deleted. 0 keeps everything.
         segment_bytes: size of one segment file.
-        replication_factor: copies.
-        retention_ms: segments go when all of their records were appended longer ago. 0 keeps everything.
+        replication_factor: number of replicas.
+        retention_ms: a segment is deleted when all its records were appended longer ago. 0 keeps everything.
         cleanup: "delete" by these two, "compact" to the newest record of each key, or "compact,delete".
         compaction_lag_ms: younger records are not compacted.
-        tombstone_retention_ms: how long a tombstone stays after the compaction that has first seen it.
-        dirty_percent: compact when so much of the log has not been compacted, 1 to 100.
+        tombstone_retention_ms: how long a tombstone is kept after the compaction that first encountered it.
+        dirty_percent: compact when this percentage of the log has not been compacted, 1 to 100.
         index_key: keep an index of keys.
         index_tag: keep an index of tags.
-        hold: delete and compact nothing, whatever the rest says.
-        deduplicate_s: drop a record whose content one that was appended in so many seconds before has; 0: of any age.
-        deduplicate_records: drop one whose content one of so many before it has; 0: as many as a node looks through.
-            With both, one for which both hold. With neither nothing is dropped.
+        hold: delete and compact nothing, regardless of the other settings.
+        deduplicate_s: drop a record whose content equals that of a record appended in the last so many seconds; 0: of
+            any age.
+        deduplicate_records: drop a record whose content equals that of one of the last so many records; 0: as many as a
+            node searches. With both, both must hold; with neither, nothing is dropped.
     """
 
     flush: Flush | None
@@ -72,18 +74,18 @@ class TopicSettings(TypedDict, total=False):
 
 
 def topic_create(name: str, settings: Mapping[str, object]) -> pb.TopicCreate:
-    """Return the request to make a topic; what is None is left to the node.
+    """Return the request to create a topic; settings that are None are left to the node.
 
     Args:
-        name: of the topic, checked before.
-        settings: what it is to be set to.
+        name: of the topic, already checked.
+        settings: by name.
 
     Raises:
-        InvalidRequestError: there is no such setting, or it has no such value.
+        InvalidRequestError: a setting does not exist, or has an invalid value.
     """
     unknown = [setting for setting in settings if setting not in _ENCODE]
     if unknown:
-        raise InvalidRequestError(f"a topic has no setting {unknown[0]!r}; it has: {', '.join(_ENCODE)}")
+        raise InvalidRequestError(f"unknown topic setting {unknown[0]!r}; known are: {', '.join(_ENCODE)}")
     config = pb.TopicConfig()
     for setting, value in settings.items():
         if value is not None:
@@ -92,22 +94,22 @@ def topic_create(name: str, settings: Mapping[str, object]) -> pb.TopicCreate:
 
 
 def topic_alter(name: str, changes: Mapping[str, object]) -> pb.TopicAlter:
-    """Return the request for the settings in `changes` (those of `create_topic` that can change).
+    """Return the request to change the settings in `changes`.
 
     Raises:
-        InvalidRequestError: a setting is unknown, cannot change, or has no such value.
+        InvalidRequestError: a setting is unknown or cannot be changed, or has an invalid value.
     """
     request = pb.TopicAlter(name=name)
     for setting, value in changes.items():
         if setting not in ALTERABLE:
-            raise InvalidRequestError(f"{setting!r} cannot be altered; these can: {', '.join(ALTERABLE)}")
+            raise InvalidRequestError(f"topic setting {setting!r} cannot be altered; these can: {', '.join(ALTERABLE)}")
         if value is not None:
             _put(request, setting, value)
     return request
 
 
 def settings_of(config: pb.TopicConfig) -> dict[str, Any]:
-    """Return what a topic is set to, by the names of `model.Topic`."""
+    """Return a topic's settings, by the names of `model.Topic`."""
     return {
         "flush": _FLUSH_NAME.get(config.flush, "always"),
         "flush_interval_ms": config.flush_interval_ms,
@@ -133,36 +135,36 @@ def _put(message: pb.TopicConfig | pb.TopicAlter, setting: str, value: object) -
     try:
         setattr(message, setting, _ENCODE[setting](setting, value))
     except ValueError as error:
-        raise InvalidRequestError(f"{setting} cannot be as large as {value}") from error
+        raise InvalidRequestError(f"{setting} is too large: {value}") from error
 
 
 def _count(name: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidRequestError(f"{name} is a whole number and not negative, not {value!r}")
+        raise InvalidRequestError(f"{name} must be an integer >= 0, got {value!r}")
     return value
 
 
 def _at_least_one(name: str, value: object) -> int:
-    if _count(name, value) == 0:  # in the protocol it means that nothing was said
-        raise InvalidRequestError(f"{name} is at least 1")
+    if _count(name, value) == 0:  # in the protocol 0 means unset
+        raise InvalidRequestError(f"{name} must be >= 1, got 0")
     return _count(name, value)
 
 
 def _flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise InvalidRequestError(f"{name} is True or False, not {value!r}")
+        raise InvalidRequestError(f"{name} must be True or False, got {value!r}")
     return value
 
 
 def _flush(name: str, value: object) -> pb.Flush:
     if not isinstance(value, str) or value not in _FLUSH:
-        raise InvalidRequestError(f"{name} is one of {', '.join(_FLUSH)}, not {value!r}")
+        raise InvalidRequestError(f"{name} must be one of {', '.join(_FLUSH)}, got {value!r}")
     return _FLUSH[value]
 
 
 def _cleanup(name: str, value: object) -> pb.Cleanup:
     if not isinstance(value, str) or value not in _CLEANUP:
-        raise InvalidRequestError(f"{name} is one of {'; '.join(_CLEANUP)}, not {value!r}")
+        raise InvalidRequestError(f"{name} must be one of {'; '.join(_CLEANUP)}, got {value!r}")
     return _CLEANUP[value]
 
 
@@ -185,4 +187,4 @@ _ENCODE: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "deduplicate_records": _count,
 }
 ALTERABLE: Final = tuple(_ENCODE)
-"""The settings of a topic that can change."""
+"""The topic settings that can be changed."""

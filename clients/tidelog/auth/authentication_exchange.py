@@ -1,4 +1,4 @@
-"""Authenticator who one is, once for each connection: what a greeting carries, and what a challenge is answered with."""
+"""The client's side of authentication, once per connection: credentials of HELLO, and the answer to a challenge."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ from tidelog_proto.auth.secret_permissions import complaint_about
 
 
 class AuthenticationExchange(Protocol):
-    """What one connection shows."""
+    """The authentication of one connection."""
 
     @property
     def credentials(self) -> pb.Credentials:
-        """What the greeting carries."""
+        """Credentials of the first HELLO."""
         ...
 
     async def answer(self, challenge: pb.HelloChallenge) -> pb.Credentials:
-        """Return what the second greeting carries, behind a node's challenge.
+        """Return the credentials of the second HELLO, which answers the node's challenge.
 
         Raises:
-            UnauthenticatedError: there is no answer to that.
+            UnauthenticatedError: the challenge cannot be answered.
         """
         ...
 
     def check(self, reply: pb.HelloReply) -> None:
-        """Judge whether the node that greets back is one to speak to.
+        """Verify the node's proof of identity.
 
         Raises:
-            UnauthenticatedError: it should have proven who it is, and has not.
+            UnauthenticatedError: the proof is missing or wrong.
         """
 
 
 class Authenticator(Protocol):
-    """How a client shows who it is."""
+    """Authenticates a client's connections."""
 
     async def shown(self) -> AuthenticationExchange:
-        """Begin with one connection.
+        """Begin the exchange of one connection.
 
         Raises:
-            InvalidRequestError: there is nothing that could be shown.
-            NodeUnreachableError: a function that gives tokens could not, just now.
+            InvalidRequestError: there are no usable credentials.
+            NodeUnreachableError: a token function failed; it may succeed later.
         """
         ...
 
 
 class SingleStepExchange:
-    """Credentials that are shown in one go: keys and tokens.
+    """Credentials that need no challenge: API keys and tokens.
 
     Args:
-        credentials: what the greeting carries.
+        credentials: sent with HELLO.
     """
 
     def __init__(self, credentials: pb.Credentials) -> None:
@@ -61,20 +61,22 @@ class SingleStepExchange:
 
     async def answer(self, challenge: pb.HelloChallenge) -> pb.Credentials:  # noqa: ARG002 - see `AuthenticationExchange`
         """See `AuthenticationExchange`."""
-        raise UnauthenticatedError("the node asks for a password, and this client has shown something else")
+        raise UnauthenticatedError(
+            "the node requires a password, but this client has other credentials; pass a Password"
+        )
 
     def check(self, reply: pb.HelloReply) -> None:
         """See `AuthenticationExchange`."""
 
 
 class SecretFile:
-    """A file with nothing but a secret in it, read again each time.
+    """A file that contains only a secret, read again for each use.
 
     Args:
         path: of the file.
-        what: is in it, for messages.
-        chars_max: what counts of it.
-        kept: the secret as it was; it counts while the file is not to be had, or open to everybody.
+        what: name of the secret, for messages.
+        chars_max: maximum length; the rest is ignored.
+        kept: fallback value while the file is missing, or readable by everybody.
     """
 
     def __init__(self, path: str | os.PathLike[str], what: str, chars_max: int, kept: str = "") -> None:
@@ -87,7 +89,7 @@ class SecretFile:
         """Return the secret.
 
         Raises:
-            InvalidRequestError: the file cannot be read, or everybody may read or change it.
+            InvalidRequestError: the file cannot be read, or every user may read or change it.
         """
         try:
             return read_secret_file(self._path, self._what, self._chars_max) or self._kept
@@ -97,7 +99,7 @@ class SecretFile:
             return self._kept
 
     def carried(self) -> SecretFile:
-        """Return the same for where the file may not be: with what it holds now.
+        """Return a copy for another machine, with the current content as fallback.
 
         Raises:
             InvalidRequestError: as `text`.
@@ -106,10 +108,10 @@ class SecretFile:
 
 
 def read_secret_file(path: Path, what: str, chars_max: int) -> str:
-    """Return what stands in a file of a secret, without spaces and line ends around it.
+    """Return the content of a secret's file without surrounding whitespace.
 
     Raises:
-        InvalidRequestError: it cannot be read, or everybody may read or change it.
+        InvalidRequestError: the file cannot be read, or every user may read or change it.
     """
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
@@ -123,7 +125,7 @@ def read_secret_file(path: Path, what: str, chars_max: int) -> str:
 
 
 class ApiKeyAuthenticator:
-    """Shows an API key that is asked for at each connection; empty: nothing."""
+    """Authenticates with an API key that a function returns for each connection; "" for no credentials."""
 
     def __init__(self, key: Callable[[], str]) -> None:
         self._key = key
@@ -135,4 +137,4 @@ class ApiKeyAuthenticator:
 
 
 NO_CREDENTIALS: Final[Authenticator] = ApiKeyAuthenticator(str)
-"""For nodes that ask nobody who they are."""
+"""For nodes without authentication."""

@@ -1,11 +1,11 @@
-"""Who serves readers while a partition's owner cannot be reached: another replica, up to what it knows is committed.
+"""Reads from another replica while a partition's owner cannot be reached, up to the commit point it knows.
 
-A partition that has lost its quorum gets no new owner, and what is committed is still to be had from whoever holds a
-copy. Asking others at once would send readers astray at every takeover, which is over in a second. So the owner's
-failing is noted, and when it has lasted for `STAND_IN_S` the other replicas are asked, those first that speak. From
-then on the owner is called in the background; who reads goes back to it once it answers, or to the next one at once.
+A partition that has lost its quorum elects no new owner, but every replica can still serve committed records. Reading
+from other replicas immediately would redirect readers at every failover, which usually lasts less than a second. So the
+client records when the owner started to fail, and after `FALLBACK_AFTER_S` it reads from another replica, preferring
+responsive ones. From then on it reconnects to the owner in the background and returns to it once it answers.
 
-Only for reading: a replica tells what it has heard was committed, which is never too much and perhaps too little.
+For reads only: a replica may know an older commit point than the owner, never a newer one.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from tidelog.cluster.metadata import Metadata
 from tidelog.errors import NodeUnreachableError, NotOwnerError, TidelogError
 
 STAND_IN_S: Final = 1.0
-"""How long an owner may fail to answer before another replica is read, and how long such a one may take to connect."""
+"""How long an owner may fail to answer before another replica is read, and how long a fallback may take to connect."""
 
 
 class Reached(NamedTuple):
-    """Who serves a partition to readers.
+    """The replica that serves a partition's reads.
 
     Attributes:
         connection: to that node.
-        is_owner: False: another replica, in place of an owner that cannot be reached, or is further away.
-        instead_of: where that owner would be; None when nobody knows.
-        is_near: it is read because it is near, see `nearest_replica.py`; `instead_of` is None then, as owners differ.
+        is_owner: False for a replica that is read because the owner is unreachable or in another zone.
+        instead_of: address of the unreachable owner that it replaces; None if unknown.
+        is_near: the replica is read because it is in the client's zone, see `nearest_replica.py`; `instead_of` is None
+            then, because the partitions that it serves have different owners.
     """
 
     connection: Connection
@@ -40,13 +41,13 @@ class Reached(NamedTuple):
 
 
 class StandIns:
-    """Of one client.
+    """Selects the replica to read for one client.
 
     Args:
-        metadata: who holds copies.
-        pool: connections to them.
-        probe: asks the owner of a partition something that it answers at once. One that is silent may only be waiting:
-            for a quorum that a publish needs.
+        metadata: placement and owners of partitions.
+        pool: the client's connections.
+        probe: sends the owner of a partition a request that it answers immediately. A silent connection may only be
+            waiting for an answer that needs a quorum.
     """
 
     def __init__(self, metadata: Metadata, pool: ConnectionPool, probe: Callable[[str, int, Connection], None]) -> None:
@@ -54,18 +55,18 @@ class StandIns:
         self._pool = pool
         self._probe = probe
         self._failing_since: dict[Address | tuple[str, int], float] = {}
-        """By the owner's address; by topic and partition where nobody knows the owner."""
+        """Loop time of the first failure, by the owner's address, or by topic and partition where no owner is known."""
 
     async def find(self, topic: str, partition: int, ask_owner: Callable[[], Awaitable[Connection]]) -> Reached:
-        """Return the connection to the owner, or after a while to another replica.
+        """Return the connection to the owner or, once the owner has failed for long enough, to another replica.
 
         Args:
-            topic: its name.
+            topic: the topic's name.
             partition: 0-based.
-            ask_owner: connects to the owner; one try.
+            ask_owner: connects to the owner; one attempt.
 
         Raises:
-            TidelogError: as `ask_owner`; nobody else serves readers yet, or at all.
+            TidelogError: as `ask_owner`, and no other replica can be read yet.
         """
         loop = asyncio.get_running_loop()
         owner = self._metadata.owner_address(topic, partition)
@@ -103,29 +104,29 @@ class StandIns:
         raise error
 
     def exist(self, topic: str, partition: int) -> bool:
-        """Whether there are other replicas than the owner."""
+        """Whether the partition has other replicas than the owner."""
         return len(self._metadata.replica_addresses(topic, partition)) > 1
 
     def is_away(self, topic: str, partition: int) -> bool:
-        """Whether the owner has failed for so long that others are read."""
+        """Whether the owner has failed for `FALLBACK_AFTER_S`, so that other replicas are read."""
         since = self._failing_since.get(self._key(topic, partition))
         return since is not None and asyncio.get_running_loop().time() - since >= STAND_IN_S
 
     def is_well(self, address: Address) -> bool:
-        """Whether a node is connected and speaks."""
+        """Whether a node is connected and responsive."""
         return self._well(address) is not None
 
     def _well(self, address: Address) -> Connection | None:
-        """Return a connection to a reachable node; None if no node is reachable."""
+        """Return the connection to a responsive node; None if it is not connected or silent."""
         connection = self._pool.now(address)
         if connection is None or not connection.ready:
             return None
-        # It has been silent for no longer than quiet, which takes no look at each request that waits.
+        # `quiet_s` is at least `silent_s` and needs no scan of the pending requests.
         is_silent = connection.quiet_s >= STAND_IN_S and connection.silent_s >= STAND_IN_S
         return None if is_silent else connection
 
     def owner_is_back(self, topic: str, partition: int) -> bool:
-        """Whether the owner can be read again; it is called if it cannot."""
+        """Whether the owner can be read again; otherwise start to reconnect to it."""
         owner = self._metadata.owner_address(topic, partition)
         if owner is None:
             return False

@@ -1,7 +1,7 @@
-"""What a consumer of whole topics takes in: the partitions that there are, those that are added, topics that match.
+"""Discovery of partitions for a consumer of whole topics: existing and added ones, and topics that match a pattern.
 
-It finds where each begins and hands that to the `Assignment`. A partition that was taken away by hand is not taken in
-again. What cannot be found yet holds up nothing else.
+It resolves where each partition starts and passes it to the `Assignment`. A partition that the application has
+unassigned is not added again. Partitions that cannot be resolved yet do not delay the others.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tidelog.subscriptions.consumer_options import (
 )
 
 NEW_PARTITIONS_S: Final = 30.0
-"""How often a consumer of whole topics looks for new partitions, and one with a pattern for new topics."""
+"""How often a consumer looks for new partitions, and one with a pattern for new topics."""
 
 TOPICS_AT_ONCE: Final = 32
-"""Of so many topics at a time it is found out where to begin."""
+"""How many topics are resolved concurrently."""
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
@@ -41,8 +41,8 @@ class TopicDiscovery:
 
     Args:
         router: the client's.
-        options: what the consumer was asked for.
-        assignment: gets what is taken in.
+        options: the consumer's.
+        assignment: receives the partitions.
     """
 
     def __init__(self, router: Router, options: ConsumerOptions, assignment: Assignment) -> None:
@@ -50,7 +50,7 @@ class TopicDiscovery:
         self._options = options
         self._assignment = assignment
         self._seen: dict[str, set[int]] = {}
-        """The partitions of each topic that were taken in, or are about to be."""
+        """Partitions of each topic that were added, or are being resolved."""
         self._ids: dict[str, bytes] = {}
         self._unwatch: dict[str, Callable[[], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -58,25 +58,25 @@ class TopicDiscovery:
             assignment.survives_deletion = self._topic_deleted
 
     async def find(self) -> dict[str, StartPositions]:
-        """Return where to begin in each topic.
+        """Return where to start in each topic.
 
         Raises:
-            UnknownTopicError, UnknownPartitionError: there is no such thing.
-            TidelogError: no node can be reached, or trying again would not help.
+            UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
+            TidelogError: no node can be reached, or the error is not retriable.
         """
         if self._options.pattern is None:
             return await self._start_positions(self._options.topics)
         return await self._start_positions(await self._options.pattern.topics(self._router))
 
     def begin(self, starts: dict[str, StartPositions]) -> None:
-        """Take in what `find` found, and look for more from now on."""
+        """Add what `find` returned, and look for new partitions from now on."""
         for topic, start in starts.items():
             self._add_topic(topic, start)
         if self._options.pattern is not None or any(self._is_whole(topic) for topic in self._options.topics):
             self._run(self._poll_for_new(), "look for new partitions")
 
     async def close(self) -> None:
-        """Look for nothing any more."""
+        """Stop looking for partitions."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -86,7 +86,7 @@ class TopicDiscovery:
     # ------------------------------------------------------------------------------------------- start
 
     async def _start_positions(self, topics: Iterable[str], *, late: bool = False) -> dict[str, StartPositions]:
-        """Find out where to begin in some topics; in those that were made since at their start."""
+        """Resolve where to start in topics; in topics that were created later, at offset 0."""
         found: dict[str, StartPositions] = {}
         room = asyncio.Semaphore(TOPICS_AT_ONCE)
 
@@ -126,11 +126,11 @@ class TopicDiscovery:
     def _add(self, topic: str, topic_id: bytes, positions: dict[int, int]) -> None:
         if self._ids.get(topic) == topic_id:
             by_name = {TopicPartition(topic, number): offset for number, offset in positions.items()}
-            standing = self._assignment.partitions  # by hand, meanwhile
-            new = {where: offset for where, offset in by_name.items() if where not in standing}
+            assigned = self._assignment.partitions  # the application may have assigned some itself
+            new = {where: offset for where, offset in by_name.items() if where not in assigned}
             self._assignment.add(new, {topic: topic_id})
 
-    # ------------------------------------------------------------------------------------------- what comes
+    # ------------------------------------------------------------------------------------------- additions
 
     async def _poll_for_new(self) -> None:
         while True:
@@ -148,7 +148,7 @@ class TopicDiscovery:
                 if not error.retriable:
                     raise
                 _log.warning(
-                    "topics that match %r cannot be looked for yet, that is tried again within %d s: %s",
+                    "cannot list topics that match %r, retrying within %d s: %s",
                     self._options.pattern.text,
                     NEW_PARTITIONS_S,
                     told(error),
@@ -158,7 +158,7 @@ class TopicDiscovery:
                     self._add_topic(topic, start)
 
     def _add_new_partitions(self, topic: str) -> None:
-        """Take up partitions that were added."""
+        """Add partitions that were created."""
         route = self._router.metadata.topic(topic)
         if route is None or route.topic_id != self._ids.get(topic) or not self._is_whole(topic):
             return
@@ -174,24 +174,24 @@ class TopicDiscovery:
             if not error.retriable:
                 raise
             _log.warning(
-                "%s: where to begin in the new partitions %s is not known yet, it is looked for again within %d s: %s",
+                "%s: start offsets of the new partitions %s are not known yet, retrying within %d s: %s",
                 topic,
                 partitions,
                 NEW_PARTITIONS_S,
                 told(error),
             )
-            if self._ids.get(topic) == topic_id:  # tried again with the next look for new ones
+            if self._ids.get(topic) == topic_id:  # retried by the next look for new partitions
                 self._seen[topic].difference_update(partitions)
         else:
             self._add(topic, topic_id, positions)
 
-    # --------------------------------------------------------------------------------------------- what goes
+    # --------------------------------------------------------------------------------------------- removals
 
     def _topic_deleted(self, topic: str) -> bool:
-        """A topic that matched is gone; one that is made again under its name is taken in as a new one."""
+        """Forget a deleted topic; a recreated topic of its name is added as a new one."""
         if topic not in self._seen:
             return False
-        _log.warning("%s is gone; reading goes on without it", topic)
+        _log.warning("topic %s was deleted; reading continues without it", topic)
         self._forget(topic)
         return True
 
@@ -213,10 +213,10 @@ class TopicDiscovery:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             if isinstance(error, UnknownTopicError) and self._options.pattern is not None:
-                return  # whoever reads the topic is told, and lets it go
+                return  # its subscription reports the deletion as well
             self._assignment.broken(error)
 
 
 def _from_earliest(options: TopicOptions) -> TopicOptions:
-    """Return what is asked of a topic that came later: nothing of it is missed."""
+    """Return the options for a topic that was created later: it is read from offset 0."""
     return options if isinstance(options.start, dict) else replace(options, start="earliest")

@@ -1,7 +1,7 @@
-"""A consumer as a member of its group: it says that it lives, hears what it is to read, and begins anew when fenced.
+"""Group membership of a consumer: heartbeats, assignment changes, and rejoining after being fenced.
 
-Questions go to the node that coordinates, which holds its answer back until there is news. A question that has no
-answer by the time the session is over ends the membership, whatever the node does later: others may read by then.
+Heartbeats are long polls at the coordinator, which answers when the assignment changes. If a heartbeat has no answer
+when the session expires, the membership ends, whatever the node does later: other members may read the partitions then.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ from tidelog_proto.batch.partitioner import partition_for_key
 from tidelog_proto.names import OFFSETS_TOPIC
 
 WAIT_SHARE: Final = 4
-"""A question waits for this part of the session, or of the poll timeout, at most. So when the coordinator dies at least
-half of the session is left, and its successor has that time."""
+"""A long poll takes at most this fraction of the session or poll time-out.
+
+So when the coordinator fails, at least half of the session is left for its successor.
+"""
 YIELD_INTERVAL_S: Final = 0.05
-"""A user who never waits gives the member a turn so often."""
+"""How often an application that never waits yields to the member's heartbeats."""
 YIELD_STEPS: Final = 4
-"""Steps of the event loop that take an answer in and the next question out."""
+"""Event loop iterations that process an answer and send the next heartbeat."""
 LEAVE_TIMEOUT_S: Final = 2.0
 IDLE_CHECK_S: Final = 0.5
 
@@ -46,18 +48,18 @@ _log: Final = logging.getLogger("tidelog.consumer")
 
 
 class GroupMember:
-    """See the module.
+    """A consumer's membership of its group.
 
     Args:
         router: the client's.
-        options, group_options: what the consumer was asked for.
-        assignment: what it reads.
-        make_handover: makes what takes partitions up and gives them up, for the commits of this member.
-        client_id: what the client calls itself.
-        is_waiting: whether the user waits for records.
+        options, group_options: the consumer's.
+        assignment: the partitions that it reads.
+        make_handover: creates the handover for this member's commits.
+        client_id: the client's name.
+        is_waiting: whether the application is waiting for records.
 
     Attributes:
-        turn_at: by `session_time`, from when on `turn` is to be awaited before anything more is handed out.
+        turn_at: `session_time` from which `turn` must be awaited before more is delivered.
     """
 
     def __init__(
@@ -81,14 +83,14 @@ class GroupMember:
         self._is_waiting = is_waiting
         self.turn_at = 0.0
         self._born_us = time.time_ns() // 1000
-        """The same for all lives, or two processes with one instance id would take it from each other for ever."""
+        """Constant across rejoins; otherwise two processes with one instance id would fence each other forever."""
         self._read = ", ".join(options.topics) if options.pattern is None else f"topics like {options.pattern.text!r}"
         self._membership: Membership | None = None
         self._is_known = False
-        """Whether a coordinator may have heard of the member."""
+        """Whether a coordinator may know the member."""
         self._closed = False
         self._coordinator_partition: TopicPartition | None = None
-        """The partition whose owner coordinates the group, once it is known how many there are."""
+        """The partition whose owner is the group's coordinator; None until the number of partitions is known."""
         self._changed = asyncio.Event()
         self._running: list[asyncio.Task[None]] = []
         self.commits = GroupCommits(router, lambda: assignment.topic_ids, lambda: self._membership)
@@ -104,12 +106,12 @@ class GroupMember:
 
     @property
     def member_id(self) -> str:
-        """What this member is called in its group by now; empty before it asks to join."""
+        """The current member id; "" before the first join request."""
         return "" if self._membership is None else self._membership.member_id
 
     @property
     def reads_until(self) -> float:
-        """By `session_time`, until when nobody else may have what this member reads, as is known so far."""
+        """`session_time` until which no other member may read this member's partitions."""
         return 0.0 if self._membership is None else self._membership.ends_at
 
     def begin(self) -> None:
@@ -122,10 +124,10 @@ class GroupMember:
             self._run(work, f"commits of {self._group}")
 
     async def commit_processed(self) -> None:
-        """Commit what the user is done with; what is another's by now is read again by that one, and reading goes on.
+        """Commit the processed positions; those of partitions that have moved to another member are only logged.
 
         Raises:
-            TidelogError: it could not be committed.
+            TidelogError: the positions could not be committed.
         """
         cursor = self._assignment.cursor
         moved = self.commits.moved(cursor.processed())
@@ -135,19 +137,19 @@ class GroupMember:
             stored = await self.commits.store(moved)
         except MemberFencedError as error:
             _log.warning(
-                "%s: %d positions are not committed, and what they cover is read again: %s", self, len(moved), error
+                "%s: %d positions were not committed, and their records are read again: %s", self, len(moved), error
             )
             return
         cursor.committed({where: moved[where] for where in stored.held})
         for where, failure in stored.failed.items():
             if not isinstance(failure, MemberFencedError | UnknownTopicError):
                 raise failure
-            _log.warning("%s: the position of %s/%d is not committed: %s", self, *where, failure)
+            _log.warning("%s: the position of %s/%d was not committed: %s", self, *where, failure)
 
     async def turn(self) -> None:
-        """Let the member hear and be heard, as a user who never waits lets nobody else run.
+        """Yield to the event loop for heartbeats, because an application that never waits blocks it.
 
-        Where its session is over by now, that comes first: what was read is dropped, and nothing of it handed out.
+        If the session has expired, all received records are dropped before this returns.
         """
         for _ in range(YIELD_STEPS):
             await asyncio.sleep(0)
@@ -164,8 +166,8 @@ class GroupMember:
         self.turn_at = session_time() + left_s
 
     async def close(self, *, commits_hand: bool) -> None:
-        """Give everything up and leave; a static member's partitions wait for it."""
-        self._closed = True  # a callback that closes is called by a task that is not ended here
+        """Release all partitions and leave; a static member's partitions are reserved until its session expires."""
+        self._closed = True  # ends the loop even if `close` is called in a callback, whose task `ended` spares
         await ended(self._running)
         membership, self._running = self._membership, []
         if membership is None:
@@ -180,7 +182,9 @@ class GroupMember:
                 last = membership.leaving() if self._group_options.instance_id is None else membership.stopping()
                 await self._ask(last, wait_ms=0)
         except (TidelogError, TimeoutError) as error:
-            _log.info("%s: could not tell the coordinator; the member leaves when its session is over: %s", self, error)
+            _log.info(
+                "%s: could not reach the coordinator; the member leaves when its session times out: %s", self, error
+            )
 
     def __str__(self) -> str:
         return f"{self._read}: group {self._group!r}"
@@ -188,7 +192,7 @@ class GroupMember:
     # --------------------------------------------------------------------------------------------- internals
 
     def _is_over(self) -> bool:
-        """Whether others may have the partitions, as this process was stopped or its event loop held up for long."""
+        """Whether the session has expired, for example because the process or its event loop was blocked."""
         return self._membership is not None and self._membership.is_over(session_time())
 
     async def _run_memberships(self) -> None:
@@ -206,11 +210,11 @@ class GroupMember:
                 if not membership.is_joined:
                     wait_s = refused.next_wait_s(1000)
                     _log.warning(
-                        "%s: this process may not join, and tries again in %.1f s: %s", self, wait_s, told(error)
+                        "%s: the coordinator refused the join; retrying in %.1f s: %s", self, wait_s, told(error)
                     )
                     await asyncio.sleep(wait_s)
                 else:
-                    _log.warning("%s: this process was a member and joins anew: %s", self, told(error))
+                    _log.warning("%s: the coordinator fenced this member; joining again: %s", self, told(error))
             except TidelogError as error:
                 await self.handover.lose(membership)
                 self._assignment.broken(error)
@@ -219,11 +223,11 @@ class GroupMember:
             ended_id = membership.member_id if membership.is_joined else ended_id
 
     async def _heartbeat_loop(self, membership: Membership) -> None:
-        """Live as a member until that is over.
+        """Send heartbeats and apply the answers until the membership ends.
 
         Raises:
-            MemberFencedError: the coordinator says so.
-            TidelogError: no trying again helps.
+            MemberFencedError: the coordinator has fenced or refused the member.
+            TidelogError: the error is not retriable.
         """
         wait_ms = (
             int(min(self._group_options.session_timeout_s, self._group_options.poll_timeout_s) * 1000) // WAIT_SHARE
@@ -233,7 +237,7 @@ class GroupMember:
         while not membership.is_over(sent_at := session_time()):
             self._changed.clear()
             try:
-                # After a failure the session has run on, so the next answer is to come at once.
+                # After a failure part of the session has passed, so the next answer must not be held back.
                 heartbeat = membership.heartbeat(wait_ms=0 if is_late else wait_ms, loads=self._loads_of(membership))
                 reply = await self._ask_unless_changed(membership, heartbeat)
             except TidelogError as error:
@@ -242,7 +246,7 @@ class GroupMember:
                     raise
                 if self._coordinator_partition is not None:
                     self._router.learn_from(OFFSETS_TOPIC, error, self._coordinator_partition.partition)
-                with contextlib.suppress(TimeoutError):  # whatever it waits for, the end of the session is not to pass
+                with contextlib.suppress(TimeoutError):  # never wait past the session's end
                     async with asyncio.timeout(membership.ends_at - session_time() if membership.is_joined else None):
                         await self._router.news(OFFSETS_TOPIC, backoff.next_wait_s(error.retry_after_ms))
                 continue
@@ -256,14 +260,14 @@ class GroupMember:
                 await self._leave_while_idle(membership)
                 return
         _log.warning(
-            "%s: the coordinator was not heard for %g s; others may read what this member read, and it joins anew, "
-            "to go on where the group has committed",
+            "%s: no answer from the coordinator for %g s: the session has expired and other members may own the "
+            "partitions; joining again to continue at the committed positions",
             self,
             self._group_options.session_timeout_s,
         )
 
     def _loads_of(self, membership: Membership) -> dict[PartitionId, float]:
-        """Return how much is read of the partitions that the coordinator is to be told of now."""
+        """Return the loads to report to the coordinator now."""
         if not membership.wants_loads:
             return {}
         ids = self._assignment.topic_ids
@@ -272,10 +276,10 @@ class GroupMember:
     async def _ask_unless_changed(
         self, membership: Membership, heartbeat: pb.GroupHeartbeat
     ) -> pb.GroupHeartbeatReply | None:
-        """Ask; None if there was something new to say before the answer, or the session ends.
+        """Send a heartbeat; None if the state to report changed before the answer, or the session ended.
 
         Raises:
-            TidelogError: there is no answer.
+            TidelogError: the heartbeat failed.
         """
         loop = asyncio.get_running_loop()
         asking = loop.create_task(self._ask(heartbeat, wait_ms=heartbeat.wait_ms))
@@ -300,10 +304,10 @@ class GroupMember:
         return frame.envelope.group_heartbeat_reply
 
     async def _leave_while_idle(self, membership: Membership) -> None:
-        """Leave, because the user has asked for nothing for too long; return when he asks again."""
+        """Leave the group after the poll time-out; return when the application asks for records again."""
         _log.warning(
-            "%s: nothing was asked for in %g s, so this member gives its partitions to others until something is; "
-            "raise poll_timeout_s if that is how long it takes",
+            "%s: the application did not ask for records for %g s; leaving the group until it does. If processing "
+            "takes that long, raise poll_timeout_s",
             self,
             self._group_options.poll_timeout_s,
         )
@@ -315,9 +319,9 @@ class GroupMember:
         try:
             await self._ask(membership.leaving(), wait_ms=0)
         except TidelogError as error:
-            _log.info("%s: nobody heard that this member leaves: %s", self, told(error))
+            _log.info("%s: could not report leaving to the coordinator: %s", self, told(error))
         before = self._assignment.cursor.progress
-        while self._assignment.cursor.progress == before and not self._is_waiting():  # noqa: ASYNC110 (nobody tells)
+        while self._assignment.cursor.progress == before and not self._is_waiting():  # noqa: ASYNC110 - the cursor has no event
             await asyncio.sleep(IDLE_CHECK_S)
 
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -346,7 +350,7 @@ class GroupMember:
 
 
 class _Idle:
-    """How long the user has had something to do and has not asked for more."""
+    """Measures how long the application has had records and not asked for more."""
 
     def __init__(self, timeout_s: float, now: float) -> None:
         self._timeout_s = timeout_s

@@ -1,8 +1,8 @@
-"""Partitions that a member takes up and gives up, with the positions that go from one member to the next.
+"""Assignment and revocation of a member's partitions, with the positions that pass from one member to the next.
 
-What is taken up begins where the group has committed. What is given up is handed out no more from that moment; then the
-user is let finish what he has in hand, his position is committed, and only then does the coordinator hear that the
-partition is free. So a partition that changes hands in good order is read without a gap and without a repeat.
+An assigned partition starts at the group's committed position. A revoked partition is no longer delivered; the
+application finishes the records in hand, the position is committed, and only then does the coordinator learn that the
+partition is free. A graceful handover therefore neither skips nor repeats records.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from tidelog.subscriptions.consumer_options import ConsumerOptions, find_missing
 
 _POLL_S: Final = 0.01
 FORBIDDEN_TRIES: Final = 15
-"""So often a member tries to begin with what matches its pattern and is refused to it, which takes some ten seconds."""
+"""How often a member tries to begin with a forbidden topic that matches its pattern; takes about ten seconds."""
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
 
 class PartitionHandover:
-    """See the module.
+    """The handover of one member's partitions.
 
     Args:
         router: the client's.
-        options, group_options: what was asked for.
-        assignment: what is read.
+        options, group_options: the consumer's.
+        assignment: the partitions that are read.
         commits: the group's.
-        settle_commits: waits for commits that nobody else waits for.
-        changed: is called when something was given up, for the coordinator to hear.
+        settle_commits: waits for background commits.
+        changed: called when partitions were released, so that the coordinator learns of it.
     """
 
     def __init__(
@@ -77,20 +77,20 @@ class PartitionHandover:
         self._beginning: set[PartitionId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._begun: dict[PartitionId, TopicPartition] = {}
-        """What this member has begun with and has not given up, by its name of then."""
+        """Partitions that the member has begun and not released, with their topic name at that time."""
         self._callback_lock = asyncio.Lock()
-        """Callbacks are called one after the other, in the order of what they are told."""
+        """Callbacks run one at a time, in the order of their events."""
         self._callback_task: asyncio.Task[Any] | None = None
         self._ended = False
         self.revoking: dict[TopicPartition, int] = {}
-        """Where the user stands in what is being given up: he may commit it still."""
+        """Positions of partitions that are being revoked; the application may still commit them."""
         self._revoked: set[TopicPartition] = set()
-        """Of that, what `on_revoked` was called for."""
+        """Those for which `on_revoked` was called."""
         self._uncommitted: set[TopicPartition] = set()
-        """Of what was lost, that which was handed out and which a user who commits by hand has not committed."""
+        """Lost partitions with delivered records that an application with manual commits has not committed."""
 
     def assign(self, membership: Membership, places: Collection[PartitionId]) -> None:
-        """Begin with partitions, as soon as it is known where."""
+        """Begin to read partitions as soon as their positions are known."""
         new = set(places) - self._beginning - membership.held
         self._beginning |= new
         for topic_id in sorted({place[0] for place in new}):
@@ -100,14 +100,14 @@ class PartitionHandover:
             )
 
     def revoke(self, membership: Membership, places: Collection[PartitionId]) -> None:
-        """Give partitions up, in good order."""
+        """Release partitions gracefully."""
         new = set(places) - self._ending
         self._ending |= new
         if new:
             self._run(self._revoke(membership, new), f"{self._group}: give up {len(new)} partitions")
 
     async def lose(self, membership: Membership) -> None:
-        """Read nothing any more: others may have it all by now."""
+        """Stop reading all partitions, because other members may own them."""
         stands = self.revoking | self._assignment.unassign(self._assignment.partitions)
         self._assignment.cursor.losses += 1
         await self._stop()
@@ -118,21 +118,21 @@ class PartitionHandover:
         await self._finish_loss(stands)
 
     def check_nothing_lost(self) -> None:
-        """Refuse to commit what was handed out, once for each time that some of it was lost.
+        """Refuse to commit delivered records, once after each loss of partitions.
 
         Raises:
-            MemberFencedError: others read it again.
+            MemberFencedError: other members read the records again.
         """
         lost, self._uncommitted = self._uncommitted, set()
         if lost:
             named = ", ".join(f"{topic}/{number}" for topic, number in sorted(lost)[:20])
             raise MemberFencedError(
-                f"this consumer was no member of the group {self._group!r} for a while and has lost {named}: what was "
-                "handed out of them since the last commit is not committed, and is read again"
+                f"this consumer's session in group {self._group!r} had expired, and it lost {named}: records delivered "
+                "since the last commit are not committed and are read again"
             )
 
     async def end(self, membership: Membership, *, commits_hand: bool) -> None:
-        """Give everything up because the consumer is closed, with what the user has in hand, or without."""
+        """Release all partitions because the consumer is closed; `commits_hand`: count records in hand as processed."""
         await self._stop()
         hand = {} if commits_hand else self._assignment.cursor.in_hand()
         self.revoking |= self._assignment.unassign(self._assignment.partitions)
@@ -141,10 +141,10 @@ class PartitionHandover:
         self._begun.clear()
         membership.held.clear()
 
-    # -------------------------------------------------------------------------------------------- taking up
+    # -------------------------------------------------------------------------------------------- assignment
 
     async def _assign(self, membership: Membership, topic_id: bytes, places: list[PartitionId]) -> None:
-        """Begin with partitions of one topic, trying until they are begun with or are to be read no longer."""
+        """Begin partitions of one topic, retrying until they have begun or are no longer assigned."""
         left = set(places)
         backoff = Backoff()
         try:
@@ -153,11 +153,11 @@ class PartitionHandover:
                 try:
                     begun = await self._try_to_assign(membership, topic, topic_id, left)
                 except TidelogError as error:
-                    # Of one that is gone, or may not be read any more, the coordinator hears, too: it is taken away.
+                    # The coordinator notices deleted or forbidden topics as well, and revokes them.
                     if not error.retriable and not self._coordinator_will_notice(error, backoff.failures):
                         self._assignment.broken(error)
                         return
-                    _log.info("%s: %s is not read yet: %s", self._group, topic, told(error))
+                    _log.info("%s: cannot begin with topic %s yet: %s", self._group, topic, told(error))
                     begun = set[PartitionId]()
                 left -= begun
                 if not begun:
@@ -166,7 +166,7 @@ class PartitionHandover:
             self._beginning.difference_update(places)
 
     def _coordinator_will_notice(self, error: TidelogError, tries: int) -> bool:
-        """Whether the coordinator knows soon why something cannot be begun with, and assigns it no longer."""
+        """Whether the coordinator soon detects the reason for an error and revokes the partitions."""
         if isinstance(error, ForbiddenError):
             return self._options.pattern is not None and tries < FORBIDDEN_TRIES
         return isinstance(error, (UnknownTopicError, UnknownPartitionError))
@@ -174,15 +174,15 @@ class PartitionHandover:
     async def _try_to_assign(
         self, membership: Membership, topic: str, topic_id: bytes, places: set[PartitionId]
     ) -> set[PartitionId]:
-        """Find out where to begin, and begin; return the partitions that this is done with."""
+        """Resolve the positions and begin; return the partitions that are done."""
         if topic == self._options.dead_letter:
-            # The coordinator shares out all that the pattern matches; this is only held, or it would feed itself.
+            # The pattern matches the consumer's own dead-letter topic: hold it without reading it.
             return set(membership.begin(places, now=session_time()))
         numbers = sorted(partition for _, partition in places)
         done = set[PartitionId]()
         for options in self.initial_positions.start_options(topic, topic_id, numbers):
             start = await resolve_start(self._router, topic, options)
-            if start.topic_id != topic_id:  # what is known here is older than what the coordinator knows, or newer
+            if start.topic_id != topic_id:  # the client's and the coordinator's metadata differ
                 await self._router.refresh(topic, fresh=True)
                 return done
             positions = dict(start.positions)
@@ -198,7 +198,7 @@ class PartitionHandover:
     async def _begin(
         self, membership: Membership, topic: str, topic_id: bytes, positions: Mapping[int, int], chosen: Collection[int]
     ) -> None:
-        """Begin at some positions, of which those of `chosen` partitions are the member's own choice."""
+        """Begin at positions; those of `chosen` partitions were not committed yet and are stored first."""
         now = session_time()
         may = membership.begin(((topic_id, number) for number in positions), now=now)
         starts = {TopicPartition(topic, number): positions[number] for _, number in sorted(may)}
@@ -218,17 +218,17 @@ class PartitionHandover:
             self._assignment.release(starts)
 
     def _is_revoking_earlier(self, topic: str, topic_id: bytes) -> bool:
-        """Whether partitions of an earlier topic of this name are still given up: positions go by the name."""
+        """Whether partitions of a deleted topic of this name are still being revoked; positions are keyed by name."""
         is_another = self._assignment.topic_ids.get(topic, topic_id) != topic_id
         return is_another and any(where.topic == topic for where in self.revoking)
 
     def _drop_earlier(self, topic: str, topic_id: bytes) -> None:
-        """Read nothing more of an earlier topic of this name: its positions are none of this one."""
+        """Stop reading a deleted topic of this name."""
         earlier = self._assignment.topic_ids.get(topic, topic_id)
         if earlier != topic_id:
             self._assignment.unassign([where for where in self._assignment.partitions if where.topic == topic])
 
-    # -------------------------------------------------------------------------------------------- giving up
+    # -------------------------------------------------------------------------------------------- revocation
 
     async def _revoke(self, membership: Membership, places: set[PartitionId]) -> None:
         began = {place: self._begun.pop(place) for place in places if place in self._begun}
@@ -246,24 +246,22 @@ class PartitionHandover:
             membership.released(places)
         finally:
             self._ending -= places
-        self.assign(
-            membership, places & membership.assigned
-        )  # it may have come back meanwhile, which no answer says again
+        self.assign(membership, places & membership.assigned)  # assigned again in the meantime; no answer repeats it
         self._changed()
 
     async def _wait_until_processed(self, partitions: Collection[TopicPartition], asks: int) -> None:
-        """Wait until the user has asked for more, if he has something in hand of what is given up."""
+        """Wait until the application asks for more, if it has records of revoked partitions in hand."""
         cursor, loop = self._assignment.cursor, asyncio.get_running_loop()
         until = loop.time() + self._group_options.poll_timeout_s
         while cursor.asks == asks and not cursor.in_hand().keys().isdisjoint(partitions):
             if loop.time() >= until:
                 return
-            await asyncio.sleep(_POLL_S)  # a thread of the blocking client may be the one that asks
+            await asyncio.sleep(_POLL_S)  # polled: a thread of the blocking client may ask
 
     async def _finish_revocation(
         self, membership: Membership, stands: dict[TopicPartition, int], hand: Mapping[TopicPartition, int]
     ) -> None:
-        """Let go in good order, or where others may read already by this member's clock, without it."""
+        """Revoke gracefully, or immediately if the session has expired locally."""
         if membership.is_over(session_time()):
             await self._finish_loss(stands)
             return
@@ -277,7 +275,7 @@ class PartitionHandover:
         self._forget(stands)
 
     async def _finish_loss(self, stands: Mapping[TopicPartition, int]) -> None:
-        """Let go of what others may have already; who was told that it is given up is not told that it is lost."""
+        """Drop partitions that other members may own; `on_lost` is called for those without `on_revoked`."""
         new = frozenset(stands) - self._revoked
         if self._group_options.commit == "manual":
             self._uncommitted |= self._commits.moved(stands).keys()
@@ -293,16 +291,16 @@ class PartitionHandover:
     # --------------------------------------------------------------------------------------------- internals
 
     async def _call(self, callback: OnPartitions | None, partitions: frozenset[TopicPartition]) -> bool:
-        """Tell the user; return whether he has taken it."""
+        """Call a callback of the application; return whether it succeeded."""
         if callback is None or not partitions or self._callback_task is asyncio.current_task():
-            return True  # who closes his consumer in a callback is told nothing more
+            return True  # the consumer is being closed within a callback
         try:
             async with self._callback_lock:
                 self._callback_task = asyncio.current_task()
                 waits = callback(partitions)
                 if inspect.isawaitable(waits):
                     await waits
-        except Exception as error:  # noqa: BLE001 - whatever the user's own code raises ends his reading, and nothing else
+        except Exception as error:  # noqa: BLE001 - an exception of the application's callback ends this consumer only
             self._assignment.broken(error)
             return False
         finally:
@@ -311,7 +309,7 @@ class PartitionHandover:
         return True
 
     async def _stop(self) -> None:
-        """End what is under way, but for whoever asks for that himself, in a callback."""
+        """Cancel pending handovers, except a callback that calls this."""
         await ended(self._tasks)
 
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:

@@ -1,13 +1,13 @@
-"""How much a consumer may receive ahead of its user, shared by all that is subscribed for it. No I/O.
+"""Flow control of one consumer: how much it may receive before the application takes it. No I/O.
 
-One bound in records and in bytes holds for all nodes and partitions together. A node sends while a subscription has
-credit, and credit that was given cannot be taken back; so what counts is what a subscription still may send and what it
-has sent that the user has not taken, together. Each of the subscriptions that there are to be has an equal share of the
-bound: one that is idle keeps nobody from reading, and one that is busy needs no more than its share to be kept busy.
+One limit in records and bytes applies to all nodes and partitions together. A node sends while a subscription has
+credit, and granted credit cannot be revoked; so the limit covers granted credit and received batches that were not
+taken yet. Each subscription gets an equal share of the limit: an idle subscription cannot block the others, and a busy
+one needs no more than its share.
 
-What waits and belongs to no subscription any more, since its connection broke or its partition is paused, makes the
-shares smaller, until it is taken. While a share is to be had only from what idle subscriptions hold, `overdrawn` names
-them: whoever keeps them makes them anew.
+Received batches without a subscription, because their connection was lost or their partition is paused, reduce the
+shares until they are taken. If credit is available only from idle subscriptions, `overdrawn` returns those; the keeper
+resubscribes them to free their credit.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 REFILL_SHARE: Final = 0.5
-"""Credit is sent in steps of this part of a share."""
+"""Credit is granted in steps of this fraction of a share."""
 
 
 class Credit(NamedTuple):
-    """An amount of credit: what one event cost, or what a node may send."""
+    """An amount of credit: the cost of one event, or what a node may send."""
 
     records: int
     bytes: int
@@ -31,11 +31,11 @@ class Credit(NamedTuple):
         return Credit(self.records + other.records, self.bytes + other.bytes)
 
     def minus(self, other: Credit) -> Credit:
-        """Return the difference; it may be negative."""
+        """Return the difference, which may be negative."""
         return Credit(self.records - other.records, self.bytes - other.bytes)
 
     def at_most(self, other: Credit) -> Credit:
-        """Return the smaller of each, and nothing less than zero."""
+        """Return the minimum of each component, and at least zero."""
         return Credit(max(0, min(self.records, other.records)), max(0, min(self.bytes, other.bytes)))
 
 
@@ -43,12 +43,12 @@ NONE: Final = Credit(0, 0)
 
 
 class Window:
-    """What one subscription may send, and what of it waits. Made by `Prefetch.open`.
+    """The flow-control window of one subscription. Created by `Prefetch.open`.
 
     Attributes:
-        outstanding: credit that the node has and items that wait, together; below zero where a node sent more than it had.
-            What was given back since the last account is still in it.
-        send: tells the node of more credit; None until `ready`.
+        outstanding: granted credit plus received batches that were not taken; includes what was returned since the last
+            `take_returned`. Negative if a node exceeded its credit.
+        send: grants the node more credit; None until `ready`.
         closed: the subscription has ended.
     """
 
@@ -63,41 +63,41 @@ class Window:
         self.send: Callable[[Credit], None] | None = None
         self.closed = False
         self._records = self._bytes = 0
-        """What the node may still send."""
+        """Remaining credit of the node."""
         self._waiting_records = self._waiting_bytes = 0
         self._returned_records = self._returned_bytes = 0
 
     @property
     def waiting(self) -> Credit:
-        """What was sent and not taken."""
+        """Received and not taken yet."""
         return Credit(self._waiting_records, self._waiting_bytes)
 
     @property
     def may_send(self) -> bool:
-        """Whether its node may send something, as far as is known."""
+        """Whether the node has credit left."""
         return self._records > 0 and self._bytes > 0
 
     @property
     def is_starved(self) -> bool:
-        """Whether its node has taken it up and may send nothing, and nothing waits that will free some of it."""
+        """Whether the node has no credit, and no received batch is left whose taking would return some."""
         waits = self._waiting_records or self._waiting_bytes
         return self.send is not None and not waits and (self._records <= 0 or self._bytes <= 0)
 
     def granted(self, more: Credit) -> None:
-        """The node gets more credit."""
+        """Add credit for the node."""
         self.outstanding = self.outstanding.plus(more)
         self._records += more.records
         self._bytes += more.bytes
 
     def arrived(self, cost: Credit) -> None:
-        """Something was sent, and waits."""
+        """Note that an event was received."""
         self._records -= cost.records
         self._bytes -= cost.bytes
         self._waiting_records += cost.records
         self._waiting_bytes += cost.bytes
 
     def give_back(self, cost: Credit) -> None:
-        """Something that waited was taken."""
+        """Return the credit of a batch that was taken."""
         if self.closed:
             self.prefetch.give_back(cost)
             return
@@ -106,7 +106,7 @@ class Window:
         self._return(*cost)
 
     def passed(self, records: int, size_bytes: int) -> None:
-        """Something was sent and taken at once: `arrived` and `give_back` in one."""
+        """Note that an event was received and taken at once: `arrived` and `give_back` in one."""
         if self.closed:
             return
         self._records -= records
@@ -116,7 +116,7 @@ class Window:
     def _return(self, records: int, size_bytes: int) -> None:
         self._returned_records += records
         self._returned_bytes += size_bytes
-        # An account takes microseconds, which is much for an event of one record.
+        # Settling takes microseconds, too much for each event of one record.
         step = self.prefetch.step
         if (
             self._returned_records >= step.records
@@ -128,36 +128,36 @@ class Window:
             self.prefetch.freed(self)
 
     def take_returned(self) -> Credit:
-        """Return what was given back since the last account, and begin another."""
+        """Return and reset the credit that was returned since the last call."""
         returned = Credit(self._returned_records, self._returned_bytes)
         self._returned_records = self._returned_bytes = 0
         self.outstanding = self.outstanding.minus(returned)
         return returned
 
     def ready(self, send: Callable[[Credit], None]) -> None:
-        """The node knows of the subscription, and takes more credit through `send`."""
+        """Start granting credit through `send`, after the node has acknowledged the subscription."""
         self.send = send
         if not self.closed:
             self.prefetch.freed(self)
 
     def close(self) -> None:
-        """The subscription has ended; what waits of it does so on."""
+        """End the subscription; its received batches remain counted."""
         if not self.closed:
             self.closed = True
             self.prefetch.closed(self)
 
 
 class Prefetch:
-    """The bound of one consumer, and who holds what of it.
+    """The prefetch limit of one consumer and its distribution.
 
     Args:
-        bound: in records and bytes, above zero. It is exceeded by at most one event of each subscription: a node sends
+        bound: in records and bytes, above zero. Exceeded by at most one event per subscription, because nodes send
             whole batches.
 
     Attributes:
-        parts: how many subscriptions there are to be; the shares are cut for so many.
-        step: of what was given back so much makes an account worth while.
-        on_starved: called when a subscription gets no credit although its user has nothing of it to take: see `overdrawn`.
+        subscription_count: expected number of subscriptions, which determines their shares.
+        step: amount of returned credit that triggers settling.
+        on_starved: called when a starved subscription gets no credit, see `overdrawn`.
     """
 
     def __init__(self, bound: Credit) -> None:
@@ -167,29 +167,29 @@ class Prefetch:
         self._bound = bound
         self._windows: dict[Window, None] = {}
         self._short: dict[Window, None] = {}
-        """Those of them that should have more, for which there is nothing left."""
+        """Windows below their share while no credit is left."""
         self._outstanding = NONE
-        """Of all of them."""
+        """Sum over all windows."""
         self._unowned = NONE
-        """What waits and belongs to no subscription."""
+        """Received batches without a subscription."""
 
     @property
     def is_short(self) -> bool:
-        """Whether a subscription should have more and waits for others to give back."""
+        """Whether a subscription is waiting for credit that others must return."""
         return bool(self._short)
 
     @property
     def paused_max(self) -> Credit:
-        """How much may wait of paused partitions: half the bound, so that the others are not held up by it."""
+        """Limit for received batches of paused partitions: half of the bound, to leave room for the others."""
         return Credit(self._bound.records // 2, self._bound.bytes // 2)
 
     @property
     def held(self) -> Credit:
-        """What nodes may send and what waits, together."""
+        """Granted credit plus received batches that were not taken."""
         return self._outstanding.plus(self._unowned)
 
     def open(self) -> Window:
-        """Begin a subscription; `outstanding` of the window is the credit that it begins with."""
+        """Create the window of a new subscription; its `outstanding` is the initial credit."""
         self._make_accounts()
         window = Window(self)
         self._windows[window] = None
@@ -198,23 +198,23 @@ class Prefetch:
         return window
 
     def keep(self, cost: Credit) -> None:
-        """Count something that waits and belongs to no subscription."""
+        """Count a received batch without a subscription."""
         self._unowned = self._unowned.plus(cost)
 
     def give_back(self, cost: Credit) -> None:
-        """Something of that was taken."""
+        """Return the credit of a batch without a subscription that was taken."""
         self._unowned = self._unowned.minus(cost)
         self._refill()
 
     def freed(self, window: Window) -> None:
-        """Make a window's account; who is short is served first."""
+        """Settle a window's returned credit; windows that are short are served first."""
         self._outstanding = self._outstanding.minus(window.take_returned())
         for other in list(self._short):
             self._top_up(other)
         self._top_up(window)
 
     def closed(self, window: Window) -> None:
-        """A window has ended."""
+        """Remove a window that has ended."""
         self._windows.pop(window, None)
         self._short.pop(window, None)
         self._outstanding = self._outstanding.minus(window.outstanding)
@@ -223,7 +223,7 @@ class Prefetch:
         self._refill()
 
     def overdrawn(self) -> list[Window]:
-        """Return the windows to be made anew because others have to do without; none where nobody is in need."""
+        """Return the windows above their share while another one is starved; none if no window is starved."""
         if not any(each.is_starved for each in self._windows):
             return []
         self._make_accounts()
@@ -236,7 +236,7 @@ class Prefetch:
 
     @property
     def _whole(self) -> Credit:
-        """The bound; but at least a record and a byte for each part beside what may wait of paused partitions."""
+        """The bound, raised to at least one record and one byte per subscription besides paused batches."""
         beside, parts = self.paused_max, self._parts
         return Credit(max(self._bound.records, parts + beside.records), max(self._bound.bytes, parts + beside.bytes))
 
@@ -246,7 +246,7 @@ class Prefetch:
 
     @property
     def _share(self) -> Credit:
-        """What each subscription may hold; nothing at all once what waits apart fills the bound."""
+        """The equal share of each subscription; zero once batches without a subscription fill the bound."""
         left = self._whole.minus(self._unowned)
         if left.records <= 0 or left.bytes <= 0:
             return NONE
@@ -284,7 +284,7 @@ class Prefetch:
 
 
 def _is_much(credit: Credit, share: Credit) -> bool:
-    """Whether it is worth a message."""
+    """Whether the amount is worth a message."""
     return credit.records >= _part(share.records) or credit.bytes >= _part(share.bytes)
 
 

@@ -1,16 +1,14 @@
-"""Keeps every partition of a consumer subscribed, at its exact position, at whoever owns it.
+"""Keeps every partition of a consumer subscribed, at its exact position, at its owner.
 
-One task watches over it. Partitions without a subscription are taken up again grouped by owner, each group by a small
-task of its own, so that an owner who cannot be reached holds nobody else up; a partition that fails waits longer each
-time until something arrives, and news about owners ends the wait. Positions here are those of what has *arrived*: a
-partition that changes hands is subscribed where its arrivals ended, so nothing is lost or repeated.
+One task supervises all partitions. Partitions without a subscription are grouped by owner, and each group is subscribed
+by a task of its own, so that an unreachable owner does not delay the others. A failing partition backs off until a
+batch arrives or metadata changes. Positions here are those of *received* records: a moved partition is subscribed where
+receiving ended, so nothing is lost or repeated.
 
-Three things end the service of a partition: the node says so, the connection breaks, or metadata names another owner
-(`owner_changes.py`). The last matters when the old owner says nothing (`liveness_probe.py`).
-
-Where an owner is gone and none follows, for want of a quorum, another replica is subscribed (`fallback_replicas.py`)
-and says what it knows is committed. Every `PROBE_S` it is looked whether the owner is back.
-With a zone, a replica in it is read instead of an owner elsewhere (`nearest_replica.py`).
+A partition is detached when the node ends it, when the connection is lost, or when metadata names another owner
+(`owner_changes.py`); the last covers a silent owner (`liveness_probe.py`). Without an owner, for lack of a quorum,
+another replica is subscribed, and the keeper checks every `PROBE_S` whether the owner is back (`fallback_replicas.py`).
+With a zone, a replica in it is read instead of an owner in another zone (`nearest_replica.py`).
 """
 
 from __future__ import annotations
@@ -52,27 +50,27 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.record_batch import RecordBatch
 
 SUBSCRIPTIONS_PER_NODE: Final = 4
-"""With more of them at one node its partitions are subscribed anew, all together."""
+"""Above this number of subscriptions at one node, its partitions are resubscribed together."""
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
 
 class Reader(Protocol):
-    """The consumer, as what serves it sees it."""
+    """The consumer, as the keeper uses it."""
 
     def prefetched(self, items: list[Prefetched]) -> None:
-        """Batches arrived."""
+        """Process batches that arrived."""
 
-    def take_at_once(self, where: TopicPartition, batch: RecordBatch) -> bool: ...  # noqa: D102 - as of a `Listener`
+    def take_at_once(self, where: TopicPartition, batch: RecordBatch) -> bool: ...  # noqa: D102 - see `Listener`
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
-        """One partition cannot be read on."""
+        """Handle a partition that cannot be read further."""
 
     def topic_deleted(self, topic: str, error: TidelogError) -> None:
-        """A topic that is read is gone, or another has its name."""
+        """Handle the deletion of a topic that is read, or its replacement by another of its name."""
 
     def broken(self, error: BaseException) -> None:
-        """Reading cannot go on."""
+        """End reading with an error."""
 
 
 class SubscriptionKeeper:
@@ -80,11 +78,11 @@ class SubscriptionKeeper:
 
     Args:
         router: the client's.
-        prefetch: bounds what is received ahead.
-        reader: gets what arrives.
-        on_out_of_range: what is done where retention has overtaken a position.
-        wanted: which records; None for all.
-        skips_forbidden: whether what may not be read ends nothing, and is read on when it may be.
+        prefetch: limits what is received ahead.
+        reader: receives the batches.
+        on_out_of_range: reaction to a position that retention has deleted.
+        wanted: record filter; None for all records.
+        skips_forbidden: whether forbidden topics are skipped and retried, instead of ending the consumer.
     """
 
     def __init__(
@@ -98,7 +96,7 @@ class SubscriptionKeeper:
         skips_forbidden: bool = False,
     ) -> None:
         self.topic_ids: dict[str, bytes] = {}
-        """Of the topics that are read, by name: a partition belongs to the topic that it began with."""
+        """Name -> id of the topics that are read: a partition belongs to the topic that it began with."""
         self._router = router
         self._prefetch = prefetch
         self._reader = reader
@@ -110,13 +108,13 @@ class SubscriptionKeeper:
         self._subscription_of: dict[TopicPartition, Subscription | None] = {}
         self._paused: set[TopicPartition] = set()
         self._failed: set[TopicPartition] = set()
-        """What cannot be read on where it is: it waits for a seek."""
+        """Partitions that cannot be read at their position and wait for a seek."""
         self._subscriptions: dict[Subscription, tuple[Connection, int]] = {}
         self._expected: dict[TopicPartition, Expectation] = {}
         self._on_fallback: set[TopicPartition] = set()
-        """Partitions that another node than the owner serves, or is to serve; the user was told."""
+        """Partitions that a replica serves in place of an unreachable owner; this was logged."""
         self.near_replicas: dict[TopicPartition, Address] = {}
-        """Partitions that a replica in the client's zone serves, and where that is."""
+        """Partitions that a replica in the client's zone serves, with its address."""
         self._liveness_probe = LivenessProbe(router)
         self._backoff = ResubscribeBackoff()
         self._attempts: dict[TopicPartition, asyncio.Task[None]] = {}
@@ -128,13 +126,13 @@ class SubscriptionKeeper:
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """The partitions that are read, the paused ones too."""
+        """The partitions that are read, including paused ones."""
         return frozenset(self._subscription_of)
 
-    # ---------------------------------------------------------------------------------- what the consumer wants
+    # ---------------------------------------------------------------------------------- requests of the consumer
 
     def add(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read more partitions from now on, each from an offset; their topics are in `topic_ids`."""
+        """Read additional partitions, each from an offset; their topics are in `topic_ids`."""
         for where, offset in positions.items():
             self._subscription_of[where] = None
             self._arrived[where] = offset
@@ -144,12 +142,12 @@ class SubscriptionKeeper:
             self._task.add_done_callback(self._task_done)
             if self._router.nearby.zone:
                 look = monitor_lag(self._router.nearby, self)
-                self._lag_monitor = asyncio.get_running_loop().create_task(look, name="look at replicas")
+                self._lag_monitor = asyncio.get_running_loop().create_task(look, name="monitor replica lag")
                 self._lag_monitor.add_done_callback(self._task_done)
         self.wake()
 
     def remove(self, partitions: Collection[TopicPartition]) -> None:
-        """Read some partitions no more."""
+        """Stop reading partitions."""
         for where in partitions:
             self._unsubscribe(where)
             del self._subscription_of[where], self._arrived[where]
@@ -160,7 +158,7 @@ class SubscriptionKeeper:
         self.wake()
 
     def seek(self, where: TopicPartition, offset: int) -> None:
-        """Go on at `offset` in one partition."""
+        """Continue at `offset` in one partition."""
         self._unsubscribe(where)
         self._arrived[where] = offset
         self._epochs.forget(where)
@@ -168,32 +166,32 @@ class SubscriptionKeeper:
         self.wake()
 
     def pause(self, where: TopicPartition) -> None:
-        """Receive nothing of a partition until `resume`."""
+        """Stop receiving a partition until `resume`."""
         self._paused.add(where)
         self._unsubscribe(where)
         self.wake()
 
     def resume(self, where: TopicPartition) -> None:
-        """Receive it again, from where its arrivals ended."""
+        """Receive a partition again, from where receiving ended."""
         self._paused.discard(where)
         self.wake()
 
     def rewind(self, where: TopicPartition, offset: int) -> None:
-        """What arrived of a paused partition from `offset` on was let go: it is to come again."""
+        """Set the position of a paused partition back to `offset`, because later batches were discarded."""
         self._arrived[where] = offset
         self._epochs.forget(where)
 
     def wake(self) -> None:
-        """Look at once at what is to be done."""
+        """Run the supervising task now."""
         self._wake_event.set()
 
     def metadata_changed(self) -> None:
-        """Something about a topic has changed: do not wait any longer."""
+        """End all back-offs, because metadata of a topic has changed."""
         self._backoff.retry_now()
         self.wake()
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop all tasks and end all subscriptions."""
         tasks = [*dict.fromkeys(self._attempts.values())]
         tasks += [task for task in (self._task, self._lag_monitor) if task is not None]
         for task in tasks:
@@ -203,21 +201,21 @@ class SubscriptionKeeper:
             self._drop(subscription)
 
     def _unsubscribe(self, where: TopicPartition) -> None:
-        subscription_now = self._subscription_of[where]
-        if subscription_now is not None:
-            # The subscription is ended whole: the node has no message that takes one partition out of it.
-            self._restart(subscription_now)
+        current = self._subscription_of[where]
+        if current is not None:
+            # The whole subscription ends: the protocol has no message that removes one partition.
+            self._restart(current)
 
     def _restart(self, subscription: Subscription) -> None:
-        """End a subscription that nothing is wrong with: its partitions are subscribed again at once."""
+        """End a working subscription, so that its partitions are resubscribed immediately."""
         self._backoff.reset(subscription.positions)
         self._drop(subscription)
         self.wake()
 
-    # ----------------------------------------------------------------------------- what subscriptions report
+    # ----------------------------------------------------------------------------- subscription events
 
     def prefetched(self, items: list[Prefetched]) -> None:
-        """Batches arrived."""
+        """Process batches that arrived."""
         for item in items:
             self._backoff.arrived(item.where)
         self._epochs.arrived(self.topic_ids[items[-1].where.topic], items)
@@ -232,14 +230,13 @@ class SubscriptionKeeper:
         return True
 
     def detached(self, subscription: Subscription, partitions: Collection[TopicPartition], error: TidelogError) -> None:
-        """Partitions are no longer served by a subscription."""
+        """Handle partitions that a subscription no longer serves."""
         for where in partitions:
             if where not in subscription.positions:
-                continue  # taken away because of one before it
+                continue  # removed by the handling of an earlier one
             self._arrived[where] = subscription.positions.pop(where)
-            if where in self.near_replicas and not isinstance(
-                error, (OffsetOutOfRangeError, UnknownTopicError, ClosedError)
-            ):
+            is_final = isinstance(error, (OffsetOutOfRangeError, UnknownTopicError, ClosedError))
+            if where in self.near_replicas and not is_final:
                 self._router.nearby.shun(self.near_replicas[where], told(error))
             self._release(where)
             self._router.learn_from(where.topic, error, where.partition)
@@ -253,7 +250,7 @@ class SubscriptionKeeper:
         self.wake()
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
-        """What stands in the way of a partition is in the way of all: of its topic, or of the whole consumer."""
+        """Handle a final error of a partition, which affects its topic or the whole consumer."""
         if isinstance(error, UnknownTopicError):
             self._reader.topic_deleted(where.topic, error)
         elif self._skips_forbidden and isinstance(error, ForbiddenError):
@@ -273,7 +270,7 @@ class SubscriptionKeeper:
             return
         offset = error.log_start_offset if self._on_out_of_range == "earliest" else error.high_watermark
         _log.warning(
-            "%s/%d: position %d is out of range, the log begins at %d now and ends at %d: going on at %d, because "
+            "%s/%d: position %d is out of range: the log now has offsets %d to %d; continuing at %d because "
             "on_out_of_range is %r: %s",
             *where,
             self._arrived[where],
@@ -287,51 +284,47 @@ class SubscriptionKeeper:
         self._epochs.forget(where)
 
     def _break(self, error: TidelogError) -> None:
-        """Reading cannot go on."""
+        """End reading with an error."""
         self._broken = True
         self._reader.broken(error)
         self.wake()
 
-    # ------------------------------------------------------------------------------ replicas that are near
+    # ------------------------------------------------------------------------------ nearest replicas
 
     @property
     def read_at_owner(self) -> list[TopicPartition]:
-        """The partitions that are read at their owner."""
+        """The partitions that are read from their owner."""
         return [
             where
-            for where, subscription_now in self._subscription_of.items()
-            if subscription_now is not None and where not in self.near_replicas and where not in self._on_fallback
+            for where, current in self._subscription_of.items()
+            if current is not None and where not in self.near_replicas and where not in self._on_fallback
         ]
 
     def position_with_credit(self, where: TopicPartition) -> int | None:
-        """Return where the arrivals of a partition have ended; None where no more may come: there is no credit."""
-        subscription_now = self._subscription_of.get(where)
-        return (
-            subscription_now.positions.get(where)
-            if subscription_now is not None and subscription_now.window.may_send
-            else None
-        )
+        """Return the next offset to receive; None if the node has no credit to send more."""
+        current = self._subscription_of.get(where)
+        return current.positions.get(where) if current is not None and current.window.may_send else None
 
     def resubscribe(self, partitions: Iterable[TopicPartition]) -> None:
-        """Subscribe partitions again, wherever that is to be now."""
+        """Subscribe partitions again, at the replica that is selected now."""
         for where in partitions:
             if where in self._subscription_of:
                 self._unsubscribe(where)
 
     def beyond_end(self, where: TopicPartition, end: Offset) -> None:
-        """A partition is read from beyond its end, as its owner says; the replica that serves it only waits there."""
+        """Handle a position past the log end that the owner reports; a replica would wait there for records."""
         self._unsubscribe(where)
         self._out_of_range(where, list_offsets.beyond(*where, self._arrived[where], end))
         self.wake()
 
     async def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:
-        """Return the ends of logs as their owners say; without those that do not say it now."""
+        """Return the ends of logs as reported by their owners; partitions whose owner does not answer are missing."""
         return await list_offsets.ends_of(self._router, partitions)
 
-    # --------------------------------------------------------------------------------------------- keeping
+    # --------------------------------------------------------------------------------------------- supervision
 
     async def _run(self) -> None:
-        """Keep every partition subscribed until the consumer is closed or broken."""
+        """Keep every partition subscribed until the consumer is closed or failed."""
         loop = asyncio.get_running_loop()
         while not self._broken:
             now = loop.time()
@@ -347,15 +340,13 @@ class SubscriptionKeeper:
             self._wake_event.clear()
 
     def _task_done(self, keeper: asyncio.Task[None]) -> None:
-        """Tell the user of a bug in the keeper: without it nothing would ever arrive."""
+        """Report an unexpected exception of a background task, without which nothing would be received."""
         if not keeper.cancelled() and (error := keeper.exception()) is not None:
             self._reader.broken(error)
 
     def _wake_at(self, now: float) -> float:
         free = (
-            where
-            for where, subscription_now in self._subscription_of.items()
-            if subscription_now is None and self._may_attempt(where)
+            where for where, current in self._subscription_of.items() if current is None and self._may_attempt(where)
         )
         return min([now + liveness_probe.PROBE_S, *(self._backoff.due_at(where, now) for where in free)])
 
@@ -363,7 +354,7 @@ class SubscriptionKeeper:
         return where not in self._attempts and where not in self._paused and where not in self._failed
 
     def _switch_replicas(self) -> None:
-        """Leave an owner that is silent for others, and others for an owner that is back."""
+        """Switch from a silent owner to another replica, and from a fallback back to the owner."""
         stand_ins = self._router.stand_ins
         for subscription, (connection, _) in list(self._subscriptions.items()):
             for where in subscription.positions:
@@ -376,13 +367,13 @@ class SubscriptionKeeper:
                     leaves = self._liveness_probe.is_unresponsive(subscription, connection) and stand_ins.exist(*where)
                 if leaves:
                     if where in self.near_replicas:
-                        self._router.nearby.shun(self.near_replicas[where], "it says nothing")
-                    self._drop(subscription)  # whole: see `_unsubscribe`
+                        self._router.nearby.shun(self.near_replicas[where], "it does not respond")
+                    self._drop(subscription)  # the whole subscription, see `_unsubscribe`
                     self.wake()
                     break
 
     def _reclaim_credit(self) -> None:
-        """Make subscriptions anew that have credit which others need: there is no message that takes some back."""
+        """Restart subscriptions whose unused credit others need; the protocol cannot revoke credit."""
         overdrawn = self._prefetch.overdrawn()
         if overdrawn:
             for subscription in [each for each in self._subscriptions if each.window in overdrawn]:
@@ -399,12 +390,12 @@ class SubscriptionKeeper:
             if reached.is_owner:
                 self._on_fallback -= known
                 if known:
-                    _log.warning("%s: partitions %s are read from their owner %s again", topic, _numbers(known), name)
+                    _log.warning("%s: reading partitions %s from their owner %s again", topic, _numbers(known), name)
             elif len(known) < len(mine):
                 self._on_fallback.update(mine)
                 _log.warning(
-                    "%s: nobody can be reached who owns partitions %s, perhaps too few nodes are up: "
-                    "what %s knows was committed is read, and nothing newer until there is an owner",
+                    "%s: no owner of partitions %s can be reached, possibly for lack of a quorum: reading the "
+                    "committed records that %s knows; newer ones follow when an owner is available",
                     topic,
                     _numbers(mine),
                     name,
@@ -413,15 +404,15 @@ class SubscriptionKeeper:
     # ----------------------------------------------------------------------------------------- subscribing
 
     def _begin_attempts(self, now: float) -> None:
-        """Take up what is not served and need not wait, one task for each owner."""
+        """Subscribe the partitions that are due, with one task per owner."""
         groups: dict[Address | None, list[TopicPartition]] = {}
         owners: dict[Address | None, int] = {}
-        for where, subscription_now in self._subscription_of.items():
+        for where, current in self._subscription_of.items():
             if where in self._paused:
                 continue
             address = self._router.nearby.address(*where) or self._router.metadata.owner_address(*where)
             owners[address] = owners.get(address, 0) + 1
-            if subscription_now is None and self._may_attempt(where) and self._backoff.due_at(where, now) <= now:
+            if current is None and self._may_attempt(where) and self._backoff.due_at(where, now) <= now:
                 groups.setdefault(address, []).append(where)
         many = len(self._subscriptions) + len(groups) + len(set(self._attempts.values()))
         self._prefetch.subscription_count = max(many, sum(request_count(count) for count in owners.values()))
@@ -434,7 +425,7 @@ class SubscriptionKeeper:
             task.add_done_callback(partial(self._attempted, partitions))
 
     def _merge_small_subscriptions(self, address: Address | None, partitions: list[TopicPartition]) -> None:
-        """Take up along with some what many small subscriptions at the same node serve."""
+        """Resubscribe many small subscriptions of a node together with `partitions`."""
         there = [each for each, (connection, _) in self._subscriptions.items() if connection.address == address]
         if len(there) >= SUBSCRIPTIONS_PER_NODE + request_count(sum(len(each.positions) for each in there)):
             for subscription in there:
@@ -450,7 +441,7 @@ class SubscriptionKeeper:
         self.wake()
 
     async def _attempt(self, partitions: list[TopicPartition]) -> None:
-        """Subscribe partitions of one owner, or of none: at other nodes, perhaps several."""
+        """Subscribe partitions of one owner; without an owner, at the replicas that hold them."""
         metadata = self._router.metadata
         rest = partitions
         while rest:
@@ -464,7 +455,7 @@ class SubscriptionKeeper:
                     rest = [each for each in rest if each not in mine]
                 elif reached.is_owner:
                     mine = [each for each in (first, *rest) if metadata.owner_address(*each) == address]
-                    rest = []  # what has moved meanwhile is another attempt's
+                    rest = []  # moved partitions belong to another attempt
                 else:
                     more = dict.fromkeys(each for each in rest if address in metadata.replica_addresses(*each))
                     mine, rest = [first, *more], [each for each in rest if each not in more]
@@ -481,7 +472,7 @@ class SubscriptionKeeper:
                     return
 
     async def _find_replica(self, where: TopicPartition, near: Address | None) -> Reached:
-        """Return who is to serve a partition.
+        """Return the replica that is to serve a partition.
 
         Raises:
             TidelogError: as `Router.reading_connection`.
@@ -492,11 +483,11 @@ class SubscriptionKeeper:
         return Reached(connection, is_owner=False, is_near=True)
 
     def _is_free(self, where: TopicPartition) -> bool:
-        """Whether a partition is still to be subscribed: it may have been taken away, paused or taken up meanwhile."""
+        """Whether a partition still needs a subscription: it may have been removed, paused or subscribed meanwhile."""
         return where in self._subscription_of and self._subscription_of[where] is None and where not in self._paused
 
     async def _known_topics(self, partitions: list[TopicPartition]) -> dict[bytes, str]:
-        """Return topic id -> name; topics that are gone are told of and left out."""
+        """Return topic id -> name; deleted topics are reported and left out."""
         topics: dict[bytes, str] = {}
         for name in dict.fromkeys(where.topic for where in partitions):
             expected = self.topic_ids.get(name)
@@ -544,7 +535,7 @@ class SubscriptionKeeper:
             credit_records=window.outstanding.records,
             credit_bytes=window.outstanding.bytes,
         )
-        # Events may come before the answer is looked at.
+        # Events may be processed before the answer.
         for where in partitions:
             self._subscription_of[where] = subscription
             if reached.is_near:
@@ -567,18 +558,18 @@ class SubscriptionKeeper:
                     instead_of=self._router.instead_of(reached, where),
                 )
         window.ready(partial(self._send_credit, connection, subscription_id))
-        self.wake()  # there may have been too little credit left for it
+        self.wake()  # the subscription may have started without credit
         for name in names:
-            self._router.moves.changed(name)  # it may have moved while the answer was on its way
+            self._router.moves.changed(name)  # a partition may have moved in the meantime
 
     def _owner_changed(
         self, subscription: Subscription, where: TopicPartition, error: TidelogError, *, is_near: bool
     ) -> None:
-        """Metadata names another owner: whoever serves a partition in place of the old one is looked at again."""
+        """Handle a new owner of a partition: detach it, or select the nearest replica again."""
         if not is_near:
             subscription.end(where, error)
         elif self._subscription_of.get(where) is subscription:
-            self._restart(subscription)  # nothing is wrong with the replica
+            self._restart(subscription)  # the replica itself is healthy
 
     def _send_credit(self, connection: Connection, subscription_id: int, credit: Credit) -> None:
         more = pb.Credit(subscription_id=subscription_id, records=credit.records, bytes=credit.bytes)
@@ -592,7 +583,7 @@ class SubscriptionKeeper:
             self._router.moves.forget(expected)
 
     def _drop(self, subscription: Subscription) -> None:
-        """End a subscription; its partitions keep the positions of what has arrived."""
+        """End a subscription; its partitions keep their positions."""
         self._liveness_probe.forget(subscription)
         connection, subscription_id = self._subscriptions.pop(subscription, (None, 0))
         if connection is None:

@@ -1,4 +1,4 @@
-"""The consumer groups of a cluster, and being a member of one, for programs that block."""
+"""Consumer groups for blocking programs: administration, and callbacks that may block."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Groups:
 
 
 def with_callbacks_in_threads(group: Group) -> Group:
-    """Return a group whose callbacks are called in a thread of their own, so that they may use what blocks."""
+    """Return the group options with callbacks that run in a separate thread, so that they may block."""
     return replace(
         group,
         on_assigned=_in_thread(group.on_assigned),
@@ -68,7 +68,7 @@ def _in_thread(callback: OnPartitions | None) -> Callable[[frozenset[TopicPartit
 
     async def called(partitions: frozenset[TopicPartition]) -> None:
         waits = await asyncio.to_thread(callback, partitions)
-        if inspect.isawaitable(waits):  # anything else that it returns nobody asked for
+        if inspect.isawaitable(waits):  # other results are ignored
             await waits
 
     return called
