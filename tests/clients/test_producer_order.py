@@ -27,7 +27,7 @@ async def test_what_waits_for_a_topic_that_is_made_again_is_not_written_to_its_n
     await client._router.topic_now("wide")
     node.hold.set()
     await first  # it was stored in the topic that it was meant for
-    with pytest.raises(UnknownTopicError, match="make a new producer") as caught:
+    with pytest.raises(UnknownTopicError, match="create a new producer") as caught:
         await waiting
     assert caught.value.definite
     assert node.values("wide") == []

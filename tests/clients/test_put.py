@@ -305,9 +305,9 @@ async def test_a_topic_made_again_takes_nothing_of_the_old_one(node: FakeNode, c
     with pytest.raises(NotBegunError):
         producer.put(b"w")
     node.add_topic("t", topic_id=b"anew".ljust(16))
-    with pytest.raises(UnknownTopicError, match="make a new producer"):
+    with pytest.raises(UnknownTopicError, match="create a new producer"):
         await producer.begin()
-    with pytest.raises(UnknownTopicError, match="make a new producer"):
+    with pytest.raises(UnknownTopicError, match="create a new producer"):
         producer.put(b"w")
     assert node.values("t") == []
 

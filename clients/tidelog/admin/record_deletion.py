@@ -55,7 +55,7 @@ async def delete_records(
         numbers = sorted(route.partitions) if wanted is None else wanted
         if isinstance(before, int) and wanted is None and len(numbers) > 1:
             raise InvalidRequestError(
-                f"{topic!r} has {len(numbers)} partitions: pass partitions=[...] with the offset {before}"
+                f"{topic!r} has {len(numbers)} partitions: name those whose records before offset {before} are deleted"
             )
         failures: list[TidelogError] = []
         for asked in in_requests([number for number in numbers if number not in starts]):

@@ -1,4 +1,4 @@
-"""What is known of a partition's end is not unlearned from who lags."""
+"""Known log ends are not moved back by lagging nodes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def test_ends_only_move_forward_within_an_epoch() -> None:
     ends.note(ID, 0, epoch=2, end_offset=7)
     ends.note(ID, 0, epoch=1, end_offset=20)
     assert ends.known(ID, 0, epoch=2) == 10
-    assert ends.known(ID, 0, epoch=1) == 10, "who has not heard of the epoch knows less"
+    assert ends.known(ID, 0, epoch=1) == 10, "a node of an older epoch knows less"
     assert ends.known(ID, 1, epoch=2) == 0
 
 
-def test_what_a_later_epoch_says_is_not_in_doubt() -> None:
+def test_later_epoch_is_trusted() -> None:
     ends = Ends()
     ends.note(ID, 0, epoch=2, end_offset=10)
     assert ends.known(ID, 0, epoch=3) == 0
@@ -29,7 +29,7 @@ def test_what_a_later_epoch_says_is_not_in_doubt() -> None:
     assert ends.known(ID, 0, epoch=3) == 6
 
 
-def test_what_is_known_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_partitions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ends_module, "PARTITIONS_MAX", 3)
     ends = Ends()
     for partition in range(9):

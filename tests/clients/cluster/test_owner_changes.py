@@ -1,4 +1,4 @@
-"""When waiting for an owner is in vain. The whole of it, with nodes that freeze, is in test_failover.py."""
+"""Abandonment of requests to a former owner. Tests with frozen nodes are in test_failover.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class World:
-    """Metadata of one topic with one partition, and a note of what happens."""
+    """Metadata of one topic with one partition, and a record of events."""
 
     def __init__(self, owner: Address) -> None:
         self.metadata = Metadata()
@@ -70,20 +70,18 @@ async def world(connection: Connection) -> AsyncIterator[World]:
     world.moves.close()
 
 
-async def test_a_connection_that_cannot_be_made_is_given_up_for_the_new_owner(
-    world: World, connection: Connection
-) -> None:
+async def test_pending_connection_is_abandoned_for_the_new_owner(world: World, connection: Connection) -> None:
     world.moves.expect("t", 0, connection.address, world.abandon)
     world.move(NOBODY)
-    assert not world.abandoned, "nobody else owns it yet"
+    assert not world.abandoned, "no other node owns it yet"
     world.move(ELSEWHERE)
     assert len(world.abandoned) == 1
     world.move(connection.address)
     world.move(ELSEWHERE)
-    assert len(world.abandoned) == 1, "at most once"
+    assert len(world.abandoned) == 1, "abandoned at most once"
 
 
-async def test_what_waits_for_nothing_in_particular_goes_at_once(world: World, connection: Connection) -> None:
+async def test_idle_subscription_is_abandoned_immediately(world: World, connection: Connection) -> None:
     world.moves.expect("t", 0, connection, world.abandon, wait_s=None)
     world.moves.changed("t")
     assert not world.abandoned
@@ -91,7 +89,7 @@ async def test_what_waits_for_nothing_in_particular_goes_at_once(world: World, c
     assert len(world.abandoned) == 1
 
 
-async def test_what_is_forgotten_is_not_abandoned(world: World, connection: Connection) -> None:
+async def test_forgotten_expectation_is_not_abandoned(world: World, connection: Connection) -> None:
     expectation = world.moves.expect("t", 0, connection, world.abandon, wait_s=None)
     world.moves.forget(expectation)
     world.moves.forget(expectation)
@@ -99,7 +97,7 @@ async def test_what_is_forgotten_is_not_abandoned(world: World, connection: Conn
     assert not world.abandoned
 
 
-async def test_silence_asks_for_metadata_and_a_move_then_ends_it(
+async def test_silence_refreshes_metadata_and_a_move_abandons(
     world: World, connection: Connection, node: FakeNode
 ) -> None:
     (peer,) = node.connections
@@ -113,7 +111,7 @@ async def test_silence_asks_for_metadata_and_a_move_then_ends_it(
     asked.cancel()
 
 
-async def test_who_speaks_is_given_time_after_a_move(world: World, connection: Connection) -> None:
+async def test_responsive_node_gets_a_grace_period_after_a_move(world: World, connection: Connection) -> None:
     world.moves.expect("t", 0, connection, world.abandon)
     world.move(ELSEWHERE)
     assert not world.abandoned
@@ -121,7 +119,7 @@ async def test_who_speaks_is_given_time_after_a_move(world: World, connection: C
     await world.gone.wait()
 
 
-async def test_a_move_back_ends_the_time_of_grace(world: World, connection: Connection) -> None:
+async def test_move_back_ends_the_grace_period(world: World, connection: Connection) -> None:
     expectation = world.moves.expect("t", 0, connection, world.abandon)
     world.move(ELSEWHERE)
     assert expectation.moved_at is not None
@@ -129,7 +127,7 @@ async def test_a_move_back_ends_the_time_of_grace(world: World, connection: Conn
     assert expectation.moved_at is None
 
 
-async def test_a_long_poll_is_not_silence(world: World, connection: Connection, node: FakeNode) -> None:
+async def test_long_poll_is_not_silence(world: World, connection: Connection, node: FakeNode) -> None:
     (peer,) = node.connections
     peer.transport.pause_reading()
     status = pb.Envelope(cluster_status=pb.ClusterStatus())
@@ -141,7 +139,7 @@ async def test_a_long_poll_is_not_silence(world: World, connection: Connection, 
     asked.cancel()
 
 
-async def test_abandoning_one_may_forget_another(world: World, connection: Connection) -> None:
+async def test_abandon_callback_may_forget_another_expectation(world: World, connection: Connection) -> None:
     expected: list[Expectation] = []
     gone: list[int] = []
 
