@@ -17,7 +17,7 @@ from tidelog.base.loop_affinity import Home
 from tidelog.base.metric_calls import Teller
 from tidelog.client_options import ClientOptions
 from tidelog.cluster.connection_pool import ConnectionPool, identity_of, parse_addresses
-from tidelog.cluster.contexts import the_context
+from tidelog.cluster.contexts import require_context
 from tidelog.cluster.routing import Router
 from tidelog.consume.consumer import Consumer
 from tidelog.credentials import ApiKey, Credentials, showing
@@ -115,7 +115,7 @@ class Client:
         given = parse_addresses(bootstrap)
         self._router = router or Router(
             given,
-            ConnectionPool(identity, self._teller, given=given, unreachable_timeout_s=unreachable_timeout_s),
+            ConnectionPool(identity, self._teller, bootstrap=given, unreachable_timeout_s=unreachable_timeout_s),
             request_timeout_s=request_timeout_s,
             quorum_timeout_s=quorum_timeout_s,
             zone=zone,
@@ -143,7 +143,7 @@ class Client:
         Raises:
             InvalidRequestError: the context does not exist or cannot be read, or an argument is invalid.
         """
-        context = the_context(name)
+        context = require_context(name)
         return cls(context.bootstrap, **context.with_options(options))
 
     async def __aenter__(self) -> Self:
@@ -222,7 +222,7 @@ class Client:
         request = topic_create(conversions.checked_topic(name), {"partitions": partitions, **settings})
         reply = await topic_changes.create(self._router, request)
         topic = await whole_topic.whole(self._router, reply)
-        self._router.metadata.made(reply.topics[0])
+        self._router.metadata.note_created(reply.topics[0])
         return topic
 
     async def topics(self, *, internal: bool = False) -> list[Topic]:

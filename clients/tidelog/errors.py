@@ -501,7 +501,7 @@ def error_of(message: pb.Error, node: str = "") -> TidelogError:
     return error
 
 
-def told(error: TidelogError) -> str:
+def describe_error(error: TidelogError) -> str:
     """Return the text of an error for logs, with the node that returned it."""
     return f"{error} (from {error.node})" if error.node else str(error)
 

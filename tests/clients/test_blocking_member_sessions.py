@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 from tests.clients.consume.test_consumer import T0
 from tests.clients.fake_node import FakeNode
-from tests.clients.test_member_sessions import RECORDS, SESSION_S, Coordinator, Told
+from tests.clients.test_member_sessions import RECORDS, SESSION_S, Callbacks, Coordinator
 from tests.clients.threaded_node import threaded_fake_node
 
 from tidelog.sync import Client, Consumer
@@ -81,7 +81,7 @@ def by_batches(consumer: Consumer) -> int:
 
 @pytest.mark.parametrize("read", [by_iterating, by_batches])
 def test_nothing_is_delivered_after_session_expiry(client: Client, read: Callable[[Consumer], int]) -> None:
-    told = Told()
+    told = Callbacks()
     with client.consumer("t", group=told.group()) as consumer:
         assert next(consumer).offset == 0
         with stopped(client):
@@ -90,7 +90,7 @@ def test_nothing_is_delivered_after_session_expiry(client: Client, read: Callabl
 
 
 def test_iteration_checks_the_session_before_each_record(client: Client) -> None:
-    told = Told()
+    told = Callbacks()
     with client.consumer("t", group=told.group()) as consumer:
         read = by_one_loop(consumer)
         assert [read(consumer) for _ in range(3)] == [0, 1, 2]
@@ -109,7 +109,7 @@ def test_poll_returns_nothing_when_the_session_expires_during_it(client: Client)
                 pass
         return content
 
-    with client.consumer("t", group=Told().group(), value_deserializer=held_up) as consumer:
+    with client.consumer("t", group=Callbacks().group(), value_deserializer=held_up) as consumer:
         assert consumer.poll(5, timeout_s=WAIT_S) == []
         assert [record.offset for record in consumer.poll(5, timeout_s=WAIT_S)] == [0, 1, 2, 3, 4]
 
@@ -118,7 +118,7 @@ def test_valid_session_loses_no_record(client: Client, node: FakeNode) -> None:
     coordinator = node.coordinate
     goes_on = pb.GroupHeartbeatReply(revision=1, generation=1, unchanged=True)
     node.coordinate = lambda asked: coordinator(asked) or goes_on
-    with client.consumer("t", group=Told().group()) as consumer:
+    with client.consumer("t", group=Callbacks().group()) as consumer:
         records, seen, ends_at = iter(consumer), [0], time.monotonic() + 2.5 * SESSION_S
         assert next(records).offset == 0
         while time.monotonic() < ends_at:
@@ -159,7 +159,7 @@ def take_and_be_interrupted(client: Client, consumer: Consumer) -> None:
     client.producer("t").send(b"more")
 
 
-def awaited(told: Told, what: list[str]) -> bool:
+def awaited(told: Callbacks, what: list[str]) -> bool:
     deadline = time.monotonic() + WAIT_S
     while [event for event, _ in told.events] != what and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -167,7 +167,7 @@ def awaited(told: Told, what: list[str]) -> bool:
 
 
 def test_batch_received_before_session_expiry_is_not_delivered(client: Client) -> None:
-    told = Told()
+    told = Callbacks()
     with client.consumer("t", group=told.group()) as consumer:
         take_and_be_interrupted(client, consumer)
         with stopped(client):
@@ -176,7 +176,7 @@ def test_batch_received_before_session_expiry_is_not_delivered(client: Client) -
 
 
 def test_batch_of_an_earlier_membership_is_not_delivered(client: Client) -> None:
-    told = Told()
+    told = Callbacks()
     with client.consumer("t", group=told.group()) as consumer:
         take_and_be_interrupted(client, consumer)
         assert awaited(told, ["assigned", "lost", "assigned"])
@@ -201,7 +201,7 @@ def test_poll_returns_records_of_a_partition_revoked_during_it(client: Client, n
         return content
 
     node.coordinate = extend_and_take_away
-    told = Told()
+    told = Callbacks()
     with client.consumer("t", group=told.group(), value_deserializer=held_up) as consumer:
         records = consumer.poll(5, timeout_s=WAIT_S)
         assert [what for what, _ in told.events] == ["assigned"], "revoked when the application asks for more"
@@ -215,7 +215,7 @@ def test_poll_does_not_return_records_lost_during_it(client: Client, node: FakeN
     node.coordinate = lambda asked: (
         coordinator(asked) or pb.GroupHeartbeatReply(revision=1, generation=1, unchanged=True)
     )
-    told, held = Told(), [b"2"]
+    told, held = Callbacks(), [b"2"]
 
     def held_up(content: bytes) -> bytes:
         if content in held:

@@ -356,7 +356,7 @@ async def test_waiting_producer_logs_the_reason(
     is_gone: bool,
 ) -> None:
     """Whether its owner is unreachable or refuses; logged once, and again only after records were stored."""
-    monkeypatch.setattr("tidelog.produce.sender.TELL_AFTER_S", 0.2)
+    monkeypatch.setattr("tidelog.produce.sender.LOG_AFTER_S", 0.2)
     cluster.move("wide", cluster.nodes[0], 1)
     producer = client.producer("wide", delivery_timeout_s=1.5)
     await producer.send(b"a", partition=1)

@@ -33,8 +33,8 @@ def told(caplog: pytest.LogCaptureFixture) -> Told:
 
 @pytest.fixture(autouse=True)
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routing, "TELL_AFTER_S", 0.05)
-    monkeypatch.setattr(sender_module, "TELL_AFTER_S", 0.05)
+    monkeypatch.setattr(routing, "LOG_AFTER_S", 0.05)
+    monkeypatch.setattr(sender_module, "LOG_AFTER_S", 0.05)
 
 
 @pytest.fixture
@@ -139,5 +139,5 @@ async def test_unclosed_client_is_named_in_the_log(node: FakeNode, told: Told, m
     while thread.is_alive():  # noqa: ASYNC110 - the thread has no event
         await asyncio.sleep(0.01)
     (line,) = told()
-    assert line.startswith(f"the client 'forgotten' of 127.0.0.1:{node.port} was not closed and has lost records")
+    assert line.startswith(f"client 'forgotten' of 127.0.0.1:{node.port} was not closed and has lost records")
     assert "not acknowledged within 0.2 s" in line

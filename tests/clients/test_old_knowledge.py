@@ -167,7 +167,7 @@ async def test_acknowledged_records_are_read_despite_a_lagging_node(
         connection.reply(frame, pb.Envelope(fetch_reply=reply))
 
     await client.producer("t").send(b"v")
-    client._router.ends.note(id_of(cluster, "t"), 0, epoch=1, end_offset=1)
+    client._router.known_ends.note(id_of(cluster, "t"), 0, epoch=1, end_offset=1)
     monkeypatch.setattr(ClusterConnection, "on_fetch", lagging)
     fetched = await client.fetch("t", 0, 0)
     assert [batch.values() for batch in fetched.batches] == ([[b"v"]] if epoch == 1 else [])

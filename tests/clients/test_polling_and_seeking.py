@@ -98,7 +98,7 @@ async def test_seek_accepts_every_kind_of_position(
         with pytest.raises(UnknownPartitionError):
             await consumer.seek(TopicPartition("t", 5), 1)
         assert not await consumer.seek_to_key(T0, b"k")
-        with pytest.raises(InvalidRequestError, match="no record of the key"):
+        with pytest.raises(InvalidRequestError, match="no record with key"):
             await consumer.seek(T0, b"k")
         assert consumer.position()[T0] == 0
 

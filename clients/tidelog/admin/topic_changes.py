@@ -75,7 +75,7 @@ async def delete(router: Router, name: str) -> None:
                 raise
 
     await _retry_until_known(router, attempt, f"deleting topic {name!r}")
-    router.metadata.gone(name, topic_id)
+    router.metadata.note_deleted(name, topic_id)
 
 
 async def describe(router: Router, name: str) -> pb.TopicReply:

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from tidelog.auth.scram_password import Password
 from tidelog.cluster.connection import Connection
-from tidelog.cluster.throttle import LOOK_S, Throttle
+from tidelog.cluster.throttle import CHECK_INTERVAL_S, Throttle
 from tidelog.errors import (
     NodeUnreachableError,
     OverloadedError,
@@ -52,7 +52,7 @@ class Caller(Protocol):
         """Renew the ticket, because a node has refused it."""
 
 
-class Naming:
+class CallerTickets:
     """Attaches the caller's ticket to requests, and applies the caller's quota.
 
     Args:
@@ -66,7 +66,7 @@ class Naming:
         self._throttles: WeakKeyDictionary[Connection, Throttle] = WeakKeyDictionary()
         """The caller's throttle by connection, in addition to the connection's own, which callers share."""
 
-    def name(self, envelope: pb.Envelope, connection: Connection) -> None:
+    def attach(self, envelope: pb.Envelope, connection: Connection) -> None:
         """Attach the ticket to a request.
 
         Raises:
@@ -84,14 +84,14 @@ class Naming:
         own = self._throttles.get(connection)
         return [throttle for throttle in (connection.throttle, own) if throttle is not None]
 
-    def heard(self, envelope: pb.Envelope, connection: Connection) -> None:
+    def note_throttle(self, envelope: pb.Envelope, connection: Connection) -> None:
         """Process what an answer reports about the caller's quota."""
         if envelope.caller_throttle_ms or connection in self._throttles:
             self._throttle(connection).heard(envelope, envelope.caller_throttle_ms)
 
-    def refused(self, error: OverloadedError, connection: Connection) -> bool:
+    def note_rejection(self, error: OverloadedError, connection: Connection) -> bool:
         """Pause the caller's publishes if a node rejects them for long; return False for a short rejection."""
-        if self.caller is None or error.retry_after_ms <= LOOK_S * 1000:
+        if self.caller is None or error.retry_after_ms <= CHECK_INTERVAL_S * 1000:
             return False
         self._throttle(connection).hold(error.retry_after_ms)
         return True
@@ -100,13 +100,13 @@ class Naming:
         throttle = self._throttles.get(connection)
         if throttle is None:
             loop = asyncio.get_running_loop()
-            whose = "this client" if self.caller is None else repr(self.caller.principal)
-            throttle = Throttle(loop, connection.name, connection.count_throttled, whose=whose)
+            principal = "this client" if self.caller is None else repr(self.caller.principal)
+            throttle = Throttle(loop, connection.name, connection.count_throttled, principal=principal)
             self._throttles[connection] = throttle
             self.is_throttled = True
         return throttle
 
-    def learn_from(self, envelope: pb.Envelope, error: TidelogError) -> None:
+    def note_error(self, envelope: pb.Envelope, error: TidelogError) -> None:
         """Report a refused ticket to the caller."""
         if self.caller is not None and isinstance(error, TicketRefusedError):
             self.caller.refused(envelope.on_behalf)

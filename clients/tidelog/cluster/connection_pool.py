@@ -68,7 +68,7 @@ def identity_of(
     return Identity(client_id, CLIENT_SOFTWARE, timeout_s, idle_poll_us, authenticator, Trust(tls_of(tls)))
 
 
-class ConnectionTeller(Protocol):
+class ConnectionMetrics(Protocol):
     """Receives the events of connections, for metrics."""
 
     def reconnected(self, address: Address) -> None:
@@ -83,8 +83,8 @@ class ConnectionPool:
 
     Args:
         identity: parameters of the connections.
-        teller: receives connection events; None for none.
-        given: the bootstrap addresses. A node at another address must belong to the same cluster.
+        metrics: receives connection events; None for none.
+        bootstrap: the bootstrap addresses. A node at another address must belong to the same cluster.
         unreachable_timeout_s: how long a caller waits for a connection; the attempt itself continues. None: until the
             attempt ends. Also the time-out of probes on open connections, see `Liveness`.
     """
@@ -92,16 +92,16 @@ class ConnectionPool:
     def __init__(
         self,
         identity: Identity,
-        teller: ConnectionTeller | None = None,
+        metrics: ConnectionMetrics | None = None,
         *,
-        given: Iterable[Address] = (),
+        bootstrap: Iterable[Address] = (),
         unreachable_timeout_s: float | None = None,
     ) -> None:
         self._unreachable_timeout_s = unreachable_timeout_s
-        self._given = frozenset(given)
+        self._bootstrap = frozenset(bootstrap)
         self._cluster_id = b""
         self._identity = identity
-        self._teller = teller
+        self._metrics = metrics
         self._connections: dict[Address, Connection] = {}
         self._attempts: dict[Address, asyncio.Task[Connection]] = {}
         self._backoffs: dict[Address, Backoff] = {}
@@ -143,7 +143,7 @@ class ConnectionPool:
                 f"no connection to {address[0]}:{address[1]} within {timeout_s:g} s; is the node running?"
             ) from error
 
-    def gives_up(self, error: TidelogError, waited_s: float) -> bool:
+    def should_give_up(self, error: TidelogError, waited_s: float) -> bool:
         """Whether `waited_s` exceeds the time-out for unreachable nodes and no connection has a responsive node."""
         timeout_s = self._unreachable_timeout_s
         is_out_of_reach = isinstance(error, (NodeUnreachableError, ConnectionLostError)) and all(
@@ -151,7 +151,7 @@ class ConnectionPool:
         )
         return timeout_s is not None and waited_s >= timeout_s and is_out_of_reach
 
-    def try_later(self, address: Address) -> None:
+    def connect_later(self, address: Address) -> None:
         """Open the connection to `address` in the background, if there is none."""
         if not self._closed and self.now(address) is None:
             self._attempt(address)
@@ -200,10 +200,10 @@ class ConnectionPool:
             connection.liveness = Liveness(connection, loop, self._unreachable_timeout_s)
         backoff.reset()
         self._doubtful.discard(address)
-        if self._teller is not None:
-            connection.count_throttled = partial(self._teller.throttled, address)
+        if self._metrics is not None:
+            connection.count_throttled = partial(self._metrics.throttled, address)
             if address in self._connections:
-                self._teller.reconnected(address)
+                self._metrics.reconnected(address)
         self._connections[address] = connection
         connection.lost.add_done_callback(lambda _: self._doubtful.add(address))
         return connection
@@ -215,7 +215,7 @@ class ConnectionPool:
             NodeUnreachableError: a node of another cluster answers at an address from metadata.
         """
         greeting, (host, port) = connection.greeting, connection.address
-        if connection.address in self._given:
+        if connection.address in self._bootstrap:
             self._cluster_id = greeting.cluster_id
         elif self._cluster_id and greeting.cluster_id != self._cluster_id:
             error = NodeUnreachableError(

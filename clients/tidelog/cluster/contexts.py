@@ -183,7 +183,7 @@ def find_context(name: str | None = None) -> Context | None:
     return found
 
 
-def the_context(name: str | None = None) -> Context:
+def require_context(name: str | None = None) -> Context:
     """Return the context as `find_context` does, where one is required.
 
     Raises:
@@ -205,7 +205,7 @@ def change_contexts(change: Callable[[Contexts], Contexts]) -> Contexts:
     path = contexts_path()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _alone(path.parent):
+        with _exclusive_lock(path.parent):
             changed = change(read_contexts(path))
             if len(changed.by_name) > CONTEXTS_MAX:
                 raise InvalidRequestError(
@@ -263,7 +263,7 @@ def unknown_context(name: str, contexts: Contexts) -> InvalidRequestError:
 
 
 @contextmanager
-def _alone(directory: Path) -> Iterator[None]:
+def _exclusive_lock(directory: Path) -> Iterator[None]:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

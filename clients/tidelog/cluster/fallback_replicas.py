@@ -19,11 +19,11 @@ from tidelog.cluster.connection_pool import ConnectionPool
 from tidelog.cluster.metadata import Metadata
 from tidelog.errors import NodeUnreachableError, NotOwnerError, TidelogError
 
-STAND_IN_S: Final = 1.0
+FALLBACK_AFTER_S: Final = 1.0
 """How long an owner may fail to answer before another replica is read, and how long a fallback may take to connect."""
 
 
-class Reached(NamedTuple):
+class ReadReplica(NamedTuple):
     """The replica that serves a partition's reads.
 
     Attributes:
@@ -40,7 +40,7 @@ class Reached(NamedTuple):
     is_near: bool = False
 
 
-class StandIns:
+class FallbackReplicas:
     """Selects the replica to read for one client.
 
     Args:
@@ -57,7 +57,7 @@ class StandIns:
         self._failing_since: dict[Address | tuple[str, int], float] = {}
         """Loop time of the first failure, by the owner's address, or by topic and partition where no owner is known."""
 
-    async def find(self, topic: str, partition: int, ask_owner: Callable[[], Awaitable[Connection]]) -> Reached:
+    async def find(self, topic: str, partition: int, ask_owner: Callable[[], Awaitable[Connection]]) -> ReadReplica:
         """Return the connection to the owner or, once the owner has failed for long enough, to another replica.
 
         Args:
@@ -70,24 +70,24 @@ class StandIns:
         """
         loop = asyncio.get_running_loop()
         owner = self._metadata.owner_address(topic, partition)
-        standing = None if owner is None else self._well(owner)
-        if owner is not None and standing is not None:
+        connection = None if owner is None else self._responsive_connection(owner)
+        if owner is not None and connection is not None:
             self._failing_since.pop(owner, None)
             self._failing_since.pop((topic, partition), None)
-            return Reached(standing)
+            return ReadReplica(connection)
         began = loop.time()
         error: TidelogError
-        if self.is_away(topic, partition) and self.exist(topic, partition):
+        if self.owner_has_failed(topic, partition) and self.has_others(topic, partition):
             error = NodeUnreachableError(f"the owner of {topic!r}/{partition} does not answer")
             if owner is not None:
-                self._pool.try_later(owner)
+                self._pool.connect_later(owner)
         else:
             try:
-                async with asyncio.timeout(STAND_IN_S if self.exist(topic, partition) else None):
+                async with asyncio.timeout(FALLBACK_AFTER_S if self.has_others(topic, partition) else None):
                     connection = await ask_owner()
-                if connection.silent_s < STAND_IN_S or not self.exist(topic, partition):
+                if connection.silent_s < FALLBACK_AFTER_S or not self.has_others(topic, partition):
                     self._failing_since.pop(self._key(topic, partition), None)
-                    return Reached(connection)
+                    return ReadReplica(connection)
                 error = NodeUnreachableError(f"the owner of {topic!r}/{partition} is silent")
                 if self._key(topic, partition) not in self._failing_since:
                     self._probe(topic, partition, connection)
@@ -96,43 +96,43 @@ class StandIns:
             except (NodeUnreachableError, NotOwnerError) as failure:
                 error = failure
             self._failing_since.setdefault(self._key(topic, partition), began)
-        if self.is_away(topic, partition):
+        if self.owner_has_failed(topic, partition):
             for address in self._others(topic, partition):
-                stand_in = await self._connected(address)
-                if stand_in is not None:
-                    return Reached(stand_in, is_owner=False, instead_of=owner)
+                fallback = await self._connected(address)
+                if fallback is not None:
+                    return ReadReplica(fallback, is_owner=False, instead_of=owner)
         raise error
 
-    def exist(self, topic: str, partition: int) -> bool:
+    def has_others(self, topic: str, partition: int) -> bool:
         """Whether the partition has other replicas than the owner."""
         return len(self._metadata.replica_addresses(topic, partition)) > 1
 
-    def is_away(self, topic: str, partition: int) -> bool:
+    def owner_has_failed(self, topic: str, partition: int) -> bool:
         """Whether the owner has failed for `FALLBACK_AFTER_S`, so that other replicas are read."""
         since = self._failing_since.get(self._key(topic, partition))
-        return since is not None and asyncio.get_running_loop().time() - since >= STAND_IN_S
+        return since is not None and asyncio.get_running_loop().time() - since >= FALLBACK_AFTER_S
 
-    def is_well(self, address: Address) -> bool:
+    def is_responsive(self, address: Address) -> bool:
         """Whether a node is connected and responsive."""
-        return self._well(address) is not None
+        return self._responsive_connection(address) is not None
 
-    def _well(self, address: Address) -> Connection | None:
+    def _responsive_connection(self, address: Address) -> Connection | None:
         """Return the connection to a responsive node; None if it is not connected or silent."""
         connection = self._pool.now(address)
         if connection is None or not connection.ready:
             return None
         # `quiet_s` is at least `silent_s` and needs no scan of the pending requests.
-        is_silent = connection.quiet_s >= STAND_IN_S and connection.silent_s >= STAND_IN_S
+        is_silent = connection.quiet_s >= FALLBACK_AFTER_S and connection.silent_s >= FALLBACK_AFTER_S
         return None if is_silent else connection
 
-    def owner_is_back(self, topic: str, partition: int) -> bool:
+    def owner_has_returned(self, topic: str, partition: int) -> bool:
         """Whether the owner can be read again; otherwise start to reconnect to it."""
         owner = self._metadata.owner_address(topic, partition)
         if owner is None:
             return False
-        if self.is_well(owner):
+        if self.is_responsive(owner):
             return True
-        self._pool.try_later(owner)
+        self._pool.connect_later(owner)
         return False
 
     def _key(self, topic: str, partition: int) -> Address | tuple[str, int]:
@@ -141,16 +141,16 @@ class StandIns:
     def _others(self, topic: str, partition: int) -> list[Address]:
         owner = self._metadata.owner_address(topic, partition)
         others = [each for each in self._metadata.replica_addresses(topic, partition) if each != owner]
-        return sorted(others, key=lambda each: not self.is_well(each))
+        return sorted(others, key=lambda each: not self.is_responsive(each))
 
     async def _connected(self, address: Address) -> Connection | None:
-        if self.is_well(address):
+        if self.is_responsive(address):
             return self._pool.now(address)
         if self._pool.now(address) is not None or self._pool.doubtful(address):
-            self._pool.try_later(address)
+            self._pool.connect_later(address)
             return None
         try:
-            async with asyncio.timeout(STAND_IN_S):
+            async with asyncio.timeout(FALLBACK_AFTER_S):
                 return await self._pool.get(address)
         except (TidelogError, TimeoutError):
             return None

@@ -13,7 +13,7 @@ PARTITIONS_MAX: Final = 65_536
 """How many partitions are remembered; the oldest are evicted first."""
 
 
-class Ends:
+class KnownEnds:
     """The known log ends of one client."""
 
     def __init__(self) -> None:

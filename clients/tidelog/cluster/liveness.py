@@ -26,7 +26,7 @@ from tidelog_proto.wire.frames import Frame
 from tidelog_proto.wire.pending_requests import settle
 
 PROBE_AFTER_S: Final = 0.5
-PROBE_LOOK_S: Final = 0.1
+PROBE_CHECK_INTERVAL_S: Final = 0.1
 PROBE_TIMEOUT_S: Final = 30.0
 
 READS: Final = frozenset({
@@ -120,10 +120,10 @@ class Liveness:
                 something.
             TidelogError: the node's error, or the reason why the connection ended.
         """
-        doubted_at = self._loop.time() + wait_s + PROBE_AFTER_S
-        self._watched[answer] = kind, doubted_at
-        if self._timer is None or doubted_at < self._timer_at:
-            self._arm(doubted_at)
+        overdue_at = self._loop.time() + wait_s + PROBE_AFTER_S
+        self._watched[answer] = kind, overdue_at
+        if self._timer is None or overdue_at < self._timer_at:
+            self._arm(overdue_at)
         try:
             return await answer
         finally:
@@ -133,22 +133,22 @@ class Liveness:
         """Check the requests at `at`; one timer serves all, as a timer per request would cost more than its answer."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._timer_at = self._loop.call_at(at, self._look_at_all), at
+        self._timer, self._timer_at = self._loop.call_at(at, self._check_pending), at
 
-    def _look_at_all(self) -> None:
+    def _check_pending(self) -> None:
         self._timer = None
         now = max(self._timer_at, self._loop.time())
         waiting = {answer: about for answer, about in self._watched.items() if not answer.done()}
-        doubted = [answer for answer, (_, doubted_at) in waiting.items() if doubted_at <= now]
-        if doubted and self.look():
-            for answer in doubted:
+        overdue = [answer for answer, (_, overdue_at) in waiting.items() if overdue_at <= now]
+        if overdue and self.check():
+            for answer in overdue:
                 settle(answer, self._lost(waiting.pop(answer)[0]))
-            doubted.clear()
+            overdue.clear()
         if waiting:
-            next_at = min(doubted_at for _, doubted_at in waiting.values())
-            self._arm(now + PROBE_LOOK_S if doubted else next_at)
+            next_at = min(overdue_at for _, overdue_at in waiting.values())
+            self._arm(now + PROBE_CHECK_INTERVAL_S if overdue else next_at)
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         """Probe the node if it is quiet; return whether it is lost. For a caller whose answer is overdue."""
         silent_s = self._silent_since_probe_s()
         unsent_bytes, before = self._peer.unsent_bytes, self._unsent_bytes

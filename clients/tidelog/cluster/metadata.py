@@ -45,7 +45,7 @@ class Metadata:
         self._names: dict[bytes, str] = {}
         self._nodes: dict[str, NodeRoute] = {}
         self._serials: dict[str, int] = {}
-        self._gone: dict[bytes, None] = {}
+        self._deleted_ids: dict[bytes, None] = {}
 
     def merge(self, reply: pb.MetadataReply, heard_from: Address) -> dict[str, TidelogError]:
         """Merge an answer; return the errors of topics that the node does not know or knows in an outdated version.
@@ -84,14 +84,14 @@ class Metadata:
         if self._topics.pop(name, None) is not None:
             self.revision += 1
 
-    def gone(self, name: str, topic_id: bytes) -> None:
+    def note_deleted(self, name: str, topic_id: bytes) -> None:
         """Note that a topic was deleted, so that later reports of it by lagging nodes are ignored."""
-        _remember(self._gone, topic_id, None)
+        _remember(self._deleted_ids, topic_id, None)
         known = self._topics.get(name)
         if known is not None and known.topic_id == topic_id:
             self.forget(name)
 
-    def made(self, topic: pb.TopicInfo) -> None:
+    def note_created(self, topic: pb.TopicInfo) -> None:
         """Note that a topic was created, so that later reports of an older topic of its name are ignored."""
         self._note_serial(topic)
         known = self._topics.get(topic.name)
@@ -103,9 +103,9 @@ class Metadata:
         known = self._topics.get(topic.name)
         if known is not None and known.topic_id == topic.topic_id:
             return False
-        return topic.topic_id in self._gone or topic.serial < self._serials.get(topic.name, 0)
+        return topic.topic_id in self._deleted_ids or topic.serial < self._serials.get(topic.name, 0)
 
-    def heard_of_epoch(self, name: str, partition: int, epoch: int) -> None:
+    def note_epoch(self, name: str, partition: int, epoch: int) -> None:
         """Note that a partition has reached `epoch` with a yet unknown owner; an older epoch changes nothing."""
         topic = self._topics.get(name)
         route = topic.partitions.get(partition) if topic else None
@@ -200,7 +200,7 @@ def joined(pages: Sequence[pb.MetadataReply]) -> pb.MetadataReply:
     return whole
 
 
-def gone_error(name: str) -> UnknownTopicError:
+def deleted_topic_error(name: str) -> UnknownTopicError:
     """Return the error for a producer or consumer whose topic was deleted."""
     return UnknownTopicError(
         f"topic {name!r} was deleted after this producer or consumer began; a topic that was recreated under the name "

@@ -20,18 +20,18 @@ from typing import Final, Protocol
 from tidelog.cluster.connection import Address, Connection
 from tidelog.cluster.connection_pool import ConnectionPool
 from tidelog.cluster.metadata import Metadata
-from tidelog.errors import TidelogError, told
+from tidelog.errors import TidelogError, describe_error
 from tidelog.model import Offset, TopicPartition
 
-LOOK_S: Final = 10.0
-BEHIND_S: Final = 3.0
-SHUN_S: Final = 60.0
+CHECK_INTERVAL_S: Final = 10.0
+LAG_GRACE_S: Final = 3.0
+EXCLUDE_S: Final = 60.0
 CONNECT_S: Final = 1.0
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
 
-class Nearby:
+class NearestReplica:
     """Selects replicas in one client's zone.
 
     Args:
@@ -44,7 +44,7 @@ class Nearby:
         self.zone = zone
         self._metadata = metadata
         self._pool = pool
-        self._shunned_until: dict[Address, float] = {}
+        self._excluded_until: dict[Address, float] = {}
 
     def address(self, topic: str, partition: int) -> Address | None:
         """Return the address of the replica to read instead of the owner; None to read from the owner."""
@@ -54,27 +54,28 @@ class Nearby:
         if owner is None or owner in copies:
             return None
         now = asyncio.get_running_loop().time()
-        return next((each for each in copies if self._shunned_until.get(each, 0.0) <= now), None)
+        return next((each for each in copies if self._excluded_until.get(each, 0.0) <= now), None)
 
     async def connection(self, address: Address) -> Connection | None:
         """Return the connection to a replica; if it does not answer in time, exclude it and return None."""
-        standing = self._pool.now(address)
-        if standing is not None and standing.ready:
-            return standing
+        connection = self._pool.now(address)
+        if connection is not None and connection.ready:
+            return connection
         try:
             async with asyncio.timeout(CONNECT_S):
                 return await self._pool.get(address)
         except (TidelogError, TimeoutError) as error:
-            self.shun(
-                address, told(error) if isinstance(error, TidelogError) else f"no connection within {CONNECT_S:g} s"
+            self.exclude(
+                address,
+                describe_error(error) if isinstance(error, TidelogError) else f"no connection within {CONNECT_S:g} s",
             )
             return None
 
-    def shun(self, address: Address, why: str) -> None:
+    def exclude(self, address: Address, why: str) -> None:
         """Do not read from a replica for `EXCLUDE_S`."""
-        self._shunned_until[address] = asyncio.get_running_loop().time() + SHUN_S
+        self._excluded_until[address] = asyncio.get_running_loop().time() + EXCLUDE_S
         host, port = address
-        _log.warning("not reading from replica %s:%d in this zone for %.0f s: %s", host, port, SHUN_S, why)
+        _log.warning("not reading from replica %s:%d in this zone for %.0f s: %s", host, port, EXCLUDE_S, why)
 
 
 class ReplicaReader(Protocol):
@@ -104,36 +105,36 @@ class ReplicaReader(Protocol):
         ...
 
 
-async def monitor_lag(nearby: Nearby, served: ReplicaReader) -> None:
+async def monitor_lag(nearest_replica: NearestReplica, served: ReplicaReader) -> None:
     """Switch away from lagging replicas, and back to replicas that have caught up, until cancelled."""
     while True:
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(CHECK_INTERVAL_S)
         stood = {where: served.position_with_credit(where) for where in served.near_replicas}
         ends = await served.ends(stood)
-        await asyncio.sleep(BEHIND_S)
+        await asyncio.sleep(LAG_GRACE_S)
         behind: dict[Address, list[TopicPartition]] = {}
         for where, end in ends.items():
-            address, standing = served.near_replicas.get(where), served.position_with_credit(where)
-            if address is None or standing is None or standing != stood[where]:
+            address, connection = served.near_replicas.get(where), served.position_with_credit(where)
+            if address is None or connection is None or connection != stood[where]:
                 continue
-            if standing < end.offset:
+            if connection < end.offset:
                 behind.setdefault(address, []).append(where)
-            elif standing > end.offset:
+            elif connection > end.offset:
                 served.beyond_end(where, end)
         for address, partitions in behind.items():
             first = partitions[0]
-            nearby.shun(
+            nearest_replica.exclude(
                 address,
-                f"it lagged behind the owners of {len(partitions)} partitions for {BEHIND_S:g} s, among them "
+                f"it lagged behind the owners of {len(partitions)} partitions for {LAG_GRACE_S:g} s, among them "
                 f"{first.topic}/{first.partition}",
             )
         again = [where for where, address in served.near_replicas.items() if address in behind]
         better: dict[Address, list[TopicPartition]] = {}
         for where in served.read_at_owner:
-            nearer = nearby.address(*where)
+            nearer = nearest_replica.address(*where)
             if nearer is not None:
                 better.setdefault(nearer, []).append(where)
         for address, partitions in better.items():
-            if await nearby.connection(address) is not None:  # an owner is left only for a reachable replica
+            if await nearest_replica.connection(address) is not None:  # an owner is left only for a reachable replica
                 again += partitions
         served.resubscribe(again)

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 SILENCE_S: Final = 0.5
 
-TELL_AFTER_S: Final = 2.0
+LOG_AFTER_S: Final = 2.0
 """How long a request is retried before the client logs why."""
 READER_SILENCE_S: Final = 1.5
 GRACE_S: Final = 1.0
@@ -67,7 +67,7 @@ Expect = Callable[[Callable[[ConnectionLostError], None]], list[Expectation]]
 """Registers pending operations whose abandonment calls the argument."""
 
 
-class Moves:
+class OwnerChanges:
     """The pending expectations of one client.
 
     Args:
@@ -177,7 +177,7 @@ class Moves:
         )
 
 
-async def unless_moved(moves: Moves, expect: Expect, answer: Awaitable[T]) -> T:
+async def unless_moved(moves: OwnerChanges, expect: Expect, answer: Awaitable[T]) -> T:
     """Wait for `answer`, unless the operation is abandoned first.
 
     Raises:

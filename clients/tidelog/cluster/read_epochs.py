@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from tidelog.cluster.known_ends import PARTITIONS_MAX, Ends
+from tidelog.cluster.known_ends import PARTITIONS_MAX, KnownEnds
 from tidelog.model import TopicPartition
 from tidelog_proto.batch.record_batch import RecordBatch
 
@@ -23,7 +23,7 @@ _Key = tuple[bytes, int]
 _V = TypeVar("_V")
 
 
-class Arrived(Protocol):
+class ReceivedBatch(Protocol):
     """A batch that a subscription received."""
 
     @property
@@ -37,7 +37,7 @@ class Arrived(Protocol):
         ...
 
 
-class Stretch(NamedTuple):
+class EpochRange(NamedTuple):
     """The range of offsets that were read in an epoch; all records between them belong to that epoch."""
 
     epoch: int
@@ -49,25 +49,25 @@ class ReadEpochs:
     """The epochs of records that one client has read, and of committed positions. Evicts the oldest partitions."""
 
     def __init__(self) -> None:
-        self._read: dict[_Key, list[Stretch]] = {}
+        self._read: dict[_Key, list[EpochRange]] = {}
         """Ranges of a partition; the one read last comes first."""
-        self._told: dict[_Key, tuple[int, int]] = {}
+        self._committed: dict[_Key, tuple[int, int]] = {}
 
     def read(self, topic_id: bytes, partition: int, batches: Sequence[RecordBatch]) -> None:
         """Note that consecutive batches were read."""
         key = (topic_id, partition)
-        stretch: Stretch | None = None
+        current: EpochRange | None = None
         for batch in batches:
             epoch = epoch_of(batch)
             if epoch is None:
                 continue
-            if stretch is not None and stretch.epoch != epoch:
-                self._add(key, *stretch)
-                stretch = None
-            first_offset = batch.base_offset if stretch is None else stretch.first_offset
-            stretch = Stretch(epoch, first_offset, batch.end_offset)
-        if stretch is not None:
-            self._add(key, *stretch)
+            if current is not None and current.epoch != epoch:
+                self._add(key, *current)
+                current = None
+            first_offset = batch.base_offset if current is None else current.first_offset
+            current = EpochRange(epoch, first_offset, batch.end_offset)
+        if current is not None:
+            self._add(key, *current)
 
     def read_in(self, topic_id: bytes, partition: int, epoch: int, first_offset: int, end_offset: int) -> None:
         """Note that all offsets in a range, all of one epoch, were read."""
@@ -76,50 +76,50 @@ class ReadEpochs:
     def _add(self, key: _Key, epoch: int, first_offset: int, end_offset: int) -> None:
         known = self._read.get(key)
         if known is None:
-            known = _kept(self._read, key, list[Stretch]())
+            known = _kept(self._read, key, list[EpochRange]())
         for number, (its_epoch, its_first, its_end) in enumerate(known):
             if its_epoch == epoch:
                 if number or first_offset < its_first or end_offset > its_end:
                     del known[number]
-                    known.insert(0, Stretch(epoch, min(first_offset, its_first), max(end_offset, its_end)))
+                    known.insert(0, EpochRange(epoch, min(first_offset, its_first), max(end_offset, its_end)))
                 return
-        known.insert(0, Stretch(epoch, first_offset, end_offset))
+        known.insert(0, EpochRange(epoch, first_offset, end_offset))
         del known[EPOCHS_MAX:]
 
-    def told(self, topic_id: bytes, partition: int, *, offset: int, epoch: int) -> None:
+    def note_committed(self, topic_id: bytes, partition: int, *, offset: int, epoch: int) -> None:
         """Note a group's committed position and the epoch of the record before it, as stored with the commit."""
-        _kept(self._told, (topic_id, partition), (offset, epoch))
+        _kept(self._committed, (topic_id, partition), (offset, epoch))
 
-    def told_of(self, topic_id: bytes, partition: int, offset: int) -> int | None:
+    def committed_epoch(self, topic_id: bytes, partition: int, offset: int) -> int | None:
         """Return the epoch stored with a committed position; None if `offset` is not the position noted last."""
-        told_offset, epoch = self._told.get((topic_id, partition), (-1, 0))
-        return epoch if told_offset == offset else None
+        committed_offset, epoch = self._committed.get((topic_id, partition), (-1, 0))
+        return epoch if committed_offset == offset else None
 
     def at(self, topic_id: bytes, partition: int, offset: int) -> int | None:
         """Return the epoch of the record before an offset; None if it was neither read nor committed with an epoch."""
-        for stretch in self._read.get((topic_id, partition), ()):
-            if stretch.first_offset < offset <= stretch.end_offset:
-                return stretch.epoch
-        return self.told_of(topic_id, partition, offset)
+        for current in self._read.get((topic_id, partition), ()):
+            if current.first_offset < offset <= current.end_offset:
+                return current.epoch
+        return self.committed_epoch(topic_id, partition, offset)
 
 
-class ArrivedEpochs:
+class ReceivedEpochs:
     """The epochs of the records before one consumer's positions, as far as known.
 
     Args:
         ends, epochs: of the client; both are updated with what arrives.
     """
 
-    def __init__(self, ends: Ends, epochs: ReadEpochs) -> None:
+    def __init__(self, ends: KnownEnds, epochs: ReadEpochs) -> None:
         self._ends = ends
         self._epochs = epochs
         self._here: dict[TopicPartition, int] = {}
 
     def begin(self, where: TopicPartition, topic_id: bytes, offset: int) -> None:
         """Start reading a partition at an offset, which may be the group's committed position."""
-        self._note(where, self._epochs.told_of(topic_id, where.partition, offset))
+        self._note(where, self._epochs.committed_epoch(topic_id, where.partition, offset))
 
-    def arrived(self, topic_id: bytes, items: Sequence[Arrived]) -> None:
+    def arrived(self, topic_id: bytes, items: Sequence[ReceivedBatch]) -> None:
         """Note that batches of one partition arrived."""
         where, last = items[-1].where, items[-1].batch
         epoch = epoch_of(last)

@@ -19,11 +19,11 @@ from typing import Final
 
 from tidelog_proto import broker_pb2 as pb
 
-CAREFUL_S: Final = 5.0
+SERIAL_PHASE_S: Final = 5.0
 """How long after a pause publishes are sent one at a time, so that the second does not exceed the quota again."""
-AHEAD_S: Final = 0.5
+IN_FLIGHT_S: Final = 0.5
 """Without a pause, this many seconds of the allowed rate may be in flight; a single request always may."""
-LOOK_S: Final = 5.0
+CHECK_INTERVAL_S: Final = 5.0
 """How often the client checks whether a longer pause is still required."""
 _HOLDS: Final = frozenset({"publish_reply", "hello_reply"})
 _log: Final = logging.getLogger("tidelog.client")
@@ -36,7 +36,7 @@ class Throttle:
         loop: the connection's.
         node: HOST:PORT.
         count: called with the seconds by which the delay has grown.
-        whose: the principal whose quota it is, for messages.
+        principal: the principal whose quota it is, for messages.
         ask: sends the node a request whose answer reports the remaining pause; None: a publish is used as the test.
     """
 
@@ -46,29 +46,29 @@ class Throttle:
         node: str,
         count: Callable[[float], None],
         *,
-        whose: str = "this client",
+        principal: str = "this client",
         ask: Callable[[], None] | None = None,
     ) -> None:
-        self.whose = whose
+        self.principal = principal
         self._ask = ask
         self._loop = loop
         self._node = node
         self._count = count
-        self._ahead_bytes = 0.0
-        self._flying_bytes = 0
+        self._in_flight_bytes_max = 0.0
+        self._in_flight_bytes = 0
         self._open_at = 0.0
         """Loop time before which nothing is published..."""
-        self._look_at = 0.0
+        self._check_at = 0.0
         """...except for one publish from this time on, to test whether the pause is still required."""
-        self._careful_until = 0.0
+        self._serial_until = 0.0
         self._delayed_until = 0.0
-        self._told = False
+        self._logged = False
         self._waiting: dict[Hashable, Callable[[], None]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def greeted(self, produce_bytes: int) -> None:
         """Set the allowed rate in bytes per second; 0 for unlimited."""
-        self._ahead_bytes = produce_bytes * AHEAD_S
+        self._in_flight_bytes_max = produce_bytes * IN_FLIGHT_S
 
     def heard(self, envelope: pb.Envelope, throttle_ms: int) -> None:
         """Process the pause that an answer reports."""
@@ -79,8 +79,8 @@ class Throttle:
             self._delayed_until = until
         if envelope.WhichOneof("kind") in _HOLDS:
             self.hold(throttle_ms)
-        if throttle_ms and not self._told:
-            self._told = True
+        if throttle_ms and not self._logged:
+            self._logged = True
             _log.warning(
                 "%s throttles this client to its quota; publishing continues in %.1f s. This is logged once per "
                 "connection; see the throttle metrics for the total delay, `tidelog quota list` for the quota",
@@ -91,25 +91,25 @@ class Throttle:
     def hold(self, throttle_ms: int) -> None:
         """Publish nothing for `throttle_ms`, replacing an earlier pause."""
         now = self._loop.time()
-        self._open_at, self._look_at = now + throttle_ms / 1000, now + LOOK_S
-        careful_until = self._open_at + CAREFUL_S
+        self._open_at, self._check_at = now + throttle_ms / 1000, now + CHECK_INTERVAL_S
+        serial_until = self._open_at + SERIAL_PHASE_S
         # A gateway's caller processes every answer; one without a pause must not extend the careful phase.
-        self._careful_until = careful_until if throttle_ms else min(careful_until, self._careful_until)
+        self._serial_until = serial_until if throttle_ms else min(serial_until, self._serial_until)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self._look()
+            self._check()
 
     def may_publish(self) -> bool:
         """Whether a PUBLISH may be sent now; if not, `when_open` calls back when it is worth checking again."""
         now = self._loop.time()
-        if now < self._open_at and (self._ask is not None or now < self._look_at):
+        if now < self._open_at and (self._ask is not None or now < self._check_at):
             return False
-        if not self._flying_bytes:
+        if not self._in_flight_bytes:
             return True
-        if now < self._careful_until:
+        if now < self._serial_until:
             return False
-        return not self._ahead_bytes or self._flying_bytes < self._ahead_bytes
+        return not self._in_flight_bytes_max or self._in_flight_bytes < self._in_flight_bytes_max
 
     @property
     def open_at(self) -> float:
@@ -118,44 +118,44 @@ class Throttle:
 
     def published(self, size_bytes: int) -> None:
         """Note that a publish of `size_bytes` is in flight."""
-        self._flying_bytes += size_bytes
-        self._look_at = self._loop.time() + LOOK_S
+        self._in_flight_bytes += size_bytes
+        self._check_at = self._loop.time() + CHECK_INTERVAL_S
 
     def answered(self, size_bytes: int) -> None:
         """Note that a publish of `size_bytes` is no longer in flight."""
-        self._flying_bytes = max(0, self._flying_bytes - size_bytes)
+        self._in_flight_bytes = max(0, self._in_flight_bytes - size_bytes)
         if self._waiting:
-            self._look()
+            self._check()
 
     def when_open(self, who: Hashable, callback: Callable[[], None]) -> None:
         """Call `callback` once, when `may_publish` is worth checking again; a later call of a `who` replaces it."""
         self._waiting[who] = callback
         if self._timer is None:
-            self._timer = self._loop.call_at(max(self._next_look, self._loop.time()), self._rang)
+            self._timer = self._loop.call_at(max(self._next_check, self._loop.time()), self._on_timer)
 
     def close(self) -> None:
         """Wake all waiters, because the connection is closed."""
         self._open()
 
-    def _rang(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         if self._waiting:
-            self._look()
+            self._check()
 
     @property
-    def _next_look(self) -> float:
-        return min(self._open_at, self._look_at)
+    def _next_check(self) -> float:
+        return min(self._open_at, self._check_at)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now = self._loop.time()
         if self.may_publish():
             self._open()
         elif self._timer is None and now < self._open_at:
-            if now >= self._look_at:
-                self._look_at = now + LOOK_S
+            if now >= self._check_at:
+                self._check_at = now + CHECK_INTERVAL_S
                 if self._ask is not None:
                     self._ask()
-            self._timer = self._loop.call_at(self._next_look, self._rang)
+            self._timer = self._loop.call_at(self._next_check, self._on_timer)
         # Otherwise the answers to the publishes in flight check again.
 
     def _open(self) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple
 
 from tidelog.base.plain_callbacks import check_callback
-from tidelog.cluster.metadata import gone_error
-from tidelog.errors import BufferFullError, ClosedError, TidelogError, told
+from tidelog.cluster.metadata import deleted_topic_error
+from tidelog.errors import BufferFullError, ClosedError, TidelogError, describe_error
 from tidelog.model import Committed, TopicPartition
 from tidelog.requests.partial_results import Commits
 
@@ -135,7 +135,7 @@ class BackgroundCommits:
         ids = dict(self._topic_ids())
         gone = {where for where, (_, topic_id) in waited.items() if topic_id not in {None, ids.get(where.topic)}}
         stored = await self._store({where: waited[where].offset for where in waited if where not in gone}, ids)
-        return Commits(stored.held, stored.failed | {where: gone_error(where.topic) for where in gone})
+        return Commits(stored.held, stored.failed | {where: deleted_topic_error(where.topic) for where in gone})
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Fail pending positions if the task was cancelled, as `asyncio.run` does at its end."""
@@ -149,7 +149,7 @@ class BackgroundCommits:
         self, callbacks: list[OnCommit], held: dict[TopicPartition, Committed], error: TidelogError | None
     ) -> None:
         if not callbacks and error is not None:
-            _log.warning("%s: commit failed: %s", self._group, told(error))
+            _log.warning("%s: commit failed: %s", self._group, describe_error(error))
         for callback in callbacks:
             try:
                 callback(held, error)

@@ -12,7 +12,7 @@ from tidelog.errors import (
     TidelogError,
     UnknownTopicError,
     UnsupportedBatchError,
-    told,
+    describe_error,
 )
 from tidelog.model import Record
 from tidelog.produce.producer import Producer
@@ -105,7 +105,7 @@ class DeadLetters:
 def _undeliverable_error(record: Record, error: TidelogError) -> RecordError:
     return RecordError(
         f"{record.topic}/{record.partition}: the record at offset {record.offset} does not decode, and the dead-letter "
-        f"topic refuses it: {told(error)}; seek to {record.offset + 1} to continue after it",
+        f"topic refuses it: {describe_error(error)}; seek to {record.offset + 1} to continue after it",
         topic=record.topic,
         partition=record.partition,
         offset=record.offset,

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from tidelog.cluster.routing import Router
-from tidelog.errors import TidelogError, UnknownTopicError, told
+from tidelog.errors import TidelogError, UnknownTopicError, describe_error
 from tidelog.model import TopicPartition
 from tidelog.requests.list_offsets import OffsetSearch
 from tidelog.subscriptions.assignment import Assignment
@@ -151,7 +151,7 @@ class TopicDiscovery:
                     "cannot list topics that match %r, retrying within %d s: %s",
                     self._options.pattern.text,
                     NEW_PARTITIONS_S,
-                    told(error),
+                    describe_error(error),
                 )
             else:
                 for topic, start in new.items():
@@ -178,7 +178,7 @@ class TopicDiscovery:
                 topic,
                 partitions,
                 NEW_PARTITIONS_S,
-                told(error),
+                describe_error(error),
             )
             if self._ids.get(topic) == topic_id:  # retried by the next look for new partitions
                 self._seen[topic].difference_update(partitions)

@@ -13,7 +13,7 @@ from typing import Final
 from tidelog.cluster.answers import results_of
 from tidelog.cluster.connection import Connection
 from tidelog.cluster.routing import Router
-from tidelog.errors import MemberFencedError, TidelogError, UnknownTopicError, error_of, told
+from tidelog.errors import MemberFencedError, TidelogError, UnknownTopicError, describe_error, error_of
 from tidelog.groups.membership import Membership
 from tidelog.model import Committed, TopicPartition
 from tidelog.requests.conversions import check_position, committed_of
@@ -117,7 +117,7 @@ class GroupCommits:
                 partition=where.partition,
                 next_offset=offset,
                 note=note,
-                record_epoch=self._router.epochs.at(topic_id, where.partition, offset),
+                record_epoch=self._router.read_epochs.at(topic_id, where.partition, offset),
             )
 
         request = pb.Commit(group=membership.group, member_id=membership.member_id, generation=membership.generation)
@@ -157,12 +157,14 @@ async def store_or_log(commits: GroupCommits, positions: Mapping[TopicPartition,
     try:
         failed = (await commits.store(moved)).failed
     except TidelogError as error:
-        _log.warning("%s: committing %d partitions failed: %s", group, len(moved), told(error))
+        _log.warning("%s: committing %d partitions failed: %s", group, len(moved), describe_error(error))
         return
     refused = {where: error for where, error in failed.items() if not isinstance(error, UnknownTopicError)}
     if refused:
         where, why = next(iter(refused.items()))
-        _log.warning("%s: %d positions were refused; that of %s/%d: %s", group, len(refused), *where, told(why))
+        _log.warning(
+            "%s: %d positions were refused; that of %s/%d: %s", group, len(refused), *where, describe_error(why)
+        )
 
 
 async def store_periodically(

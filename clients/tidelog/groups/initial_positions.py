@@ -16,7 +16,7 @@ from typing import Final
 
 from tidelog.base.backoff import Backoff
 from tidelog.cluster.routing import Router
-from tidelog.errors import ForbiddenError, TidelogError, UnknownTopicError, told
+from tidelog.errors import ForbiddenError, TidelogError, UnknownTopicError, describe_error
 from tidelog.groups.commits import GroupCommits
 from tidelog.model import TopicPartition
 from tidelog.subscriptions.consumer_options import ConsumerOptions, TopicOptions
@@ -58,7 +58,7 @@ class InitialPositions:
             except TidelogError as error:
                 if not error.retriable:
                     raise
-                _log.info("%s: cannot list topics yet: %s", options.group, told(error))
+                _log.info("%s: cannot list topics yet: %s", options.group, describe_error(error))
                 await asyncio.sleep(backoff.next_wait_s(error.retry_after_ms))
             else:
                 return
@@ -89,7 +89,12 @@ class InitialPositions:
                 failed = dict.fromkeys(left, error)
             for where, why in failed.items():
                 if not why.retriable:
-                    _log.info("%s: initial position of %s/%d was refused: %s", self._options.group, *where, told(why))
+                    _log.info(
+                        "%s: initial position of %s/%d was refused: %s",
+                        self._options.group,
+                        *where,
+                        describe_error(why),
+                    )
             left = {where: left[where] for where, why in failed.items() if why.retriable}
             if left:
                 await asyncio.sleep(backoff.next_wait_s(max(failed[where].retry_after_ms for where in left)))

@@ -18,7 +18,7 @@ from typing import Any, Final
 from tidelog.base.backoff import Backoff
 from tidelog.base.tasks import ended
 from tidelog.cluster.routing import Router
-from tidelog.errors import MemberFencedError, TidelogError, UnknownTopicError, told
+from tidelog.errors import MemberFencedError, TidelogError, UnknownTopicError, describe_error
 from tidelog.groups.commits import GroupCommits, store_or_log, store_periodically
 from tidelog.groups.membership import Membership, PartitionId
 from tidelog.groups.options import ASSIGNORS, Group
@@ -210,11 +210,16 @@ class GroupMember:
                 if not membership.is_joined:
                     wait_s = refused.next_wait_s(1000)
                     _log.warning(
-                        "%s: the coordinator refused the join; retrying in %.1f s: %s", self, wait_s, told(error)
+                        "%s: the coordinator refused the join; retrying in %.1f s: %s",
+                        self,
+                        wait_s,
+                        describe_error(error),
                     )
                     await asyncio.sleep(wait_s)
                 else:
-                    _log.warning("%s: the coordinator fenced this member; joining again: %s", self, told(error))
+                    _log.warning(
+                        "%s: the coordinator fenced this member; joining again: %s", self, describe_error(error)
+                    )
             except TidelogError as error:
                 await self.handover.lose(membership)
                 self._assignment.broken(error)
@@ -319,7 +324,7 @@ class GroupMember:
         try:
             await self._ask(membership.leaving(), wait_ms=0)
         except TidelogError as error:
-            _log.info("%s: could not report leaving to the coordinator: %s", self, told(error))
+            _log.info("%s: could not report leaving to the coordinator: %s", self, describe_error(error))
         before = self._assignment.cursor.progress
         while self._assignment.cursor.progress == before and not self._is_waiting():  # noqa: ASYNC110 - the cursor has no event
             await asyncio.sleep(IDLE_CHECK_S)

@@ -22,7 +22,7 @@ from tidelog.errors import (
     TidelogError,
     UnknownPartitionError,
     UnknownTopicError,
-    told,
+    describe_error,
 )
 from tidelog.groups.commits import GroupCommits, store_or_log
 from tidelog.groups.initial_positions import InitialPositions
@@ -157,7 +157,7 @@ class PartitionHandover:
                     if not error.retriable and not self._coordinator_will_notice(error, backoff.failures):
                         self._assignment.broken(error)
                         return
-                    _log.info("%s: cannot begin with topic %s yet: %s", self._group, topic, told(error))
+                    _log.info("%s: cannot begin with topic %s yet: %s", self._group, topic, describe_error(error))
                     begun = set[PartitionId]()
                 left -= begun
                 if not begun:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidelog.base.metric_calls import Teller
 from tidelog.base.plain_callbacks import check_callback
-from tidelog.cluster.metadata import gone_error
+from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.cluster.routing import Router
 from tidelog.errors import ClosedError, NotBegunError, UnknownPartitionError
 from tidelog.model import Receipt, TopicRoute
@@ -503,7 +503,7 @@ class Producer:
         """
         if route.topic_id != self._topic_id:
             if self._topic_id or (self._instance is not None and route.topic_id != self._instance.topic_id):
-                raise gone_error(self.topic)
+                raise deleted_topic_error(self.topic)
             assert self._sender is not None
             self._topic_id = self._sender.topic_id = route.topic_id
         return route

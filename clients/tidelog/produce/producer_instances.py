@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog.cluster.metadata import gone_error
+from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.cluster.routing import Router
 from tidelog.errors import InvalidRequestError, ProducerFencedError
 from tidelog.produce.producer_epochs import fenced_error, write_epoch
@@ -87,7 +87,7 @@ class Instance:
                 await self._router.refresh(self._topic, sure=True)  # what an older instance knew is among these
                 route = await self._router.topic(self._topic)
                 if route.topic_id != topic_id:
-                    raise gone_error(self._topic)
+                    raise deleted_topic_error(self._topic)
                 partitions = range(route.partition_count)
                 written = await write_epoch(self._router, topic_id, partitions[1:], self.producer_id, epoch)
                 if written.is_new_at(epoch):

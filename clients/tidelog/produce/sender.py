@@ -26,8 +26,8 @@ from tidelog.base.backoff import Backoff
 from tidelog.base.weak_callback import watch_weakly
 from tidelog.cluster.answers import check_answer, results_of
 from tidelog.cluster.connection import Connection
-from tidelog.cluster.metadata import gone_error
-from tidelog.cluster.owner_changes import TELL_AFTER_S, Expectation
+from tidelog.cluster.metadata import deleted_topic_error
+from tidelog.cluster.owner_changes import LOG_AFTER_S, Expectation
 from tidelog.cluster.routing import Router
 from tidelog.cluster.throttle import Throttle
 from tidelog.cluster.trace_contexts import carry
@@ -37,8 +37,8 @@ from tidelog.errors import (
     NodeUnreachableError,
     OverloadedError,
     TidelogError,
+    describe_error,
     error_of,
-    told,
 )
 from tidelog.model import PartitionRoute
 from tidelog.produce.batches import OutgoingBatch
@@ -111,7 +111,7 @@ class Sender:
     ) -> None:
         self.topic_id = b""
         self._router = router
-        self._naming = router.naming
+        self._tickets = router.caller_tickets
         self._topic = topic
         self._acks = acks
         self._loop = loop
@@ -188,8 +188,8 @@ class Sender:
                 batch = None if connection is None else lane.next_to_send(now, now_us)
                 if connection is not None and batch is not None:
                     shipments.setdefault(connection, []).append(Shipment(lane, batch))
-                    if connection.throttle is not None or self._naming.is_throttled:
-                        for throttle in self._naming.throttles(connection):
+                    if connection.throttle is not None or self._tickets.is_throttled:
+                        for throttle in self._tickets.throttles(connection):
                             throttle.published(batch.encoded.length)
                     if lane.has_more:
                         going_on.append(lane)
@@ -205,7 +205,7 @@ class Sender:
         if lane.idle:
             return None
         if self._is_gone():
-            lane.fail_all(gone_error(self._topic))
+            lane.fail_all(deleted_topic_error(self._topic))
             return None
         if lane.is_barred and self._instance is not None and lane.partition in self._instance.entered:
             lane.enter(self._instance.epoch)
@@ -222,8 +222,8 @@ class Sender:
         if not connection.ready:
             connection.when_ready(partial(self.wake, lane))
             return None
-        if connection.throttle is not None or self._naming.is_throttled:
-            for throttle in self._naming.throttles(connection):
+        if connection.throttle is not None or self._tickets.is_throttled:
+            for throttle in self._tickets.throttles(connection):
                 if not throttle.may_publish():
                     throttle.when_open((self, lane.partition), partial(self.wake, lane))
                     self._is_held(lane, throttle, now)
@@ -233,20 +233,20 @@ class Sender:
     def _gives_up(self, lane: Lane, connection: Connection) -> bool:
         """Fail what a lane has for a lost node, unless another node may take its place; return whether it did."""
         error = NodeUnreachableError(f"{connection.name} is connected and silent, and so are all other nodes")
-        if not self._router.pool.gives_up(error, math.inf):
+        if not self._router.pool.should_give_up(error, math.inf):
             return False
         lane.fail_all(error)
         return lane.idle
 
     def _is_held(self, lane: Lane, throttle: Throttle, now: float) -> None:
         """Let a lane wait for a quota, and give up in time what waits for too long."""
-        lane.held(throttle.open_at, OverloadedError(f"the quota of {throttle.whose} is used up"))
+        lane.held(throttle.open_at, OverloadedError(f"the quota of {throttle.principal} is used up"))
         self._give_up_early(lane, now)
         self._expire_later(lane)
 
     def _give_up_early(self, lane: Lane, now: float) -> None:
         """Let a caller who waits for an answer hear at once that his records wait for longer than they may."""
-        if self._naming.caller is not None:
+        if self._tickets.caller is not None:
             lane.expire(now, by=lane.held_until)
 
     def _is_gone(self) -> bool:
@@ -264,7 +264,7 @@ class Sender:
         del self._expiries[lane.partition]
         connection = self._router.connection_now(self._topic, lane.partition)
         if connection is not None:  # the debt may have grown by what was on its way
-            lane.held_until = max(lane.held_until, *(each.open_at for each in self._naming.throttles(connection)), 0.0)
+            lane.held_until = max(lane.held_until, *(each.open_at for each in self._tickets.throttles(connection)), 0.0)
         self.wake(lane)
 
     def _wake_later(self, lane: Lane, now: float) -> None:
@@ -303,12 +303,12 @@ class Sender:
                     lane.expire(self._loop.time())
                 except TidelogError as error:
                     if not error.retriable:
-                        lane.fail_all(gone_error(self._topic) if self._is_gone() else error)
+                        lane.fail_all(deleted_topic_error(self._topic) if self._is_gone() else error)
                         return
                     lane.in_the_way = error
                     lane.expire(self._loop.time())
                     wait_s = backoff.next_wait_s(error.retry_after_ms)
-                    if self._router.pool.gives_up(error, self._loop.time() + wait_s - began):
+                    if self._router.pool.should_give_up(error, self._loop.time() + wait_s - began):
                         lane.fail_all(error)
                         began = self._loop.time()
                     self._tell_trouble(lane, error)
@@ -349,14 +349,14 @@ class Sender:
             publish.entries.add(topic_id=self.topic_id, partition=partition, length=encoded.length)
             parts += (encoded.header, encoded.body, *encoded.rest)
             self._flying_on[partition] = connection
-            shipment.expected = self._router.moves.expect(
+            shipment.expected = self._router.owner_changes.expect(
                 self._topic, partition, connection, partial(self._abandoned, shipment)
             )
         traces = [trace for shipment in shipments for load in shipment.batch.loads for trace in load.delivery.traces]
         if traces:
             carry(envelope, traces)
         try:
-            self._naming.name(envelope, connection)
+            self._tickets.attach(envelope, connection)
             connection.ask(
                 envelope,
                 parts,
@@ -365,7 +365,7 @@ class Sender:
                 answered=partial(self._answered, connection, shipments, envelope),
             )
         except TidelogError as error:
-            if connection.throttle is not None or self._naming.is_throttled:
+            if connection.throttle is not None or self._tickets.is_throttled:
                 self._came_back(connection, shipments)
             self._failed(shipments, error)
             return
@@ -377,7 +377,7 @@ class Sender:
 
     def _came_back(self, connection: Connection, shipments: Sequence[Shipment]) -> None:
         """Count as on their way no more what a node bounds."""
-        for throttle in self._naming.throttles(connection):
+        for throttle in self._tickets.throttles(connection):
             throttle.answered(sum(shipment.batch.encoded.length for shipment in shipments))
 
     def _answered(
@@ -385,12 +385,12 @@ class Sender:
     ) -> None:
         if connection.liveness is not None:
             self._unanswered.answered(connection, shipments)
-        if not isinstance(answer, TidelogError) and (answer.envelope.caller_throttle_ms or self._naming.is_throttled):
-            self._naming.heard(answer.envelope, connection)
-        if connection.throttle is not None or self._naming.is_throttled:
+        if not isinstance(answer, TidelogError) and (answer.envelope.caller_throttle_ms or self._tickets.is_throttled):
+            self._tickets.note_throttle(answer.envelope, connection)
+        if connection.throttle is not None or self._tickets.is_throttled:
             self._came_back(connection, shipments)
         if isinstance(answer, TidelogError):
-            self._naming.learn_from(asked, answer)
+            self._tickets.note_error(asked, answer)
             self._failed(shipments, answer)
             return
         try:
@@ -416,7 +416,7 @@ class Sender:
                 # Of a batch of which nothing was left there is one record, which is for the node.
                 stored = max(shipment.batch.count - result.duplicates, 1)
                 partition, end_offset = shipment.lane.partition, result.base_offset + stored
-                self._router.ends.note(self.topic_id, partition, epoch=result.epoch, end_offset=end_offset)
+                self._router.known_ends.note(self.topic_id, partition, epoch=result.epoch, end_offset=end_offset)
                 self._router.stored_in(self._topic, partition, result.epoch)
             if not shipment.lane.idle:
                 self.wake(shipment.lane)
@@ -435,7 +435,7 @@ class Sender:
         expected, shipment.expected = shipment.expected, None
         if expected is None:
             return False
-        self._router.moves.forget(expected)
+        self._router.owner_changes.forget(expected)
         return True
 
     def _abandoned(self, shipment: Shipment, error: TidelogError) -> None:
@@ -447,7 +447,7 @@ class Sender:
 
     def _fell_silent(self, shipments: list[Shipment], error: ConnectionLostError) -> None:
         """Give up what was sent to a lost node, and what waits behind that, where no other node can be asked."""
-        if not self._router.pool.gives_up(error, math.inf):
+        if not self._router.pool.should_give_up(error, math.inf):
             return  # another node may take the partitions, and the batches are sent there
         for shipment in shipments:
             connection = self._flying_on[shipment.lane.partition]
@@ -460,7 +460,11 @@ class Sender:
         lane = shipment.lane
         lane.failed(shipment.batch, error, now)
         connection = self._flying_on.get(lane.partition)
-        if isinstance(error, OverloadedError) and connection is not None and self._naming.refused(error, connection):
+        if (
+            isinstance(error, OverloadedError)
+            and connection is not None
+            and self._tickets.note_rejection(error, connection)
+        ):
             lane.hurry()  # what it waits for from now on is the quota, which may end before that
         if error.retriable:
             self._tell_trouble(lane, error)
@@ -477,10 +481,10 @@ class Sender:
             return
         now = self._loop.time()
         since = self._troubled_since.setdefault(lane.partition, now)
-        if not self._told and now - since >= TELL_AFTER_S:
+        if not self._told and now - since >= LOG_AFTER_S:
             self._told = True
             where = (self._topic, lane.partition)
-            _log.warning("%s/%d: nothing can be published yet, still trying: %s", *where, told(error))
+            _log.warning("%s/%d: nothing can be published yet, still trying: %s", *where, describe_error(error))
 
     def _no_trouble(self, lane: Lane) -> None:
         if self._troubled_since.pop(lane.partition, None) is not None and not self._troubled_since:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from tidelog.cluster.metadata import gone_error
+from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.cluster.routing import Router
 from tidelog.errors import InvalidRequestError, TidelogError, UnknownPartitionError
 from tidelog.model import ConsumedBatch, TopicPartition
@@ -119,7 +119,7 @@ class Assignment:
         read = {where.topic for where in self._keeper.partitions}
         for topic, topic_id in topic_ids.items():
             if topic in read and self.topic_ids[topic] != topic_id:
-                raise gone_error(topic)
+                raise deleted_topic_error(topic)
         self.topic_ids.update(topic_ids)
         standing = self._keeper.partitions
         for where, offset in positions.items():
@@ -360,5 +360,5 @@ class Assignment:
     def _metadata_changed(self, topic: str) -> None:
         route = self._router.metadata.topic(topic)
         if route is not None and route.topic_id != self.topic_ids.get(topic):
-            self.topic_deleted(topic, gone_error(topic))
+            self.topic_deleted(topic, deleted_topic_error(topic))
         self._keeper.metadata_changed()

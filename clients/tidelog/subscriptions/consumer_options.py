@@ -18,7 +18,7 @@ from typing import Final, Literal, NamedTuple, cast, get_args
 
 from tidelog.base.backoff import Backoff
 from tidelog.cluster.routing import Router
-from tidelog.errors import EpochChangingError, InvalidRequestError, NodeUnreachableError, TidelogError, told
+from tidelog.errors import EpochChangingError, InvalidRequestError, NodeUnreachableError, TidelogError, describe_error
 from tidelog.model import Committed, TopicPartition
 from tidelog.requests import committed_positions
 from tidelog.requests.conversions import checked_group, checked_topic, microseconds
@@ -310,7 +310,7 @@ async def _positions(router: Router, topic: str, options: TopicOptions, there_ar
                 "may return older records: %s",
                 topic,
                 sorted(unconfirmed),
-                told(error),
+                describe_error(error),
             )
         positions |= unconfirmed
         rest = [partition for partition in search.missing if partition not in unconfirmed]
@@ -343,7 +343,7 @@ async def find_missing_starts(
                     "%s: start offsets of partitions %s are not known yet; reading the others, still retrying: %s",
                     topic,
                     search.missing,
-                    told(error),
+                    describe_error(error),
                 )
         new = {partition: each.offset for partition, each in search.found.items() if partition not in before}
         if new:

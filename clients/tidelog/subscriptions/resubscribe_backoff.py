@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tidelog.base.backoff import Backoff
-from tidelog.errors import TidelogError, told
+from tidelog.errors import TidelogError, describe_error
 from tidelog.model import TopicPartition
 
 LOG_AFTER_FAILURES: Final = 6
@@ -71,11 +71,11 @@ class ResubscribeBackoff:
                 "%s: not allowed to read this topic; reading the others, retrying every %.0f s: %s",
                 where.topic,
                 REFUSED_S,
-                told(error),
+                describe_error(error),
             )
 
     def log_wait(self, where: TopicPartition, error: TidelogError) -> None:
         """Log once why a partition is not read."""
         backoff = self._backoffs.get(where)
         if error.retriable and backoff is not None and backoff.failures == LOG_AFTER_FAILURES:
-            _log.warning("%s/%d: cannot subscribe, still retrying: %s", *where, told(error))
+            _log.warning("%s/%d: cannot subscribe, still retrying: %s", *where, describe_error(error))

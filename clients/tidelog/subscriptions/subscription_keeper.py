@@ -21,11 +21,11 @@ from typing import Final, Protocol
 
 from tidelog.cluster.answers import results_of
 from tidelog.cluster.connection import Address, Connection
-from tidelog.cluster.fallback_replicas import Reached
-from tidelog.cluster.metadata import gone_error
+from tidelog.cluster.fallback_replicas import ReadReplica
+from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.cluster.nearest_replica import monitor_lag
 from tidelog.cluster.owner_changes import Expectation
-from tidelog.cluster.read_epochs import ArrivedEpochs
+from tidelog.cluster.read_epochs import ReceivedEpochs
 from tidelog.cluster.routing import Router
 from tidelog.errors import (
     ClosedError,
@@ -33,8 +33,8 @@ from tidelog.errors import (
     OffsetOutOfRangeError,
     TidelogError,
     UnknownTopicError,
+    describe_error,
     error_of,
-    told,
 )
 from tidelog.model import Offset, TopicPartition
 from tidelog.requests import list_offsets
@@ -104,7 +104,7 @@ class SubscriptionKeeper:
         self._wanted = wanted
         self._skips_forbidden = skips_forbidden
         self._arrived: dict[TopicPartition, int] = {}
-        self._epochs = ArrivedEpochs(router.ends, router.epochs)
+        self._epochs = ReceivedEpochs(router.known_ends, router.read_epochs)
         self._subscription_of: dict[TopicPartition, Subscription | None] = {}
         self._paused: set[TopicPartition] = set()
         self._failed: set[TopicPartition] = set()
@@ -140,9 +140,9 @@ class SubscriptionKeeper:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="consume")
             self._task.add_done_callback(self._task_done)
-            if self._router.nearby.zone:
-                look = monitor_lag(self._router.nearby, self)
-                self._lag_monitor = asyncio.get_running_loop().create_task(look, name="monitor replica lag")
+            if self._router.nearest_replica.zone:
+                work = monitor_lag(self._router.nearest_replica, self)
+                self._lag_monitor = asyncio.get_running_loop().create_task(work, name="monitor replica lag")
                 self._lag_monitor.add_done_callback(self._task_done)
         self.wake()
 
@@ -237,7 +237,7 @@ class SubscriptionKeeper:
             self._arrived[where] = subscription.positions.pop(where)
             is_final = isinstance(error, (OffsetOutOfRangeError, UnknownTopicError, ClosedError))
             if where in self.near_replicas and not is_final:
-                self._router.nearby.shun(self.near_replicas[where], told(error))
+                self._router.nearest_replica.exclude(self.near_replicas[where], describe_error(error))
             self._release(where)
             self._router.learn_from(where.topic, error, where.partition)
             self._backoff.failed(where, error)
@@ -278,7 +278,7 @@ class SubscriptionKeeper:
             error.high_watermark,
             offset,
             self._on_out_of_range,
-            told(error),
+            describe_error(error),
         )
         self._arrived[where] = offset
         self._epochs.forget(where)
@@ -294,11 +294,8 @@ class SubscriptionKeeper:
     @property
     def read_at_owner(self) -> list[TopicPartition]:
         """The partitions that are read from their owner."""
-        return [
-            where
-            for where, current in self._subscription_of.items()
-            if current is not None and where not in self.near_replicas and where not in self._on_fallback
-        ]
+        served = (where for where, current in self._subscription_of.items() if current is not None)
+        return [where for where in served if where not in self.near_replicas and where not in self._on_fallback]
 
     def position_with_credit(self, where: TopicPartition) -> int | None:
         """Return the next offset to receive; None if the node has no credit to send more."""
@@ -355,19 +352,20 @@ class SubscriptionKeeper:
 
     def _switch_replicas(self) -> None:
         """Switch from a silent owner to another replica, and from a fallback back to the owner."""
-        stand_ins = self._router.stand_ins
+        fallback = self._router.fallback_replicas
         for subscription, (connection, _) in list(self._subscriptions.items()):
             for where in subscription.positions:
                 if self._subscription_of[where] is not subscription:
                     continue
                 if where in self._on_fallback:
-                    leaves = stand_ins.owner_is_back(*where)
+                    leaves = fallback.owner_has_returned(*where)
                     self._router.refresh_later(where.topic)
                 else:
-                    leaves = self._liveness_probe.is_unresponsive(subscription, connection) and stand_ins.exist(*where)
+                    is_silent = self._liveness_probe.is_unresponsive(subscription, connection)
+                    leaves = is_silent and fallback.has_others(*where)
                 if leaves:
                     if where in self.near_replicas:
-                        self._router.nearby.shun(self.near_replicas[where], "it does not respond")
+                        self._router.nearest_replica.exclude(self.near_replicas[where], "it does not respond")
                     self._drop(subscription)  # the whole subscription, see `_unsubscribe`
                     self.wake()
                     break
@@ -379,15 +377,15 @@ class SubscriptionKeeper:
             for subscription in [each for each in self._subscriptions if each.window in overdrawn]:
                 self._restart(subscription)
 
-    def _log_replica(self, reached: Reached, partitions: list[TopicPartition]) -> None:
-        if reached.is_near:
+    def _log_replica(self, replica: ReadReplica, partitions: list[TopicPartition]) -> None:
+        if replica.is_near:
             self._on_fallback.difference_update(partitions)
             return
-        name = reached.connection.name
+        name = replica.connection.name
         for topic in dict.fromkeys(where.topic for where in partitions):
             mine = [where for where in partitions if where.topic == topic]
             known = self._on_fallback.intersection(mine)
-            if reached.is_owner:
+            if replica.is_owner:
                 self._on_fallback -= known
                 if known:
                     _log.warning("%s: reading partitions %s from their owner %s again", topic, _numbers(known), name)
@@ -410,7 +408,7 @@ class SubscriptionKeeper:
         for where, current in self._subscription_of.items():
             if where in self._paused:
                 continue
-            address = self._router.nearby.address(*where) or self._router.metadata.owner_address(*where)
+            address = self._router.nearest_replica.address(*where) or self._router.metadata.owner_address(*where)
             owners[address] = owners.get(address, 0) + 1
             if current is None and self._may_attempt(where) and self._backoff.due_at(where, now) <= now:
                 groups.setdefault(address, []).append(where)
@@ -446,41 +444,41 @@ class SubscriptionKeeper:
         rest = partitions
         while rest:
             first, *rest = rest
-            near = self._router.nearby.address(*first)
+            near = self._router.nearest_replica.address(*first)
             try:
-                reached = await self._find_replica(first, near)
-                address = reached.connection.address
-                if reached.is_near:
-                    mine = [each for each in (first, *rest) if self._router.nearby.address(*each) == near]
+                replica = await self._find_replica(first, near)
+                address = replica.connection.address
+                if replica.is_near:
+                    mine = [each for each in (first, *rest) if self._router.nearest_replica.address(*each) == near]
                     rest = [each for each in rest if each not in mine]
-                elif reached.is_owner:
+                elif replica.is_owner:
                     mine = [each for each in (first, *rest) if metadata.owner_address(*each) == address]
                     rest = []  # moved partitions belong to another attempt
                 else:
                     more = dict.fromkeys(each for each in rest if address in metadata.replica_addresses(*each))
                     mine, rest = [first, *more], [each for each in rest if each not in more]
                 for part in in_requests(mine):
-                    await self._subscribe(reached, part)
+                    await self._subscribe(replica, part)
             except TidelogError as error:
-                if near is not None and near == self._router.nearby.address(*first):
-                    self._router.nearby.shun(near, told(error))
+                if near is not None and near == self._router.nearest_replica.address(*first):
+                    self._router.nearest_replica.exclude(near, describe_error(error))
                 self._router.learn_from(first.topic, error)
                 self._backoff.log_wait(first, error)
                 if not error.retriable and self._is_free(first):
                     self._failed_all(partitions if isinstance(error, ForbiddenError) else [first], first.topic, error)
-                if not error.retriable or not self._router.stand_ins.is_away(*first):
+                if not error.retriable or not self._router.fallback_replicas.owner_has_failed(*first):
                     return
 
-    async def _find_replica(self, where: TopicPartition, near: Address | None) -> Reached:
+    async def _find_replica(self, where: TopicPartition, near: Address | None) -> ReadReplica:
         """Return the replica that is to serve a partition.
 
         Raises:
             TidelogError: as `Router.reading_connection`.
         """
-        connection = None if near is None else await self._router.nearby.connection(near)
+        connection = None if near is None else await self._router.nearest_replica.connection(near)
         if connection is None:
             return await self._router.reading_connection(*where)
-        return Reached(connection, is_owner=False, is_near=True)
+        return ReadReplica(connection, is_owner=False, is_near=True)
 
     def _is_free(self, where: TopicPartition) -> bool:
         """Whether a partition still needs a subscription: it may have been removed, paused or subscribed meanwhile."""
@@ -502,17 +500,17 @@ class SubscriptionKeeper:
             if route.topic_id == expected:
                 topics[route.topic_id] = name
             elif expected is not None:
-                self._reader.topic_deleted(name, gone_error(name))
+                self._reader.topic_deleted(name, deleted_topic_error(name))
         return topics
 
-    async def _subscribe(self, reached: Reached, partitions: list[TopicPartition]) -> None:
-        connection = reached.connection
+    async def _subscribe(self, replica: ReadReplica, partitions: list[TopicPartition]) -> None:
+        connection = replica.connection
         topics = await self._known_topics(partitions)
         names = set(topics.values())
         partitions = [where for where in partitions if where.topic in names and self._is_free(where)]
         if not partitions:
             return
-        self._log_replica(reached, partitions)
+        self._log_replica(replica, partitions)
         window = self._prefetch.open()
         positions = {where: self._arrived[where] for where in partitions}
         wanted = self._wanted
@@ -538,10 +536,10 @@ class SubscriptionKeeper:
         # Events may be processed before the answer.
         for where in partitions:
             self._subscription_of[where] = subscription
-            if reached.is_near:
+            if replica.is_near:
                 self.near_replicas[where] = connection.address
         try:
-            frame = await self._router.call_reader(partitions, reached, pb.Envelope(subscribe=request))
+            frame = await self._router.call_reader(partitions, replica, pb.Envelope(subscribe=request))
             results = results_of(frame.envelope.subscribe_reply.results, len(partitions), connection)
         except BaseException:
             self._drop(subscription)
@@ -550,17 +548,17 @@ class SubscriptionKeeper:
             if result.HasField("error"):
                 subscription.end(where, error_of(result.error, connection.name))
             elif self._subscription_of.get(where) is subscription:
-                self._expected[where] = self._router.moves.expect(
+                self._expected[where] = self._router.owner_changes.expect(
                     *where,
                     connection,
-                    partial(self._owner_changed, subscription, where, is_near=reached.is_near),
+                    partial(self._owner_changed, subscription, where, is_near=replica.is_near),
                     wait_s=None,
-                    instead_of=self._router.instead_of(reached, where),
+                    instead_of=self._router.instead_of(replica, where),
                 )
         window.ready(partial(self._send_credit, connection, subscription_id))
         self.wake()  # the subscription may have started without credit
         for name in names:
-            self._router.moves.changed(name)  # a partition may have moved in the meantime
+            self._router.owner_changes.changed(name)  # a partition may have moved in the meantime
 
     def _owner_changed(
         self, subscription: Subscription, where: TopicPartition, error: TidelogError, *, is_near: bool
@@ -580,7 +578,7 @@ class SubscriptionKeeper:
         self.near_replicas.pop(where, None)
         expected = self._expected.pop(where, None)
         if expected is not None:
-            self._router.moves.forget(expected)
+            self._router.owner_changes.forget(expected)
 
     def _drop(self, subscription: Subscription) -> None:
         """End a subscription; its partitions keep their positions."""

@@ -16,7 +16,7 @@ from tidelog.base.loop_thread import LoopThread
 from tidelog.base.refuse_pickling import refuse_to_pickle
 from tidelog.client import REQUEST_TIMEOUT_S_DEFAULT
 from tidelog.client_options import ClientOptions
-from tidelog.cluster.contexts import the_context
+from tidelog.cluster.contexts import require_context
 from tidelog.credentials import ApiKey, Credentials
 from tidelog.errors import TidelogError
 from tidelog.fetch_options import FetchOptions
@@ -107,7 +107,7 @@ class Client:
     @classmethod
     def from_context(cls, name: str | None = None, **options: Unpack[ClientOptions]) -> Self:
         """See `tidelog.Client.from_context`."""
-        context = the_context(name)
+        context = require_context(name)
         return cls(context.bootstrap, **context.with_options(options))
 
     def __enter__(self) -> Self:

@@ -79,7 +79,7 @@ def test_lists_of_revoked_certificates_are_looked_at_when_they_are_named(named: 
     refused = named(*adding, str(authority.ca))
     assert refused.code != 0
     assert "holds CERTIFICATE: only lists of revoked certificates stand there" in refused.err
-    assert "invalid path" in named(*adding, "~nobody-of-this-name/crl.pem").err
+    assert "is no path of a file" in named(*adding, "~nobody-of-this-name/crl.pem").err
     assert named(*adding, str(authority.revoke())).code == 0
     (listed,) = (each for each in json.loads(named("context", "list", "--json").out) if each["name"] == "listed")
     assert listed["tls"]

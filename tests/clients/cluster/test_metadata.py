@@ -57,11 +57,11 @@ def test_unknown_owner_does_not_replace_owner_of_the_same_epoch() -> None:
 
 def test_newer_epoch_outdates_the_known_owner() -> None:
     metadata = Metadata()
-    metadata.heard_of_epoch("t", 0, 3)
+    metadata.note_epoch("t", 0, 3)
     metadata.merge(reply("b", 3), HERE)
-    metadata.heard_of_epoch("t", 0, 3)
+    metadata.note_epoch("t", 0, 3)
     assert metadata.owner_address("t", 0) == ("hb", 2)
-    metadata.heard_of_epoch("t", 0, 5)
+    metadata.note_epoch("t", 0, 5)
     metadata.merge(reply("a", 4), HERE)
     route = metadata.route("t", 0)
     assert route is not None
@@ -85,7 +85,7 @@ def test_revision_grows_with_changes_only() -> None:
     before = metadata.revision
     metadata.merge(reply("a", 1), HERE)
     metadata.merge(reply("b", 0), HERE)
-    metadata.heard_of_epoch("t", 0, 1)
+    metadata.note_epoch("t", 0, 1)
     metadata.forget("unknown")
     assert metadata.revision == before
     metadata.merge(reply("b", 2), HERE)
@@ -124,7 +124,7 @@ def test_long_poll_names_the_first_unknown_epoch() -> None:
     metadata.merge(reply("a", 3), HERE)
     [known] = metadata.known(["t"]) or []
     assert (known.topic_id, list(known.news_from)) == (b"1" * 16, [4])
-    metadata.heard_of_epoch("t", 0, 5)
+    metadata.note_epoch("t", 0, 5)
     [known] = metadata.known(["t"]) or []
     assert list(known.news_from) == [5], "the owner of that epoch is unknown"
     assert metadata.known(["t", "u"]) is None
@@ -164,18 +164,18 @@ def test_older_topic_of_the_name_is_ignored() -> None:
 def test_deleted_topic_is_ignored(serial: int) -> None:
     metadata = Metadata()
     metadata.merge(reply("a", 0, OLD, serial=serial), HERE)
-    metadata.gone("t", OLD)
+    metadata.note_deleted("t", OLD)
     assert id_of(metadata) is None
     assert isinstance(metadata.merge(reply("a", 9, OLD, serial=serial), HERE)["t"], EpochChangingError)
     assert metadata.merge(reply("a", 0, NEW, serial=serial and serial + 1), HERE) == {}
-    metadata.gone("t", OLD)
+    metadata.note_deleted("t", OLD)
     assert id_of(metadata) == NEW, "an answer about the older topic does not affect this one"
 
 
 def test_creator_ignores_older_topics_of_the_name() -> None:
     metadata = Metadata()
     metadata.merge(reply("a", 0, OLD, serial=3), HERE)
-    metadata.made(pb.TopicInfo(name="t", topic_id=NEW, serial=4))
+    metadata.note_created(pb.TopicInfo(name="t", topic_id=NEW, serial=4))
     assert "t" in metadata.merge(reply("a", 0, OLD, serial=3), HERE)
     assert metadata.merge(reply("a", 0, NEW, serial=4), HERE) == {}
 
@@ -192,6 +192,6 @@ def test_remembered_deletions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(metadata_module, "REMEMBERED_MAX", 3)
     metadata = Metadata()
     for number in range(9):
-        metadata.gone("t", bytes([number]) * 16)
-        metadata.made(pb.TopicInfo(name=f"t-{number}", topic_id=bytes(16), serial=1))
+        metadata.note_deleted("t", bytes([number]) * 16)
+        metadata.note_created(pb.TopicInfo(name=f"t-{number}", topic_id=bytes(16), serial=1))
     assert longest_of(metadata) == 3

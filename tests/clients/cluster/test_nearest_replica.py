@@ -15,14 +15,14 @@ from tidelog.errors import OffsetOutOfRangeError, UnknownTopicError
 from tidelog.subscriptions import liveness_probe
 from tidelog_proto import broker_pb2 as pb
 
-LOOK_S = 0.01
+CHECK_INTERVAL_S = 0.01
 
 
 @pytest.fixture(autouse=True)
 def short_timeouts(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(nearest_replica, "LOOK_S", 0.1)
-    monkeypatch.setattr(nearest_replica, "BEHIND_S", 0.1)
-    monkeypatch.setattr(nearest_replica, "SHUN_S", 0.5)
+    monkeypatch.setattr(nearest_replica, "CHECK_INTERVAL_S", 0.1)
+    monkeypatch.setattr(nearest_replica, "LAG_GRACE_S", 0.1)
+    monkeypatch.setattr(nearest_replica, "EXCLUDE_S", 0.5)
     monkeypatch.setattr(nearest_replica, "CONNECT_S", 0.2)
     monkeypatch.setattr(owner_changes, "SILENCE_S", 0.1)
     monkeypatch.setattr(owner_changes, "GRACE_S", 0.1)
@@ -125,7 +125,7 @@ async def test_slow_reader_is_not_mistaken_for_a_lagging_replica(cluster: FakeCl
 async def test_replica_that_catches_up_is_not_lagging(
     cluster: FakeCluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nearest_replica, "BEHIND_S", 2.0)
+    monkeypatch.setattr(nearest_replica, "LAG_GRACE_S", 2.0)
     async with Client(cluster.bootstrap) as writer, writer.producer("wide") as producer:
         for _ in range(260):  # one partition: the fake node sends partitions one after another
             await producer.send(b"x", partition=1)
@@ -134,7 +134,7 @@ async def test_replica_that_catches_up_is_not_lagging(
     async with client.consumer("wide", prefetch_records=4) as consumer:
         for _ in range(260):  # for longer than a check takes
             await taken(consumer, 1)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_INTERVAL_S)
         assert asked(cluster)[:2] == [0, 0]
 
 
@@ -154,7 +154,7 @@ async def test_unreachable_replica_is_not_waited_for(cluster: FakeCluster, clien
         await near.restart()
         async with asyncio.timeout(20):
             while not near.requests.count("subscribe"):  # noqa: ASYNC110 (the fake has no event)
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(CHECK_INTERVAL_S)
         await near.stop()
         await publish(cluster, "def")
         assert await taken(consumer, 3) == list("def")

@@ -11,7 +11,7 @@ from tests.clients.fake_node import FakeNode
 
 from tidelog.cluster.connection import Address, Connection, connect
 from tidelog.cluster.metadata import Metadata
-from tidelog.cluster.owner_changes import Expectation, Moves
+from tidelog.cluster.owner_changes import Expectation, OwnerChanges
 from tidelog.errors import ConnectionLostError
 from tidelog_proto import broker_pb2 as pb
 
@@ -34,7 +34,7 @@ class World:
         self.abandoned: list[ConnectionLostError] = []
         self.refreshed = asyncio.Event()
         self.gone = asyncio.Event()
-        self.moves = Moves(self.metadata, lambda _: self.refreshed.set())
+        self.owner_changes = OwnerChanges(self.metadata, lambda _: self.refreshed.set())
         self.move(owner)
 
     def move(self, to: Address) -> None:
@@ -48,7 +48,7 @@ class World:
             ),
             to,
         )
-        self.moves.changed("t")
+        self.owner_changes.changed("t")
 
     def abandon(self, error: ConnectionLostError) -> None:
         self.abandoned.append(error)
@@ -67,11 +67,11 @@ async def connection(node: FakeNode) -> AsyncIterator[Connection]:
 async def world(connection: Connection) -> AsyncIterator[World]:
     world = World(connection.address)
     yield world
-    world.moves.close()
+    world.owner_changes.close()
 
 
 async def test_pending_connection_is_abandoned_for_the_new_owner(world: World, connection: Connection) -> None:
-    world.moves.expect("t", 0, connection.address, world.abandon)
+    world.owner_changes.expect("t", 0, connection.address, world.abandon)
     world.move(NOBODY)
     assert not world.abandoned, "no other node owns it yet"
     world.move(ELSEWHERE)
@@ -82,17 +82,17 @@ async def test_pending_connection_is_abandoned_for_the_new_owner(world: World, c
 
 
 async def test_idle_subscription_is_abandoned_immediately(world: World, connection: Connection) -> None:
-    world.moves.expect("t", 0, connection, world.abandon, wait_s=None)
-    world.moves.changed("t")
+    world.owner_changes.expect("t", 0, connection, world.abandon, wait_s=None)
+    world.owner_changes.changed("t")
     assert not world.abandoned
     world.move(ELSEWHERE)
     assert len(world.abandoned) == 1
 
 
 async def test_forgotten_expectation_is_not_abandoned(world: World, connection: Connection) -> None:
-    expectation = world.moves.expect("t", 0, connection, world.abandon, wait_s=None)
-    world.moves.forget(expectation)
-    world.moves.forget(expectation)
+    expectation = world.owner_changes.expect("t", 0, connection, world.abandon, wait_s=None)
+    world.owner_changes.forget(expectation)
+    world.owner_changes.forget(expectation)
     world.move(ELSEWHERE)
     assert not world.abandoned
 
@@ -103,7 +103,7 @@ async def test_silence_refreshes_metadata_and_a_move_abandons(
     (peer,) = node.connections
     peer.transport.pause_reading()
     asked = connection.request(pb.Envelope(cluster_status=pb.ClusterStatus()), timeout_s=60.0)
-    world.moves.expect("t", 0, connection, world.abandon)
+    world.owner_changes.expect("t", 0, connection, world.abandon)
     await world.refreshed.wait()
     assert not world.abandoned
     world.move(ELSEWHERE)
@@ -112,7 +112,7 @@ async def test_silence_refreshes_metadata_and_a_move_abandons(
 
 
 async def test_responsive_node_gets_a_grace_period_after_a_move(world: World, connection: Connection) -> None:
-    world.moves.expect("t", 0, connection, world.abandon)
+    world.owner_changes.expect("t", 0, connection, world.abandon)
     world.move(ELSEWHERE)
     assert not world.abandoned
     assert not world.refreshed.is_set()
@@ -120,7 +120,7 @@ async def test_responsive_node_gets_a_grace_period_after_a_move(world: World, co
 
 
 async def test_move_back_ends_the_grace_period(world: World, connection: Connection) -> None:
-    expectation = world.moves.expect("t", 0, connection, world.abandon)
+    expectation = world.owner_changes.expect("t", 0, connection, world.abandon)
     world.move(ELSEWHERE)
     assert expectation.moved_at is not None
     world.move(connection.address)
@@ -132,7 +132,7 @@ async def test_long_poll_is_not_silence(world: World, connection: Connection, no
     peer.transport.pause_reading()
     status = pb.Envelope(cluster_status=pb.ClusterStatus())
     asked = connection.request(status, timeout_s=60.0, wait_s=30.0)
-    world.moves.expect("t", 0, connection, world.abandon, wait_s=30.0)
+    world.owner_changes.expect("t", 0, connection, world.abandon, wait_s=30.0)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(world.refreshed.wait(), 0.2)
     assert connection.silent_s == 0.0
@@ -145,8 +145,10 @@ async def test_abandon_callback_may_forget_another_expectation(world: World, con
 
     def forget(other: int, _: ConnectionLostError) -> None:
         gone.append(other)
-        world.moves.forget(expected[other])
+        world.owner_changes.forget(expected[other])
 
-    expected += [world.moves.expect("t", 0, connection, partial(forget, other), wait_s=None) for other in (1, 0)]
+    expected += [
+        world.owner_changes.expect("t", 0, connection, partial(forget, other), wait_s=None) for other in (1, 0)
+    ]
     world.move(ELSEWHERE)
     assert len(gone) == 1

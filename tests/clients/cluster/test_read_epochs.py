@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tidelog.cluster import read_epochs
-from tidelog.cluster.known_ends import Ends
-from tidelog.cluster.read_epochs import ArrivedEpochs, ReadEpochs
+from tidelog.cluster.known_ends import KnownEnds
+from tidelog.cluster.read_epochs import ReadEpochs, ReceivedEpochs
 from tidelog.model import TopicPartition
 from tidelog.subscriptions.prefetch import Credit
 from tidelog.subscriptions.subscription import Prefetched
@@ -65,11 +65,11 @@ def test_filtered_range_has_no_known_epoch() -> None:
 
 def test_committed_epoch_applies_to_its_position_only() -> None:
     epochs = ReadEpochs()
-    epochs.told(ID, 0, offset=7, epoch=3)
+    epochs.note_committed(ID, 0, offset=7, epoch=3)
     assert [epochs.at(ID, 0, offset) for offset in (6, 7, 8)] == [None, 3, None]
     epochs.read(ID, 0, [batch(0, 10, 1)])
     assert epochs.at(ID, 0, 7) == 1, "records read here take precedence"
-    assert epochs.told_of(ID, 0, 7) == 3
+    assert epochs.committed_epoch(ID, 0, 7) == 3
 
 
 def test_remembered_epochs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_remembered_epochs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     epochs = ReadEpochs()
     for partition in range(9):
         epochs.read(ID, partition, [batch(0, 1, 1)])
-        epochs.told(ID, partition, offset=5, epoch=1)
+        epochs.note_committed(ID, partition, offset=5, epoch=1)
     assert [partition for partition in range(9) if epochs.at(ID, partition, 1) is not None] == [6, 7, 8]
     assert [partition for partition in range(9) if epochs.at(ID, partition, 5) is not None] == [6, 7, 8]
     for epoch in range(9):
@@ -86,9 +86,9 @@ def test_remembered_epochs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_last_received_record_sets_epoch_and_end() -> None:
-    ends, epochs = Ends(), ReadEpochs()
-    epochs.told(ID, 0, offset=10, epoch=2)
-    here = ArrivedEpochs(ends, epochs)
+    ends, epochs = KnownEnds(), ReadEpochs()
+    epochs.note_committed(ID, 0, offset=10, epoch=2)
+    here = ReceivedEpochs(ends, epochs)
     here.begin(WHERE, ID, 11)
     assert here.at(WHERE) is None
     here.begin(WHERE, ID, 10)

@@ -45,7 +45,7 @@ async def test_nothing_is_published_during_the_pause() -> None:
 
 
 async def test_publishes_are_serial_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CAREFUL_S", 0.5)
+    monkeypatch.setattr(module, "SERIAL_PHASE_S", 0.5)
     world = World()
     world.heard(1)
     await settled(world.throttle.may_publish, "a debt of a millisecond lasts")
@@ -61,7 +61,7 @@ async def test_publishes_are_serial_after_a_pause(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_answers_without_pause_do_not_extend_the_careful_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CAREFUL_S", 0.2)
+    monkeypatch.setattr(module, "SERIAL_PHASE_S", 0.2)
     world = World()
     world.heard(60_000)
     world.heard(0)
@@ -120,7 +120,7 @@ async def test_waiters_are_called_when_the_connection_is_lost() -> None:
 
 
 async def test_long_pause_is_queried_and_ends_with_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.02)
+    monkeypatch.setattr(module, "CHECK_INTERVAL_S", 0.02)
     asked: list[bool] = []
     world = World(lambda: asked.append(world.throttle.may_publish()))
     world.heard(60_000)
@@ -137,7 +137,7 @@ async def test_long_pause_is_queried_and_ends_with_the_answer(monkeypatch: pytes
 
 
 async def test_without_a_query_one_publish_is_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.1)
+    monkeypatch.setattr(module, "CHECK_INTERVAL_S", 0.1)
     world = World()
     loop = asyncio.get_running_loop()
     world.heard(60_000)

@@ -36,9 +36,8 @@ from tidelog.groups.options import group_of
     ids=repr,
 )
 def test_invalid_values_are_refused(options: dict[str, Any]) -> None:
-    options: dict[str, Any] = {"name": "g", **options}
     with pytest.raises(InvalidRequestError):
-        Group(**options)
+        Group(**{"name": "g", **options})
 
 
 def test_group_is_given_by_name_or_options() -> None:

@@ -47,7 +47,7 @@ async def test_quotas_are_set_listed_and_removed(shared_node: str) -> None:
         for wrong in (-1, math.nan, 2.0**64):
             with pytest.raises(InvalidRequestError, match="topics must be"):
                 await client.security.set_quota("ann", Quota(topics=wrong))
-        with pytest.raises(InvalidRequestError, match="at least 4096"):
+        with pytest.raises(InvalidRequestError, match=">= 4096"):
             await client.security.set_quota("ann", Quota(produce_bytes=0))
 
 

@@ -158,7 +158,7 @@ async def test_resubscription_names_the_epoch_of_the_last_record(
         for _ in range(3):
             await producer.send(b"x", partition=0)
     await router.topic("wide")
-    router.epochs.told(WIDE, 0, offset=1, epoch=0)
+    router.read_epochs.note_committed(WIDE, 0, offset=1, epoch=0)
     keeper.add(wide({0: 1}))
     await until(lambda: len(reader.items) == 2)
     keeper.pause(where)
@@ -167,8 +167,8 @@ async def test_resubscription_names_the_epoch_of_the_last_record(
     keeper.seek(where, 2)
     await until(lambda: len(asked) == 3)
     assert asked == [(1, 0), (3, 0), (2, None)]
-    assert router.epochs.at(WIDE, 0, 3) == 0
-    assert router.ends.newest(WIDE, 0) == 3
+    assert router.read_epochs.at(WIDE, 0, 3) == 0
+    assert router.known_ends.newest(WIDE, 0) == 3
 
 
 async def test_deleted_offset_stops_one_partition_until_a_seek(
