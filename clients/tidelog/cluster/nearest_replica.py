@@ -105,36 +105,36 @@ class ReplicaReader(Protocol):
         ...
 
 
-async def monitor_lag(nearest_replica: NearestReplica, served: ReplicaReader) -> None:
+async def monitor_lag(nearest_replica: NearestReplica, reader: ReplicaReader) -> None:
     """Switch away from lagging replicas, and back to replicas that have caught up, until cancelled."""
     while True:
         await asyncio.sleep(CHECK_INTERVAL_S)
-        stood = {where: served.position_with_credit(where) for where in served.near_replicas}
-        ends = await served.ends(stood)
+        positions = {where: reader.position_with_credit(where) for where in reader.near_replicas}
+        ends = await reader.ends(positions)
         await asyncio.sleep(LAG_GRACE_S)
-        behind: dict[Address, list[TopicPartition]] = {}
+        lagging: dict[Address, list[TopicPartition]] = {}
         for where, end in ends.items():
-            address, connection = served.near_replicas.get(where), served.position_with_credit(where)
-            if address is None or connection is None or connection != stood[where]:
+            address, position = reader.near_replicas.get(where), reader.position_with_credit(where)
+            if address is None or position is None or position != positions[where]:
                 continue
-            if connection < end.offset:
-                behind.setdefault(address, []).append(where)
-            elif connection > end.offset:
-                served.beyond_end(where, end)
-        for address, partitions in behind.items():
+            if position < end.offset:
+                lagging.setdefault(address, []).append(where)
+            elif position > end.offset:
+                reader.beyond_end(where, end)
+        for address, partitions in lagging.items():
             first = partitions[0]
             nearest_replica.exclude(
                 address,
                 f"it lagged behind the owners of {len(partitions)} partitions for {LAG_GRACE_S:g} s, among them "
                 f"{first.topic}/{first.partition}",
             )
-        again = [where for where, address in served.near_replicas.items() if address in behind]
-        better: dict[Address, list[TopicPartition]] = {}
-        for where in served.read_at_owner:
-            nearer = nearest_replica.address(*where)
-            if nearer is not None:
-                better.setdefault(nearer, []).append(where)
-        for address, partitions in better.items():
+        moved = [where for where, address in reader.near_replicas.items() if address in lagging]
+        candidates: dict[Address, list[TopicPartition]] = {}
+        for where in reader.read_at_owner:
+            replica = nearest_replica.address(*where)
+            if replica is not None:
+                candidates.setdefault(replica, []).append(where)
+        for address, partitions in candidates.items():
             if await nearest_replica.connection(address) is not None:  # an owner is left only for a reachable replica
-                again += partitions
-        served.resubscribe(again)
+                moved += partitions
+        reader.resubscribe(moved)

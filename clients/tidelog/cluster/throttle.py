@@ -127,9 +127,9 @@ class Throttle:
         if self._waiting:
             self._check()
 
-    def when_open(self, who: Hashable, callback: Callable[[], None]) -> None:
-        """Call `callback` once, when `may_publish` is worth checking again; a later call of a `who` replaces it."""
-        self._waiting[who] = callback
+    def when_open(self, key: Hashable, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when `may_publish` is worth checking again; a later call of a `key` replaces it."""
+        self._waiting[key] = callback
         if self._timer is None:
             self._timer = self._loop.call_at(max(self._next_check, self._loop.time()), self._on_timer)
 

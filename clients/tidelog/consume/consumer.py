@@ -527,21 +527,21 @@ class Consumer:
         A group member commits everything delivered, unless its commits are manual, and leaves its group. Other
         consumers commit nothing.
         """
-        await self._end(commits_hand=True)
+        await self._end(commits_in_hand=True)
 
     async def abort(self) -> None:
         """Close without counting records in hand as processed, as when `async with` ends with an exception."""
-        await self._end(commits_hand=False)
+        await self._end(commits_in_hand=False)
 
     # --------------------------------------------------------------------------------------------- internals
 
-    async def _end(self, *, commits_hand: bool) -> None:
+    async def _end(self, *, commits_in_hand: bool) -> None:
         if self._closed:
             return
         self._closed = True
         if self._unclosed is not None:
             self._unclosed.detach()
-        await self._parts.end(commits_hand=commits_hand)
+        await self._parts.end(commits_in_hand=commits_in_hand)
 
     def _begin_parts(self) -> None:
         self._begun = True

@@ -80,12 +80,12 @@ class ConsumerParts:
     assignment: Assignment
     dead_letters: DeadLetters
 
-    async def end(self, *, commits_hand: bool) -> None:
+    async def end(self, *, commits_in_hand: bool) -> None:
         """End all parts; a member leaves its group."""
         try:
             await self.commits.settled()
             if self.member is not None:
-                await self.member.close(commits_hand=commits_hand)
+                await self.member.close(commits_in_hand=commits_in_hand)
         finally:  # leaving a group may be cancelled
             await self.discovery.close()
             await self.assignment.close()
@@ -117,4 +117,4 @@ def _end_soon(loop: asyncio.AbstractEventLoop, parts: ConsumerParts) -> None:
 
 async def _end(parts: ConsumerParts) -> None:
     with contextlib.suppress(TidelogError):  # there is no caller; a member's session times out
-        await parts.end(commits_hand=False)
+        await parts.end(commits_in_hand=False)

@@ -165,7 +165,7 @@ class GroupMember:
             await asyncio.sleep(IDLE_CHECK_S / 50)
         self.turn_at = session_time() + left_s
 
-    async def close(self, *, commits_hand: bool) -> None:
+    async def close(self, *, commits_in_hand: bool) -> None:
         """Release all partitions and leave; a static member's partitions are reserved until its session expires."""
         self._closed = True  # ends the loop even if `close` is called in a callback, whose task `ended` spares
         await ended(self._running)
@@ -173,7 +173,7 @@ class GroupMember:
         if membership is None:
             return
         if membership.is_joined:
-            await self.handover.end(membership, commits_hand=commits_hand)
+            await self.handover.end(membership, commits_in_hand=commits_in_hand)
         self._membership = None
         if not self._is_known:
             return

@@ -108,14 +108,14 @@ class PartitionHandover:
 
     async def lose(self, membership: Membership) -> None:
         """Stop reading all partitions, because other members may own them."""
-        stands = self.revoking | self._assignment.unassign(self._assignment.partitions)
+        positions = self.revoking | self._assignment.unassign(self._assignment.partitions)
         self._assignment.cursor.losses += 1
         await self._stop()
         self._ending.clear()
         self._beginning.clear()
         self._begun.clear()
         membership.held.clear()
-        await self._finish_loss(stands)
+        await self._finish_loss(positions)
 
     def check_nothing_lost(self) -> None:
         """Refuse to commit delivered records, once after each loss of partitions.
@@ -131,10 +131,10 @@ class PartitionHandover:
                 "since the last commit are not committed and are read again"
             )
 
-    async def end(self, membership: Membership, *, commits_hand: bool) -> None:
-        """Release all partitions because the consumer is closed; `commits_hand`: count records in hand as processed."""
+    async def end(self, membership: Membership, *, commits_in_hand: bool) -> None:
+        """Release all partitions on close; `commits_in_hand`: count records in hand as processed."""
         await self._stop()
-        hand = {} if commits_hand else self._assignment.cursor.in_hand()
+        hand = {} if commits_in_hand else self._assignment.cursor.in_hand()
         self.revoking |= self._assignment.unassign(self._assignment.partitions)
         await self._finish_revocation(membership, dict(self.revoking), hand)
         self._ended = True
@@ -235,12 +235,12 @@ class PartitionHandover:
         ids = self._assignment.topic_ids
         try:
             asks = self._assignment.cursor.asks
-            stands = self._assignment.unassign(
+            positions = self._assignment.unassign(
                 [w for (topic_id, _), w in began.items() if ids.get(w.topic) == topic_id]
             )
-            self.revoking |= stands
-            await self._wait_until_processed(stands, asks)
-            still = {where: offset for where, offset in stands.items() if where in self.revoking}
+            self.revoking |= positions
+            await self._wait_until_processed(positions, asks)
+            still = {where: offset for where, offset in positions.items() if where in self.revoking}
             await self._finish_revocation(membership, still, self._assignment.cursor.in_hand())
             await self._call(self._group_options.on_lost, frozenset(began.values()) - still.keys())
             membership.released(places)
@@ -259,28 +259,28 @@ class PartitionHandover:
             await asyncio.sleep(_POLL_S)  # polled: a thread of the blocking client may ask
 
     async def _finish_revocation(
-        self, membership: Membership, stands: dict[TopicPartition, int], hand: Mapping[TopicPartition, int]
+        self, membership: Membership, positions: dict[TopicPartition, int], hand: Mapping[TopicPartition, int]
     ) -> None:
         """Revoke gracefully, or immediately if the session has expired locally."""
         if membership.is_over(session_time()):
-            await self._finish_loss(stands)
+            await self._finish_loss(positions)
             return
-        new = frozenset(stands) - self._revoked
-        self._revoked |= new
-        await self._call(self._group_options.on_revoked, new)
+        unreported = frozenset(positions) - self._revoked
+        self._revoked |= unreported
+        await self._call(self._group_options.on_revoked, unreported)
         await self._settle_commits()
         if self._group_options.commit != "manual" and not self._ended:
-            done = {where: min(offset, hand.get(where, offset)) for where, offset in stands.items()}
+            done = {where: min(offset, hand.get(where, offset)) for where, offset in positions.items()}
             await store_or_log(self._commits, done, self._group)
-        self._forget(stands)
+        self._forget(positions)
 
-    async def _finish_loss(self, stands: Mapping[TopicPartition, int]) -> None:
+    async def _finish_loss(self, positions: Mapping[TopicPartition, int]) -> None:
         """Drop partitions that other members may own; `on_lost` is called for those without `on_revoked`."""
-        new = frozenset(stands) - self._revoked
+        unreported = frozenset(positions) - self._revoked
         if self._group_options.commit == "manual":
-            self._uncommitted |= self._commits.moved(stands).keys()
-        self._forget(stands)
-        await self._call(self._group_options.on_lost, new)
+            self._uncommitted |= self._commits.moved(positions).keys()
+        self._forget(positions)
+        await self._call(self._group_options.on_lost, unreported)
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
         for where in list(partitions):

@@ -143,7 +143,7 @@ class Assignment:
             The position in each partition, which may be committed.
         """
         there = frozenset(partitions) & self._keeper.partitions
-        stands = self.cursor.forget(there)
+        positions = self.cursor.forget(there)
         self._buffer.drop(there)
         self._paused -= there
         self._held_back -= there
@@ -155,7 +155,7 @@ class Assignment:
         left = {where.topic for where in self._keeper.partitions}
         for topic in {where.topic for where in there} - left:
             self._unwatch(topic)
-        return stands
+        return positions
 
     def seek(self, where: TopicPartition, offset: int) -> None:
         """Continue at `offset` in one partition; received records of it are dropped.

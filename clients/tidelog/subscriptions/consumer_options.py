@@ -127,7 +127,7 @@ class ConsumerOptions:
             raise dead_letter_loop_error(dead_letter)
         return cls(
             names,
-            None if pattern is None else TopicPattern(pattern, besides=dead_letter),
+            None if pattern is None else TopicPattern(pattern, exclude=dead_letter),
             group,
             _checked_start(names, start),
             _checked_partitions(names, partitions),

@@ -237,8 +237,8 @@ class Prefetch:
     @property
     def _whole(self) -> Credit:
         """The bound, raised to at least one record and one byte per subscription besides paused batches."""
-        beside, parts = self.paused_max, self._parts
-        return Credit(max(self._bound.records, parts + beside.records), max(self._bound.bytes, parts + beside.bytes))
+        paused, parts = self.paused_max, self._parts
+        return Credit(max(self._bound.records, parts + paused.records), max(self._bound.bytes, parts + paused.bytes))
 
     @property
     def _parts(self) -> int:

@@ -26,17 +26,17 @@ class TopicPattern:
 
     Args:
         text: in RE2 syntax; at most `PATTERN_CHARS_MAX` characters.
-        besides: name of a topic that never matches; None for none.
+        exclude: name of a topic that never matches; None for none.
 
     Raises:
         InvalidRequestError: the pattern is invalid.
     """
 
-    def __init__(self, text: str, *, besides: str | None = None) -> None:
+    def __init__(self, text: str, *, exclude: str | None = None) -> None:
         if not isinstance(text, str):
             raise InvalidRequestError(f"pattern must be text in RE2 syntax, got {text!r}")
         self.text = text
-        self._besides = besides
+        self._exclude = exclude
         if not 0 < len(text) <= PATTERN_CHARS_MAX:
             raise InvalidRequestError(f"pattern must have 1 to {PATTERN_CHARS_MAX} characters, got {len(text)}")
         self._whole = rf"\A(?:{text})\z"
@@ -52,7 +52,7 @@ class TopicPattern:
         return [
             name
             for name, matches in zip(names, found, strict=True)
-            if matches and name != self._besides and not name.startswith(INTERNAL_PREFIX)
+            if matches and name != self._exclude and not name.startswith(INTERNAL_PREFIX)
         ]
 
     async def topics(self, router: Router) -> list[str]:

@@ -28,7 +28,7 @@ def test_whole_names_match_and_internal_topics_never(text: str, matching: list[s
 
 
 def test_excluded_topic_does_not_match() -> None:
-    assert TopicPattern(r"orders\..*", besides="orders.dead").matching(["orders.dead", "orders.dead2"]) == [
+    assert TopicPattern(r"orders\..*", exclude="orders.dead").matching(["orders.dead", "orders.dead2"]) == [
         "orders.dead2"
     ]
 
