@@ -506,6 +506,11 @@ def describe_error(error: TidelogError) -> str:
     return f"{error} (from {error.node})" if error.node else str(error)
 
 
+def told(error: TidelogError) -> str:
+    """Return `describe_error(error)`; kept because the name is public."""
+    return describe_error(error)
+
+
 def error_of_local(error: ProtocolError) -> TidelogError:
     """Return the exception for a protocol violation detected before sending."""
     return error_of(error.to_message())

@@ -58,7 +58,7 @@ class Password:
         password = self._password
         return Password(self._user, password if isinstance(password, str) else password.carried())
 
-    async def salted(self, password: str, salt: bytes, iterations: int) -> bytes:
+    async def stretch(self, password: str, salt: bytes, iterations: int) -> bytes:
         """Return the salted password; the last result is cached, because it takes tens of milliseconds.
 
         Raises:
@@ -87,7 +87,7 @@ class _ScramExchange:
             salt, iterations = self._side.challenged(challenge.scram)
         except ScramError as error:
             raise UnauthenticatedError(f"this client refuses the node's SCRAM challenge: {error}") from error
-        return pb.Credentials(scram=self._side.final(await self._source.salted(self._password, salt, iterations)))
+        return pb.Credentials(scram=self._side.final(await self._source.stretch(self._password, salt, iterations)))
 
     def check(self, reply: pb.HelloReply) -> None:
         try:

@@ -88,7 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._receiver = FrameReceiver(frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO, admit=_admit)
         self._transport: asyncio.Transport | None = None
         self._error: TidelogError | None = None
-        self._requests = PendingRequests(loop, self._late)
+        self._requests = PendingRequests(loop, self._timeout_error)
         self._heard_at = loop.time()
         self._subscribers: dict[int, Subscriber] = {}
         self._subscription_id = 0
@@ -343,16 +343,16 @@ class Connection(asyncio.BufferedProtocol):
     def _throttled(self) -> Throttle:
         if self.throttle is None:
             count = lambda more_s: self.count_throttled(more_s)  # noqa: E731, PLW0108 - it is set later
-            self.throttle = Throttle(self._loop, self.name, count, ask=self._ask_how_long)
+            self.throttle = Throttle(self._loop, self.name, count, ask=self._ask_quota)
         return self.throttle
 
-    def _ask_how_long(self) -> None:
+    def _ask_quota(self) -> None:
         """Ask the node for the client's current quota by another HELLO, which changes nothing else."""
         again = pb.Envelope(hello=pb.Hello(version=PROTOCOL_VERSION))
         with contextlib.suppress(TidelogError):  # a closed connection wakes its waiters
-            self.ask(again, timeout_s=QUOTA_TIMEOUT_S, answered=self._told_how_long)
+            self.ask(again, timeout_s=QUOTA_TIMEOUT_S, answered=self._quota_answered)
 
-    def _told_how_long(self, answer: Frame | TidelogError) -> None:
+    def _quota_answered(self, answer: Frame | TidelogError) -> None:
         if not isinstance(answer, TidelogError):
             self._throttled().greeted(answer.envelope.hello_reply.produce_bytes)
             self._throttled().heard(answer.envelope, answer.envelope.throttle_ms)
@@ -384,7 +384,7 @@ class Connection(asyncio.BufferedProtocol):
         error.definite = False  # it concerns the connection, not the pending requests
         return error
 
-    def _late(self, timeout_s: float) -> TidelogError:
+    def _timeout_error(self, timeout_s: float) -> TidelogError:
         return RequestTimeoutError(f"no answer from {_name(self.address)} within {timeout_s:g} s")
 
     def _wake(self) -> None:

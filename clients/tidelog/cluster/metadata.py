@@ -86,7 +86,7 @@ class Metadata:
 
     def note_deleted(self, name: str, topic_id: bytes) -> None:
         """Note that a topic was deleted, so that later reports of it by lagging nodes are ignored."""
-        _remember(self._deleted_ids, topic_id, None)
+        _put_bounded(self._deleted_ids, topic_id, None)
         known = self._topics.get(name)
         if known is not None and known.topic_id == topic_id:
             self.forget(name)
@@ -144,7 +144,7 @@ class Metadata:
         nodes = [self._nodes.get(node_id) for node_id in (route.placement if route else ())]
         return list(dict.fromkeys(node.address for node in nodes if node is not None))
 
-    def copies_in(self, name: str, partition: int, zone: str) -> tuple[Address | None, list[Address]]:
+    def replicas_in_zone(self, name: str, partition: int, zone: str) -> tuple[Address | None, list[Address]]:
         """Return the owner's address and the addresses of the replicas in a zone, as far as known."""
         route = self.route(name, partition)
         nodes = [self._nodes.get(node_id) for node_id in (route.placement if route else ())]
@@ -164,7 +164,7 @@ class Metadata:
     def _note_serial(self, topic: pb.TopicInfo) -> None:
         serial = max(topic.serial, self._serials.pop(topic.name, 0))
         if serial:
-            _remember(self._serials, topic.name, serial)
+            _put_bounded(self._serials, topic.name, serial)
 
     def _merge_topic(self, topic: pb.TopicInfo) -> None:
         self._note_serial(topic)
@@ -208,7 +208,7 @@ def deleted_topic_error(name: str) -> UnknownTopicError:
     )
 
 
-def _remember(table: dict[K, V], key: K, value: V) -> None:
+def _put_bounded(table: dict[K, V], key: K, value: V) -> None:
     table[key] = value
     if len(table) > REMEMBERED_MAX:
         del table[next(iter(table))]

@@ -50,7 +50,7 @@ class NearestReplica:
         """Return the address of the replica to read instead of the owner; None to read from the owner."""
         if not self.zone:
             return None
-        owner, copies = self._metadata.copies_in(topic, partition, self.zone)
+        owner, copies = self._metadata.replicas_in_zone(topic, partition, self.zone)
         if owner is None or owner in copies:
             return None
         now = asyncio.get_running_loop().time()

@@ -76,7 +76,7 @@ class ReadEpochs:
     def _add(self, key: _Key, epoch: int, first_offset: int, end_offset: int) -> None:
         known = self._read.get(key)
         if known is None:
-            known = _kept(self._read, key, list[EpochRange]())
+            known = _put_bounded(self._read, key, list[EpochRange]())
         for number, (its_epoch, its_first, its_end) in enumerate(known):
             if its_epoch == epoch:
                 if number or first_offset < its_first or end_offset > its_end:
@@ -88,7 +88,7 @@ class ReadEpochs:
 
     def note_committed(self, topic_id: bytes, partition: int, *, offset: int, epoch: int) -> None:
         """Note a group's committed position and the epoch of the record before it, as stored with the commit."""
-        _kept(self._committed, (topic_id, partition), (offset, epoch))
+        _put_bounded(self._committed, (topic_id, partition), (offset, epoch))
 
     def committed_epoch(self, topic_id: bytes, partition: int, offset: int) -> int | None:
         """Return the epoch stored with a committed position; None if `offset` is not the position noted last."""
@@ -152,7 +152,7 @@ class ReceivedEpochs:
             self._here[where] = epoch
 
 
-def _kept(known: dict[_Key, _V], key: _Key, value: _V) -> _V:
+def _put_bounded(known: dict[_Key, _V], key: _Key, value: _V) -> _V:
     """Store a value for a partition, and evict the oldest partition if there are too many."""
     known[key] = value
     if len(known) > PARTITIONS_MAX:

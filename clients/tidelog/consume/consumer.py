@@ -219,7 +219,7 @@ class Consumer:
                 taken += more
         if self._member is not None and session_time() >= self._member.reads_until:
             await self.turn()  # the process was suspended in the meantime
-            return self._cursor.kept(taken)
+            return self._cursor.still_assigned(taken)
         return taken
 
     def _load_next(self) -> bool:
@@ -336,7 +336,7 @@ class Consumer:
             TidelogError: no node can be reached, or the error is not retriable.
         """
         self._check_usable()
-        self._check_by_hand()
+        self._check_manual_assignment()
         await self.begin()
         assigned = self._assignment.partitions
         known = {where: offset for where, offset in positions.items() if offset is not None}
@@ -360,7 +360,7 @@ class Consumer:
             UnknownPartitionError: a partition is not read; nothing is changed.
             InvalidRequestError: the group assigns the partitions.
         """
-        self._check_by_hand()
+        self._check_manual_assignment()
         self._assignment.check(partitions)
         self._assignment.unassign(partitions)
 
@@ -580,7 +580,7 @@ class Consumer:
         self._member.handover.check_nothing_lost()
         return self._member.handover.revoking | moved
 
-    def _check_by_hand(self) -> None:
+    def _check_manual_assignment(self) -> None:
         if self._member is not None:
             raise InvalidRequestError(
                 f"group {self._options.group!r} assigns partitions to its members; to assign them yourself, create the "

@@ -94,12 +94,12 @@ class ConsumerParts:
 
 def end_when_dropped(consumer: object, parts: ConsumerParts, topics: str) -> weakref.finalize[Any, Any]:
     """End the parts, with a warning, when the consumer is collected; `detach` the returned finalizer on close."""
-    finalizer = weakref.finalize(consumer, _dropped, asyncio.get_running_loop(), parts, topics)
+    finalizer = weakref.finalize(consumer, _on_collected, asyncio.get_running_loop(), parts, topics)
     finalizer.atexit = False
     return finalizer
 
 
-def _dropped(loop: asyncio.AbstractEventLoop, parts: ConsumerParts, topics: str) -> None:
+def _on_collected(loop: asyncio.AbstractEventLoop, parts: ConsumerParts, topics: str) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing runs any more
         loop.call_soon_threadsafe(_end_soon, loop, parts)
     warnings.warn(

@@ -207,9 +207,9 @@ class TopicDiscovery:
     def _run(self, work: Any, name: str) -> None:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._ran)
+        task.add_done_callback(self._task_done)
 
-    def _ran(self, task: asyncio.Task[None]) -> None:
+    def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             if isinstance(error, UnknownTopicError) and self._options.pattern is not None:

@@ -81,7 +81,7 @@ class GroupCommits:
         # A snapshot: a topic may be recreated under its name while the request is in flight.
         ids = dict(self._topic_ids() if topic_ids is None else topic_ids)
         held, failed = dict[TopicPartition, Committed](), dict[TopicPartition, TidelogError]()
-        failed |= {where: _never_read(where, membership.group) for where in positions if where.topic not in ids}
+        failed |= {where: _not_read_error(where, membership.group) for where in positions if where.topic not in ids}
         failed |= await self._beyond_ends(positions, ids)
         wanted = [(where, offset) for where, offset in positions.items() if where not in failed]
         for part in in_requests(wanted):
@@ -142,7 +142,7 @@ class GroupCommits:
         return commits
 
 
-def _never_read(where: TopicPartition, group: str) -> MemberFencedError:
+def _not_read_error(where: TopicPartition, group: str) -> MemberFencedError:
     return MemberFencedError(
         f"cannot commit {where.topic}/{where.partition} as a member of group {group!r}: this consumer does not read "
         f"topic {where.topic!r}"

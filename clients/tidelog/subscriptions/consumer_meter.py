@@ -17,7 +17,7 @@ class ConsumerMeter:
     """Reports the batches that one consumer takes, and its lag in each partition."""
 
     def __init__(self, teller: Teller) -> None:
-        self._tell, self._metrics = teller.tell, teller.metrics
+        self._report, self._metrics = teller.tell, teller.metrics
         self._taken: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
 
@@ -25,13 +25,13 @@ class ConsumerMeter:
         """Set the positions of partitions, at the start or after a seek."""
         self._taken.update(positions)
         for where in positions:
-            self._tell_lag(where)
+            self._report_lag(where)
 
     def arrived(self, items: Sequence[Prefetched]) -> None:
         """Update the log end and lag of a partition of which a frame arrived."""
         last = items[-1]
         self._ends[last.where] = last.high_watermark
-        self._tell_lag(last.where)
+        self._report_lag(last.where)
 
     def taken(self, where: TopicPartition, batch: RecordBatch) -> None:
         """Count a batch that was taken; a batch without records only moves the position over a gap."""
@@ -39,21 +39,21 @@ class ConsumerMeter:
             return  # counted before, and put back because its partition was paused
         self._taken[where] = batch.end_offset
         if len(batch):
-            self._tell(self._metrics.consumed, *where, len(batch), batch.header.length)
-        self._tell_lag(where)
+            self._report(self._metrics.consumed, *where, len(batch), batch.header.length)
+        self._report_lag(where)
 
     def left(self, partitions: Collection[TopicPartition]) -> None:
         """Remove the lag of partitions that are no longer read."""
         for where in partitions:
             self._taken.pop(where, None)
             if self._ends.pop(where, None) is not None:
-                self._tell(self._metrics.lag, *where, None)
+                self._report(self._metrics.lag, *where, None)
 
     def closed(self) -> None:
         """Remove the lag of all partitions."""
         self.left(list(self._ends))
 
-    def _tell_lag(self, where: TopicPartition) -> None:
+    def _report_lag(self, where: TopicPartition) -> None:
         if where in self._ends:
             lag = max(0, self._ends[where] - self._taken.get(where, 0))
-            self._tell(self._metrics.lag, *where, lag)
+            self._report(self._metrics.lag, *where, lag)

@@ -96,12 +96,12 @@ class Cursor:
     def in_hand(self) -> dict[TopicPartition, int]:
         """Return partition -> first offset that the application may still be processing."""
         with self._lock:
-            return self._in_hand | self._at_hand()
+            return self._in_hand | self._in_current_batch()
 
     def processed(self) -> dict[TopicPartition, int]:
         """Return the positions that moved since `committed`, limited to records that were processed."""
         with self._lock:
-            hand = self._in_hand | self._at_hand()
+            hand = self._in_hand | self._in_current_batch()
             self._settle()
             return {where: min(offset, hand.get(where, offset)) for where, offset in self._moved.items()}
 
@@ -273,7 +273,7 @@ class Cursor:
             if len(taken) > before or not self.open():
                 return taken
 
-    def kept(self, records: list[Record]) -> list[Record]:
+    def still_assigned(self, records: list[Record]) -> list[Record]:
         """Return those records of an earlier `take` whose partition was not removed or reset since."""
         positions = self.positions
         return [each for each in records if positions.get(TopicPartition(each.topic, each.partition), -1) > each.offset]
@@ -316,7 +316,7 @@ class Cursor:
         if self._positions.get(self._where) != offset:  # otherwise it may be committed already
             self._move(self._where, offset)
 
-    def _at_hand(self) -> dict[TopicPartition, int]:
+    def _in_current_batch(self) -> dict[TopicPartition, int]:
         """Return what the application may be processing of the current batch."""
         if self._rows is None:
             return {}
@@ -336,7 +336,7 @@ class Cursor:
             self._move(self._where, rows.offsets[index])
         # Records before it stay in hand only for `poll`; when iterating, the application has finished them.
         if self._polls:
-            self._in_hand |= self._at_hand()
+            self._in_hand |= self._in_current_batch()
         self._left_when_asked = length_hint(self._iterator)
         return index
 
@@ -363,7 +363,7 @@ class Cursor:
 
     def _drop(self) -> None:
         """Drop the current batch; records that are being processed remain in hand."""
-        self._in_hand |= self._at_hand()
+        self._in_hand |= self._in_current_batch()
         if self._rows is not None:
             self._rows.values.clear()  # ends iterators over them
         self._rows = None

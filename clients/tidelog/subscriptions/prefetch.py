@@ -125,7 +125,7 @@ class Window:
             or self._bytes <= 0
             or self.prefetch.is_short
         ):
-            self.prefetch.freed(self)
+            self.prefetch.settle(self)
 
     def take_returned(self) -> Credit:
         """Return and reset the credit that was returned since the last call."""
@@ -138,7 +138,7 @@ class Window:
         """Start granting credit through `send`, after the node has acknowledged the subscription."""
         self.send = send
         if not self.closed:
-            self.prefetch.freed(self)
+            self.prefetch.settle(self)
 
     def close(self) -> None:
         """End the subscription; its received batches remain counted."""
@@ -190,7 +190,7 @@ class Prefetch:
 
     def open(self) -> Window:
         """Create the window of a new subscription; its `outstanding` is the initial credit."""
-        self._make_accounts()
+        self._settle_all()
         window = Window(self)
         self._windows[window] = None
         window.granted(self._share.at_most(self._left))
@@ -206,7 +206,7 @@ class Prefetch:
         self._unowned = self._unowned.minus(cost)
         self._refill()
 
-    def freed(self, window: Window) -> None:
+    def settle(self, window: Window) -> None:
         """Settle a window's returned credit; windows that are short are served first."""
         self._outstanding = self._outstanding.minus(window.take_returned())
         for other in list(self._short):
@@ -226,7 +226,7 @@ class Prefetch:
         """Return the windows above their share while another one is starved; none if no window is starved."""
         if not any(each.is_starved for each in self._windows):
             return []
-        self._make_accounts()
+        self._settle_all()
         share = self._share
         return [
             each
@@ -256,7 +256,7 @@ class Prefetch:
     def _left(self) -> Credit:
         return self._whole.minus(self.held)
 
-    def _make_accounts(self) -> None:
+    def _settle_all(self) -> None:
         for window in self._windows:
             self._outstanding = self._outstanding.minus(window.take_returned())
 
@@ -271,19 +271,19 @@ class Prefetch:
         self.step = Credit(_part(share.records), _part(share.bytes))
         more = share.minus(window.outstanding).at_most(self._left)
         is_starved = window.is_starved
-        if more != NONE and (is_starved or _is_much(more, share)):
+        if more != NONE and (is_starved or _is_worth_sending(more, share)):
             window.granted(more)
             self._outstanding = self._outstanding.plus(more)
             window.send(more)
         elif is_starved:
             self.on_starved()
-        if window.is_starved or _is_much(share.minus(window.outstanding), share):
+        if window.is_starved or _is_worth_sending(share.minus(window.outstanding), share):
             self._short[window] = None
         else:
             self._short.pop(window, None)
 
 
-def _is_much(credit: Credit, share: Credit) -> bool:
+def _is_worth_sending(credit: Credit, share: Credit) -> bool:
     """Whether the amount is worth a message."""
     return credit.records >= _part(share.records) or credit.bytes >= _part(share.bytes)
 

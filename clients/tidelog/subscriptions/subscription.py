@@ -94,9 +94,9 @@ class Subscription:
         event, attachment = frame.envelope.message_event, frame.attachment
         where = TopicPartition(self._topics.get(event.topic_id, ""), event.partition)
         records, size_bytes = event.record_count, len(attachment)
-        sole = self._sole(where, event.next_offset, attachment)
+        single = self._single_batch(where, event.next_offset, attachment)
         try:
-            batches = self._accept(where, event.next_offset, attachment) if sole is None else [sole]
+            batches = self._accept(where, event.next_offset, attachment) if single is None else [single]
         except TidelogError as error:
             self.window.passed(records, size_bytes)
             self._listener.failed(where, error)
@@ -128,7 +128,7 @@ class Subscription:
         if where in self.positions:
             self._listener.detached(self, [where], error)
 
-    def _sole(self, where: TopicPartition, next_offset: int, attachment: memoryview) -> RecordBatch | None:
+    def _single_batch(self, where: TopicPartition, next_offset: int, attachment: memoryview) -> RecordBatch | None:
         """Return the batch of an event that consists of the next batch only, and advance the position.
 
         Fast path; None, without changes, for all other events, which `_accept` processes.
@@ -166,7 +166,7 @@ class Subscription:
                     )
                 if batch.end_offset > position:
                     accepted.append(
-                        _nothing(position, batch.end_offset, batch.header.epoch)
+                        _empty_batch(position, batch.end_offset, batch.header.epoch)
                         if batch.control
                         else batch.slice_from(position)
                     )
@@ -174,12 +174,12 @@ class Subscription:
         except ProtocolError as error:
             raise error_of_read(error, where.topic, where.partition, position) from error
         if self._filtered and next_offset > position:
-            accepted.append(_nothing(position, next_offset))
+            accepted.append(_empty_batch(position, next_offset))
         self.positions[where] = max(position, next_offset)
         return accepted
 
 
-def _nothing(offset: int, end_offset: int, epoch: int = 0) -> RecordBatch:
+def _empty_batch(offset: int, end_offset: int, epoch: int = 0) -> RecordBatch:
     """Return a batch without records, which advances the position over a range that a filter left out."""
     base_offset = max(offset, end_offset - _SPAN_MAX)
     header = BatchHeader(

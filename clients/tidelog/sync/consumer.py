@@ -169,7 +169,7 @@ class Consumer:
         try:
             self._take_more(taken, max_records, time.monotonic() + timeout_s)
         except BaseException:  # Ctrl-C, or an error after some records
-            self._keep(self._cursor.kept(taken))
+            self._keep(self._cursor.still_assigned(taken))
             raise
         if len(taken) > max_records:
             self._keep(taken[max_records:])
@@ -207,7 +207,7 @@ class Consumer:
             self._check_session()
         if self._cursor.losses != losses:
             # Only lost partitions: a graceful revocation waits until the returned records are processed.
-            taken[:] = self._cursor.kept(taken)
+            taken[:] = self._cursor.still_assigned(taken)
 
     @internal
     def ask(self, *, polls: bool = False) -> None:

@@ -107,7 +107,7 @@ async def test_not_owner_error_updates_the_epoch(node: FakeNode, router: Router)
     error = NotOwnerError("moved")
     error.epoch = 3
     router.learn_from("t", error, 0)
-    with pytest.raises(NotOwnerError, match="nobody knows"):
+    with pytest.raises(NotOwnerError, match="currently unknown"):
         await router.connection("t", 0)
     node.epoch = 3
     await router.refresh("t")
