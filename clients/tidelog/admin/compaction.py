@@ -16,7 +16,7 @@ from tidelog_proto import broker_pb2 as pb
 PASS_TIMEOUT_S: Final = 3600.0
 """How long the pass of one partition may take: it reads the whole log at a limited rate.
 
-A node reports within half a minute that a pass makes no progress; a silent node is given up by `long_requests`.
+A node reports within half a minute that a pass makes no progress; `long_requests` gives up a silent node.
 """
 
 

@@ -29,7 +29,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.features import ON_BEHALF
 
 LOGINS_MAX: Final = 3
-"""How many times a login is started again when a node has lost its state."""
+"""How many logins are started, if the second step reaches nodes that do not know the first one."""
 
 
 class Caller(Protocol):

@@ -220,7 +220,7 @@ async def _check_range(client: Client, topic: str, positions: Mapping[int, int],
     """
     asked = [partition for partition, position in positions.items() if position == begin]
     found: dict[int, Offset] = {}
-    with contextlib.suppress(TimeoutError):  # without a quorum nobody knows; `Ends` says so
+    with contextlib.suppress(TimeoutError):  # without a quorum the end is unknown, and `Ends` reports it
         async with asyncio.timeout(START_WAIT_S):
             found = await client.list_offsets(topic, "latest", asked) if asked else {}
     bounds = {p: (offset.log_start_offset, offset.high_watermark) for p, offset in sorted(found.items())}
