@@ -380,7 +380,7 @@ class Router:
         missing = [partition for partition in wanted if partition not in route.partitions]
         if missing:
             which = missing if len(missing) > 1 else missing[0]
-            raise UnknownPartitionError(f"topic {name!r} has partitions 0 to {route.partition_count - 1}, not {which}")
+            raise UnknownPartitionError(f"topic {name!r} has partitions 0 to {route.partition_count - 1}, got {which}")
         return route
 
     # -------------------------------------------------------------------------------------------- learning

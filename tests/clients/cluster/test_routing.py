@@ -36,7 +36,7 @@ async def test_owners_are_found_and_cached(node: FakeNode, router: Router) -> No
 async def test_unknown_topics_and_partitions_are_refused(node: FakeNode, router: Router) -> None:
     with pytest.raises(UnknownTopicError):
         await router.connection("nowhere", 0)
-    with pytest.raises(UnknownPartitionError, match="partitions 0 to 0, not 1"):
+    with pytest.raises(UnknownPartitionError, match="partitions 0 to 0, got 1"):
         await router.connection("t", 1)
     node.add_topic("t", 2)
     assert not (await router.connection("t", 1)).closed, "metadata of a grown topic is refreshed"
