@@ -72,7 +72,7 @@ async def test_group_starts_at_committed_positions_unless_offsets_are_given(rout
 
 
 async def test_unknown_partitions_are_refused(router: Router) -> None:
-    with pytest.raises(UnknownPartitionError, match=r"not \[8, 9\]"):
+    with pytest.raises(UnknownPartitionError, match=r"got \[8, 9\]"):
         await resolve_start(router, "wide", options("latest", partitions=[0, 8, 9]))
 
 
