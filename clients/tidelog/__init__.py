@@ -1,4 +1,4 @@
-"""Tidelog's client for Python: publish to, consume from and look after a durable, partitioned message log.
+"""Tidelog's client for Python: publish to, consume from and administer a durable, partitioned message log.
 
     from tidelog import Client
 

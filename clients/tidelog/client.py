@@ -1,7 +1,7 @@
-"""The client: where a program begins. Connections, topics, reading, and the making of producers and consumers.
+"""The client, the entry point of the library: connections, topics, reads, and creation of producers and consumers.
 
-A client belongs to one process and one event loop, since sockets and tasks that are shared fail in ways that are hard
-to trace: use in another loop or after a fork raises an error. A client connects when it is first asked for something.
+A client belongs to one process and one event loop: using it in another loop or after a fork raises an error, because
+shared sockets and tasks fail in ways that are hard to trace. A client connects on the first request.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tidelog.base.loop_affinity import LoopAffinity
 from tidelog.base.metric_calls import MetricCalls
 from tidelog.client_options import ClientOptions
 from tidelog.cluster.connection_pool import ConnectionPool, identity_of, parse_addresses
-from tidelog.cluster.contexts import the_context
+from tidelog.cluster.contexts import require_context
 from tidelog.cluster.routing import Router
 from tidelog.consume.consumer import Consumer
 from tidelog.credentials import ApiKey, Credentials, showing
 from tidelog.errors import ClosedError, InvalidRequestError
 from tidelog.fetch_options import FetchOptions
 from tidelog.groups.admin import Groups
-from tidelog.groups.options import Group, group_of, wish_of
+from tidelog.groups.options import Group, group_of, member_options
 from tidelog.metrics import ClientMetrics
 from tidelog.model import (
     Acks,
@@ -75,28 +75,24 @@ class Client:
     """A connection to a Tidelog cluster.
 
     Args:
-        bootstrap: "host:port" (several: a list, or comma-separated); the rest of the cluster is found through the
-            first that answers.
-        client_id: a name for the nodes' logs.
-        request_timeout_s: how long a request may take, retries included.
-        quorum_timeout_s: the same for one that nodes refuse because too few of them are there; None: as long.
-        unreachable_timeout_s: the same, and of records, while no node can be connected to, and of requests while those
-            that are connected are silent, also to a probe; None: as long.
-        idle_poll_us: while small requests are answered as quickly as this, their answers are waited for awake, for so
-            many µs at most; 0: asleep.
-        zone: where this program runs, as nodes are told their `zone`: consumers read at a replica there, if one keeps
-            up. "": at owners.
-        metrics: told of what is published, consumed and lost; see `tidelog.metrics`. None: nobody counts.
-        api_key: shows nodes that ask for it who this client is: a key, or what gives one for each connection, such as
-            `tidelog.credentials.ApiKeyFile(path)`. None: what the environment names.
-        credentials: instead, any of `tidelog.credentials`: a token or a password.
-        tls: connect in TLS, as a `tidelog.tls.Tls` says; True: as the environment says. None: only if that says so, by
-            TIDELOG_CA_FILE, TIDELOG_CERT_FILE, TIDELOG_CRL_FILE or TIDELOG_TLS=1. False: not at all.
-        router: instead, one of another client that asks for a caller; see `tidelog.cluster.callers`. Close this one
-        first.
+        bootstrap: "host:port" (several: a list, or comma-separated); the other nodes are discovered through them.
+        client_id: name of the client in the nodes' logs.
+        request_timeout_s: time limit of a request, including retries.
+        quorum_timeout_s: time limit while nodes refuse a request for lack of a quorum; None: `request_timeout_s`.
+        unreachable_timeout_s: time limit of requests and records while no node can be connected to, or the connected
+            ones answer neither requests nor probes; None: no separate limit.
+        idle_poll_us: busy-poll for up to so many µs while answers to small requests arrive within that time; 0: never.
+        zone: zone of this program, as in the nodes' `zone`: consumers read from a replica in it. "": from owners.
+        metrics: receives what is published, consumed and lost; see `tidelog.metrics`. None for none.
+        api_key: an API key, or a function that returns one for each connection, such as
+            `tidelog.credentials.ApiKeyFile(path)`. None: from the environment.
+        credentials: instead of `api_key`, any of `tidelog.credentials`: a token or a password.
+        tls: TLS settings, `tidelog.tls.Tls`; True: from the environment. None: only if the environment sets
+            TIDELOG_CA_FILE, TIDELOG_CERT_FILE, TIDELOG_CRL_FILE or TIDELOG_TLS=1. False: no TLS.
+        router: of another client, to act on behalf of a caller; see `tidelog.cluster.callers`. Close this client first.
 
     Raises:
-        InvalidRequestError: an address or argument is no such thing.
+        InvalidRequestError: an address or argument is invalid.
     """
 
     def __init__(
@@ -120,7 +116,7 @@ class Client:
         given = parse_addresses(bootstrap)
         self._router = router or Router(
             given,
-            ConnectionPool(identity, self._metric_calls, given=given, unreachable_timeout_s=unreachable_timeout_s),
+            ConnectionPool(identity, self._metric_calls, bootstrap=given, unreachable_timeout_s=unreachable_timeout_s),
             request_timeout_s=request_timeout_s,
             quorum_timeout_s=quorum_timeout_s,
             zone=zone,
@@ -131,24 +127,24 @@ class Client:
         self.groups = Groups(self._router, self._check_usable)
         """The consumer groups of the cluster."""
         self.security = Security(self._router, self._check_usable)
-        """Its API keys, and who may do what."""
+        """API keys, users, access rules and quotas."""
         self.keyed_requests = KeyedRequests(self._router, self._check_usable)
-        """For the gateway, not for users."""
+        """For the gateway only."""
         self._producers: WeakSet[Producer] = WeakSet()
         self._consumers: WeakSet[Consumer] = WeakSet()
 
     @classmethod
     def from_context(cls, name: str | None = None, **options: Unpack[ClientOptions]) -> Self:
-        """Return a client of the cluster that a context names; see `tidelog context`.
+        """Return a client for the cluster of a context; see `tidelog context`.
 
         Args:
             name: of the context; None: that of TIDELOG_CONTEXT, or the current one.
-            options: as of `Client`. What is given here goes before what the context says.
+            options: arguments of `Client`, which take precedence over the context.
 
         Raises:
-            InvalidRequestError: there is no such context, it cannot be read, or an argument is no such thing.
+            InvalidRequestError: the context does not exist or cannot be read, or an argument is invalid.
         """
-        context = the_context(name)
+        context = require_context(name)
         return cls(context.bootstrap, **context.with_options(options))
 
     async def __aenter__(self) -> Self:
@@ -166,7 +162,7 @@ class Client:
     # ------------------------------------------------------------------------------------------- lifecycle
 
     async def connect(self) -> None:
-        """Connect now, with one try at each bootstrap address; otherwise the first request does it.
+        """Connect now, with one attempt per bootstrap address; otherwise the first request connects.
 
         Raises:
             NodeUnreachableError: no node can be reached.
@@ -175,10 +171,11 @@ class Client:
         await self._router.any_connection()
 
     async def close(self) -> None:
-        """Flush producers, stop consumers, close connections. Doing it twice does nothing.
+        """Flush producers, stop consumers and close connections. Idempotent.
 
         Raises:
-            TidelogError: a record that nobody awaited could not be delivered; everything is closed nevertheless.
+            TidelogError: a record whose receipt was not awaited could not be delivered; everything is closed
+                nevertheless.
         """
         if self._closed:
             return
@@ -192,7 +189,7 @@ class Client:
             await self.abort()
 
     async def abort(self) -> None:
-        """Close without flushing: what is not acknowledged fails with ClosedError."""
+        """Close without flushing: unacknowledged records fail with ClosedError."""
         if self._closed:
             return
         self._check_usable()
@@ -226,42 +223,42 @@ class Client:
         reply = await topic_changes.create(self._router, request, exist_ok=exist_ok)
         topic = await whole_topic.whole_topic(self._router, reply)
         check_existing(topic, wanted)
-        self._router.metadata.made(reply.topics[0])
+        self._router.metadata.note_created(reply.topics[0])
         return topic
 
     async def topics(self, *, internal: bool = False) -> list[Topic]:
-        """Return all topics by name; with `internal` also the broker's own."""
+        """Return all topics by name; `internal`: include internal topics."""
         self._check_usable()
         infos = await paging.list_topics(self._router, internal=internal)
         return sorted(map(topic_conversions.topic_of, infos), key=lambda topic: topic.name)
 
     async def topic_page(self, *, after: str = "", limit: int = 100) -> tuple[list[Topic], bool]:
-        """Return some topics by name, without their partitions, and whether there are more behind them.
+        """Return topics by name, without their partitions, and whether more follow.
 
         Args:
-            after: the name of the last topic of the page before; it need not be there any more.
-            limit: how many topics at most.
+            after: name of the last topic of the previous page; it need not exist any more.
+            limit: maximum number of topics.
 
         Raises:
             InvalidRequestError: `limit` is not above zero.
         """
         self._check_usable()
         if limit <= 0:
-            raise InvalidRequestError(f"limit must be at least 1, got {limit}")
+            raise InvalidRequestError(f"limit must be > 0, got {limit}")
         infos, more = await paging.list_topic_page(self._router, after=after, limit=limit)
         return [topic_conversions.topic_of(info) for info in infos], more
 
     async def topic(self, name: str) -> Topic:
-        """Return one topic with its partitions' offsets and sizes.
+        """Return a topic with the offsets and sizes of its partitions.
 
         Raises:
-            UnknownTopicError: there is no such topic.
+            UnknownTopicError: the topic does not exist.
         """
         self._check_usable()
         return await whole_topic.whole_topic(self._router, await topic_changes.describe(self._router, name))
 
     async def alter_topic(self, name: str, **changes: Any) -> Topic:
-        """Change settings of a topic: those of `create_topic`. Replicas are added and removed in the background.
+        """Change settings of a topic, named as in `create_topic`. Replicas are added and removed in the background.
 
         Raises:
             UnknownTopicError: the topic does not exist.
@@ -275,7 +272,7 @@ class Client:
         """Delete a topic and its records.
 
         Raises:
-            UnknownTopicError: there is no such topic.
+            UnknownTopicError: the topic does not exist.
         """
         self._check_usable()
         await topic_changes.delete(self._router, name)
@@ -283,18 +280,18 @@ class Client:
     async def delete_records(
         self, topic: str, before: int | datetime, partitions: Iterable[int] | None = None
     ) -> dict[int, int]:
-        """Delete all records in front of a point in the log, for good, and return where each partition begins then.
+        """Delete all records before a point in the log, irreversibly, and return the log start of each partition.
 
-        Whoever reads there is told that it is gone. Space is given back when whole segments hold nothing else.
+        Reads of deleted offsets fail with OffsetOutOfRangeError. Disk space is freed by whole segments.
 
         Args:
-            topic: its name.
-            before: an offset of the partitions that are named, at most the high watermark; or a datetime with a zone:
-                everything up to the first record that is not older.
-            partitions: 0-based; None for all, where `before` is a time or there is one only.
+            topic: the topic's name.
+            before: an offset in the given partitions, at most the high watermark; or a datetime with a zone: everything
+                before the first record that is not older.
+            partitions: 0-based; None for all, if `before` is a datetime or the topic has one partition.
 
         Raises:
-            OffsetOutOfRangeError: with the bounds, for an offset behind the end.
+            OffsetOutOfRangeError: the offset is past the end; with the bounds.
             ForbiddenError: the topic is on hold.
             UnknownTopicError, UnknownPartitionError, InvalidRequestError: see there.
         """
@@ -307,63 +304,64 @@ class Client:
         return topic_conversions.status_of(await paging.cluster_status(self._router))
 
     async def topic_figures(self, *, internal: bool = False) -> dict[str, TopicFigures]:
-        """Return the sums of `cluster_status` over each topic's partitions by topic name, with no object for each."""
+        """Return the sums of `cluster_status` over the partitions of each topic, by topic name."""
         self._check_usable()
         return await topic_figures.figures_of_topics(self._router, internal=internal)
 
     async def nodes(self) -> tuple[Node, ...]:
-        """Return the nodes as one of them sees them: `cluster_status` without what grows with the topics."""
+        """Return the nodes as one of them sees them: `cluster_status` without topics."""
         self._check_usable()
         return topic_conversions.status_of(await paging.cluster_status(self._router, nodes_only=True)).nodes
 
     async def drain_node(self, node_id: str, *, draining: bool = True) -> int:
-        """Begin to take a node's copies and ownership away, or let it have some; return how many partitions it stores.
+        """Start to move a node's replicas and ownership away, or end draining; return how many partitions it stores.
 
         Raises:
-            InvalidRequestError: there is no such node, or the node that was asked stands alone.
+            InvalidRequestError: the node does not exist, or the cluster has a single node.
         """
         change = pb.ClusterChange(drain=node_id) if draining else pb.ClusterChange(undrain=node_id)
         return (await self._change_cluster(change)).moves
 
     async def remove_node(self, node_id: str, *, accept_data_loss: bool = False) -> None:
-        """Remove a drained node for good, with `accept_data_loss` also one that may have the only copy of records.
+        """Remove a drained node permanently; `accept_data_loss`: even if it may store the only copy of records.
 
         Raises:
-            InvalidRequestError: no such node; it stores something that others lack; it is the last that stores copies.
+            InvalidRequestError: the node does not exist, stores data that others lack, or is the last one that stores
+                replicas.
         """
         await self._change_cluster(pb.ClusterChange(remove=node_id, accept_data_loss=accept_data_loss))
 
     async def rebalance(self) -> int:
-        """Begin to move copies and ownership to where they belong; return how many partitions are to move."""
+        """Start to move replicas and ownership to their preferred nodes; return how many partitions move."""
         return (await self._change_cluster(pb.ClusterChange(rebalance=True))).moves
 
     async def finalize_level(self) -> int:
-        """Raise the feature level to the newest, for good, if all nodes support it (InvalidRequestError); return it."""
+        """Raise the feature level permanently if all nodes support the newest (else InvalidRequestError); return it."""
         return (await self._change_cluster(pb.ClusterChange(finalize=True))).level
 
     async def recover_unsafely(self, topic: str, partition: int, node_id: str) -> Recovery:
-        """Let a partition whose quorum is lost for good go on with what the named node and other living replicas hold.
+        """Recover a partition whose quorum is permanently lost, from the replicas of the named and other live nodes.
 
-        The node owns the partition alone afterwards. Acknowledged records may be lost, unless a quorum answers; the
-        result tells. A replica that comes back and knows another end of the epoch has to be replaced.
+        The node is the sole replica afterwards. Acknowledged records may be lost, unless a quorum answers; the result
+        tells. A replica that returns with another end of the epoch must be replaced.
 
         Raises:
-            InvalidRequestError: the node does not exist, or holds no copy that could be the one.
-            UnknownTopicError, UnknownPartitionError, LimboError: no such partition; the copy there is damaged.
+            InvalidRequestError: the node does not exist or holds no suitable replica.
+            UnknownTopicError, UnknownPartitionError, LimboError: the partition does not exist; the replica is damaged.
         """
         self._check_usable()
         return await cluster_operations.recover_unsafely(self._router, topic, partition, node_id)
 
     async def compact_topic(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, Compacted]:
-        """Compact all that `partitions` (None: all) of a topic hold now, one after the other; return when it is done.
+        """Compact the current content of `partitions` (None: all), one after another; return when done.
 
-        A pass takes as long as reading the log at the pace that nodes are set to. It may be ended and repeated.
+        A pass takes as long as reading the log at the nodes' configured rate. It may be interrupted and repeated.
 
         Raises:
-            TimedOutError, ConnectionLostError: nothing of the pass moved for 30 s; the owner was silent for 20 s.
-            EpochChangingError: a quorum did not decide the result; the message names the copies that are waited for.
-            InvalidRequestError: the topic is not to be compacted, or on hold.
-            UnknownTopicError, UnknownPartitionError: there is no such thing.
+            TimedOutError, ConnectionLostError: the pass made no progress for 30 s; the owner was silent for 20 s.
+            EpochChangingError: a quorum did not confirm the result; the message names the missing replicas.
+            InvalidRequestError: the topic's cleanup does not include compaction, or the topic is on hold.
+            UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
         """
         self._check_usable()
         return await compaction.compact(self._router, topic, partitions)
@@ -375,25 +373,25 @@ class Client:
     # --------------------------------------------------------------------------------------------- reading
 
     async def fetch(self, topic: str, partition: int, offset: int, **options: Unpack[FetchOptions]) -> Fetched:
-        """Read whole batches of a partition from `offset` on, or what is wanted of them; stateless.
+        """Read whole batches of a partition from `offset` on, optionally filtered; stateless.
 
-        With `key` or `tag`, and with times, a node looks through a bounded stretch of the log: an answer may be empty
-        although there is more, and `next_offset` says in any case where to go on.
+        With `key`, `tag` or times, a node scans a bounded range of the log: an answer may be empty although more
+        records follow. Continue at `next_offset` in any case.
 
         Args:
-            topic: its name.
+            topic: the topic's name.
             partition: 0-based.
-            offset: the first record wanted.
-            options: `max_bytes`: about how much to return (8 MiB), as it is stored; one batch always fits.
-                `min_bytes`: wait for this much (0)... `wait_ms`: ...but no longer than this (0); with it
-                a quota is waited for, too, however long that takes.
+            offset: of the first record.
+            options: `max_bytes`: approximate size of the result (8 MiB), as stored; at least one batch is returned.
+                `min_bytes`: wait for this much (0)... `wait_ms`: ...but no longer than this (0); with it a quota is
+                    waited for as well, without limit.
                 `key`, `tag`: only records with this key and this tag.
-                `columns`: some of timestamp, key, value, headers, tag; others may stay at the node, and are absent.
-                `since_us`, `until_us`: batches without a record of since_us <= timestamp < until_us may stay, too.
-                `end_offset`: batches that begin there or behind may stay.
-                `nearest`: ask a replica in the client's zone, if there is one that can answer, instead of an owner
-                elsewhere; give `end_offset` where you know that there are records up to it.
-                `topic_id`: of the topic that is meant; a later one of its name is unknown then.
+                `columns`: some of timestamp, key, value, headers, tag; others may be absent.
+                `since_us`, `until_us`: batches without a record of since_us <= timestamp < until_us may be left out.
+                `end_offset`: batches that begin there or later may be left out.
+                `nearest`: read from a replica in the client's zone that can answer, instead of an owner in another
+                    zone; pass `end_offset` if records are known to exist up to it.
+                `topic_id`: required id of the topic; a recreated topic of its name is unknown then.
 
         Raises:
             OffsetOutOfRangeError: with the bounds; UnknownTopicError, UnknownPartitionError.
@@ -403,27 +401,27 @@ class Client:
         return await fetch_and_commit.fetch(self._router, topic, partition, offset, **options)
 
     async def get(self, topic: str, key: bytes, *, partition: int | None = None) -> Record | None:
-        """Return the newest committed record of a key; None where there is none.
+        """Return the newest committed record of a key; None if no record has it.
 
-        A deleted key answers with its tombstone, a record whose value is None, as long as that is in the log. Topics
-        with an index of keys answer at once; of others the owner looks through the partition, the newest records first.
+        For a deleted key that is its tombstone, a record whose value is None, as long as it is in the log. With an
+        index of keys the answer is immediate; otherwise the owner scans the partition, the newest records first.
 
         Args:
-            topic: its name.
+            topic: the topic's name.
             key: of the record.
-            partition: where to look; None for where producers that are not told otherwise put the key now.
+            partition: where to look; None for the partition that the default partitioner selects now.
 
         Raises:
-            UnknownTopicError, UnknownPartitionError: there is no such thing.
+            UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
         """
         self._check_usable()
         return await key_lookup.newest_of_key(self._router, topic, key, partition)
 
     async def list_offsets(self, topic: str, at: At, partitions: Iterable[int] | None = None) -> dict[int, Offset]:
-        """Find the offset of a point in the log, for each of `partitions` (None: all).
+        """Return the offset of a point in the log, for each of `partitions` (None: all).
 
         Args:
-            topic: its name.
+            topic: the topic's name.
             at: "earliest", "latest", or a time: a datetime with a zone, or µs since 1970.
             partitions: 0-based.
 
@@ -436,14 +434,14 @@ class Client:
     async def commit(
         self, group: str, topic: str, positions: Mapping[int, int], *, reset: bool = False, note: str = ""
     ) -> dict[int, Committed]:
-        """Store a group's positions durably, more than 4,096 one part after another, and return what holds now.
+        """Store a group's positions durably, in requests of up to 4,096, and return the positions that are stored now.
 
         Args:
-            group: its name.
-            topic: its name.
+            group: the group's name.
+            topic: the topic's name.
             positions: partition -> next offset to read. An older one does not move a position back...
             reset: ...unless this is set.
-            note: kept and given back, at most 4,096 bytes.
+            note: stored with the positions, at most 4,096 bytes.
 
         Raises:
             UnknownTopicError, UnknownPartitionError, InvalidRequestError: see there.
@@ -452,7 +450,7 @@ class Client:
         return await fetch_and_commit.commit(self._router, group, topic, positions, reset=reset, note=note)
 
     async def committed(self, group: str, topic: str | None = None) -> list[Committed]:
-        """Return a group's positions, of one topic or of all; partitions without one are left out."""
+        """Return a group's positions in one topic or all; partitions without one are left out."""
         self._check_usable()
         return await committed_positions.committed(self._router, group, topic)
 
@@ -476,25 +474,25 @@ class Client:
         """Return a producer for a topic.
 
         Args:
-            topic: its name.
-            name: of this producer, for one that is to be the only one of its name: when it begins, all older ones with
-                the name are fenced in this topic, and get `ProducerFencedError`. A `Work` may be done once more.
+            topic: the topic's name.
+            name: makes the producer the only one of its name: when it begins, older producers of the name are fenced in
+                this topic and fail with `ProducerFencedError`. A `Work` makes a repeated run idempotent.
             acks: "quorum": durable on the ack quorum; "1": on the owner, lost with it; "all": on every replica, or
-                `StoredOnQuorumError` where that cannot be said because the partition has moved.
+                `StoredOnQuorumError` if that is unknown because the partition has moved.
             compression: of whole batches: "gzip", "snappy", "lz4", "zstd" or None.
-            buffer_bytes: how much may be accepted and not acknowledged; past it you wait, and `put` refuses.
-            batch_bytes: how large a batch grows while others are in flight, uncompressed.
-            delivery_timeout_s: when to give up a record, retries included.
-            request_timeout_s: when to give up one try at a node; the client's unless told.
-            partitioner: which partition a record without a given one goes to. By default, and as "murmur3", its key is
-                hashed, and without a key it goes where the fewest bytes are under way. "murmur2" and "crc32" hash keys
-                as Kafka's clients in Java and C do, "round_robin" ignores them. Or a function of (key or None, number
-                of partitions) to a number below that; what it raises, the call raises, and accepts nothing.
-            key_serializer: what makes bytes of keys: "json", "utf-8", or a function. None stays None.
-            value_serializer: the same of values. Arrow columns are not serialised.
+            buffer_bytes: maximum size of unacknowledged records; beyond it calls wait, and `put` refuses.
+            batch_bytes: maximum size of a batch, uncompressed, while others are in flight.
+            delivery_timeout_s: time limit of a record, including retries.
+            request_timeout_s: time limit of one attempt at a node; by default the client's.
+            partitioner: selects the partition of a record without a given one. By default, and as "murmur3": by a hash
+                of the key; without a key, the partition with the fewest bytes in flight. "murmur2" and "crc32" hash
+                keys as Kafka's Java and C clients do, "round_robin" ignores them. Or a function of (key or None, number
+                of partitions) to a partition; its exceptions are raised by the call, which then accepts nothing.
+            key_serializer: serializes keys: "json", "utf-8", or a function. None stays None.
+            value_serializer: the same for values. Arrow columns are not serialized.
 
         Raises:
-            InvalidRequestError: an argument has no such value.
+            InvalidRequestError: an argument has an invalid value.
         """
         self._check_usable(bind=False)
         options = ProducerOptions(
@@ -532,33 +530,36 @@ class Client:
         on_undecodable: OnUndecodable = "error",
         dead_letter: str | None = None,
     ) -> Consumer:
-        """Return a consumer of topics, or of the records in them that match.
+        """Return a consumer of topics, optionally filtered.
 
         Args:
-            topics: their names. Without any, and without a pattern, it reads what it is told to: `Consumer.assign`.
-            pattern: instead, a regular expression (RE2) over whole names; topics that match later are taken in, too.
-            group: share the topics with the other members of this group, a name or a `Group`; begin where it committed.
-                With `partitions`, or a `start` by partition, be no member: only begin and commit under its name.
-            start: where to begin without a committed position: "earliest", "latest", a datetime (with a zone), an
-                offset for every partition, or {partition: offset}, by TopicPartition or, of one topic, by number. That
-                wins over committed positions, and of the topics it names only these partitions are read.
-            partitions: which to read, of several topics as {topic: numbers}; None for all, new ones included, unless
-                `start` names some; "all" in any case. New ones begin where the group committed, or at their beginning.
-            on_out_of_range: where retention has overtaken a position: raise "error", go on at "earliest" or "latest".
-            prefetch_bytes: how much may be received ahead of you, of all partitions together, but for a batch a node.
+            topics: their names. Without names and pattern, the application assigns partitions: `Consumer.assign`.
+            pattern: instead of names, a regular expression (RE2) over whole names; topics that match later are
+                included.
+            group: join this group, a name or a `Group`, and share the partitions with its members; start at its
+                committed positions. With `partitions`, or a `start` by partition, do not join: only use its positions.
+            start: where to start without a committed position: "earliest", "latest", a datetime (with a zone), an
+                offset for every partition, or {partition: offset}, by TopicPartition or, with one topic, by number. The
+                latter overrides committed positions, and only these partitions of the named topics are read.
+            partitions: which to read, with several topics as {topic: numbers}; None for all, including new ones, unless
+                `start` names some; "all" in any case. New ones start at the committed position or at offset 0.
+            on_out_of_range: if retention has deleted the position: raise "error", or continue at "earliest" or
+                "latest".
+            prefetch_bytes: how much may be received ahead, over all partitions; exceeded by up to a batch per node.
             prefetch_records: the same in records.
-            admit: asked with the bytes of what arrives together before it is kept. Where it says no, that is dropped,
-                and reading ends with OverloadedError behind what was kept: for who shares memory among many consumers.
-            dropped: told of the bytes of what was kept and is let go unread: others of the group get the partition.
+            admit: called with the size of arriving batches; if it returns False they are dropped, and reading ends with
+                OverloadedError after the stored ones. For sharing memory among many consumers.
+            dropped: called with the size of stored batches that are discarded unread after a revocation.
             key: only records with this key; with `tag`, with both.
             tag: only records with this tag.
-            value_deserializer: "json", "utf-8" or a function of bytes that makes the records' values; None stays None.
+            value_deserializer: "json", "utf-8" or a function of bytes that returns the record's value; None stays None.
             key_deserializer: the same for keys.
-            on_undecodable: when a record does not decode: raise "error" (RecordError), or "skip" and count it.
-            dead_letter: instead, a topic where they are put before reading goes on behind them; never one that is read.
+            on_undecodable: for a record that does not decode: raise "error" (RecordError), or "skip" and count it.
+            dead_letter: instead, publish such records to this topic before continuing; must not be a topic that is
+                read.
 
         Raises:
-            InvalidRequestError, InvalidTopicError: an argument has no such value.
+            InvalidRequestError, InvalidTopicError: an argument has an invalid value.
         """
         self._check_usable(bind=False)
         named = group_of(group)
@@ -584,7 +585,7 @@ class Client:
             self.producer,
             admit,
             dropped=dropped,
-            wish=wish_of(named, is_shared=options.is_shared),
+            group_options=member_options(named, is_shared=options.is_shared),
             client_id=self._client_id,
             metric_calls=self._metric_calls,
         )
@@ -594,7 +595,7 @@ class Client:
     # ------------------------------------------------------------------------------------------- internals
 
     def _check_usable(self, *, bind: bool = True) -> None:
-        """Refuse use in another process, in another event loop, or after close."""
+        """Refuse use in another process or event loop, or after close."""
         self._affinity.check(bind=bind)
         if self._closed:
             raise ClosedError("the client is closed")

@@ -1,4 +1,4 @@
-"""What a client may be given by name, where that is handed on."""
+"""The arguments of `Client` as a dictionary type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog.tls import Tls
 
 
 class ClientOptions(TypedDict, total=False):
-    """The arguments of `Client` but the addresses; it says what they mean."""
+    """The arguments of `Client` except the addresses; documented there."""
 
     client_id: str
     request_timeout_s: float

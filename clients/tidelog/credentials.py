@@ -1,7 +1,8 @@
-"""How a client shows who it is: a key, token or password, by hand, in a file, by a function or in the environment.
+"""Credentials of a client: API key, token or password, given directly, in a file, by a function or by the environment.
 
-`Client(credentials=)` takes one of the classes here, or an API key as text. What gives a key or a token is asked for
-each connection: whoever replaces it replaces the file, and a client whose session has ended goes on with the new one.
+`Client(credentials=)` takes one of the classes here, or an API key as text. Files and functions are read for each
+connection, so a replaced file takes effect with the next connection, and a client whose session has ended reconnects
+with the new credentials.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from tidelog.auth.authentication_exchange import SecretFile, Showing, Shown, ShownAtOnce, ShownKey
+from tidelog.auth.authentication_exchange import (
+    ApiKeyAuthenticator,
+    AuthenticationExchange,
+    Authenticator,
+    SecretFile,
+    SingleStepExchange,
+)
 from tidelog.auth.scram_password import Password
 from tidelog.errors import InvalidRequestError, NodeUnreachableError, TidelogError
 from tidelog_proto import broker_pb2 as pb
@@ -33,17 +40,17 @@ __all__ = [
 
 API_KEY_VARIABLE: Final = "TIDELOG_API_KEY"
 API_KEY_FILE_VARIABLE: Final = "TIDELOG_API_KEY_FILE"
-TOKEN_FILE_VARIABLE: Final = "TIDELOG_TOKEN_FILE"  # noqa: S105 - where one is, not one
+TOKEN_FILE_VARIABLE: Final = "TIDELOG_TOKEN_FILE"  # noqa: S105 - the name of a variable
 USER_VARIABLE: Final = "TIDELOG_USER"
 PASSWORD_FILE_VARIABLE: Final = "TIDELOG_PASSWORD_FILE"  # noqa: S105 - as before
 KEY_CHARS_MAX: Final = 1_024
 
 
 class ApiKeyFile:
-    """Gives the key in a file, read again for each connection: whoever replaces the key replaces the file.
+    """Reads an API key from a file for each connection, so that replacing the file replaces the key.
 
     Args:
-        path: of a file with nothing but the key in it.
+        path: of a file that contains only the key.
     """
 
     def __init__(self, path: str | os.PathLike[str] | SecretFile) -> None:
@@ -53,7 +60,7 @@ class ApiKeyFile:
         """Return the key.
 
         Raises:
-            InvalidRequestError: the file cannot be read, or everybody may read or change it.
+            InvalidRequestError: the file cannot be read, or every user may read or change it.
         """
         return self._file.text()
 
@@ -63,26 +70,26 @@ class ApiKeyFile:
 
 
 ApiKey = str | Callable[[], str]
-"""A key, or what gives one each time that a connection is made."""
+"""A key, or a function that returns one for each connection."""
 
 TokenSource = Callable[[], str | Awaitable[str]]
-"""Gives a fresh token. A plain function is called on a thread, so that it may block; an `async` one on the loop."""
+"""Returns a fresh token. A plain function runs in a thread, so it may block; an `async` one runs on the loop."""
 
 
 class Token:
-    """Shows a token: a JWT that the nodes' issuer has signed.
+    """A token: a JWT signed by the issuer that the nodes trust.
 
     Args:
-        token: the token, or what gives one for each connection. What that raises is told as `NodeUnreachableError`, and
-            it is asked again with the next try.
+        token: the token, or a function that returns one for each connection. Its exceptions become
+            `NodeUnreachableError`, and it is called again with the next attempt.
     """
 
     def __init__(self, token: str | TokenSource) -> None:
         self._token = token
 
-    async def shown(self) -> Shown:
-        """See `Showing`."""
-        return ShownAtOnce(pb.Credentials(token=_checked(await self._get())))
+    async def shown(self) -> AuthenticationExchange:
+        """See `Authenticator`."""
+        return SingleStepExchange(pb.Credentials(token=_checked(await self._get())))
 
     async def _get(self) -> str:
         if isinstance(self._token, str):
@@ -96,22 +103,22 @@ class Token:
         except TidelogError:
             raise
         except Exception as error:
-            raise NodeUnreachableError(f"no token could be got to connect with: {error!r}") from error
+            raise NodeUnreachableError(f"the token function failed: {error!r}") from error
 
 
 class TokenFile:
-    """Shows the token in a file, read again for each connection, as those that an orchestrator renews.
+    """Reads a token from a file for each connection, for tokens that an orchestrator renews.
 
     Args:
-        path: of a file with nothing but the token in it.
+        path: of a file that contains only the token.
     """
 
     def __init__(self, path: str | os.PathLike[str] | SecretFile) -> None:
         self._file = path if isinstance(path, SecretFile) else SecretFile(path, "token", TOKEN_BYTES_MAX)
 
-    async def shown(self) -> Shown:
-        """See `Showing`."""
-        return ShownAtOnce(pb.Credentials(token=_checked(self._file.text())))
+    async def shown(self) -> AuthenticationExchange:
+        """See `Authenticator`."""
+        return SingleStepExchange(pb.Credentials(token=_checked(self._file.text())))
 
     def carried(self) -> TokenFile:
         """See `carried`."""
@@ -119,11 +126,11 @@ class TokenFile:
 
 
 Credentials = ApiKey | Token | TokenFile | Password
-"""What `Client(credentials=)` takes."""
+"""The type of `Client(credentials=)`."""
 
 
 def asked_each_time(api_key: ApiKey | None) -> Callable[[], str]:
-    """Return what gives the key of a new connection: what was given, or else what the environment names; "": none."""
+    """Return a function that returns the API key for a new connection, given or from the environment; "" for none."""
     if api_key is None:
         path = os.environ.get(API_KEY_FILE_VARIABLE)
         if path:
@@ -134,37 +141,38 @@ def asked_each_time(api_key: ApiKey | None) -> Callable[[], str]:
     return api_key
 
 
-def showing(api_key: ApiKey | None = None, credentials: Credentials | None = None) -> Showing:
-    """Return how a client shows who it is: as it is told, or else as the environment says.
+def showing(api_key: ApiKey | None = None, credentials: Credentials | None = None) -> Authenticator:
+    """Return the authenticator for given credentials, or for those of the environment.
 
-    Of the environment an API key goes before a token, and a token before a password.
+    In the environment an API key takes precedence over a token, and a token over a password.
 
     Raises:
-        InvalidRequestError: both are given, or the environment names a user without a password.
+        InvalidRequestError: both arguments are given, or the environment names a user without a password file.
     """
     if api_key is not None and credentials is not None:
-        raise InvalidRequestError("a client is given api_key or credentials, not both")
+        raise InvalidRequestError("api_key and credentials exclude each other; pass one of them")
     if credentials is None:
         found = None if api_key is not None else _of_environment()
-        return found or ShownKey(asked_each_time(api_key))
+        return found or ApiKeyAuthenticator(asked_each_time(api_key))
     if isinstance(credentials, Token | TokenFile | Password):
         return credentials
-    return ShownKey(asked_each_time(credentials))
+    return ApiKeyAuthenticator(asked_each_time(credentials))
 
 
 def carried(credentials: Credentials | None) -> Credentials | None:
-    """Return how the same is shown in another process, perhaps on another machine, to which this is pickled.
+    """Return credentials that can be pickled for another process, possibly on another machine.
 
-    Files are looked for there, too, so that what is renewed counts; where they are not, what they hold now does.
+    Files are read there again, so that renewed ones take effect; if they are missing there, their current content is
+    used.
 
     Args:
-        credentials: None: what the environment of this process names.
+        credentials: None: those of this process's environment.
 
     Returns:
-        None where that names nothing: then that of the other process counts.
+        None if the environment names none; then that of the other process applies.
 
     Raises:
-        InvalidRequestError: a file cannot be read, or the environment contradicts itself.
+        InvalidRequestError: a file cannot be read, or the environment variables are contradictory.
     """
     if credentials is None:
         path = os.environ.get(API_KEY_FILE_VARIABLE)
@@ -175,7 +183,7 @@ def carried(credentials: Credentials | None) -> Credentials | None:
 
 
 def _of_environment() -> TokenFile | Password | None:
-    """Return the token or the password that the environment names; None: neither, or an API key as well."""
+    """Return the token or password that the environment names; None if there is none, or an API key as well."""
     if os.environ.get(API_KEY_FILE_VARIABLE) or os.environ.get(API_KEY_VARIABLE):
         return None
     if token := os.environ.get(TOKEN_FILE_VARIABLE):
@@ -185,16 +193,18 @@ def _of_environment() -> TokenFile | Password | None:
         return None
     path = os.environ.get(PASSWORD_FILE_VARIABLE)
     if not path:
-        raise InvalidRequestError(f"{USER_VARIABLE} names a user: {PASSWORD_FILE_VARIABLE} names the password's file")
+        raise InvalidRequestError(f"{USER_VARIABLE} is set: set {PASSWORD_FILE_VARIABLE} to the file of the password")
     return Password(user, Path(path))
 
 
 def _checked(token: str) -> str:
-    """Return a token that may be sent.
+    """Return the token if it may be sent; the message of the error does not contain it.
 
     Raises:
-        InvalidRequestError: it is empty or too long; it is not told.
+        InvalidRequestError: it is empty, too long or not ASCII.
     """
     if not token or not token.isascii() or len(token) > TOKEN_BYTES_MAX:
-        raise InvalidRequestError(f"a token has 1 to {TOKEN_BYTES_MAX} bytes of ASCII text, this one {len(token)}")
+        raise InvalidRequestError(
+            f"a token must be 1 to {TOKEN_BYTES_MAX} bytes of ASCII text, got {len(token)} characters"
+        )
     return token

@@ -1,24 +1,24 @@
-"""Every error that the client raises: one tree, attributes instead of text to parse.
+"""The exceptions of the client: one class hierarchy, with attributes for what programs need to know.
 
 ```
 TidelogError                      code, retriable, definite, retry_after_ms, done
-├── UsageError                    the program holds the client wrongly; nothing was sent
+├── UsageError                    the client was used incorrectly; nothing was sent
 │   ├── ClosedError               the client, producer or consumer was closed
-│   ├── ForkedError               it was made before a fork and used behind it
-│   ├── WrongEventLoopError       it belongs to another event loop
-│   ├── NotBegunError             a producer does not know yet where its records go
-│   └── SerializationError        a key or value does not serialise; nothing of the call was accepted
-├── BufferFullError               a producer has no room for a record just now; it was not accepted
-├── NodeUnreachableError          no connection could be made; nothing was sent
-├── ConnectionLostError           the connection broke, or was given up, while an answer was due; the outcome is unknown
-├── BadReplyError                 what answers does not speak the protocol; the outcome is unknown
+│   ├── ForkedError               the object was created before a fork and used in the child
+│   ├── WrongEventLoopError       the object belongs to another event loop
+│   ├── NotBegunError             the producer has not resolved its topic yet
+│   └── SerializationError        a key or value cannot be serialized; nothing of the call was accepted
+├── BufferFullError               the producer's buffer is full; the record was not accepted
+├── NodeUnreachableError          no connection could be opened; nothing was sent
+├── ConnectionLostError           the connection was lost or abandoned while an answer was due; the outcome is unknown
+├── BadReplyError                 the peer violated the protocol; the outcome is unknown
 ├── RequestTimeoutError           no answer in time; the outcome is unknown
 ├── DeliveryTimeoutError          a record's delivery deadline passed
-├── OutcomeUnknownError           records may or may not be stored, and a retry could store them twice
+├── OutcomeUnknownError           records may or may not be stored, and a retry could duplicate them
 ├── StoredOnQuorumError           the records are stored and committed, but perhaps not on all replicas (`acks="all"`)
 ├── InvalidRequestError           malformed, unknown kind or version, too large, bad arguments
 ├── AccessError                   UnauthenticatedError, CredentialsExpiredError, ForbiddenError, TicketRefusedError
-├── QuotaExceededError            as many topics, connections or others as a quota allows are there
+├── QuotaExceededError            the quota of topics, partitions, groups or connections is used up
 ├── BatchRefusedError             CorruptBatchError, BatchTooLargeError, UnsupportedBatchError
 ├── UnknownTopicError, TopicExistsError, InvalidTopicError, UnknownPartitionError
 ├── OffsetOutOfRangeError         log_start_offset, high_watermark
@@ -27,16 +27,16 @@ TidelogError                      code, retriable, definite, retry_after_ms, don
 ├── SequenceError                 SequenceGapError, ProducerFencedError, UnknownProducerError,
 │                                 DuplicateOutOfWindowError, ProducerIdSharedError
 ├── GroupError                    MemberFencedError, GroupNotEmptyError, UnknownGroupError
-├── NodeBusyError                 not now, or not here; nothing was written: NotOwnerError (epoch),
+├── NodeBusyError                 the node cannot serve the request now; nothing was written: NotOwnerError (epoch),
 │                                 EpochChangingError, OverloadedError, ShuttingDownError, DiskFullError,
 │                                 LimboError, QuorumLostError
-├── TimedOutError                 the node ran out of time; the outcome is unknown
+├── TimedOutError                 the node exceeded a time limit; the outcome is unknown
 └── NodeFailedError               StorageFailedError, InternalError; the outcome is unknown
 ```
 
-*Retriable*: the same request may succeed later or elsewhere. *Definite*: nothing was written. Both come from
-the code (`tidelog_proto.errors.NATURE`), for codes of a newer node from its own words. Rejected: one class
-with a code (an `except` clause could not choose), and a class per situation in the client (nobody could list them).
+*Retriable*: the same request may succeed later or at another node. *Definite*: nothing was written. Both follow from
+the code (`tidelog_proto.errors.NATURE`); for codes of a newer node, from fields of its message. Rejected: a single
+class with a code, which an `except` clause cannot select, and a class per situation, which is too many to document.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from tidelog_proto.printable import printable
 
 
 class TidelogError(Exception):
-    """The root of the tree.
+    """Base class of the client's exceptions.
 
     Attributes:
-        code: a number of `pb.ErrorCode`; 0 for what only a client knows.
-        retriable: the same request may succeed later or elsewhere.
+        code: a number of `pb.ErrorCode`; 0 for errors that only a client raises.
+        retriable: the same request may succeed later or at another node.
         definite: nothing was written; False when the outcome is unknown.
-        retry_after_ms: the node's hint for the next try, 0 for none.
-        done: of what was asked of many partitions, by partition, what came of those that were done all the same.
-        node: who answered so, HOST:PORT; empty for what the client has found out by itself.
+        retry_after_ms: the node's hint for the next attempt, 0 for none.
+        done: for a request about several partitions, the results of those that succeeded.
+        node: the node that returned the error, HOST:PORT; "" if the client raised it.
     """
 
     default_code: ClassVar[int] = pb.ERROR_CODE_UNSPECIFIED
@@ -86,7 +86,7 @@ class TidelogError(Exception):
 
     @property
     def code_name(self) -> str:
-        """The code's name, `CLIENT` for what only a client knows."""
+        """The code's name, `CLIENT` for errors that only a client raises."""
         return code_name(self.code) if self.code else "CLIENT"
 
 
@@ -95,7 +95,7 @@ def _first(*values: bool | None) -> bool:
 
 
 class UsageError(TidelogError):
-    """The program holds the client wrongly; nothing was sent."""
+    """The client was used incorrectly; nothing was sent."""
 
     default_retriable = False
     default_definite = True
@@ -106,25 +106,25 @@ class ClosedError(UsageError):
 
 
 class ForkedError(UsageError):
-    """A client made before a fork is used behind it: make a new one in the child."""
+    """The client was created before a fork: create a new one in the child."""
 
 
 class WrongEventLoopError(UsageError):
-    """A client is used from another event loop than its own."""
+    """The client belongs to another event loop."""
 
 
 class NotBegunError(UsageError):
-    """A producer does not know yet where its records go: `await producer.begin()` finds it."""
+    """The producer has not resolved its topic yet: call `await producer.begin()` first."""
 
 
 class SerializationError(UsageError):
-    """A key or value does not serialise; nothing of the call was accepted."""
+    """A key or value cannot be serialized; nothing of the call was accepted."""
 
 
 class BufferFullError(TidelogError):
-    """There is no room for a record just now, and it was not accepted: `await producer.ready()` waits for room.
+    """The producer's buffer is full, and the record was not accepted: `await producer.ready()` waits for room.
 
-    Or for what is to be committed soon: `await consumer.commit()` waits.
+    Also raised by `commit_soon` when too many commits are pending: `await consumer.commit()` waits.
     """
 
     default_retriable = True
@@ -132,56 +132,56 @@ class BufferFullError(TidelogError):
 
 
 class NodeUnreachableError(TidelogError):
-    """No connection could be made, so nothing was sent; or a node that was asked to read something is silent."""
+    """No connection could be opened, so nothing was sent; or a node does not answer a request that only reads."""
 
     default_retriable = True
     default_definite = True
 
 
 class ConnectionLostError(TidelogError):
-    """The connection broke while an answer was due, or its node was silent and no longer the owner."""
+    """The connection was lost while an answer was due, or its node was silent and is no longer the owner."""
 
     default_retriable = True
     default_definite = False
 
 
 class BadReplyError(TidelogError):
-    """What answers does not speak the protocol; the connection was closed."""
+    """The peer violated the protocol; the connection was closed."""
 
     default_retriable = True
     default_definite = False
 
 
 class RequestTimeoutError(TidelogError):
-    """No answer came in time."""
+    """No answer arrived in time."""
 
     default_code = pb.TIMED_OUT
 
 
 class DeliveryTimeoutError(TidelogError):
-    """A record's delivery deadline passed. `definite` says whether it is certain that it was not stored.
+    """A record's delivery deadline passed. `definite` tells whether it is certain that it was not stored.
 
-    Where a quota held it back, `retry_after_ms` says for how much longer, and the code is OVERLOADED.
+    If a quota delayed it, `retry_after_ms` is the remaining delay, and the code is OVERLOADED.
     """
 
     default_code = pb.TIMED_OUT
 
 
 class OutcomeUnknownError(TidelogError):
-    """Records may or may not be stored, and sending them again could store them twice."""
+    """Records may or may not be stored, and sending them again could duplicate them."""
 
     default_retriable = False
     default_definite = False
 
 
 class InvalidRequestError(TidelogError):
-    """The request itself is wrong."""
+    """The request is invalid."""
 
     default_code = pb.INVALID_REQUEST
 
 
 class AccessError(TidelogError):
-    """The node does not let this client do that."""
+    """The node refuses the client or its request."""
 
     default_code = pb.FORBIDDEN
 
@@ -193,29 +193,29 @@ class UnauthenticatedError(AccessError):
 
 
 class CredentialsExpiredError(AccessError):
-    """What was shown of who this client is has expired."""
+    """The client's credentials have expired."""
 
     default_code = pb.CREDENTIALS_EXPIRED
 
 
 class ForbiddenError(AccessError):
-    """The credentials do not allow this."""
+    """The client's principal is not allowed to do this."""
 
 
 class TicketRefusedError(AccessError):
-    """What a gateway has shown of its caller does not count any more; it asks again who he is."""
+    """The ticket of a gateway's caller is no longer valid; the gateway must identify the caller again."""
 
     default_code = pb.TICKET_REFUSED
 
 
 class BatchRefusedError(TidelogError):
-    """A record batch is wrong; its neighbours are not touched."""
+    """A record batch is invalid; other batches of the request are not affected."""
 
     default_code = pb.CORRUPT_BATCH
 
 
 class CorruptBatchError(BatchRefusedError):
-    """A batch's bytes contradict each other."""
+    """A batch is inconsistent."""
 
 
 class BatchTooLargeError(BatchRefusedError):
@@ -225,20 +225,20 @@ class BatchTooLargeError(BatchRefusedError):
 
 
 class UnsupportedBatchError(BatchRefusedError):
-    """A batch uses something that the node does not know."""
+    """A batch uses a feature that the node does not support."""
 
     default_code = pb.UNSUPPORTED_BATCH
 
 
 class UnknownTopicError(TidelogError):
-    """There is no such topic (any more). `topic_id` says which, where a node was asked about an id and not a name."""
+    """The topic does not exist (any more). `topic_id` is set if the request named an id."""
 
     default_code = pb.UNKNOWN_TOPIC
     topic_id: bytes = b""
 
 
 class TopicExistsError(TidelogError):
-    """A topic of this name is there already."""
+    """A topic of this name exists already."""
 
     default_code = pb.TOPIC_EXISTS
 
@@ -256,7 +256,7 @@ class UnknownPartitionError(TidelogError):
 
 
 class OffsetOutOfRangeError(TidelogError):
-    """The offset is not readable: `log_start_offset` <= offset <= `high_watermark` is."""
+    """The offset is outside the readable range `log_start_offset` to `high_watermark`."""
 
     default_code = pb.OFFSET_OUT_OF_RANGE
     log_start_offset: int = 0
@@ -264,12 +264,12 @@ class OffsetOutOfRangeError(TidelogError):
 
 
 class RecordError(TidelogError):
-    """A record is not what a consumer's deserialiser takes.
+    """A record cannot be deserialized.
 
     Attributes:
-        topic: its topic's name.
+        topic: the topic's name.
         partition: 0-based.
-        offset: its own; reading goes on behind it after a seek to `offset + 1`.
+        offset: of the record; a seek to `offset + 1` continues after it.
     """
 
     default_retriable = False
@@ -282,7 +282,7 @@ class RecordError(TidelogError):
         self.offset = offset
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let it cross to another process, which needs more than its text."""
+        """Support pickling with the additional attributes."""
         made = partial(type(self), topic=self.topic, partition=self.partition, offset=self.offset)
         return made, self.args, self.__dict__
 
@@ -294,7 +294,7 @@ class UnknownSubscriptionError(TidelogError):
 
 
 class SequenceError(TidelogError):
-    """The producer's sequence does not continue what the node has."""
+    """The producer's sequence number does not continue the node's."""
 
     default_code = pb.SEQUENCE_GAP
 
@@ -304,69 +304,69 @@ class SequenceGapError(SequenceError):
 
 
 class ProducerFencedError(SequenceError):
-    """A newer incarnation of this producer has taken over."""
+    """A newer instance of this producer has taken over."""
 
     default_code = pb.PRODUCER_FENCED
 
 
 class UnknownProducerError(SequenceError):
-    """The node no longer remembers this producer."""
+    """The node has no state of this producer any more."""
 
     default_code = pb.UNKNOWN_PRODUCER
 
 
 class DuplicateOutOfWindowError(SequenceError):
-    """Its numbers were stored, so long ago that nobody remembers where: by an earlier attempt, so it is stored.
+    """The sequence number was stored, but its offsets are no longer known: an earlier attempt has stored the batch.
 
-    Where two producers share an id it may have been the other one's batch; `definite` is False.
+    If two producers share an id, the batch stored may be the other producer's; `definite` is False.
     """
 
     default_code = pb.DUPLICATE_OUT_OF_WINDOW
 
 
 class ProducerIdSharedError(SequenceError):
-    """Another producer has stored records under this one's id and numbers, as in a copied machine: these are not."""
+    """A producer with the same id, as in a cloned machine, used the sequence numbers; these records are not stored."""
 
     default_code = pb.PRODUCER_ID_SHARED
 
 
 class NodeBusyError(TidelogError):
-    """Not now, or not here; nothing was written."""
+    """The node cannot serve the request now; nothing was written."""
 
     default_code = pb.OVERLOADED
 
 
 class NotOwnerError(NodeBusyError):
-    """Another node owns the partition; `epoch` is what the answering node knows."""
+    """Another node owns the partition; `epoch` is the newest that the answering node knows."""
 
     default_code = pb.NOT_OWNER
     epoch: int = 0
 
 
 class EpochChangingError(NodeBusyError):
-    """The partition is between two owners."""
+    """The ownership of the partition is changing."""
 
     default_code = pb.EPOCH_CHANGING
 
 
 class OverloadedError(NodeBusyError):
-    """The node's bounded queues are full."""
+    """A bounded queue or budget of the node is full."""
 
 
 class ShuttingDownError(NodeBusyError):
-    """The node is stopping."""
+    """The node is shutting down."""
 
     default_code = pb.SHUTTING_DOWN
 
 
 class DiskFullError(NodeBusyError):
-    """The node has no room; retention or an operator has to make some."""
+    """The node's disk is full; retention or an operator must free space."""
 
     default_code = pb.DISK_FULL
 
 
 class LimboError(NodeBusyError):
-    """The replica repairs itself and serves nothing meanwhile."""
+    """The replica is being repaired and serves no requests."""
 
     default_code = pb.LIMBO
 
@@ -378,49 +378,49 @@ class QuorumLostError(NodeBusyError):
 
 
 class TimedOutError(TidelogError):
-    """The node ran out of time."""
+    """The node exceeded a time limit."""
 
     default_code = pb.TIMED_OUT
 
 
 class StoredOnQuorumError(TidelogError):
-    """The records are stored and committed, and whether all replicas hold them is not known; send them no more."""
+    """The records are stored and committed, but perhaps not on all replicas; do not send them again."""
 
     default_code = pb.STORED_ON_QUORUM
 
 
 class GroupError(TidelogError):
-    """Something about a consumer group."""
+    """Base class of consumer group errors."""
 
     default_code = pb.GROUP_NOT_EMPTY
 
 
 class MemberFencedError(GroupError):
-    """This consumer is no member of its group any more, or the partition is another member's: nothing was committed."""
+    """The consumer is no longer a member of its group, or another member owns the partition; nothing was committed."""
 
     default_code = pb.MEMBER_FENCED
 
 
 class GroupNotEmptyError(GroupError):
-    """The group has members, so that nobody else commits for it, and it cannot be deleted."""
+    """The group has members, so only they may commit, and it cannot be deleted."""
 
     default_code = pb.GROUP_NOT_EMPTY
 
 
 class UnknownGroupError(GroupError):
-    """There is no such group."""
+    """The group does not exist."""
 
     default_code = pb.UNKNOWN_GROUP
 
 
 class QuotaExceededError(TidelogError):
-    """There are as many topics, partitions, groups or connections of this caller as its quota allows."""
+    """The caller's quota of topics, partitions, groups or connections is used up."""
 
     default_code = pb.QUOTA_EXCEEDED
 
 
 class NodeFailedError(TidelogError):
-    """The node failed in the middle."""
+    """The node failed while processing the request."""
 
     default_code = pb.INTERNAL
 
@@ -432,7 +432,7 @@ class StorageFailedError(NodeFailedError):
 
 
 class InternalError(NodeFailedError):
-    """The node has a bug; its log says more."""
+    """The node has a bug; its log has details."""
 
 
 CLASS_OF_CODE: Final[dict[int, type[TidelogError]]] = {
@@ -476,11 +476,11 @@ CLASS_OF_CODE: Final[dict[int, type[TidelogError]]] = {
     pb.TICKET_REFUSED: TicketRefusedError,
     pb.QUOTA_EXCEEDED: QuotaExceededError,
 }
-"""Codes that are not here (of a newer node) become plain `TidelogError`s."""
+"""Unknown codes, of a newer node, become plain `TidelogError`s."""
 
 
 def error_of(message: pb.Error, node: str = "") -> TidelogError:
-    """Return the error that `message` of a node (HOST:PORT) stands for, ready to be raised."""
+    """Return the exception for a node's error message; `node` is its HOST:PORT."""
     known = message.code in NATURE
     cls = CLASS_OF_CODE.get(message.code, TidelogError)
     error = cls(
@@ -501,18 +501,23 @@ def error_of(message: pb.Error, node: str = "") -> TidelogError:
     return error
 
 
+def describe_error(error: TidelogError) -> str:
+    """Return the text of an error for logs, with the node that returned it."""
+    return f"{error} (from {error.node})" if error.node else str(error)
+
+
 def told(error: TidelogError) -> str:
-    """Return what the log says of an error: its text, and which node has answered so."""
-    return f"{error} (says {error.node})" if error.node else str(error)
+    """Return `describe_error(error)`; kept because the name is public."""
+    return describe_error(error)
 
 
 def error_of_local(error: ProtocolError) -> TidelogError:
-    """Return the error for a refusal that was raised on this side, before anything was sent."""
+    """Return the exception for a protocol violation detected before sending."""
     return error_of(error.to_message())
 
 
 def error_of_read(error: ProtocolError, topic: str, partition: int, offset: int) -> TidelogError:
-    """Return the error for a batch that came from a node and cannot be read; `offset`: where it begins."""
+    """Return the exception for a received batch that cannot be read; `offset` is its base offset."""
     message = error.to_message()
     message.message = f"topic {topic!r}, partition {partition}, offset {offset}: {message.message}"
     return error_of(message)

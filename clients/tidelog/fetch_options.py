@@ -1,4 +1,4 @@
-"""What a fetch may be given by name: how much, how long to wait, and what of the records is wanted."""
+"""Options of `Client.fetch`: size, waiting, filters and projection."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tidelog_proto.batch.header import COLUMN_FLAGS
 FETCH_BYTES_DEFAULT: Final = 8 * 1024 * 1024
 
 _FLAGS: Final = {schema_of(1 << bit).names[0]: 1 << bit for bit in range(COLUMN_FLAGS.bit_length())}
-"""The columns of the wire, by name."""
+"""Wire columns by name."""
 WIRE_COLUMNS: Final = tuple(_FLAGS)
 
 
 class FetchOptions(TypedDict, total=False):
-    """The arguments of `Client.fetch` but where to read; it says what they mean."""
+    """The arguments of `Client.fetch` except the position; documented there."""
 
     max_bytes: int
     min_bytes: int
@@ -36,15 +36,15 @@ class FetchOptions(TypedDict, total=False):
 def projection_message(
     columns: Sequence[str] | None, since_us: int | None, until_us: int | None, end_offset: int | None
 ) -> pb.Projection | None:
-    """Return what a reader can do without as the protocol has it; None for nothing.
+    """Return the wire message of the columns and range that a reader needs; None for everything.
 
     Raises:
-        InvalidRequestError: there is no such column.
+        InvalidRequestError: a column does not exist.
     """
     if columns is None and since_us is None and until_us is None and end_offset is None:
         return None
     if unknown := [name for name in columns or () if name not in _FLAGS]:
-        raise InvalidRequestError(f"columns are some of {', '.join(_FLAGS)}, not {', '.join(map(repr, unknown))}")
+        raise InvalidRequestError(f"unknown columns {', '.join(map(repr, unknown))}; known are: {', '.join(_FLAGS)}")
     message = pb.Projection(columns=COLUMN_FLAGS if columns is None else sum({_FLAGS[name] for name in columns}))
     if since_us is not None:
         message.from_us = since_us

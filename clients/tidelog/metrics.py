@@ -1,9 +1,9 @@
-"""What a client tells of itself to whoever counts: the argument `metrics` of `Client`.
+"""The interface of client metrics: the argument `metrics` of `Client`.
 
-A class with these methods is enough, it inherits nothing; `tidelog.prometheus.PrometheusMetrics` is one. They are
-called in the client's event loop (with `tidelog.sync` in its thread), once for a batch or a frame and never for a
-record, so they should be quick and must not block. One object may serve several clients. What a method raises is logged
-once and changes nothing else. Without `metrics` nothing of this is done at all.
+Any class with these methods works, without inheritance; `tidelog.prometheus.PrometheusMetrics` is one. The methods are
+called on the client's event loop (with `tidelog.sync`, in its thread), once per batch or frame and never per record;
+they must be fast and must not block. One object may serve several clients. An exception of a method is logged once and
+otherwise ignored. Without `metrics` no work is done.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ from typing import Protocol
 
 
 class ClientMetrics(Protocol):
-    """Counts what producers, consumers and connections do. Sizes are bytes of batches as they travel, with headers."""
+    """Counts the work of producers, consumers and connections. Sizes are bytes of batches as sent, with headers."""
 
     def sent(self, topic: str, records: int, size_bytes: int) -> None:
         """A batch was sent for the first time."""
 
     def retried(self, topic: str, records: int, size_bytes: int) -> None:
-        """A batch was sent once more."""
+        """A batch was sent again."""
 
     def acknowledged(self, topic: str, records: int, size_bytes: int, latency_s: float) -> None:
-        """A batch was acknowledged, `latency_s` seconds after the producer had accepted the oldest of its records."""
+        """A batch was acknowledged, `latency_s` after its oldest record was accepted."""
 
     def failed(self, topic: str, records: int, code: str) -> None:
-        """Records were given up: their receipts raise an error of this code (`TidelogError.code_name`).
+        """Records failed: their receipts raise an error with this code (`TidelogError.code_name`).
 
-        Some of them may be stored all the same; the error's `definite` says.
+        Some of them may be stored nevertheless; the error's `definite` tells.
         """
 
     def buffered(self, topic: str, change_bytes: int) -> None:
-        """The memory of what producers have accepted and not delivered grew by so many bytes, or shrank: below zero."""
+        """The memory of accepted and undelivered records changed by `change_bytes`, which may be negative."""
 
     def consumed(self, topic: str, partition: int, records: int, size_bytes: int) -> None:
-        """A consumer took a batch, to hand it out."""
+        """A consumer took a batch for delivery."""
 
     def lag(self, topic: str, partition: int, records: int | None) -> None:
-        """So many offsets lie between what a consumer took and the partition's end, as far as the consumer was told.
+        """The number of offsets between a consumer's position and the partition's last reported end.
 
-        Nodes tell with each batch, so this is not known before the first, and is behind while nothing arrives. None:
-        the consumer was closed, or reads the partition no more, and has no lag in it.
+        Nodes report the end with each batch, so the lag is unknown before the first batch and outdated while nothing
+        arrives. None: the consumer was closed or no longer reads the partition.
         """
 
     def reconnected(self, node: str) -> None:
-        """The connection to a node (HOST:PORT) that had been lost stands again."""
+        """The lost connection to a node (HOST:PORT) was reopened."""
 
     def throttled(self, node: str, delay_s: float) -> None:
-        """A node (HOST:PORT) holds the client to its quota, for so many seconds more than it has said before."""
+        """A node (HOST:PORT) throttles the client by `delay_s` more than reported before."""

@@ -1,4 +1,4 @@
-"""What the client hands out: plain frozen values, no connections inside."""
+"""The client's result types: immutable values without connections."""
 
 from __future__ import annotations
 
@@ -20,24 +20,23 @@ Compression = Literal["gzip", "snappy", "lz4", "zstd"]
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic: its name, and which one, from 0."""
+    """A partition of a topic: the topic's name and the partition number, from 0."""
 
     topic: str
     partition: int
 
 
 NOT_STORED: Final = -1
-"""The offset of a record that was dropped, as its partition has its content already."""
+"""Offset of a record that was dropped as a duplicate."""
 NOT_KNOWN: Final = -2
-"""The offset of a record that was dropped or not: of its batch some were, and which is not known any more."""
+"""Offset of a record that may have been dropped: some records of its batch were, but it is no longer known which."""
 
 
 class Receipt(NamedTuple):
-    """An acknowledged record: where it is. `timestamp_us` is the node's append time, µs since 1970.
+    """The position of an acknowledged record. `timestamp_us` is the node's append time, µs since 1970.
 
-    In a topic that drops duplicates (`deduplicate_s`, `deduplicate_records`) the offset of a record that was dropped is
-    -1: the partition has its content already. After a lost answer it may not be known any more which records of a batch
-    were dropped: -2.
+    In a topic that drops duplicates (`deduplicate_s`, `deduplicate_records`) the offset of a dropped record is -1.
+    After a lost answer it may no longer be known which records of a batch were dropped: -2.
     """
 
     partition: int
@@ -46,19 +45,19 @@ class Receipt(NamedTuple):
 
     @property
     def duplicates(self) -> int:
-        """1 for a record that was dropped, else 0."""
+        """1 if the record was dropped, otherwise 0."""
         return int(self.offset == NOT_STORED)
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One copy of a partition, as its owner sees it: its durable end, the records it lacks, and how fast it answers.
+    """One replica of a partition, as its owner sees it: durable end, lag in records, and latency.
 
     `streaming` is False while it catches up from the log. `latency_us` is smoothed, from sending to acknowledgement.
-    `missing_records` are those of `missing_epochs` earlier epochs that it has still to fetch: a new copy has what is
-    published now at once, and the history later. `copy_fault` is what is wrong with it beside that, as it says itself:
-    "short" (its machine went down before all was synced), "damaged" (damage was cut off its end), "limbo" (it takes no
-    part), "failed" (its disk did); "" where nothing is known to be.
+    `missing_records` are those of `missing_epochs` earlier epochs that it still has to fetch: a new replica receives
+    current records immediately and the history later. `copy_fault` is any other fault that it reports: "short" (its
+    machine went down before everything was synced), "damaged" (damage was truncated from its end), "limbo" (it does not
+    take part), "failed" (a disk error); "" for none.
     """
 
     node_id: str
@@ -73,13 +72,13 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class NextDeletion:
-    """What retention deletes next in a partition: its oldest segment, with everything below `below`.
+    """The next deletion by retention in a partition: its oldest segment, with all records below `below`.
 
     Attributes:
-        below: where the segment ends.
+        below: end offset of the segment.
         size_bytes: of the segment.
-        at_us: when its newest record is too old, µs since 1970; None where the topic keeps records for ever.
-        bytes_more: how much more the partition may store until it goes for that; None without a bound.
+        at_us: when its newest record exceeds the retention time, µs since 1970; None without a time limit.
+        bytes_more: how much more the partition may store before the size limit deletes it; None without a size limit.
     """
 
     below: int
@@ -90,12 +89,11 @@ class NextDeletion:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition of a topic. Offsets are records, sizes bytes; they are 0 where only routing was asked for.
+    """One partition of a topic. Sizes are in bytes; offsets and sizes are 0 if only routing was requested.
 
-    `replicas` are there in the status of the cluster and where one topic is asked for, while the owner answers. Where
-    one topic is asked for, it is also told when the oldest and the newest record were appended, µs since 1970, 0 where
-    there is none; what retention deletes next, None for nothing; and how much the topic's indexes lack, which is looked
-    through.
+    `replicas` are set in the cluster status and in the description of a topic, while the owner answers. The description
+    of a topic also has the append times of the oldest and newest record, µs since 1970, 0 without records; the next
+    deletion by retention, None for none; and the size of the log that the topic's indexes lack, which lookups scan.
     """
 
     partition: int
@@ -115,12 +113,12 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as the node describes it. `topic_id` is 16 bytes: a re-created topic is another topic.
+    """A topic as the node describes it. `topic_id` is 16 bytes: a recreated topic has another one.
 
-    Records are deleted when they are older than `retention_ms`, or the partition is larger than `retention_bytes`; 0
-    keeps them for ever. `cleanup` says whether that is done at all, and whether only the newest record of each key
-    stays. While `hold` is set nothing is deleted. A record is dropped if one of the last `deduplicate_records` that was
-    appended in the last `deduplicate_s` has its content; one of the two may be 0, and has no say then.
+    Records are deleted when they are older than `retention_ms` or the partition is larger than `retention_bytes`; 0 for
+    no limit. `cleanup` selects deletion, compaction to the newest record of each key, or both. While `hold` is set
+    nothing is deleted. A record is dropped if one of the last `deduplicate_records` records appended in the last
+    `deduplicate_s` has the same content; a value of 0 for one of the two is ignored.
     """
 
     name: str
@@ -144,11 +142,11 @@ class Topic:
     deduplicate_s: int = 0
     deduplicate_records: int = 0
     count: int = 0
-    """How many partitions it has, where it is listed without them; see `partition_count`."""
+    """Number of partitions if the topic is listed without them; see `partition_count`."""
 
     @property
     def partition_count(self) -> int:
-        """How many partitions the topic has."""
+        """The number of partitions."""
         return len(self.partitions) or self.count
 
 
@@ -201,16 +199,15 @@ class TopicFigures:
     """Sums over the partitions of a topic.
 
     Attributes:
-        topic_id: 16 bytes; a topic that was made again has another.
-        partitions: how many there are.
-        records: high watermarks less log start offsets, of those that are open. Compaction leaves gaps, so fewer
-            records may be there.
-        end_offsets: sum of the high watermarks of those that are open.
-        size_bytes: of one copy of each.
-        idle: partitions that no request has opened since their owner started: their offsets and sizes are not known,
-            and the sums lack them.
-        unavailable: partitions that take no records now: without a quorum, an owner, or a working disk.
-        under_replicated: partitions of which a copy lacks something, or its node is away.
+        topic_id: 16 bytes; a recreated topic has another one.
+        partitions: number of partitions.
+        records: high watermarks minus log start offsets of open partitions; an upper bound, as compaction leaves gaps.
+        end_offsets: sum of the high watermarks of open partitions.
+        size_bytes: of one replica of each partition.
+        idle: partitions that no request has opened since their owner started; their offsets and sizes are unknown and
+            not in the sums.
+        unavailable: partitions that accept no records now: without a quorum, an owner, or a working disk.
+        under_replicated: partitions with an incomplete or unavailable replica.
     """
 
     topic_id: bytes
@@ -225,12 +222,12 @@ class TopicFigures:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """An answer of `list_offsets`.
+    """A result of `list_offsets`.
 
     Attributes:
-        offset: earliest, latest, or the first record with at least the timestamp (else the high watermark).
-        found: by time, whether there is such a record; True for earliest and latest.
-        timestamp_us: by time, that record's timestamp; 0 otherwise.
+        offset: earliest, latest, or the first record with at least the timestamp (otherwise the high watermark).
+        found: by time, whether such a record exists; True for earliest and latest.
+        timestamp_us: by time, that record's timestamp; otherwise 0.
         log_start_offset: the first readable offset.
         high_watermark: the end of the readable offsets.
     """
@@ -246,7 +243,8 @@ class Offset:
 class Committed:
     """A group's position in one partition: `next_offset` is the next record to read.
 
-    `epoch` is that of the record in front of it; None where whoever committed has not read that record, or not told.
+    `epoch` is that of the record before it; None if the committing client had not read that record or did not report
+    it.
     """
 
     topic: str
@@ -259,11 +257,11 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """An answer of `fetch`.
+    """A result of `fetch`.
 
     Attributes:
-        batches: whole batches that have records, in order; the first is trimmed to begin at the asked-for offset.
-        next_offset: where to go on: past what compaction has left nothing of, too, so it may move without records.
+        batches: whole batches with records, in order; the first one is trimmed to the requested offset.
+        next_offset: where to continue; it also advances over ranges that compaction has emptied.
         log_start_offset: the first readable offset.
         high_watermark: the end of the readable offsets.
         epoch: the partition's epoch as the answering node knows it.
@@ -279,7 +277,7 @@ class Fetched:
 class Record(NamedTuple):
     """One consumed record. A `value` of None is a tombstone; `timestamp_us` is µs since 1970.
 
-    Key and value are bytes or None, unless a consumer was given deserialisers: then they are what those return.
+    Key and value are bytes or None, or the results of the consumer's deserializers.
     """
 
     topic: str
@@ -294,9 +292,9 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConsumedBatch:
-    """A record batch and where it comes from. Iterate over it for records, or take its columns: `to_arrow`.
+    """A record batch with its topic and partition. Iterate over it for records, or use its columns: `to_arrow`.
 
-    Of a batch that compaction cut down the offsets have gaps; the next batch begins at `batch.end_offset`.
+    The offsets of a compacted batch have gaps; the next batch begins at `batch.end_offset`.
     """
 
     topic: str
@@ -310,8 +308,8 @@ class ConsumedBatch:
         """Return the records as columns, with the same schema for every batch (`record_schema.RECORDS_SCHEMA`).
 
         partition: int32, offset: int64, timestamp: µs in UTC, key, value: binary, headers: list of structs of key and
-        value, tag: string. Key, value and tag are null where a record has none. The columns that the producer sent are
-        not copied; `batch.columns()` has those alone.
+        value, tag: string. Missing keys, values and tags are null. The columns that the producer sent are not copied;
+        `batch.columns()` returns only those.
 
         Raises:
             ProtocolError: CORRUPT_BATCH when the body does not decode.
@@ -324,7 +322,7 @@ class ConsumedBatch:
 
 
 class RecordColumns(NamedTuple):
-    """Columns of records as iterables of equal length, or without an end where all records have the same."""
+    """Columns of records as iterables of equal length, or infinite ones where all records have the same value."""
 
     timestamps_us: Iterable[int]
     keys: Iterable[Any]
@@ -334,7 +332,7 @@ class RecordColumns(NamedTuple):
 
 
 def record_columns(batch: RecordBatch) -> RecordColumns:
-    """Return a batch's columns; values are a list of their own.
+    """Return a batch's columns; values are a new list.
 
     Raises:
         ProtocolError: CORRUPT_BATCH when the body does not decode.
@@ -350,20 +348,20 @@ def record_columns(batch: RecordBatch) -> RecordColumns:
 
 
 def records_from(topic: str, partition: int, offsets: Iterator[int], columns: RecordColumns) -> Iterator[Record]:
-    """Return the records of columns; one C loop makes them. `offsets` is advanced by one for each."""
+    """Return the records of columns, built by one C loop. Each record advances `offsets` by one."""
     rows = zip(repeat(topic), repeat(partition), offsets, *columns, strict=False)
     return cast("Iterator[Record]", map(tuple.__new__, repeat(Record), rows))
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node of the cluster, with its load. Sizes are bytes, `uptime_ms` milliseconds.
+    """A node of the cluster, with its load. Sizes are bytes, `uptime_ms` milliseconds.
 
-    `membership` is what the other nodes have found out: alive, suspect, dead, left or unknown; empty for a node that
-    stands alone. A node that is `draining` gets no new copies and gives away what it has. Of the partitions that it has
-    a copy of, `no_quorum` have too few replicas to be written. `certificate_ends_us` and `ca_ends_us` are when its
-    certificate ends, and the CA that it believes, in microseconds since 1970; None without TLS. `level` is the highest
-    feature level that its build supports; None where the node that was asked does not know levels.
+    `membership` is the state that the other nodes have detected: alive, suspect, dead, left or unknown; "" in a
+    single-node cluster. A `draining` node gets no new replicas and gives its own away. `no_quorum` counts its
+    partitions with too few replicas to be written. `certificate_ends_us` and `ca_ends_us` are when its certificate and
+    its trusted CA expire, µs since 1970; None without TLS. `level` is the highest feature level that its build
+    supports; None if the answering node does not support levels.
     """
 
     node_id: str
@@ -390,7 +388,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The cluster as one node sees it. `level` is its feature level; None where that node does not know levels."""
+    """The cluster as one node sees it. `level` is its feature level; None if that node does not support levels."""
 
     cluster_id: bytes
     nodes: tuple[Node, ...] = ()
@@ -400,11 +398,11 @@ class ClusterStatus:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What came of a recovery without a quorum.
+    """The result of a recovery without a quorum.
 
     Attributes:
         epoch: the epoch that was ended.
-        end_offset: where it ends and the next one begins.
+        end_offset: its end, where the next epoch begins.
         unsafe: whether no quorum answered, so that acknowledged records may be lost.
     """
 
@@ -415,11 +413,11 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What a pass of compaction came to in one partition.
+    """The result of a compaction pass in one partition.
 
     Attributes:
         below: records below this offset have been compacted.
-        size_bytes: what the log holds at its owner now.
+        size_bytes: size of the owner's log now.
     """
 
     below: int
@@ -428,7 +426,7 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRoute:
-    """Who owns a partition, as of `epoch`, and which nodes hold a copy as far as that was told."""
+    """A partition's owner as of `epoch`, and the nodes that hold a replica, as far as known."""
 
     owner: str
     epoch: int
@@ -437,7 +435,7 @@ class PartitionRoute:
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """What a client must know to reach a topic's partitions."""
+    """The routing information of a topic."""
 
     name: str
     topic_id: bytes
@@ -445,17 +443,17 @@ class TopicRoute:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions the topic has."""
+        """The number of partitions."""
         return len(self.partitions)
 
 
 GroupState = Literal["empty", "stable", "moving"]
-"""Of a group: it has no members, everybody has what he is to have, or partitions change hands."""
+"""Group state: no members, the target assignment is reached, or partitions are being moved."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMemberInfo:
-    """A member of a group: who it is, the partitions that it reads, and those that it is to read."""
+    """A member of a group, with the partitions that it reads and its target assignment."""
 
     member_id: str
     instance_id: str | None
@@ -469,8 +467,8 @@ class GroupMemberInfo:
 class GroupInfo:
     """A consumer group.
 
-    `members` is filled by `Client.group` alone; `last_commit_us` is None if it never committed, `creator` if it was
-    made before there were quotas of groups, or where nobody has a name.
+    `members` is only set by `Groups.describe`. `last_commit_us` is None without a commit. `creator` is None if the
+    group was created before group quotas existed, or without authentication.
     """
 
     name: str
@@ -487,7 +485,7 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far behind a group is in one partition, in offsets; without a position all that there is lies before it.
+    """A group's lag in one partition, in offsets; without a position, the lag counts from the log start.
 
     `epoch` is as in `Committed`.
     """

@@ -1,4 +1,4 @@
-"""Traces that go on through a topic: OpenTelemetry's context in the headers of records.
+"""Trace propagation through topics: OpenTelemetry contexts in record headers.
 
     with tracer.start_as_current_span("order placed"):
         await producer.send(value, headers=with_context())
@@ -7,10 +7,9 @@
         with span_of(record):
             ...
 
-The context is written and read by OpenTelemetry's own propagators, which are W3C's `traceparent`, `tracestate` and
-`baggage` unless OTEL_PROPAGATORS says otherwise. Without an SDK no span is recorded, and contexts are passed on
-nevertheless. Nothing of this happens by itself: a record is nobody's concern on the fast paths, so whoever wants a
-trace of one asks for it.
+OpenTelemetry's own propagators write and read the context: W3C `traceparent`, `tracestate` and `baggage` unless
+OTEL_PROPAGATORS selects others. Without an SDK no span is recorded, but contexts are still passed on. Propagation is
+opt-in for each record, because the fast paths do no work per record.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ _TRACER: Final = "tidelog"
 
 
 def with_context(headers: Headers = ()) -> list[tuple[str, bytes | None]]:
-    """Return headers for a record that is published now: `headers`, and the current context.
+    """Return `headers` plus the current trace context, for a record to be published.
 
-    Where there is no context, they are `headers` alone; headers of the context's names are replaced by it.
+    Headers with the names of the context are replaced. Without a context, `headers` are returned unchanged.
 
     Args:
         headers: (name, value) pairs.
@@ -47,7 +46,7 @@ def with_context(headers: Headers = ()) -> list[tuple[str, bytes | None]]:
 
 
 def context_of(record: Record) -> context.Context:
-    """Return the current context with what the headers of a record say of its own; with nothing in them, as it is."""
+    """Return the current context extended by the one in a record's headers, if any."""
     carrier: dict[str, str] = {}
     for name, value in record.headers:
         if value is not None:
@@ -57,14 +56,14 @@ def context_of(record: Record) -> context.Context:
 
 @contextmanager
 def span_of(record: Record, name: str | None = None, *, tracer: trace.Tracer | None = None) -> Iterator[trace.Span]:
-    """Enter a span of a record's processing, a child of the one in which the record was published.
+    """Enter a span for processing a record, as a child of the span in which it was published.
 
-    An exception is recorded in the span, and raised on.
+    An exception is recorded in the span and propagated.
 
     Args:
-        record: the one that is processed.
+        record: the record being processed.
         name: the span's; None for `process` and the topic.
-        tracer: makes the span; None for one of the global provider.
+        tracer: creates the span; None for one of the global provider.
     """
     tracer = trace.get_tracer(_TRACER) if tracer is None else tracer
     token = context.attach(context_of(record))

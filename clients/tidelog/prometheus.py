@@ -1,9 +1,9 @@
-"""A client's metrics in Prometheus' terms, for `Client(..., metrics=PrometheusMetrics())`.
+"""Client metrics for Prometheus: `Client(..., metrics=PrometheusMetrics())`.
 
-It counts into a registry of the package `prometheus-client`; serving that is the program's own business, with
-`prometheus_client.start_http_server` or whatever it has. Names and labels are in docs/metrics.md.
+Counts into a registry of the package `prometheus-client`; the application exposes it, for example with
+`prometheus_client.start_http_server`. Names and labels are in docs/metrics.md.
 
-The series of a topic are looked up once and kept: to look for one by its labels takes longer than to count in it.
+The series of a topic are cached, because a lookup by labels takes longer than an increment.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class _Consumed(NamedTuple):
 
 
 class PrometheusMetrics:
-    """Counts what clients tell; one object for all clients of a process.
+    """Client metrics as Prometheus series; one object serves all clients of a process.
 
     Args:
-        registry: where to count; None for the process's own, `prometheus_client.REGISTRY`.
+        registry: None for the default, `prometheus_client.REGISTRY`.
 
     Raises:
-        ValueError: the registry has these metrics already.
+        ValueError: the registry already has these metrics.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -88,8 +88,8 @@ class PrometheusMetrics:
             )
         except ValueError as error:
             raise ValueError(
-                "this registry has the metrics of Tidelog's clients already: make one PrometheusMetrics, and give it "
-                f"to all clients that count there ({error})"
+                "the registry already has Tidelog's client metrics: create one PrometheusMetrics and pass it to all "
+                f"clients ({error})"
             ) from error
         self._published_to: dict[str, _Published] = {}
         self._consumed_from: dict[str, _Consumed] = {}
@@ -123,13 +123,13 @@ class PrometheusMetrics:
         series.buffered_bytes.inc(change_bytes)
 
     def consumed(self, topic: str, partition: int, records: int, size_bytes: int) -> None:  # noqa: ARG002 - fewer series
-        """See `ClientMetrics`. Partitions are counted together."""
+        """See `ClientMetrics`. Partitions are summed."""
         series = self._consumed_from.get(topic) or self._consuming(topic)
         series.records.inc(records)
         series.size_bytes.inc(size_bytes)
 
     def lag(self, topic: str, partition: int, records: int | None) -> None:
-        """See `ClientMetrics`. Of several consumers of a partition the last one to tell counts."""
+        """See `ClientMetrics`. With several consumers of a partition, the last report counts."""
         if records is not None:
             self._lag_records.labels(topic, partition).set(records)
         else:

@@ -1,4 +1,4 @@
-"""How a client reaches nodes that speak TLS: whom it believes, and the certificate that it shows, if it has one."""
+"""TLS settings of a client: trusted CAs, and the client certificate, if any."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Whom a client believes to be a node. Files are looked at again for each connection.
+    """The nodes that a client trusts, and its own certificate. Files are checked for changes for each connection.
 
-    Nodes must show a certificate of the CA, for the name or address under which they are called.
+    A node must present a certificate of a trusted CA, valid for the name or address that the client connects to.
 
     Attributes:
-        ca_file: certificates in PEM of the CAs to believe; "": those of the system, or `ca_pem`.
-        cert_file: the certificate that the client shows to nodes that know it by one; "": none.
-        key_file: the private key of that; "": it is in `cert_file`, too.
-        ca_pem: certificates of CAs themselves, where there is no file.
-        cert_pem: the certificate to show and its private key themselves, where there is no file.
-        crl_file: lists in PEM of certificates that the CAs of nodes have revoked, one of each CA; "": nobody looks. A
-            node whose certificate is in one is not believed, nor one of whose CA there is none that holds.
-        crl_pem: such lists themselves, where there is no file.
+        ca_file: PEM certificates of the trusted CAs; "": those of the system, or `ca_pem`.
+        cert_file: the client certificate; "": none.
+        key_file: its private key; "": the key is in `cert_file`.
+        ca_pem: the CA certificates themselves, instead of a file.
+        cert_pem: the client certificate and private key themselves, instead of files.
+        crl_file: PEM certificate revocation lists, one for each CA; "": no revocation check. A node is refused if its
+            certificate is in a list, or if no valid list of its CA exists.
+        crl_pem: the lists themselves, instead of a file.
     """
 
     ca_file: str = ""
@@ -55,30 +55,30 @@ class Tls:
     crl_pem: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        """Check what can be checked without looking at files.
+        """Check the fields without reading files.
 
         Raises:
-            InvalidRequestError: two of them contradict each other.
+            InvalidRequestError: two fields contradict each other.
         """
         if self.ca_file and self.ca_pem:
-            raise InvalidRequestError("a client has the file of a CA or its text, not both")
+            raise InvalidRequestError("ca_file and ca_pem exclude each other; pass one of them")
         if self.cert_file and self.cert_pem:
-            raise InvalidRequestError("a client has the file of its certificate or its text, not both")
+            raise InvalidRequestError("cert_file and cert_pem exclude each other; pass one of them")
         if self.crl_file and self.crl_pem:
-            raise InvalidRequestError("a client has the file of revoked certificates or its text, not both")
+            raise InvalidRequestError("crl_file and crl_pem exclude each other; pass one of them")
         if self.key_file and not self.cert_file:
-            raise InvalidRequestError("a private key is of no use without its certificate: give cert_file, too")
+            raise InvalidRequestError("key_file needs cert_file, the certificate of the key")
 
     def files(self) -> TlsFiles:
-        """Return them as paths."""
+        """Return the settings as paths."""
         paths = (_path(self.cert_file), _path(self.key_file), _path(self.ca_file))
         return TlsFiles(*paths, self.ca_pem, self.cert_pem, _path(self.crl_file), self.crl_pem)
 
     def carried(self) -> Tls:
-        """Return the same with what is in the files instead of the files, for where these are not.
+        """Return the settings with the content of files instead of their paths, for another machine.
 
         Raises:
-            InvalidRequestError: one cannot be read, or is empty.
+            InvalidRequestError: a file cannot be read or is empty.
         """
         ca, cert, crl = _path(self.ca_file), _path(self.cert_file), _path(self.crl_file)
         try:
@@ -92,7 +92,7 @@ class Tls:
         except TlsFilesError as error:
             raise InvalidRequestError(str(error)) from error
         for path, text in ((ca, ca_pem), (cert, cert_pem), (crl, crl_pem)):
-            if path is not None and not text.strip():  # as text it would say that there is none, and nobody would look
+            if path is not None and not text.strip():  # an empty text would mean that none is set
                 raise InvalidRequestError(f"{path} is empty")
         return Tls(ca_pem=ca_pem, cert_pem=cert_pem, crl_pem=crl_pem)
 
@@ -105,17 +105,17 @@ def _path(text: str) -> Path | None:
     try:
         return Path(text).expanduser() if text else None
     except RuntimeError as error:
-        raise InvalidRequestError(f"{text!r} is no path of a file: {error}") from error
+        raise InvalidRequestError(f"invalid path {text!r}: {error}") from error
 
 
 def tls_of(given: Tls | bool | None) -> Tls | None:
-    """Return how to connect: as was given, or else as the environment says; None: not encrypted.
+    """Return the TLS settings, given or from the environment; None for no encryption.
 
     Args:
-        given: True: as the environment has it, and in TLS even if it says nothing; False: not in TLS whatever it says.
+        given: True: TLS, with files of the environment if it names any; False: no TLS, whatever the environment sets.
 
     Raises:
-        InvalidRequestError: the environment contradicts itself.
+        InvalidRequestError: the environment variables are contradictory.
     """
     if isinstance(given, Tls):
         return given
@@ -123,18 +123,18 @@ def tls_of(given: Tls | bool | None) -> Tls | None:
         return None
     names = (CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE, CRL_FILE_VARIABLE)
     ca, cert, key, crl = (os.environ.get(name, "") for name in names)
-    said = os.environ.get(TLS_VARIABLE, "").lower()
-    wanted = _WORDS.get(said, bool(ca or cert or crl)) if said in _WORDS or not said else None
+    value = os.environ.get(TLS_VARIABLE, "").lower()
+    wanted = _WORDS.get(value, bool(ca or cert or crl)) if value in _WORDS or not value else None
     if wanted is None:
-        raise InvalidRequestError(f"{TLS_VARIABLE} is 1 or 0, not {said[:20]!r}")
+        raise InvalidRequestError(f"{TLS_VARIABLE} must be 1 or 0, got {value[:20]!r}")
     return Tls(ca, cert, key, crl_file=crl) if given or wanted else None
 
 
 class Trust:
-    """Gives what each connection is made with, of files that are read when the first one is.
+    """Creates the TLS context of each connection; the files are read for the first one.
 
     Args:
-        tls: None: connections are not encrypted.
+        tls: None for no encryption.
     """
 
     def __init__(self, tls: Tls | None) -> None:
@@ -142,10 +142,10 @@ class Trust:
         self._followed: FollowedTls | None = None
 
     def __call__(self) -> ssl.SSLContext | None:
-        """Return it; None: not encrypted.
+        """Return the current context; None for no encryption.
 
         Raises:
-            InvalidRequestError: the files cannot be used. Once they could, those that were read last are.
+            InvalidRequestError: the files cannot be used on the first call. Later, the last usable ones are kept.
         """
         if self._tls is None:
             return None

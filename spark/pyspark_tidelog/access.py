@@ -17,7 +17,7 @@ from typing import Final
 from pyspark_tidelog.errors import OptionError
 from pyspark_tidelog.option_values import comma_list, flag
 from tidelog.client_options import ClientOptions
-from tidelog.cluster.contexts import Context, the_context
+from tidelog.cluster.contexts import Context, require_context
 from tidelog.credentials import ApiKeyFile, Credentials, Password, TokenFile, carried
 from tidelog.errors import InvalidRequestError
 from tidelog.tls import Tls, tls_of
@@ -78,7 +78,7 @@ def access_of(options: Mapping[str, str]) -> Access:
         raise OptionError(f"option 'bootstrap' is missing: give the address of a node, such as '127.0.0.1:7400'.{hint}")
     own_credentials, own_tls = _credentials(options), _tls(options)
     try:
-        named = the_context(context) if context else Context(addresses)
+        named = require_context(context) if context else Context(addresses)
         credentials = carried(own_credentials or named.credentials())
         wanted = own_tls if own_tls is False or isinstance(own_tls, Tls) else named.encryption() or own_tls
         tls = tls_of(wanted)

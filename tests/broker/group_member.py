@@ -60,9 +60,9 @@ class GroupMember:
             raise RefusedError(envelope.error)
         reply, now = envelope.group_heartbeat_reply, time.monotonic()
         change: Change = self.membership.answered(reply, sent_at=self._sent_at, now=now)
-        self.membership.begin(change.begins, now=now)
+        self.membership.begin(change.assigned, now=now)
         if not self.keeps:
-            self.membership.gave_up(change.gives_up)
+            self.membership.released(change.revoked)
         return reply
 
     async def ask(self, wait_ms: int = 0) -> pb.GroupHeartbeatReply:

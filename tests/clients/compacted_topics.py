@@ -1,4 +1,4 @@
-"""Topics that are compacted, made by a request of our own."""
+"""Compacted topics, created by a wire request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the client's tests share."""
+"""Fixtures of the client's tests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def router(node: FakeNode) -> AsyncIterator[Router]:
 
 @pytest.fixture(scope="session")
 def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run a real node in a process of its own for all tests that want one; the value is its address."""
+    """Run a real node in a separate process, shared by all tests; the value is its address."""
     command = [sys.executable, "-m", "tidelog_cli", "node", "--data", str(tmp_path_factory.mktemp("node"))]
     command += ["--port", "0", "--management-port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

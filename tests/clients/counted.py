@@ -1,4 +1,4 @@
-"""Metrics that keep what they were told."""
+"""Metrics that record their calls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tidelog.metrics import ClientMetrics
 
 
 class Counted:
-    """Every call, as its name and its arguments, in order; some methods may be `broken`, and raise."""
+    """Every call with its arguments, in order; methods in `broken` raise."""
 
     def __init__(self, *broken: str) -> None:
         self.calls: list[tuple[object, ...]] = []

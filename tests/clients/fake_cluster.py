@@ -1,7 +1,7 @@
-"""Three fake nodes with one log: partitions move, nodes die, freeze, lag behind and say so with old epochs.
+"""Three fake nodes with one log: partitions move, nodes die, freeze, and lag with old epochs.
 
-The log and its producers' table are shared, as they are after a takeover that lost nothing. What a node *believes* may
-differ from the truth; a publish is stored only at the true owner, as fences see to it in a real cluster.
+The log and the producers' table are shared, as after a failover without loss. A node's *belief* may differ from the
+truth; a publish is stored only at the true owner, as fencing ensures in a real cluster.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.wire.frames import Frame, encode_frame
 
 Owners = dict[Key, tuple[str, int]]
-"""Who owns a partition ("" for nobody), and in which epoch."""
+"""Partition -> owner ("" for none) and epoch."""
 
 
 class FakeCluster:
-    """The truth, and who knows it."""
+    """The true state, and the nodes."""
 
     def __init__(self, count: int = 3) -> None:
         self.owners: Owners = {}
         self.replicated = False
-        """Whether every node has a copy of everything, and serves readers."""
+        """Whether every node has a replica of everything and serves reads."""
         self.nodes = [ClusterNode(self, f"node-{number}") for number in range(count)]
         for node in self.nodes[1:]:
             node.topics, node.partitions = self.nodes[0].topics, self.nodes[0].partitions
@@ -43,7 +43,7 @@ class FakeCluster:
             self.owners.setdefault((topic_id, partition), (self.nodes[partition % len(self.nodes)].node_id, 1))
 
     def make_again(self, name: str, partitions: int = 1) -> None:
-        """Delete a topic and make another one of its name."""
+        """Delete a topic and recreate it under its name."""
         info = self.nodes[0].topics.pop(name)
         for key in [key for key in self.nodes[0].partitions if key[0] == info.topic_id]:
             del self.nodes[0].partitions[key]
@@ -75,7 +75,7 @@ class FakeCluster:
 
 
 class ClusterNode(FakeNode):
-    """One of them."""
+    """One of the nodes."""
 
     def __init__(self, cluster: FakeCluster, node_id: str) -> None:
         super().__init__()
@@ -84,13 +84,13 @@ class ClusterNode(FakeNode):
         self.frozen = False
         self.alive = False
         self.believes: Owners | None = None
-        """What it takes for the truth; None for the truth."""
+        """The owners as this node knows them; None for the true ones."""
         self.remembers: dict[str, pb.TopicInfo] | None = None
-        """The topics that it tells of while nobody wants them confirmed; None for those that there are."""
+        """Topics that it reports in unconfirmed answers; None for the existing ones."""
         self.hears = True
-        """Of what is committed; a replica that does not, and knows nothing of it, has nothing to say."""
+        """Whether it learns of commits; a replica that does not cannot serve newer records."""
         self.cut_off = False
-        """It can ask nobody to confirm anything."""
+        """Whether it cannot confirm anything with other nodes."""
 
     def new_connection(self) -> FakeConnection:
         return ClusterConnection(self)
@@ -109,11 +109,11 @@ class ClusterNode(FakeNode):
         await self.start(self.port)
 
     def lag(self) -> None:
-        """From now on believe for ever what is true now."""
+        """Keep the current owners as this node's knowledge."""
         self.believes = dict(self.cluster.owners)
 
     def lag_in_topics(self, *, cut_off: bool = False) -> None:
-        """Hear of no change of topics from now on, unless asked to confirm what is known."""
+        """Keep the current topics as this node's knowledge for unconfirmed answers."""
         self.remembers, self.cut_off = {}, cut_off
         for name, info in self.topics.items():
             self.remembers[name] = pb.TopicInfo()
@@ -124,13 +124,13 @@ class ClusterNode(FakeNode):
         return self.remembers if self.remembers is not None and lags else self.topics
 
     def freeze(self) -> None:
-        """As SIGSTOP does: connections stand, new ones too, and nothing is answered."""
+        """Behave as after SIGSTOP: connections are accepted and stay open, and nothing is answered."""
         self.frozen = True
         for connection in self.connections:
             connection.transport.pause_reading()
 
     def thaw(self) -> None:
-        """Go on where it stopped, with what has arrived meanwhile."""
+        """Continue, processing what has arrived in the meantime."""
         self.frozen = False
         for connection in self.connections:
             connection.transport.resume_reading()
@@ -141,19 +141,19 @@ class ClusterNode(FakeNode):
 
 
 class ClusterConnection(FakeConnection):
-    """A connection to one of them."""
+    """A connection to one of the nodes."""
 
     node: ClusterNode
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if not self.node.alive:
-            self.transport.abort()  # accepted while the node was being stopped
+            self.transport.abort()  # accepted while the node was stopping
         elif self.node.frozen:
             self.transport.pause_reading()
 
     reads = False
-    """While a request is worked on that a replica answers."""
+    """Whether the request being processed may be answered by a replica."""
 
     def push(self) -> None:
         if self.node.hears:
@@ -252,7 +252,7 @@ class ClusterConnection(FakeConnection):
 
 @contextlib.asynccontextmanager
 async def running_cluster() -> AsyncIterator[FakeCluster]:
-    """Three started nodes; topic `t` has one partition at the first, `wide` three, one at each."""
+    """Three started nodes; topic `t` has one partition at the first node, `wide` three, one at each."""
     cluster = FakeCluster()
     for node in cluster.nodes:
         await node.start()

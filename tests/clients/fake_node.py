@@ -1,6 +1,6 @@
-"""A node in the test's own process: real frames over a real loopback socket, scripted faults, a log in memory.
+"""A node in the test's process: real frames over a loopback socket, scripted faults, and a log in memory.
 
-It judges producer sequences with the broker's own table, so what these tests call "stored once" is what a node does.
+It checks producer sequences with the broker's own table, so "stored once" means the same as at a real node.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Key = tuple[bytes, int]
 
 
 class Do(Enum):
-    """What becomes of one PUBLISH."""
+    """The fate of one PUBLISH."""
 
     STORE = "store it and answer"
     DROP_BEFORE = "close the connection, nothing stored"
@@ -47,7 +47,7 @@ class Refuse:
 
 @dataclass
 class FakeSubscription:
-    """What one subscription may still get."""
+    """The remaining credit and position of one subscription."""
 
     connection: FakeConnection
     positions: dict[Key, int]
@@ -56,36 +56,36 @@ class FakeSubscription:
 
 
 class FakeNode:
-    """Answers everything the client asks; `script` says what happens to the next publishes."""
+    """Answers every request of the client; `script` determines the fate of the next publishes."""
 
     def __init__(self) -> None:
         self.node_id = "fake-1"
         self.port = 0
         self.topics: dict[str, pb.TopicInfo] = {}
         self.made: list[str] = []
-        """The names of all topics that were ever made."""
+        """Names of all topics ever created."""
         self.partitions: dict[Key, FakePartition] = {}
         self.committed: dict[tuple[str, bytes, int], pb.CommittedResult] = {}
         self.script: deque[Do | Refuse | Callable[[pb.Publish], Do | Refuse]] = deque()
         self.publishes: list[list[tuple[int, int, int]]] = []
-        """Of each PUBLISH, for each entry: partition, base sequence, records."""
+        """For each PUBLISH and entry: partition, base sequence, records."""
         self.requests: list[str] = []
         self.traces: list[tuple[str, list[str]]] = []
-        """The trace contexts of each request, with its kind."""
+        """Trace contexts of each request, with its kind."""
         self.features: list[str] = []
-        """What it says that it can do."""
+        """Its supported features."""
         self.tickets: list[tuple[str, bytes]] = []
-        """Of each request its kind and for whom it was."""
+        """Kind and ticket of each request."""
         self.refused_tickets: set[bytes] = set()
         self.cannot_say = False
-        """Whether a topic that it does not know may be on its way."""
+        """Whether it cannot confirm that an unknown topic does not exist."""
         self.metadata_asked: list[pb.Metadata] = []
         self.hold: asyncio.Event | None = None
-        """While set to an event, publishes are answered only when it is set."""
+        """While set to an event, publishes are answered only when the event is set."""
         self.coordinate: Callable[[pb.GroupHeartbeat], pb.GroupHeartbeatReply | None] = lambda _: None
-        """Answers what members of groups say; None: never."""
+        """Answers heartbeats of group members; None: never."""
         self.begin: Callable[[pb.ProducerBeginEntry], pb.ProducerBeginResult | None] | None = None
-        """Answers instances of named producers in place of the partitions; None from it: never."""
+        """Answers PRODUCER_BEGIN instead of the partitions; if it returns None: never."""
         self.connections: set[FakeConnection] = set()
         self.owner_of: dict[int, str] = {}
         self.others: list[pb.NodeInfo] = []
@@ -101,7 +101,7 @@ class FakeNode:
 
     async def stop(self) -> None:
         if self._server is not None:
-            # What asyncio is about to accept while a server closes it never closes: accept nothing new, then close.
+            # Asyncio never closes connections accepted while a server closes: stop accepting, then close.
             for listening in self._server.sockets:
                 asyncio.get_running_loop().remove_reader(listening.fileno())
             for _ in range(3):
@@ -144,7 +144,7 @@ class FakeNode:
         return self.partitions[self.topics[topic].topic_id, partition]
 
     def reach(self, topic: str, end_offset: int) -> None:
-        """Have the partitions of a topic end there, as if all of it had been published and deleted."""
+        """Set the end of a topic's partitions, as if everything had been published and deleted."""
         for partition in self.topics[topic].partitions:
             self.partition(topic, partition.partition).end_offset = end_offset
 
@@ -163,7 +163,7 @@ class FakeNode:
 
 
 class FakeConnection(asyncio.Protocol):
-    """One connection."""
+    """A connection of a client."""
 
     transport: asyncio.Transport
 
@@ -245,7 +245,7 @@ class FakeConnection(asyncio.Protocol):
         self.reply(frame, pb.Envelope(producer_begin_reply=reply))
 
     def begun(self, entry: pb.ProducerBeginEntry) -> pb.ProducerBeginResult:
-        """Begin an instance as a node does."""
+        """Begin a producer instance like a real node."""
         partition, epoch = self.node.partitions[entry.topic_id, entry.partition], entry.producer_epoch
         encoded = encode_batch(
             columns_of([None]), now_us=1, producer_id=entry.producer_id, producer_epoch=epoch, control=True
@@ -397,7 +397,7 @@ class FakeConnection(asyncio.Protocol):
                     self.transport.write(encode_frame(pb.Envelope(message_event=event), len(data)) + data)
 
     def end_subscriptions(self, code: pb.ErrorCode) -> None:
-        """Push SUBSCRIPTION_ENDED for everything."""
+        """Push SUBSCRIPTION_ENDED for all subscriptions."""
         for subscription_id, subscription in self.subscriptions.items():
             for topic_id, number in subscription.positions:
                 error = ProtocolError(code, "scripted", log_start_offset=3, high_watermark=9).to_message()
@@ -408,7 +408,7 @@ class FakeConnection(asyncio.Protocol):
         self.subscriptions.clear()
 
     def knows_end(self, topic_id: bytes, partition: int) -> bool:
-        """Whether the node can tell that an offset was never given out."""
+        """Whether the node can detect that an offset does not exist yet."""
         del topic_id, partition
         return True
 
@@ -514,7 +514,7 @@ class FakeConnection(asyncio.Protocol):
 
 @contextlib.asynccontextmanager
 async def running_fake_node() -> AsyncIterator[FakeNode]:
-    """A started node with a topic `t` of one partition and a topic `wide` of four."""
+    """A started node with topic `t` of one partition and topic `wide` of four."""
     node = FakeNode()
     await node.start()
     node.add_topic("t")

@@ -13,7 +13,7 @@ from tidelog_proto.errors import ProtocolError
 
 @dataclass
 class FakePartition:
-    """Batches as stored, and the producers' table."""
+    """The stored batches, and the producers' table."""
 
     batches: list[bytes] = field(default_factory=list)
     end_offset: int = 0
@@ -45,7 +45,7 @@ class FakePartition:
         return pb.PublishResult(base_offset=header.base_offset, append_timestamp_us=7)
 
     def plant(self, batches: list[bytes]) -> None:
-        """Have batches that are stored as they are."""
+        """Store batches unchanged."""
         self.batches += batches
         self.end_offset = unpack_header(self.batches[-1]).end_offset
 

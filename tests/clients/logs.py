@@ -1,4 +1,4 @@
-"""A topic in memory that answers like a node: what the source's tests read from without a broker."""
+"""A topic in memory that answers like a node, for tests of the Spark source without a broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def stored(
     codec: Codec = Codec.NONE,
     **more: Any,
 ) -> RecordBatch:
-    """Return a batch as a reader gets it, its first record at `base_offset`."""
+    """Return a batch as a reader receives it, with its first record at `base_offset`."""
     encoded = encode_batch(columns_of(list(values), **more), now_us=now_us, codec=codec)
     buffer = bytearray(encoded.to_bytes())
     stamp_owner(
@@ -49,7 +49,7 @@ def values_of(batches: Sequence[pa.RecordBatch]) -> list[bytes | None]:
 
 @dataclass
 class FakeLog:
-    """One partition. `deleted` moves the log's start; `batches_per_fetch` bounds an answer."""
+    """One partition. `deleted` moves the log start; `batches_per_fetch` limits an answer."""
 
     batches: list[RecordBatch] = field(default_factory=list)
     deleted: int = 0
@@ -74,14 +74,14 @@ class FakeLog:
 
 @dataclass
 class FakeClient:
-    """Topics of `FakeLog`s, by name; counts what it was asked. It stands for the class as well: called, it is given."""
+    """Topics of `FakeLog`s by name; counts requests. It also replaces the class: calling it returns it."""
 
     logs: dict[str, list[FakeLog]]
     made: dict[str, int] = field(default_factory=dict)
-    """How often a topic was made again."""
+    """How often a topic was recreated."""
     asked: list[tuple[str, Any, tuple[int, ...]]] = field(default_factory=list)
     options: FetchOptions = field(default_factory=FetchOptions)
-    """Of the last fetch."""
+    """Options of the last fetch."""
     zone: str = ""
 
     def __call__(

@@ -23,7 +23,7 @@ from tests.clients.test_real_node import RealNode
 from tidelog import Client
 
 RECORDS = {1_000: 200, 10_000: 60}
-"""Of a batch, and how many of those are sent."""
+"""Records per batch -> number of batches."""
 VALUE_BYTES = 100
 WINDOWS = {"drops nothing": 0, "of 100,000": 100_000, "of 1,000,000": 1_000_000}
 
@@ -35,7 +35,7 @@ def batch_of(records: int, random: np.random.Generator) -> pa.RecordBatch:
 
 
 async def publish(client: Client, topic: str, batches: list[pa.RecordBatch]) -> float:
-    """Return records a second."""
+    """Return records per second."""
     begun = time.perf_counter()
     async with client.producer(topic) as producer:
         for columns in batches:

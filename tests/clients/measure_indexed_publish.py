@@ -39,7 +39,7 @@ def batch_of(first: int, values: list[bytes]) -> pa.RecordBatch:
 
 
 async def publish(client: Client, topic: str, batches: list[pa.RecordBatch], seconds: float) -> float:
-    """Return records a second."""
+    """Return records per second."""
     sent, begun = 0, time.perf_counter()
     async with client.producer(topic) as producer:
         while time.perf_counter() - begun < seconds:
@@ -70,7 +70,7 @@ async def measure_finding(client: Client, count: int, values: list[bytes]) -> No
     await asyncio.sleep(5)  # the thread finishes what was rolled last
     random = Random(1)
     for what, wanted in (
-        ("keys that are there", [key_of(random.randrange(count)) for _ in range(2000)]),
+        ("existing keys", [key_of(random.randrange(count)) for _ in range(2000)]),
         ("keys that are not", [b"nobody-%d" % number for number in range(2000)]),
     ):
         times: list[float] = []

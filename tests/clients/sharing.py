@@ -1,4 +1,4 @@
-"""Members of consumer groups in tests: who reads in the background, and members that nobody hears any more."""
+"""Helpers for tests of group members: background readers, and members whose heartbeats are dropped."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _names = itertools.count()
 
 
 async def until(holds: Callable[[], bool], timeout_s: float = 15.0) -> None:
-    """Wait until something holds."""
+    """Wait until a condition holds."""
     async with asyncio.timeout(timeout_s):
         while not holds():  # noqa: ASYNC110 (it may depend on a thread)
             await asyncio.sleep(0.01)
 
 
 async def new_topic(client: Client, *, partitions: int = 2, records: int = 0) -> str:
-    """Make a topic; each of its partitions gets `records` records "partition:number"."""
+    """Create a topic whose partitions get `records` records "partition:number"."""
     name = f"shared-{next(_names)}"
     await client.create_topic(name, partitions=partitions)
     await fill(client, name, partitions, range(records))
@@ -34,7 +34,7 @@ async def new_topic(client: Client, *, partitions: int = 2, records: int = 0) ->
 
 
 async def fill(client: Client, topic: str, partitions: int, numbers: range) -> None:
-    """Put records "partition:number" into every partition, each partition's in a batch."""
+    """Publish records "partition:number" to every partition, in one batch each."""
     if not numbers:
         return
     async with client.producer(topic) as producer:
@@ -44,7 +44,7 @@ async def fill(client: Client, topic: str, partitions: int, numbers: range) -> N
 
 
 async def positions(client: Client, group: str) -> dict[TopicPartition, int]:
-    """Return where a group stands."""
+    """Return a group's positions."""
     held = await client.committed(group)
     return {TopicPartition(each.topic, each.partition): each.next_offset for each in held}
 
@@ -54,10 +54,10 @@ class Reader:
     """Reads a consumer in the background.
 
     Attributes:
-        consumer: which one.
-        seen: the values that were handed out, in order.
-        gate: while it is clear, whoever has a record in hand does not ask for another one.
-        error: what reading ended with.
+        consumer: the consumer.
+        seen: the delivered values, in order.
+        gate: while clear, the reader keeps its record in hand and does not ask for another.
+        error: with which reading ended.
     """
 
     consumer: Consumer
@@ -67,14 +67,14 @@ class Reader:
     pause_s: float = 0.0
 
     async def read(self) -> None:
-        """Read on until the consumer is closed."""
+        """Read until the consumer is closed."""
         try:
             async for record in self.consumer:
                 self._saw(record)
                 if self.pause_s or not self.gate.is_set():
                     await asyncio.sleep(self.pause_s)
                     await self.gate.wait()
-        except Exception as error:  # noqa: BLE001 - tests look at it
+        except Exception as error:  # noqa: BLE001 - tests check it
             self.error = error
 
     def _saw(self, record: Record) -> None:
@@ -99,11 +99,11 @@ async def reading(consumer: Consumer, *, pause_s: float = 0.0) -> AsyncIterator[
 
 @dataclass
 class Silence:
-    """Members whose questions are dropped.
+    """Members whose heartbeats are dropped.
 
     Attributes:
         of: their ids.
-        for_good: whoever is made with the same client after one of them is silent, too.
+        for_good: whether later memberships of the same client are silent as well.
     """
 
     of: set[str] = field(default_factory=set[str])
@@ -111,7 +111,7 @@ class Silence:
     routers: set[Router] = field(default_factory=set[Router])
 
     def holds(self, router: Router, member_id: str) -> bool:
-        """Whether a question of a member is dropped."""
+        """Whether the heartbeats of a member are dropped."""
         if member_id in self.of and self.for_good:
             self.routers.add(router)
         return member_id in self.of or router in self.routers
@@ -119,7 +119,7 @@ class Silence:
 
 @pytest.fixture
 def silence(monkeypatch: pytest.MonkeyPatch) -> Silence:
-    """Drop the questions of members."""
+    """Drop the heartbeats of members."""
     dropped = Silence()
     call_owner = Router.call_owner
 

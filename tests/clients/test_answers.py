@@ -9,7 +9,7 @@ from tidelog.errors import BadReplyError
 from tidelog_proto import broker_pb2 as pb
 
 BETWEEN_NODES = range(40, 64)
-"""The kinds of the protocol between nodes."""
+"""The kinds of the inter-node protocol."""
 
 STATUS = pb.Envelope(cluster_status=pb.ClusterStatus())
 
@@ -30,9 +30,7 @@ def test_every_request_kind_has_its_answer() -> None:
     assert kinds - set(ANSWERS) - set(ANSWERS.values()) == pushed_or_greeting
 
 
-async def test_an_answer_of_the_wrong_kind_closes_the_connection(
-    router: Router, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_answer_of_the_wrong_kind_closes_the_connection(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
     reply = pb.Envelope(metadata_reply=pb.MetadataReply())
     monkeypatch.setattr(FakeConnection, "on_cluster_status", lambda peer, frame: peer.reply(frame, reply))
     connection = await router.any_connection()

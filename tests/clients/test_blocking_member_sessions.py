@@ -1,7 +1,6 @@
-"""A blocking member whose process is held up for longer than its session: others may read what it read.
+"""A blocking member whose process is suspended for longer than its session: other members may read its partitions.
 
-The client's loop runs in a thread of its own, so the thread that reads may be the first that wakes: it is to look by
-itself, before the loop has noticed anything.
+The client's loop runs in a separate thread, so the reading thread may wake first; it must check the session itself.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import replace
 import pytest
 from tests.clients.consume.test_consumer import T0
 from tests.clients.fake_node import FakeNode
-from tests.clients.test_member_sessions import RECORDS, SESSION_S, Coordinator, Told
+from tests.clients.test_member_sessions import RECORDS, SESSION_S, Callbacks, Coordinator
 from tests.clients.threaded_node import threaded_fake_node
 
 from tidelog.sync import Client, Consumer
@@ -47,7 +46,7 @@ def client(node: FakeNode) -> Iterator[Client]:
 
 @contextlib.contextmanager
 def stopped(client: Client) -> Iterator[None]:
-    """Hold the client's loop up, and this thread for a whole session; the loop runs on soon after the body began."""
+    """Block the client's loop, and this thread for a whole session; the loop continues shortly after the body began."""
     held, goes_on = threading.Event(), threading.Event()
 
     def hold(*_: object) -> None:
@@ -81,17 +80,17 @@ def by_batches(consumer: Consumer) -> int:
 
 
 @pytest.mark.parametrize("read", [by_iterating, by_batches])
-def test_nothing_is_handed_out_that_may_be_anothers(client: Client, read: Callable[[Consumer], int]) -> None:
-    told = Told()
+def test_nothing_is_delivered_after_session_expiry(client: Client, read: Callable[[Consumer], int]) -> None:
+    told = Callbacks()
     with client.consumer("t", group=told.group()) as consumer:
         assert next(consumer).offset == 0
         with stopped(client):
-            assert read(consumer) == 0, "it begins anew, where the group has committed"
+            assert read(consumer) == 0, "it begins again at the committed position"
         assert [what for what, _ in told.events] == ["assigned", "lost", "assigned"]
 
 
-def test_a_loop_that_goes_on_looks_before_each_record(client: Client) -> None:
-    told = Told()
+def test_iteration_checks_the_session_before_each_record(client: Client) -> None:
+    told = Callbacks()
     with client.consumer("t", group=told.group()) as consumer:
         read = by_one_loop(consumer)
         assert [read(consumer) for _ in range(3)] == [0, 1, 2]
@@ -100,7 +99,7 @@ def test_a_loop_that_goes_on_looks_before_each_record(client: Client) -> None:
         assert told.events[1] == ("lost", frozenset([T0]))
 
 
-def test_what_a_poll_has_taken_is_not_returned_when_the_session_ends_in_the_middle(client: Client) -> None:
+def test_poll_returns_nothing_when_the_session_expires_during_it(client: Client) -> None:
     stops = [b"2"]
 
     def held_up(content: bytes) -> bytes:
@@ -110,16 +109,16 @@ def test_what_a_poll_has_taken_is_not_returned_when_the_session_ends_in_the_midd
                 pass
         return content
 
-    with client.consumer("t", group=Told().group(), value_deserializer=held_up) as consumer:
+    with client.consumer("t", group=Callbacks().group(), value_deserializer=held_up) as consumer:
         assert consumer.poll(5, timeout_s=WAIT_S) == []
         assert [record.offset for record in consumer.poll(5, timeout_s=WAIT_S)] == [0, 1, 2, 3, 4]
 
 
-def test_a_session_that_lasts_costs_no_record(client: Client, node: FakeNode) -> None:
+def test_valid_session_loses_no_record(client: Client, node: FakeNode) -> None:
     coordinator = node.coordinate
     goes_on = pb.GroupHeartbeatReply(revision=1, generation=1, unchanged=True)
     node.coordinate = lambda asked: coordinator(asked) or goes_on
-    with client.consumer("t", group=Told().group()) as consumer:
+    with client.consumer("t", group=Callbacks().group()) as consumer:
         records, seen, ends_at = iter(consumer), [0], time.monotonic() + 2.5 * SESSION_S
         assert next(records).offset == 0
         while time.monotonic() < ends_at:
@@ -136,7 +135,7 @@ def by_next_batch(consumer: Consumer) -> int:
 
 @contextlib.contextmanager
 def interrupted() -> Iterator[None]:
-    """Have the main thread interrupted soon, as Ctrl-C does it, again and again until it has left the body."""
+    """Interrupt the main thread like Ctrl-C, repeatedly until it has left the body."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -152,7 +151,7 @@ def interrupted() -> Iterator[None]:
 
 
 def take_and_be_interrupted(client: Client, consumer: Consumer) -> None:
-    """Wait for a batch, be interrupted, and let one come: the loop has taken it for who asks the next time."""
+    """Interrupt a wait for a batch and let a batch arrive, which the loop has then taken for the next caller."""
     batches = RECORDS // (RECORDS // 4)
     assert [by_next_batch(consumer) for _ in range(batches)] == list(range(0, RECORDS, RECORDS // 4))
     with interrupted():
@@ -160,33 +159,31 @@ def take_and_be_interrupted(client: Client, consumer: Consumer) -> None:
     client.producer("t").send(b"more")
 
 
-def awaited(told: Told, what: list[str]) -> bool:
+def awaited(told: Callbacks, what: list[str]) -> bool:
     deadline = time.monotonic() + WAIT_S
     while [event for event, _ in told.events] != what and time.monotonic() < deadline:
         time.sleep(0.01)
     return [event for event, _ in told.events] == what
 
 
-def test_a_batch_is_not_handed_out_that_came_before_the_session_was_over(client: Client) -> None:
-    told = Told()
+def test_batch_received_before_session_expiry_is_not_delivered(client: Client) -> None:
+    told = Callbacks()
     with client.consumer("t", group=told.group()) as consumer:
         take_and_be_interrupted(client, consumer)
         with stopped(client):
-            assert by_next_batch(consumer) == 0, "it begins anew, where the group has committed"
+            assert by_next_batch(consumer) == 0, "it begins again at the committed position"
         assert [what for what, _ in told.events] == ["assigned", "lost", "assigned"]
 
 
-def test_a_batch_of_an_earlier_life_is_not_handed_out_in_a_later_one(client: Client) -> None:
-    told = Told()
+def test_batch_of_an_earlier_membership_is_not_delivered(client: Client) -> None:
+    told = Callbacks()
     with client.consumer("t", group=told.group()) as consumer:
         take_and_be_interrupted(client, consumer)
         assert awaited(told, ["assigned", "lost", "assigned"])
-        assert by_next_batch(consumer) == 0, "it begins anew, where the group has committed"
+        assert by_next_batch(consumer) == 0, "it begins again at the committed position"
 
 
-def test_a_poll_returns_what_it_has_taken_of_a_partition_that_is_given_up_in_the_middle(
-    client: Client, node: FakeNode
-) -> None:
+def test_poll_returns_records_of_a_partition_revoked_during_it(client: Client, node: FakeNode) -> None:
     coordinator = node.coordinate
     gives = threading.Event()
 
@@ -204,28 +201,26 @@ def test_a_poll_returns_what_it_has_taken_of_a_partition_that_is_given_up_in_the
         return content
 
     node.coordinate = extend_and_take_away
-    told = Told()
+    told = Callbacks()
     with client.consumer("t", group=told.group(), value_deserializer=held_up) as consumer:
         records = consumer.poll(5, timeout_s=WAIT_S)
-        assert [what for what, _ in told.events] == ["assigned"], "it is revoked when he asks for more"
+        assert [what for what, _ in told.events] == ["assigned"], "revoked when the application asks for more"
         assert [record.offset for record in records] == [0, 1, 2]
         assert consumer.poll(5, timeout_s=0.2) == []
         assert awaited(told, ["assigned", "revoked"])
 
 
-def test_a_poll_does_not_return_what_was_lost_in_the_middle_though_the_session_lasts(
-    client: Client, node: FakeNode
-) -> None:
+def test_poll_does_not_return_records_lost_during_it(client: Client, node: FakeNode) -> None:
     coordinator = node.coordinate
     node.coordinate = lambda asked: (
         coordinator(asked) or pb.GroupHeartbeatReply(revision=1, generation=1, unchanged=True)
     )
-    told, held = Told(), [b"2"]
+    told, held = Callbacks(), [b"2"]
 
     def held_up(content: bytes) -> bytes:
         if content in held:
             held.remove(content)
-            assert awaited(told, ["assigned", "lost"]), "who asks for nothing for too long gives others what he read"
+            assert awaited(told, ["assigned", "lost"]), "the poll timeout gives the partitions to others"
         return content
 
     group = replace(told.group(), session_timeout_s=60.0, poll_timeout_s=0.5)

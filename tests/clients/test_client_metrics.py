@@ -1,4 +1,4 @@
-"""What a client tells of itself: once for a batch or a frame."""
+"""Client metrics, called once per batch or frame."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def stored_bytes(node: FakeNode) -> int:
     return sum(len(batch) for batch in node.partition("t").batches)
 
 
-async def test_a_batch_is_told_of_once_and_its_records_never(node: FakeNode, client: Client, counted: Counted) -> None:
+async def test_metrics_are_called_per_batch_and_not_per_record(
+    node: FakeNode, client: Client, counted: Counted
+) -> None:
     await client.producer("t").send_many([b"%d" % number for number in range(1000)])
     size_bytes = stored_bytes(node)
     assert counted.of("sent") == [("t", 1000, size_bytes)]
@@ -47,7 +49,7 @@ async def test_a_batch_is_told_of_once_and_its_records_never(node: FakeNode, cli
     assert len(counted.calls) == 4
 
 
-async def test_the_latency_of_a_batch_begins_with_its_oldest_record(
+async def test_latency_of_a_batch_starts_with_its_oldest_record(
     node: FakeNode, client: Client, counted: Counted
 ) -> None:
     producer, node.hold = client.producer("t", batch_bytes=1), asyncio.Event()
@@ -61,7 +63,7 @@ async def test_the_latency_of_a_batch_begins_with_its_oldest_record(
     ]
 
 
-async def test_what_is_sent_again_and_over_what(node: FakeNode, client: Client, counted: Counted) -> None:
+async def test_retries_and_reconnects_are_counted(node: FakeNode, client: Client, counted: Counted) -> None:
     node.script.extend([Do.DROP_AFTER, Refuse(pb.OVERLOADED)])
     await client.producer("t").send(b"v")
     size_bytes = stored_bytes(node)
@@ -72,7 +74,7 @@ async def test_what_is_sent_again_and_over_what(node: FakeNode, client: Client, 
     assert counted.of("failed") == []
 
 
-async def test_what_fails_is_told_by_its_code_and_leaves_the_buffer(
+async def test_failures_are_counted_by_code_and_leave_the_buffer(
     node: FakeNode, client: Client, counted: Counted
 ) -> None:
     producer = client.producer("t")
@@ -92,7 +94,7 @@ async def test_what_fails_is_told_by_its_code_and_leaves_the_buffer(
     assert sum(change for _, change in counted.of("buffered") if isinstance(change, int)) == 0
 
 
-async def test_what_is_only_reserved_is_not_buffered_and_callbacks_free_the_buffer(
+async def test_reserved_memory_is_not_buffered_and_callbacks_free_the_buffer(
     node: FakeNode, client: Client, counted: Counted
 ) -> None:
     node.hold, called = asyncio.Event(), list[object]()
@@ -105,7 +107,7 @@ async def test_what_is_only_reserved_is_not_buffered_and_callbacks_free_the_buff
     producer.put(b"v")
     await node.received("publish")
     before = buffered()
-    for _ in range(3):  # they gather behind what is in flight, in room that is reserved for a whole batch
+    for _ in range(3):  # they accumulate during the batch in flight, in memory reserved for a whole batch
         producer.put(b"v" * 100, on_delivery=lambda receipt, _: called.append(receipt))
     await asyncio.sleep(0)
     assert 300 < buffered() - before < 3000
@@ -115,7 +117,7 @@ async def test_what_is_only_reserved_is_not_buffered_and_callbacks_free_the_buff
     assert buffered() == 0
 
 
-async def test_what_is_consumed_and_how_far_it_is_to_the_end(node: FakeNode, client: Client, counted: Counted) -> None:
+async def test_consumed_records_and_lag_are_reported(node: FakeNode, client: Client, counted: Counted) -> None:
     producer = client.producer("t")
     for _ in range(3):
         await producer.send_many([b"v"] * 10)
@@ -132,18 +134,18 @@ async def test_what_is_consumed_and_how_far_it_is_to_the_end(node: FakeNode, cli
         assert counted.of("consumed")[1:] == [("t", 0, 5, _sliced(node))]
         assert counted.of("lag")[-1] == ("t", 0, 0)
         await producer.send_many([b"v"] * 7)
-        # Nobody takes it, and the lag grows.
-        while counted.of("lag")[-1] != ("t", 0, 7):  # noqa: ASYNC110 - the metrics wake nobody
+        # The batch is not taken, and the lag grows.
+        while counted.of("lag")[-1] != ("t", 0, 7):  # noqa: ASYNC110 - metrics have no event
             await asyncio.sleep(0.001)
     assert counted.of("lag")[-1] == ("t", 0, None)
 
 
 def _sliced(node: FakeNode) -> int:
-    """Return the size of the last but one batch: what a consumer is given of it keeps its header's length."""
+    """Return the size of the last but one batch; its consumed rest keeps the header's length."""
     return unpack_header(node.partition("t").batches[2]).length
 
 
-async def test_metrics_that_raise_harm_nobody_and_are_told_of_once(
+async def test_exceptions_of_metrics_are_contained_and_logged_once(
     node: FakeNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     counted = Counted("sent", "consumed")
@@ -159,7 +161,7 @@ async def test_metrics_that_raise_harm_nobody_and_are_told_of_once(
     assert told.exc_info is not None
 
 
-async def test_the_blocking_client_tells_the_same(node: FakeNode, counted: Counted) -> None:
+async def test_blocking_client_reports_the_same_metrics(node: FakeNode, counted: Counted) -> None:
     def use() -> None:
         with sync.Client(f"127.0.0.1:{node.port}", metrics=counted) as client:
             client.producer("t").send(b"v")
@@ -174,7 +176,7 @@ async def test_the_blocking_client_tells_the_same(node: FakeNode, counted: Count
     ]
 
 
-async def test_each_partition_of_each_topic_has_its_own_lag_and_none_once_it_is_read_no_more(
+async def test_lag_is_per_partition_and_removed_after_unassign(
     node: FakeNode, client: Client, counted: Counted
 ) -> None:
     await client.producer("t").send_many([b"v"] * 10)
@@ -195,9 +197,7 @@ async def test_each_partition_of_each_topic_has_its_own_lag_and_none_once_it_is_
     assert sorted(counted.of("lag")[-2:], key=str) == [("t", 0, None), ("wide", 3, None)]
 
 
-async def test_what_is_put_back_by_a_pause_is_not_counted_again(
-    node: FakeNode, client: Client, counted: Counted
-) -> None:
+async def test_batch_put_back_by_a_pause_is_counted_once(node: FakeNode, client: Client, counted: Counted) -> None:
     await client.producer("t").send_many([b"v"] * 10)
     await client.producer("t").send_many([b"v"] * 10)
     where = TopicPartition("t", 0)
@@ -212,4 +212,4 @@ async def test_what_is_put_back_by_a_pause_is_not_counted_again(
         assert [call[2] for call in counted.of("consumed")] == [10, 10]
         await consumer.seek(where, 5)
         assert len(await consumer.poll(5)) == 5
-        assert counted.of("consumed")[2][:3] == ("t", 0, 5), "what is sought again is taken again"
+        assert counted.of("consumed")[2][:3] == ("t", 0, 5), "records sought again are counted again"

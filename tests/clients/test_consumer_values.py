@@ -1,4 +1,4 @@
-"""Values that a consumer decodes, and what becomes of those that do not decode."""
+"""Deserialized values, and the handling of undecodable records."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ async def test_values_and_keys_are_decoded(node: FakeNode, client: Client) -> No
         assert [(record.key, record.value) for record in records] == [(7, {"n": [1, 2]}), (8, None)]
     async with client.consumer("t", value_deserializer="json") as consumer:
         batch = await anext(aiter(consumer.batches()))
-        assert batch.batch.values() == [b'{"n": [1, 2]}'], "columns come as they were sent"
+        assert batch.batch.values() == [b'{"n": [1, 2]}'], "columns are not decoded"
 
 
-async def test_an_undecodable_record_is_an_error_that_a_seek_gets_past(node: FakeNode, client: Client) -> None:
+async def test_undecodable_record_is_an_error_and_a_seek_passes_it(node: FakeNode, client: Client) -> None:
     await publish(node, *MIXED, batch=5)
     async with client.consumer("t", group="g", partitions="all", value_deserializer="json") as consumer:
         assert await take(consumer, 1) == DECODED[:1]
@@ -74,9 +74,7 @@ def slowly(content: bytes) -> Any:
 
 
 @pytest.mark.parametrize("batch", [1501, 10])
-async def test_polling_keeps_its_time_and_lets_others_run_while_much_is_passed(
-    node: FakeNode, client: Client, batch: int
-) -> None:
+async def test_poll_observes_its_timeout_and_yields_while_skipping(node: FakeNode, client: Client, batch: int) -> None:
     await publish(node, *[b"{"] * 1500, b"1", batch=batch)
     ticks: list[float] = []
 
@@ -102,7 +100,7 @@ async def test_polling_keeps_its_time_and_lets_others_run_while_much_is_passed(
         ticks.clear()
 
 
-async def test_a_function_of_the_users_may_raise_anything(node: FakeNode, client: Client) -> None:
+async def test_deserializer_may_raise_anything(node: FakeNode, client: Client) -> None:
     def fussy(content: bytes) -> object:
         raise KeyError(json.dumps(content.decode()))
 

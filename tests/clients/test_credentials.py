@@ -22,7 +22,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_a_key_in_a_file_is_read_for_each_connection(tmp_path: Path) -> None:
+def test_key_file_is_read_for_each_connection(tmp_path: Path) -> None:
     path = tmp_path / "key"
     keep_private(path, "one\n")
     asked = asked_each_time(ApiKeyFile(path))
@@ -34,9 +34,7 @@ def test_a_key_in_a_file_is_read_for_each_connection(tmp_path: Path) -> None:
         asked()
 
 
-async def test_what_is_given_goes_before_the_environment_a_file_before_a_key_and_a_key_before_a_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_precedence_of_arguments_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (await showing().shown()).credentials.WhichOneof("kind") is None
     token = tmp_path / "token"
     keep_private(token, "a.b.c\n")
@@ -53,13 +51,13 @@ async def test_what_is_given_goes_before_the_environment_a_file_before_a_key_and
     assert (await showing(credentials=Token("d.e.f")).shown()).credentials.token == "d.e.f"
 
 
-def test_a_client_takes_one_of_both() -> None:
+def test_api_key_and_credentials_exclude_each_other() -> None:
     for kind in (Client, blocking.Client):
-        with pytest.raises(InvalidRequestError, match="not both"):
+        with pytest.raises(InvalidRequestError, match="exclude each other"):
             kind("127.0.0.1:1", api_key="tlk", credentials=Token("a.b.c"))
 
 
-async def test_a_token_is_got_anew_each_time(tmp_path: Path) -> None:
+async def test_token_is_read_for_each_connection(tmp_path: Path) -> None:
     path = tmp_path / "token"
     keep_private(path, "a.b.c\n")
     file = TokenFile(path)
@@ -81,19 +79,19 @@ async def test_a_token_is_got_anew_each_time(tmp_path: Path) -> None:
 
     shows = Token(plain)
     assert [(await shows.shown()).credentials.token for _ in range(2)] == ["plain.1", "plain.2"]
-    assert threading.current_thread() not in threads, "it may block"
+    assert threading.current_thread() not in threads, "plain functions may block"
     assert (await Token(later).shown()).credentials.token == "later"
-    assert (await Token(lambda: later()).shown()).credentials.token == "later"  # noqa: PLW0108 - no coroutine function
+    assert (await Token(lambda: later()).shown()).credentials.token == "later"  # noqa: PLW0108 - a plain function that returns an awaitable
 
 
-async def test_what_is_no_token_is_refused_and_not_told() -> None:
+async def test_invalid_token_is_refused_without_showing_it() -> None:
     for text in ("", "a\u00e9b", "secret" + "x" * TOKEN_BYTES_MAX):
         with pytest.raises(InvalidRequestError, match="ASCII") as refused:
             await Token(text).shown()
         assert "secret" not in str(refused.value)
 
 
-async def test_who_has_no_token_just_now_is_asked_again(tmp_path: Path) -> None:
+async def test_failing_token_function_is_called_again(tmp_path: Path) -> None:
     def away() -> str:
         raise ConnectionError("the issuer is away")
 
@@ -107,5 +105,5 @@ async def test_who_has_no_token_just_now_is_asked_again(tmp_path: Path) -> None:
         return ""
 
     async with Client("127.0.0.1:1", credentials=Token(never), request_timeout_s=0.2) as client:
-        with pytest.raises(NodeUnreachableError, match=r"no credentials .* within 0\.2 s"):
+        with pytest.raises(NodeUnreachableError, match=r"credentials source returned nothing within 0\.2 s"):
             await client.connect()

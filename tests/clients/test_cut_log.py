@@ -1,4 +1,4 @@
-"""A log is lost in part and written anew: whoever has read what is lost hears of it, and does not go on behind it."""
+"""A truncated log: clients that have read lost records are notified instead of continuing after them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def read(
         return values
 
 
-async def test_a_position_has_the_epoch_of_the_last_record_that_was_read(stand: Stand) -> None:
+async def test_position_has_the_epoch_of_the_last_read_record(stand: Stand) -> None:
     await stand.start()
     async with client_of(stand) as client:
         await client.create_topic("t", partitions=1)
@@ -57,7 +57,7 @@ async def test_a_position_has_the_epoch_of_the_last_record_that_was_read(stand: 
     async with client_of(stand) as client:
         await publish(client, b"c")
         first, last = [batch.header.epoch for batch in (await client.fetch("t", 0, 0)).batches][-2:]
-        assert first < last, "each start begins an epoch"
+        assert first < last, "each start opens an epoch"
         (lag,) = await client.groups.lag("g", "t")
         assert (lag.epoch, lag.next_offset) == (None, None)
         for count, epoch in ((2, first), (1, last)):
@@ -70,15 +70,15 @@ async def test_a_position_has_the_epoch_of_the_last_record_that_was_read(stand: 
         assert (await consumer.commit())[WHERE].epoch == first
         await consumer.close()
         await client.groups.reset("g", 1)
-        assert (await client.committed("g"))[0].epoch is None, "whoever moves it has not read there"
+        assert (await client.committed("g"))[0].epoch is None, "a moved position was not read"
     async with client_of(stand) as other:
-        assert (await other.commit("by hand", "t", {0: 3}))[0].epoch is None, "nor has this client"
+        assert (await other.commit("by hand", "t", {0: 3}))[0].epoch is None, "this client has not read it either"
         await other.fetch("t", 0, 0)
         assert (await other.commit("read", "t", {0: 3}))[0].epoch == last
 
 
 @pytest.mark.parametrize("policy", ["error", "earliest", "latest"])
-async def test_who_has_read_what_is_lost_does_not_go_on_behind_it(
+async def test_reader_of_lost_records_does_not_continue_after_them(
     stand: Stand, policy: OnOutOfRange, caplog: pytest.LogCaptureFixture
 ) -> None:
     await stand.start()
@@ -108,7 +108,7 @@ async def test_who_has_read_what_is_lost_does_not_go_on_behind_it(
         else:
             async with client.consumer("t", group="g", on_out_of_range=policy) as consumer:
                 await consumer.begin()
-                await until(lambda: "going on at 6" in caplog.text)
+                await until(lambda: "continuing at 6" in caplog.text)
                 await publish(client, b"newest")
                 assert [one.value for one in await consumer.poll(1, timeout_s=PATIENCE_S)] == [b"newest"]
         assert (policy == "error") != ("position 4 is out of range" in caplog.text)

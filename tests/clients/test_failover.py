@@ -1,4 +1,4 @@
-"""Owners that move, die, freeze and lag: records are stored once and in order, and read without a gap or a repeat."""
+"""Owners that move, die, freeze and lag: records are stored once, in order, and read without loss or duplicates."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tidelog import Client, Consumer
 from tidelog.errors import DeliveryTimeoutError
 from tidelog_proto import broker_pb2 as pb
 
-pytestmark = pytest.mark.usefixtures("impatience")
+pytestmark = pytest.mark.usefixtures("short_timeouts")
 
 
 @pytest.fixture
-def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take silence for what it is after a fraction of the usual time."""
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the time-outs for silent nodes."""
     monkeypatch.setattr("tidelog.cluster.owner_changes.SILENCE_S", 0.1)
     monkeypatch.setattr("tidelog.cluster.owner_changes.GRACE_S", 0.1)
     monkeypatch.setattr("tidelog.cluster.routing.SILENCE_S", 0.1)
@@ -50,7 +50,7 @@ async def take(consumer: Consumer, count: int) -> list[bytes | None]:
 
 
 async def asked_who_owns(nodes: list[ClusterNode]) -> None:
-    """Wait until one of some nodes was asked for metadata: which one answers first is up to the machine."""
+    """Wait until one of the nodes was asked for metadata; which one depends on timing."""
     waiting = [asyncio.ensure_future(node.received("metadata")) for node in nodes]
     async with asyncio.timeout(30):
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -58,10 +58,10 @@ async def asked_who_owns(nodes: list[ClusterNode]) -> None:
         each.cancel()
 
 
-# ------------------------------------------------------------------------------------------------- finding the way
+# ------------------------------------------------------------------------------------------------- routing
 
 
-async def test_the_cluster_is_found_through_any_node(cluster: FakeCluster) -> None:
+async def test_cluster_is_discovered_through_any_node(cluster: FakeCluster) -> None:
     for node in cluster.nodes:
         async with Client(["127.0.0.1:1", f"127.0.0.1:{node.port}"]) as client:
             producer = client.producer("wide")
@@ -70,14 +70,14 @@ async def test_the_cluster_is_found_through_any_node(cluster: FakeCluster) -> No
     assert [node.requests.count("publish") for node in cluster.nodes] == [3, 3, 3]
 
 
-async def test_a_frozen_bootstrap_node_does_not_hold_up_the_first_request(cluster: FakeCluster, client: Client) -> None:
+async def test_frozen_bootstrap_node_does_not_delay_the_first_request(cluster: FakeCluster, client: Client) -> None:
     cluster.nodes[0].freeze()
     cluster.move("t", cluster.nodes[1])
     assert (await client.producer("t").send(b"v")).offset == 0
     assert len(await client.topics()) == 2
 
 
-async def test_what_many_want_to_know_is_few_questions(cluster: FakeCluster, client: Client) -> None:
+async def test_concurrent_metadata_requests_are_merged(cluster: FakeCluster, client: Client) -> None:
     for number in range(20):
         cluster.add_topic(f"topic-{number}")
     await client.connect()
@@ -85,18 +85,18 @@ async def test_what_many_want_to_know_is_few_questions(cluster: FakeCluster, cli
     assert cluster.asked("metadata") == 1
 
 
-async def test_a_node_that_lags_is_not_believed(cluster: FakeCluster, client: Client) -> None:
+async def test_lagging_node_does_not_restore_owners(cluster: FakeCluster, client: Client) -> None:
     producer = client.producer("t")
     await producer.send(b"one")
     cluster.nodes[0].lag()
     cluster.nodes[1].lag()
     cluster.move("t", cluster.nodes[2])
-    assert (await producer.send(b"two")).offset == 1, "only the third node knows"
+    assert (await producer.send(b"two")).offset == 1, "only the third node is current"
     await client.fetch("t", 0, 0)
     assert cluster.nodes[2].requests.count("fetch") == 1, "the others' old epochs did not move it back"
 
 
-async def test_an_epoch_heard_of_from_an_error_outdates_metadata(cluster: FakeCluster, client: Client) -> None:
+async def test_epoch_in_an_error_outdates_metadata(cluster: FakeCluster, client: Client) -> None:
     await client.fetch("t", 0, 0)
     cluster.move("t", None)
     cluster.nodes[1].lag()
@@ -111,13 +111,13 @@ async def test_an_epoch_heard_of_from_an_error_outdates_metadata(cluster: FakeCl
 
 
 @pytest.mark.parametrize("fault", [None, Do.DROP_BEFORE, Do.DROP_AFTER, Refuse(pb.EPOCH_CHANGING)])
-async def test_a_dead_owner_is_followed_by_the_next_one(
+async def test_publish_continues_after_owner_failure(
     cluster: FakeCluster, client: Client, fault: Do | Refuse | None
 ) -> None:
     producer = client.producer("t", batch_bytes=64)
     values = numbered(400)
     await producer.send_many(values[:100])
-    # Behind that it stores nothing more: else it may have stored all before it stops, on a slow machine.
+    # After that it stores nothing more; otherwise it could store everything before it stops, on a slow machine.
     faults = [] if fault is None else [fault]
     cluster.nodes[0].script.extend([Do.STORE, *faults, *[Do.SILENT_BEFORE] * len(values)])
     sending = [await producer.enqueue(value) for value in values[100:]]
@@ -130,7 +130,7 @@ async def test_a_dead_owner_is_followed_by_the_next_one(
 
 
 @pytest.mark.parametrize("stored", [Do.SILENT_BEFORE, Do.SILENT_AFTER])
-async def test_a_frozen_owner_is_abandoned_once_another_one_is_known(
+async def test_frozen_owner_is_abandoned_once_another_is_known(
     cluster: FakeCluster, client: Client, stored: Do
 ) -> None:
     producer = client.producer("t", batch_bytes=64)
@@ -146,7 +146,7 @@ async def test_a_frozen_owner_is_abandoned_once_another_one_is_known(
     assert cluster.values("t") == [*numbered(51), b"last"], "late copies and late answers change nothing"
 
 
-async def test_a_frozen_owner_that_stays_the_owner_is_waited_for(cluster: FakeCluster, client: Client) -> None:
+async def test_frozen_node_that_stays_owner_is_waited_for(cluster: FakeCluster, client: Client) -> None:
     producer = client.producer("t")
     await producer.send(b"0")
     cluster.nodes[0].freeze()
@@ -158,22 +158,20 @@ async def test_a_frozen_owner_that_stays_the_owner_is_waited_for(cluster: FakeCl
     assert cluster.asked("publish") == 2
 
 
-async def test_an_owner_who_answers_is_waited_for_although_it_is_none_any_more(
-    cluster: FakeCluster, client: Client
-) -> None:
-    """Whoever speaks knows best: its answer is definite, and comes within the time of grace."""
+async def test_responsive_former_owner_is_waited_for(cluster: FakeCluster, client: Client) -> None:
+    """Its answer is definite, and arrives within the grace period."""
     producer = client.producer("t")
     await producer.send(b"0")
     cluster.nodes[0].script.append(Do.SILENT_AFTER)
     pending = await producer.enqueue(b"1")
     await cluster.nodes[0].received("publish", 2)
     cluster.move("t", cluster.nodes[1])
-    async with client.consumer("t"):  # the first node goes on answering other questions
+    async with client.consumer("t"):  # the first node still answers other requests
         assert (await pending).offset == 1
     assert cluster.values("t") == [b"0", b"1"]
 
 
-async def test_without_an_owner_nobody_spins_and_the_outcome_is_definite(cluster: FakeCluster, client: Client) -> None:
+async def test_without_an_owner_retries_back_off_and_outcome_is_definite(cluster: FakeCluster, client: Client) -> None:
     cluster.move("t", None)
     with pytest.raises(DeliveryTimeoutError) as caught:
         await client.producer("t", delivery_timeout_s=0.5).send(b"v")
@@ -181,7 +179,7 @@ async def test_without_an_owner_nobody_spins_and_the_outcome_is_definite(cluster
     assert cluster.asked("metadata") < 50
 
 
-async def test_a_publish_that_may_be_stored_says_so_in_the_end(cluster: FakeCluster, client: Client) -> None:
+async def test_publish_with_unknown_outcome_is_not_definite(cluster: FakeCluster, client: Client) -> None:
     producer = client.producer("t", delivery_timeout_s=2)
     await producer.send(b"0")
     cluster.nodes[0].script.append(Do.DROP_AFTER)
@@ -193,7 +191,7 @@ async def test_a_publish_that_may_be_stored_says_so_in_the_end(cluster: FakeClus
     assert not caught.value.definite
 
 
-async def test_a_partition_without_an_owner_does_not_hold_up_the_others(cluster: FakeCluster, client: Client) -> None:
+async def test_partition_without_an_owner_does_not_delay_others(cluster: FakeCluster, client: Client) -> None:
     cluster.move("wide", None, partition=1)
     producer = client.producer("wide")
     stuck = await producer.enqueue(b"1", partition=1)
@@ -207,7 +205,7 @@ async def test_a_partition_without_an_owner_does_not_hold_up_the_others(cluster:
         assert await take(consumer, 1) == [b"1"]
 
 
-async def test_an_aborted_producer_leaves_nothing_open(cluster: FakeCluster, client: Client) -> None:
+async def test_aborted_producer_leaves_no_tasks(cluster: FakeCluster, client: Client) -> None:
     producer = client.producer("t")
     await producer.send(b"0")
     cluster.nodes[0].script.append(Do.SILENT_AFTER)
@@ -223,7 +221,7 @@ async def test_an_aborted_producer_leaves_nothing_open(cluster: FakeCluster, cli
 
 
 @pytest.mark.parametrize("how", ["told", "killed", "frozen"])
-async def test_a_consumer_goes_on_at_the_new_owner_where_it_was(cluster: FakeCluster, client: Client, how: str) -> None:
+async def test_consumer_continues_at_the_new_owner(cluster: FakeCluster, client: Client, how: str) -> None:
     async with Client(cluster.bootstrap) as other:
         producer = other.producer("t")
         await producer.send_many(numbered(10))
@@ -243,7 +241,7 @@ async def test_a_consumer_goes_on_at_the_new_owner_where_it_was(cluster: FakeClu
             assert await take(consumer, 1) == [b"20"]
 
 
-async def test_a_long_poll_at_a_frozen_owner_goes_on_at_the_new_one(cluster: FakeCluster, client: Client) -> None:
+async def test_long_poll_moves_from_a_frozen_owner_to_the_new_one(cluster: FakeCluster, client: Client) -> None:
     await client.fetch("t", 0, 0)
     cluster.nodes[0].freeze()
     fetching = asyncio.ensure_future(client.fetch("t", 0, 0, min_bytes=1, wait_ms=100))
@@ -255,7 +253,7 @@ async def test_a_long_poll_at_a_frozen_owner_goes_on_at_the_new_one(cluster: Fak
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-async def test_commits_are_taken_by_any_node(cluster: FakeCluster, client: Client, how: str) -> None:
+async def test_any_node_accepts_commits(cluster: FakeCluster, client: Client, how: str) -> None:
     cluster.nodes[0].reach("t", 2)
     await client.commit("g", "t", {0: 1})
     (asked,) = (node for node in cluster.nodes if "commit" in node.requests)
@@ -267,12 +265,12 @@ async def test_commits_are_taken_by_any_node(cluster: FakeCluster, client: Clien
     assert [each.next_offset for each in await client.committed("g", "t")] == [2]
 
 
-# --------------------------------------------------------------------------------------------------------- everything
+# --------------------------------------------------------------------------------------------------------- combined
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_through_any_disturbance_records_are_stored_once_and_read_once(cluster: FakeCluster, seed: int) -> None:
-    """Publisher and consumer go on while partitions move, nodes die, freeze and come back, answers get lost."""
+async def test_records_are_stored_and_read_once_under_faults(cluster: FakeCluster, seed: int) -> None:
+    """Producer and consumer continue while partitions move, nodes die, freeze and return, and answers get lost."""
     draw = random.Random(seed)
     count = 600
     async with Client(cluster.bootstrap, request_timeout_s=20.0) as client:
@@ -350,15 +348,15 @@ async def disturb(cluster: FakeCluster, draw: random.Random) -> None:
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
-async def test_a_producer_that_waits_says_for_what(
+async def test_waiting_producer_logs_the_reason(
     cluster: FakeCluster,
     client: Client,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     is_gone: bool,
 ) -> None:
-    """Whether its owner cannot be reached or can do nothing; once, and again only after something was stored."""
-    monkeypatch.setattr("tidelog.produce.sender.TELL_AFTER_S", 0.2)
+    """Whether its owner is unreachable or refuses; logged once, and again only after records were stored."""
+    monkeypatch.setattr("tidelog.produce.sender.LOG_AFTER_S", 0.2)
     cluster.move("wide", cluster.nodes[0], 1)
     producer = client.producer("wide", delivery_timeout_s=1.5)
     await producer.send(b"a", partition=1)

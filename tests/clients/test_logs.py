@@ -1,4 +1,4 @@
-"""What the client logs names the topic and its partitions, the node where one is meant, and what happens next."""
+"""The client's log messages name the topic and partitions, the node if relevant, and the next step."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def told(caplog: pytest.LogCaptureFixture) -> Told:
 
 
 @pytest.fixture(autouse=True)
-def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routing, "TELL_AFTER_S", 0.05)
-    monkeypatch.setattr(sender_module, "TELL_AFTER_S", 0.05)
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "LOG_AFTER_S", 0.05)
+    monkeypatch.setattr(sender_module, "LOG_AFTER_S", 0.05)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ async def hasty(node: FakeNode) -> AsyncIterator[Client]:
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """Have the node refuse all requests of a kind."""
+    """Let the node refuse all requests of a kind."""
 
     def refuse(connection: FakeConnection, frame: Frame) -> None:
         connection.fail(frame, pb.QUORUM_LOST, "1 of 3 replicas")
@@ -63,7 +63,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
         ("commit", lambda client: client.commit("g", "t", {0: 0}), "t"),
     ],
 )
-async def test_a_request_that_is_tried_again_says_what_it_is_and_who_refuses(
+async def test_retried_request_logs_its_subject_and_the_refusing_node(
     *,
     kind: str,
     ask: Callable[[Client], asyncio.Future[object]],
@@ -77,10 +77,10 @@ async def test_a_request_that_is_tried_again_says_what_it_is_and_who_refuses(
     with pytest.raises(Exception, match="1 of 3 replicas"):
         await ask(hasty)
     (line,) = told()
-    assert line == f"{about}: still trying, for another 1 s at most: 1 of 3 replicas (says 127.0.0.1:{node.port})"
+    assert line == f"{about}: still trying, for at most 1 s more: 1 of 3 replicas (from 127.0.0.1:{node.port})"
 
 
-async def test_a_producer_says_which_node_refuses(node: FakeNode, client: Client, told: Told) -> None:
+async def test_producer_logs_the_refusing_node(node: FakeNode, client: Client, told: Told) -> None:
     def refusal(connection: FakeConnection, topic_id: bytes, partition: int) -> pb.Error | None:
         return ProtocolError(pb.QUORUM_LOST, "1 of 3 replicas").to_message() if not told() else None
 
@@ -88,10 +88,10 @@ async def test_a_producer_says_which_node_refuses(node: FakeNode, client: Client
         patch.setattr(FakeConnection, "refusal", refusal)
         await client.producer("t").send(b"v")
     (line,) = told()
-    assert line == (f"t/0: publishing fails, retrying: 1 of 3 replicas (says 127.0.0.1:{node.port})")
+    assert line == (f"t/0: publishing fails, retrying: 1 of 3 replicas (from 127.0.0.1:{node.port})")
 
 
-async def test_a_consumer_whose_position_is_gone_says_why_it_goes_on_where(
+async def test_consumer_logs_reason_and_new_position_after_out_of_range(
     node: FakeNode, client: Client, told: Told
 ) -> None:
     producer = client.producer("t")
@@ -101,16 +101,16 @@ async def test_a_consumer_whose_position_is_gone_says_why_it_goes_on_where(
     async with client.consumer("t", start=1, on_out_of_range="earliest") as consumer:
         assert (await anext(consumer)).offset == 2
     (line,) = told()
-    assert line.startswith("t/0: position 1 is out of range, the log begins at 2 now and ends at 3: going on at 2,")
+    assert line.startswith("t/0: position 1 is out of range: the log now has offsets 2 to 3; continuing at 2 ")
     assert "because on_out_of_range is 'earliest': " in line
 
 
-async def test_new_partitions_whose_beginning_is_not_known_are_looked_for_again(
+async def test_unresolved_new_partitions_are_retried(
     node: FakeNode, client: Client, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unknown_at_first(*arguments: object) -> dict[int, int]:
         if not told():
-            raise NodeUnreachableError("nobody is there")
+            raise NodeUnreachableError("no replica is reachable")
         return await resolve_added(*arguments)  # type: ignore[arg-type] # handed on
 
     monkeypatch.setattr(topic_discovery, "resolve_added", unknown_at_first)
@@ -120,15 +120,11 @@ async def test_new_partitions_whose_beginning_is_not_known_are_looked_for_again(
         await client.producer("t").send(b"v", partition=1)
         assert (await anext(consumer)).partition == 1
     (line,) = told()
-    assert line.startswith(
-        "t: where to begin in the new partitions [1] is not known yet, it is looked for again within"
-    )
-    assert line.endswith("nobody is there")
+    assert line.startswith("t: start offsets of the new partitions [1] are not known yet, retrying within")
+    assert line.endswith("no replica is reachable")
 
 
-async def test_a_client_that_nobody_closed_says_which_one_it_was(
-    node: FakeNode, told: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unclosed_client_is_named_in_the_log(node: FakeNode, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sync, "LAST_FLUSH_S", 0.2)
     node.script.append(Do.SILENT_BEFORE)
 
@@ -140,8 +136,8 @@ async def test_a_client_that_nobody_closed_says_which_one_it_was(
 
     thread = threading.Thread(target=forget)
     thread.start()
-    while thread.is_alive():  # noqa: ASYNC110 - a thread wakes nobody
+    while thread.is_alive():  # noqa: ASYNC110 - the thread has no event
         await asyncio.sleep(0.01)
     (line,) = told()
-    assert line.startswith(f"the client 'forgotten' of 127.0.0.1:{node.port} was not closed, and lost records")
+    assert line.startswith(f"client 'forgotten' of 127.0.0.1:{node.port} was not closed and has lost records")
     assert "not acknowledged within 0.2 s" in line

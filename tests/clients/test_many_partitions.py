@@ -1,4 +1,4 @@
-"""Questions about more partitions than one request may name: how many go out, and how their answers are joined."""
+"""Requests about more partitions than one message may name: how many are sent, and how answers are merged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 from tidelog_proto.wire.frames import Frame
 
 
-def test_the_bound_is_that_of_the_protocol() -> None:
+def test_bound_equals_the_protocols() -> None:
     parts = list(paging.in_requests(list(range(2 * ENTRIES_PER_REQUEST_MAX + 1))))
     assert [len(part) for part in parts] == [ENTRIES_PER_REQUEST_MAX, ENTRIES_PER_REQUEST_MAX, 1]
     assert [part[0] for part in parts] == [0, ENTRIES_PER_REQUEST_MAX, 2 * ENTRIES_PER_REQUEST_MAX]
@@ -24,7 +24,7 @@ def test_the_bound_is_that_of_the_protocol() -> None:
 
 
 class Asked:
-    """The partitions of each request, and what is said to the next entry of some of them instead of an answer."""
+    """The partitions of each request, and scripted errors for the next entry of some of them."""
 
     def __init__(self) -> None:
         self.commits: list[list[int]] = []
@@ -79,7 +79,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 
 async def know_ends(node: FakeNode, client: Client, end_offset: int) -> None:
-    """Have the topic's partitions end somewhere, and the client know it: it commits no position beyond the end."""
+    """Set the log ends at the node and in the client, which refuses to commit beyond known ends."""
     node.reach("t", end_offset)
     await client.list_offsets("t", "latest")
 
@@ -98,7 +98,7 @@ async def test_positions_of_many_partitions_are_committed_by_several_requests(
     assert {one.partition: one.next_offset for one in held} == positions
 
 
-async def test_a_commit_that_is_refused_tells_what_was_committed(node: FakeNode, client: Client, asked: Asked) -> None:
+async def test_refused_commit_reports_committed_partitions(node: FakeNode, client: Client, asked: Asked) -> None:
     node.add_topic("t", partitions=6)
     await know_ends(node, client, 7)
     asked.refusals[2] = [ProtocolError(pb.INVALID_REQUEST, "that would be one position too many")]
@@ -106,20 +106,18 @@ async def test_a_commit_that_is_refused_tells_what_was_committed(node: FakeNode,
         InvalidRequestError, match=r"too many; committed nevertheless: partitions 0 to 1, 3$"
     ) as refused:
         await client.commit("g", "t", dict.fromkeys(range(6), 7))
-    assert asked.commits == [[0, 1], [2, 3]], "nothing more was asked"
+    assert asked.commits == [[0, 1], [2, 3]], "no further request was sent"
     assert {each: one.next_offset for each, one in refused.value.done.items()} == {0: 7, 1: 7, 3: 7}  # type: ignore[attr-defined] # of `Committed`
     assert not refused.value.definite
 
 
 @pytest.mark.parametrize("reset", [False, True])
-async def test_what_one_try_has_committed_the_next_one_leaves(
-    node: FakeNode, client: Client, asked: Asked, reset: bool
-) -> None:
+async def test_retry_omits_committed_partitions(node: FakeNode, client: Client, asked: Asked, reset: bool) -> None:
     node.add_topic("t", partitions=4)
     await know_ends(node, client, 7)
     asked.refusals[3] = [ProtocolError(pb.EPOCH_CHANGING, "in a moment", retry_after_ms=1)]
     stored = await client.commit("g", "t", dict.fromkeys(range(4), 7), reset=reset)
-    assert asked.commits == [[0, 1], [2, 3], [3]], "a reset that is repeated could undo a newer one"
+    assert asked.commits == [[0, 1], [2, 3], [3]], "a repeated reset could undo a newer one"
     assert list(stored) == [0, 1, 2, 3]
 
 
@@ -134,7 +132,7 @@ async def test_offsets_of_many_partitions_are_found_by_several_requests(
     assert sorted(asked.offsets) == [[0, 1], [4, 2]]
 
 
-async def test_offsets_that_were_found_are_not_looked_for_again_and_a_failure_is_told(
+async def test_found_offsets_are_not_requested_again_and_failures_are_raised(
     node: FakeNode, client: Client, asked: Asked
 ) -> None:
     node.add_topic("t", partitions=4)
@@ -161,5 +159,5 @@ async def test_a_consumer_of_many_partitions_subscribes_by_several_requests_and_
     async with client.consumer("t", start="earliest") as consumer, asyncio.timeout(10):
         read = [await anext(consumer) for _ in range(5)]
     assert sorted((record.partition, record.value) for record in read) == [(each, b"%d" % each) for each in range(5)]
-    assert node.requests.count("subscribe") >= 3  # credit that nobody uses is taken back by subscribing once more
+    assert node.requests.count("subscribe") >= 3  # unused credit is reclaimed by resubscribing
     assert all(len(part) <= 2 for part in asked.offsets)

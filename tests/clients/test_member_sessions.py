@@ -1,4 +1,4 @@
-"""A member of a group whose process is held up for longer than its session: others may read what it read."""
+"""A member whose process is suspended for longer than its session: other members may read its partitions."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ RECORDS = 40
 
 
 class Coordinator:
-    """Gives everything of the topic to the first that joins, and then is silent; first it may take it away again.
+    """Assigns all partitions to the first member that joins, and is silent afterwards; it may revoke them before.
 
     Attributes:
-        takes_away: whether it does that.
-        takes_in: whether it gives everything to the later ones, too.
+        takes_away: whether it revokes them.
+        takes_in: whether it assigns all partitions to later members, too.
     """
 
     def __init__(self, node: FakeNode) -> None:
@@ -57,8 +57,8 @@ async def coordinator(node: FakeNode) -> Coordinator:
     return coordinator
 
 
-class Told:
-    """What a member was told, in order."""
+class Callbacks:
+    """The callbacks of a member, in order."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, frozenset[TopicPartition]]] = []
@@ -78,19 +78,19 @@ class Told:
 
 
 async def with_all_arrived(consumer: Consumer) -> None:
-    """Read the first record; the batches behind it have arrived by then, or do at once."""
+    """Read the first record; the batches after it have arrived, or arrive immediately."""
     assert (await anext(consumer)).offset == 0
     await asyncio.sleep(0.1)
     assert consumer.has_arrivals
 
 
 def be_stopped() -> None:
-    """Be held up, as SIGSTOP does it: nothing of the event loop runs."""
+    """Block the event loop, like SIGSTOP."""
     time.sleep(SESSION_S)
 
 
-async def test_nothing_is_handed_out_when_the_session_was_over_before_the_process_woke(client: Client) -> None:
-    told = Told()
+async def test_nothing_is_delivered_after_session_expiry(client: Client) -> None:
+    told = Callbacks()
     async with client.consumer("t", group=told.group()) as consumer:
         await with_all_arrived(consumer)
         be_stopped()
@@ -99,8 +99,8 @@ async def test_nothing_is_handed_out_when_the_session_was_over_before_the_proces
         assert told.events[:2] == [("assigned", frozenset([T0])), ("lost", frozenset([T0]))]
 
 
-async def test_a_batch_that_was_waited_for_is_not_handed_out_either(client: Client) -> None:
-    told = Told()
+async def test_awaited_batch_is_not_delivered_after_session_expiry(client: Client) -> None:
+    told = Callbacks()
     async with client.consumer("t", group=told.group()) as consumer:
         batches = consumer.batches()
         await anext(batches)
@@ -112,8 +112,8 @@ async def test_a_batch_that_was_waited_for_is_not_handed_out_either(client: Clie
         assert told.events == [("assigned", frozenset([T0])), ("lost", frozenset([T0]))]
 
 
-async def test_who_closes_after_his_session_was_over_is_told_that_he_has_lost(client: Client) -> None:
-    told = Told()
+async def test_close_after_session_expiry_calls_on_lost(client: Client) -> None:
+    told = Callbacks()
     consumer = client.consumer("t", group=told.group())
     await with_all_arrived(consumer)
     be_stopped()
@@ -121,36 +121,36 @@ async def test_who_closes_after_his_session_was_over_is_told_that_he_has_lost(cl
     assert told.events == [("assigned", frozenset([T0])), ("lost", frozenset([T0]))]
 
 
-async def test_what_is_being_given_up_when_the_session_ends_is_lost(coordinator: Coordinator, client: Client) -> None:
+async def test_revocation_becomes_loss_when_the_session_expires(coordinator: Coordinator, client: Client) -> None:
     coordinator.takes_away = True
-    told = Told()
+    told = Callbacks()
     async with client.consumer("t", group=told.group()) as consumer:
         assert (await anext(consumer)).offset == 0
-        # It keeps the record in hand: what is to be given up waits for it, and then the session is over.
+        # It keeps the record in hand, so the revocation waits until the session has expired.
         async with asyncio.timeout(10):
-            while len(told.events) < 2:  # noqa: ASYNC110 - the session is over when the clock says so
+            while len(told.events) < 2:  # noqa: ASYNC110 - expiry depends on a clock
                 await asyncio.sleep(0.05)
         assert told.events[1] == ("lost", frozenset([T0]))
 
 
-async def test_what_a_poll_has_taken_is_not_returned_when_the_session_ends_in_the_middle(client: Client) -> None:
+async def test_poll_returns_nothing_when_the_session_expires_during_it(client: Client) -> None:
     def held_up(content: bytes) -> bytes:
         if content == b"2":
             be_stopped()
         return content
 
-    told = Told()
+    told = Callbacks()
     async with client.consumer("t", group=told.group(), value_deserializer=held_up) as consumer:
         assert await consumer.poll(5, timeout_s=5.0) == []
         assert told.events == [("assigned", frozenset([T0])), ("lost", frozenset([T0]))]
 
 
-async def test_who_waits_is_not_idle_when_the_member_has_a_turn_beside_that(
+async def test_waiting_application_is_not_idle_during_a_turn(
     node: FakeNode, coordinator: Coordinator, client: Client
 ) -> None:
     goes_on = pb.GroupHeartbeatReply(revision=1, generation=1, unchanged=True)
     node.coordinate = lambda asked: coordinator.answer(asked) or goes_on
-    told = Told()
+    told = Callbacks()
     async with client.consumer("t", group=replace(told.group(), poll_timeout_s=0.3)) as consumer:
         for _ in range(RECORDS):
             await anext(consumer)
@@ -162,14 +162,14 @@ async def test_who_waits_is_not_idle_when_the_member_has_a_turn_beside_that(
         assert told.events == [("assigned", frozenset([T0]))]
 
 
-async def test_who_waits_for_a_dead_letter_is_not_idle(
+async def test_application_waiting_for_a_dead_letter_is_not_idle(
     node: FakeNode, coordinator: Coordinator, client: Client
 ) -> None:
     goes_on = pb.GroupHeartbeatReply(revision=1, generation=1, unchanged=True)
     node.coordinate = lambda asked: coordinator.answer(asked) or goes_on
     node.add_topic("dead")
     await publish(node, b"{", b"1")
-    told = Told()
+    told = Callbacks()
     group = replace(told.group(), poll_timeout_s=0.3)
     async with client.consumer("t", group=group, value_deserializer="json", dead_letter="dead") as consumer:
         for _ in range(RECORDS):

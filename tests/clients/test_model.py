@@ -6,12 +6,12 @@ from tidelog_proto.batch.header import stamp_owner
 from tidelog_proto.batch.record_batch import RecordBatch, encode_batch
 
 
-def test_partition_counts() -> None:
+def test_partition_count_is_known_without_partitions() -> None:
     assert Topic("t", b"", (Partition(0, "n", 0), Partition(1, "n", 0))).partition_count == 2
     assert TopicRoute("t", b"", {0: PartitionRoute("n", 0)}).partition_count == 1
 
 
-def test_a_consumed_batch_gives_records_with_their_places() -> None:
+def test_consumed_batch_iterates_over_records() -> None:
     columns = columns_of(
         [b"a", None], keys=[None, b"k"], headers=[[("h", b"1")], None], tags=["x", None], timestamps_us=[5, 6]
     )

@@ -1,4 +1,4 @@
-"""Topics grow, go and are made again while a client, or the node that it asks, knows them as they were."""
+"""Topics that grow, are deleted and recreated while a client, or the node that it asks, has old metadata."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def id_of(cluster: FakeCluster, name: str) -> bytes:
     return cluster.nodes[0].topics[name].topic_id
 
 
-# --------------------------------------------------------------------------------------------- made again
+# --------------------------------------------------------------------------------------------- recreated
 
 
 @pytest.mark.parametrize("cut_off", [False, True])
-async def test_a_topic_that_was_made_again_is_found_though_a_node_tells_of_the_old_one(
+async def test_recreated_topic_is_found_despite_a_lagging_node(
     cluster: FakeCluster, client: Client, *, cut_off: bool
 ) -> None:
     await client.fetch("t", 0, 0)
@@ -157,19 +157,19 @@ async def test_assigned_partition_is_read_of_the_recreated_topic(cluster: FakeCl
         assert (await anext(consumer)).value == b"new"
 
 
-async def test_a_topic_is_deleted_though_a_node_tells_of_one_before_it(cluster: FakeCluster, client: Client) -> None:
+async def test_topic_is_deleted_despite_a_lagging_node(cluster: FakeCluster, client: Client) -> None:
     await client.topic("t")
     for node in cluster.nodes[:2]:
         node.lag_in_topics(cut_off=True)
     cluster.make_again("t")
     await client.delete_topic("t")
     assert "t" not in cluster.nodes[2].topics
-    with pytest.raises(EpochChangingError):  # the only one that can tell is gone as well
+    with pytest.raises(EpochChangingError):  # the only node that could confirm is stopped as well
         async with asyncio.timeout(5), Client(cluster.bootstrap[:2], request_timeout_s=0.2) as other:
             await other.delete_topic("t")
 
 
-async def test_who_deleted_a_topic_is_not_told_of_it_by_a_node_that_lags(cluster: FakeCluster, client: Client) -> None:
+async def test_deleted_topic_is_not_restored_by_a_lagging_node(cluster: FakeCluster, client: Client) -> None:
     await client.fetch("t", 0, 0)
     cluster.nodes[0].lag_in_topics(cut_off=True)
     await client.delete_topic("t")
@@ -179,7 +179,7 @@ async def test_who_deleted_a_topic_is_not_told_of_it_by_a_node_that_lags(cluster
         await client.topic("t")
 
 
-async def test_what_is_known_is_told_when_nobody_can_confirm_it(cluster: FakeCluster, client: Client) -> None:
+async def test_unconfirmed_metadata_is_used_if_no_node_can_confirm(cluster: FakeCluster, client: Client) -> None:
     for node in cluster.nodes:
         node.lag_in_topics(cut_off=True)
     assert (await client.topic("t")).name == "t"
@@ -187,25 +187,23 @@ async def test_what_is_known_is_told_when_nobody_can_confirm_it(cluster: FakeClu
     with pytest.raises(TidelogError) as caught:
         async with Client(cluster.bootstrap, request_timeout_s=0.3) as other:
             await other.fetch("t", 7, 0)
-    assert caught.value.retriable, "it may have been added"
+    assert caught.value.retriable, "the partition may have been added"
 
 
-async def test_a_consumer_commits_nothing_for_the_namesake_of_its_topic(cluster: FakeCluster, client: Client) -> None:
+async def test_consumer_commits_nothing_for_a_recreated_topic(cluster: FakeCluster, client: Client) -> None:
     await client.producer("t").send_many([b"0", b"1"])
     async with client.consumer("t", group="g", partitions="all") as consumer:
         assert (await anext(consumer)).value == b"0"
         cluster.make_again("t")
         with pytest.raises(UnknownTopicError):
             await consumer.commit()
-        assert (await anext(consumer)).value == b"1", "what has arrived is handed out"
+        assert (await anext(consumer)).value == b"1", "received records are delivered"
         with pytest.raises(UnknownTopicError):
             await anext(consumer)
     assert await client.committed("g", "t") == []
 
 
-async def test_a_group_begins_where_it_committed_in_the_topic_that_there_is(
-    cluster: FakeCluster, client: Client
-) -> None:
+async def test_group_starts_at_positions_of_the_current_topic(cluster: FakeCluster, client: Client) -> None:
     await client.producer("t").send(b"old")
     await client.commit("g", "t", {0: 1})
     cluster.make_again("t")
@@ -220,7 +218,7 @@ async def test_a_group_begins_where_it_committed_in_the_topic_that_there_is(
 # -------------------------------------------------------------------------------------------------- grown
 
 
-async def test_partitions_that_were_added_are_not_left_out(cluster: FakeCluster, client: Client) -> None:
+async def test_added_partitions_are_included(cluster: FakeCluster, client: Client) -> None:
     await client.fetch("t", 0, 0)
     for node in cluster.nodes:
         node.lag_in_topics()
@@ -237,9 +235,7 @@ async def test_partitions_that_were_added_are_not_left_out(cluster: FakeCluster,
 
 
 @pytest.mark.parametrize("ask", ["fetch", "offsets", "send"])
-async def test_a_partition_that_was_added_is_found_by_its_number(
-    cluster: FakeCluster, client: Client, ask: str
-) -> None:
+async def test_added_partition_is_found_by_number(cluster: FakeCluster, client: Client, ask: str) -> None:
     producer = client.producer("t")
 
     async def about(partition: int) -> None:
@@ -263,10 +259,10 @@ async def test_a_partition_that_was_added_is_found_by_its_number(
 
 
 @pytest.mark.parametrize("epoch", [1, 2])
-async def test_what_was_just_acknowledged_is_read_though_the_asked_node_has_not_got_it_yet(
+async def test_acknowledged_records_are_read_despite_a_lagging_node(
     cluster: FakeCluster, client: Client, monkeypatch: pytest.MonkeyPatch, epoch: int
 ) -> None:
-    """Unless it answers in a later epoch, which may have begun without it."""
+    """Unless the node answers in a later epoch, which may have begun without them."""
     answers: list[int] = []
     on_fetch = ClusterConnection.on_fetch
 
@@ -280,17 +276,17 @@ async def test_what_was_just_acknowledged_is_read_though_the_asked_node_has_not_
         connection.reply(frame, pb.Envelope(fetch_reply=reply))
 
     await client.producer("t").send(b"v")
-    client._router.ends.note(id_of(cluster, "t"), 0, epoch=1, end_offset=1)
+    client._router.known_ends.note(id_of(cluster, "t"), 0, epoch=1, end_offset=1)
     monkeypatch.setattr(ClusterConnection, "on_fetch", lagging)
     fetched = await client.fetch("t", 0, 0)
     assert [batch.values() for batch in fetched.batches] == ([[b"v"]] if epoch == 1 else [])
     assert len(answers) == (3 if epoch == 1 else 1)
 
 
-async def test_an_end_behind_an_empty_answer_is_asked_for(
+async def test_end_after_an_empty_answer_is_requested(
     cluster: FakeCluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The node knows that more is committed than it has on its disk."""
+    """The node knows that more is committed than it has on disk."""
     on_fetch, answers = ClusterConnection.on_fetch, []
 
     def lagging(connection: ClusterConnection, frame: Frame) -> None:

@@ -1,4 +1,4 @@
-"""Contexts travel in headers, by OpenTelemetry's own propagators."""
+"""Trace contexts in record headers, by OpenTelemetry's propagators."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRACEPARENT = b"00-000000000000000000000000000000ab-00000000000000cd-01"
 
 @contextmanager
 def inside(span_context: trace.SpanContext = PUBLISHED_IN) -> Iterator[None]:
-    """Be in a span that somebody else records."""
+    """Enter a span of a remote parent."""
     with trace.use_span(trace.NonRecordingSpan(span_context)):
         yield
 
@@ -33,7 +33,7 @@ def record(*headers: tuple[str, bytes | None]) -> Record:
 
 
 class Tracer:
-    """Keeps what spans it was asked for, and in which context."""
+    """Records the requested spans and their contexts."""
 
     def __init__(self) -> None:
         self.begun: list[tuple[str, dict[str, Any]]] = []
@@ -45,7 +45,7 @@ class Tracer:
         return trace.NonRecordingSpan(trace.SpanContext(0xAB, 0xEF, is_remote=False))
 
 
-async def test_a_trace_goes_on_from_producer_to_consumer(node: FakeNode, client: Client) -> None:
+async def test_trace_continues_from_producer_to_consumer(node: FakeNode, client: Client) -> None:
     token = context.attach(baggage.set_baggage("tenant", "a b"))
     try:
         with inside():
@@ -63,7 +63,7 @@ async def test_a_trace_goes_on_from_producer_to_consumer(node: FakeNode, client:
     assert baggage.get_baggage("tenant") is None
 
 
-def test_without_a_context_the_headers_are_what_they_were() -> None:
+def test_headers_are_unchanged_without_a_context() -> None:
     assert with_context() == []
     assert with_context([("traceparent", b"of somebody"), ("h", None)]) == [
         ("traceparent", b"of somebody"),
@@ -71,7 +71,7 @@ def test_without_a_context_the_headers_are_what_they_were() -> None:
     ]
 
 
-def test_the_current_context_replaces_an_older_one() -> None:
+def test_current_context_replaces_an_older_one() -> None:
     with inside():
         assert with_context([("Traceparent", b"old"), ("h", None), ("h", b"2")]) == [
             ("h", None),
@@ -80,7 +80,7 @@ def test_the_current_context_replaces_an_older_one() -> None:
         ]
 
 
-def test_the_span_says_what_is_processed_and_is_a_child_of_the_publishing_one() -> None:
+def test_span_describes_the_record_and_is_a_child_of_the_publishing_span() -> None:
     tracer = Tracer()
     with span_of(record(("TraceParent", TRACEPARENT)), tracer=cast("trace.Tracer", tracer)) as span:
         assert trace.get_current_span() is span
@@ -96,7 +96,7 @@ def test_the_span_says_what_is_processed_and_is_a_child_of_the_publishing_one() 
 @pytest.mark.parametrize(
     "headers", [(), (("traceparent", None),), (("traceparent", b"\xff\xfe"),), (("traceparent", b"00-zz"),)]
 )
-def test_a_record_without_a_context_that_can_be_read_belongs_to_the_current_one(
+def test_record_without_valid_context_belongs_to_the_current_one(
     headers: tuple[tuple[str, bytes | None], ...],
 ) -> None:
     with inside():
@@ -108,7 +108,7 @@ def test_a_record_without_a_context_that_can_be_read_belongs_to_the_current_one(
     assert tracer.parents == [0]
 
 
-def test_an_error_inside_leaves_the_context_as_it_was() -> None:
+def test_context_is_restored_after_an_exception() -> None:
     with inside(), pytest.raises(ZeroDivisionError), span_of(record(("traceparent", TRACEPARENT))):
         raise ZeroDivisionError
     assert trace.get_current_span() is trace.INVALID_SPAN
@@ -118,9 +118,7 @@ def test_an_error_inside_leaves_the_context_as_it_was() -> None:
     ("module", "missing", "extra"),
     [("opentelemetry", "opentelemetry", "otel"), ("prometheus", "prometheus_client", "prometheus")],
 )
-def test_without_the_package_the_error_says_what_to_install(
-    module: str, missing: str, extra: str, tmp_path: Path
-) -> None:
+def test_missing_package_error_names_the_extra(module: str, missing: str, extra: str, tmp_path: Path) -> None:
     (tmp_path / f"{missing}.py").write_text("raise ModuleNotFoundError\n")
     ended = subprocess.run(
         [sys.executable, "-c", f"import tidelog.{module}"],

@@ -1,4 +1,4 @@
-"""Records that do not decode, anywhere and under every policy: nothing else is lost, and each of them is reported."""
+"""Undecodable records, anywhere and under every policy: no other record is lost, and each one is reported."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ NUMBERS = count()
 
 @dataclass
 class Model:
-    """What the records are, and what of them was seen."""
+    """The expected records, and those seen."""
 
     goods: list[bool]
     at: int = 0
-    """Everything before it was handed out or reported."""
+    """Everything before it was delivered or reported."""
     reported: list[int] = field(default_factory=list)
-    """Those that do not decode and were passed, or told of."""
+    """Undecodable records that were skipped or reported."""
     published: int = 0
 
     def reach(self, offset: int) -> None:
-        """Pass what does not decode up to an offset; everything else has to be handed out."""
+        """Advance over undecodable records to an offset; all others must have been delivered."""
         passed = range(self.at, offset)
         assert not any(self.goods[each] for each in passed), f"of {passed} something is lost"
         self.reported += passed
         self.at = offset
 
     def took(self, record: Record) -> None:
-        assert record.offset >= self.at, "handed out twice, or out of order"
+        assert record.offset >= self.at, "delivered twice or out of order"
         self.reach(record.offset)
         assert self.goods[record.offset]
         assert record.value == record.offset
@@ -63,7 +63,7 @@ class Model:
         self.at = batch.batch.end_offset
 
     def failed(self, error: RecordError) -> int:
-        """Return where to go on."""
+        """Return where to continue."""
         assert error.offset is not None
         assert not self.goods[error.offset]
         self.reach(error.offset)
@@ -77,7 +77,7 @@ class Model:
     def check(self, policy: Policy, skipped: int, dead: list[int]) -> None:
         assert self.at == len(self.goods)
         assert skipped == (len(self.reported) if policy == "skip" else 0)
-        # What was handed out in a whole batch may have been on its way there.
+        # Records delivered in a whole batch may have been in flight there.
         assert sorted(set(dead)) == dead
         assert set(dead) >= (set(self.reported) if policy == "dead letter" else set())
 
@@ -136,9 +136,7 @@ async def run(policy: Policy, batches: list[list[bool]], steps: list[Step]) -> N
 @pytest.mark.parametrize("policy", POLICIES)
 @settings(max_examples=40)
 @given(batches=BATCHES, steps=STEPS)
-def test_nothing_is_lost_beside_what_does_not_decode(
-    policy: Policy, batches: list[list[bool]], steps: list[Step]
-) -> None:
+def test_no_other_record_is_lost(policy: Policy, batches: list[list[bool]], steps: list[Step]) -> None:
     asyncio.run(run(policy, batches, steps))
 
 
@@ -151,7 +149,7 @@ def node() -> Iterator[FakeNode]:
 @pytest.mark.parametrize("policy", POLICIES)
 @settings(max_examples=40)
 @given(batches=BATCHES, steps=STEPS)
-def test_nothing_is_lost_beside_what_does_not_decode_in_the_blocking_client(
+def test_no_other_record_is_lost_in_the_blocking_client(
     node: FakeNode, policy: Policy, batches: list[list[bool]], steps: list[Step]
 ) -> None:
     number = next(NUMBERS)

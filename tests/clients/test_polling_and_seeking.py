@@ -1,4 +1,4 @@
-"""Records by the list, and reading that goes on somewhere else."""
+"""Polling lists of records, and seeking."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def count_topics(consumer: Consumer, seen: Counter[str]) -> None:
         seen[record.topic] += 1
 
 
-async def test_poll_returns_what_is_there_up_to_a_number(node: FakeNode, client: Client) -> None:
+async def test_poll_returns_available_records_up_to_a_limit(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(50), batch=5)
     async with client.consumer("t") as consumer:
         assert len(await consumer.poll(3)) == 3
@@ -46,14 +46,14 @@ async def test_poll_returns_what_is_there_up_to_a_number(node: FakeNode, client:
                 await consumer.poll(**wrong)
 
 
-async def test_poll_waits_for_nothing_once_it_has_records(
+async def test_poll_does_not_wait_once_it_has_records(
     node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who is cancelled while it waits would lose them: they count as handed out, and are committed."""
+    """A cancelled caller would lose them: they count as delivered, and are committed."""
     await publish(node, *numbered(50), batch=5)
     async with client.consumer("t") as consumer:
         assert len(await consumer.poll(1)) == 1
-        while not consumer.has_arrivals:  # noqa: ASYNC110 - nothing tells of it
+        while not consumer.has_arrivals:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.01)
         waited: list[int] = []
         more = consumer.more
@@ -64,11 +64,11 @@ async def test_poll_waits_for_nothing_once_it_has_records(
 
         monkeypatch.setattr(consumer, "more", counted)
         records = await consumer.poll(1000)
-        assert len(records) > 4, "what has arrived is returned, over several batches"
+        assert len(records) > 4, "received records are returned, across batches"
         assert not waited
 
 
-async def test_poll_returns_what_comes_before_an_error_and_then_raises_it(node: FakeNode, client: Client) -> None:
+async def test_poll_returns_records_before_an_error_and_then_raises(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(4))
     async with client.consumer("t") as consumer:
         while len(await consumer.poll(1)) != 1:
@@ -80,28 +80,30 @@ async def test_poll_returns_what_comes_before_an_error_and_then_raises_it(node: 
             await consumer.poll()
 
 
-async def test_seek_takes_every_kind_of_place(node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_seek_accepts_every_kind_of_position(
+    node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await publish(node, *numbered(6))
     async with client.consumer("t", "wide") as consumer:
         await consumer.seek(T0, "latest")
         assert consumer.position()[T0] == 6
         await consumer.seek(T0, datetime(2013, 1, 1, tzinfo=UTC))
-        assert consumer.position()[T0] == 6, "the fake node has nothing so new"
+        assert consumer.position()[T0] == 6, "the fake node has no record that new"
         await consumer.seek(T0, "earliest")
         assert consumer.position()[T0] == 0
         with pytest.raises(InvalidRequestError, match="time zone"):
-            await consumer.seek(T0, datetime(2013, 1, 1))  # noqa: DTZ001 - that is the point
-        with pytest.raises(InvalidRequestError, match="of which topic"):
+            await consumer.seek(T0, datetime(2013, 1, 1))  # noqa: DTZ001 - a datetime without a zone is refused
+        with pytest.raises(InvalidRequestError, match="several topics"):
             await consumer.seek(0, 1)
         with pytest.raises(UnknownPartitionError):
             await consumer.seek(TopicPartition("t", 5), 1)
         assert not await consumer.seek_to_key(T0, b"k")
-        with pytest.raises(InvalidRequestError, match="no record of the key"):
+        with pytest.raises(InvalidRequestError, match="no record with key"):
             await consumer.seek(T0, b"k")
         assert consumer.position()[T0] == 0
 
 
-async def test_an_offset_that_is_gone_stops_one_partition_and_a_seek_mends_it(node: FakeNode, client: Client) -> None:
+async def test_deleted_offset_stops_one_partition_until_a_seek(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(6), batch=1)
     await publish(node, *numbered(2), topic="wide")
     node.partition("t").log_start = 4

@@ -27,7 +27,7 @@ async def test_records_waiting_for_a_recreated_topic_are_not_written_to_it(
     await client._router.topic_now("wide")
     node.hold.set()
     await first  # stored in the old topic
-    with pytest.raises(UnknownTopicError, match="make a new producer") as caught:
+    with pytest.raises(UnknownTopicError, match="create a new producer") as caught:
         await waiting
     assert caught.value.definite
     assert node.values("wide") == []

@@ -1,4 +1,4 @@
-"""What clients tell, as Prometheus reads it."""
+"""Client metrics as Prometheus scrapes them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tidelog_proto import broker_pb2 as pb
 
 
 def values_of(registry: CollectorRegistry) -> dict[str, float]:
-    """Return the samples, as they are scraped."""
+    """Return the scraped samples."""
     lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
     return {
         name.removeprefix("tidelog_client_"): float(value) for name, value in (line.rsplit(" ", 1) for line in lines)
     }
 
 
-async def test_a_life_of_clients_in_numbers(node: FakeNode) -> None:
+async def test_client_activity_is_counted(node: FakeNode) -> None:
     registry = CollectorRegistry()
     metrics = PrometheusMetrics(registry)
     async with (
@@ -54,14 +54,14 @@ async def test_a_life_of_clients_in_numbers(node: FakeNode) -> None:
     assert not [name for name in values_of(registry) if name.startswith("lag_")], "a closed consumer has no lag"
 
 
-def test_a_registry_has_them_once() -> None:
+def test_registry_refuses_duplicate_metrics() -> None:
     registry = CollectorRegistry()
     PrometheusMetrics(registry)
-    with pytest.raises(ValueError, match="make one PrometheusMetrics"):
+    with pytest.raises(ValueError, match="create one PrometheusMetrics"):
         PrometheusMetrics(registry)
 
 
-def test_the_registry_is_the_processes_own_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_registry_is_the_processs(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = CollectorRegistry()
     monkeypatch.setattr(module, "REGISTRY", registry)
     PrometheusMetrics()

@@ -303,9 +303,9 @@ async def test_recreated_topic_gets_no_records_of_the_old_one(node: FakeNode, cl
     with pytest.raises(NotBegunError):
         producer.put(b"w")
     node.add_topic("t", topic_id=b"anew".ljust(16))
-    with pytest.raises(UnknownTopicError, match="make a new producer"):
+    with pytest.raises(UnknownTopicError, match="create a new producer"):
         await producer.begin()
-    with pytest.raises(UnknownTopicError, match="make a new producer"):
+    with pytest.raises(UnknownTopicError, match="create a new producer"):
         producer.put(b"w")
     assert node.values("t") == []
 

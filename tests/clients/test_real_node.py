@@ -1,4 +1,4 @@
-"""The client against a real node in a process of its own, killed and started again."""
+"""The client against a real node in a separate process, killed and restarted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.e2e
 
 
 class RealNode:
-    """A node process over one data directory."""
+    """A node process on one data directory."""
 
     def __init__(self, data: Path) -> None:
         self._data = data
@@ -55,7 +55,7 @@ def real_node(tmp_path: Path) -> Iterator[RealNode]:
     node.stop()
 
 
-async def test_publish_fetch_consume_commit(real_node: RealNode) -> None:
+async def test_publish_fetch_consume_and_commit_work(real_node: RealNode) -> None:
     async with Client(f"127.0.0.1:{real_node.port}") as client:
         await client.create_topic("flights", partitions=3)
         with pytest.raises(TopicExistsError):
@@ -80,8 +80,8 @@ async def test_publish_fetch_consume_commit(real_node: RealNode) -> None:
 
 
 @pytest.mark.long
-async def test_every_acknowledged_record_is_there_once_after_kills(real_node: RealNode) -> None:
-    """Kill -9 in the middle of publishing, three times; the producer just goes on."""
+async def test_acknowledged_records_are_stored_once_across_kills(real_node: RealNode) -> None:
+    """Kill -9 during publishing, three times; the producer continues."""
     address = f"127.0.0.1:{real_node.port}"
     async with Client(address) as client:
         await client.create_topic("t")
@@ -112,7 +112,7 @@ async def test_every_acknowledged_record_is_there_once_after_kills(real_node: Re
 
 
 @pytest.mark.long
-async def test_a_consumer_outlives_the_node(real_node: RealNode) -> None:
+async def test_consumer_survives_a_node_restart(real_node: RealNode) -> None:
     async with Client(f"127.0.0.1:{real_node.port}") as client:
         await client.create_topic("t")
         await client.producer("t").send_many([b"1", b"2"])
@@ -124,7 +124,7 @@ async def test_a_consumer_outlives_the_node(real_node: RealNode) -> None:
             assert [(await anext(consumer)).value for _ in range(2)] == [b"3", b"4"]
 
 
-def test_the_blocking_client(real_node: RealNode) -> None:
+def test_blocking_client_works(real_node: RealNode) -> None:
     with sync.Client(f"127.0.0.1:{real_node.port}") as client:
         client.create_topic("t", partitions=2, flush="never")
         client.producer("t").send_many([b"%d" % number for number in range(100)])
@@ -135,7 +135,7 @@ def test_the_blocking_client(real_node: RealNode) -> None:
 
 
 @pytest.mark.long
-async def test_topics_that_match_partitions_by_hand_and_places_to_go_on_at(real_node: RealNode) -> None:
+async def test_patterns_manual_assignment_and_seek_work(real_node: RealNode) -> None:
     async with Client(f"127.0.0.1:{real_node.port}") as client:
         for name in ("orders.eu", "orders.us", "other", "dead"):
             await client.create_topic(name, partitions=2, index_key=True, flush="never")
@@ -183,7 +183,7 @@ async def _until_end(client: Client, topic: str, partition: int) -> AsyncIterato
 
 
 @pytest.mark.long
-async def test_a_record_that_does_not_decode_goes_to_a_topic_of_its_own(real_node: RealNode) -> None:
+async def test_undecodable_record_is_published_to_the_dead_letter_topic(real_node: RealNode) -> None:
     async with Client(f"127.0.0.1:{real_node.port}") as client:
         for name in ("t", "dead"):
             await client.create_topic(name)
@@ -226,7 +226,7 @@ async def test_records_are_found_by_key_and_tag(real_node: RealNode) -> None:
 
 
 @pytest.mark.long
-async def test_positions_of_a_filtered_consumer_get_to_the_end(real_node: RealNode) -> None:
+async def test_positions_of_a_filtered_consumer_reach_the_end(real_node: RealNode) -> None:
     async with Client(f"127.0.0.1:{real_node.port}") as client:
         await client.create_topic("t")
         await client.producer("t").send_many([b"%d" % number for number in range(500)], keys=[b"a"] * 500)
@@ -237,7 +237,7 @@ async def test_positions_of_a_filtered_consumer_get_to_the_end(real_node: RealNo
 
 
 @pytest.mark.long
-def test_the_blocking_client_finds_by_key(real_node: RealNode) -> None:
+def test_blocking_client_finds_by_key(real_node: RealNode) -> None:
     with sync.Client(f"127.0.0.1:{real_node.port}") as client:
         client.create_topic("t")
         client.producer("t").send_many([b"1", b"2", b"3"], keys=[b"a", b"b", b"a"])
@@ -250,7 +250,7 @@ def test_the_blocking_client_finds_by_key(real_node: RealNode) -> None:
 
 
 @pytest.mark.long
-async def test_the_latest_of_each_key_is_left_when_a_topic_is_compacted(real_node: RealNode) -> None:
+async def test_compaction_keeps_the_latest_record_of_each_key(real_node: RealNode) -> None:
     await create_compacted(real_node.port, "prices", tombstone_retention_ms=60_000)
     async with Client(f"127.0.0.1:{real_node.port}") as client:
         producer = client.producer("prices")
@@ -265,7 +265,7 @@ async def test_the_latest_of_each_key_is_left_when_a_topic_is_compacted(real_nod
         assert (done.below, 0 < done.size_bytes < before) == (41, True)
         await producer.send(b"c0", key=b"c")
         await asyncio.to_thread(real_node.stop)
-        await asyncio.to_thread(real_node.start)  # what it has in memory it serves as it was
+        await asyncio.to_thread(real_node.start)  # batches in memory are served uncompacted
         async with client.consumer("prices") as consumer:
             found = [await anext(consumer) for _ in range(3)]
         assert [(one.offset, one.key, one.value) for one in found] == [

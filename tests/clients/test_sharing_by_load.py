@@ -1,4 +1,4 @@
-"""Members that share by load at a real node: what they read is measured, told, and evened out."""
+"""Members with the load assignor at a real node: loads are measured, reported, and balanced."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ pytestmark = pytest.mark.e2e
 
 PARTITIONS = 8
 PATIENCE_S = 45.0
-"""A target stands for ten seconds before loads bring another one; a busy machine takes its time."""
+"""A target is kept for ten seconds before loads change it; plus time for a busy machine."""
 
 
 @contextlib.asynccontextmanager
 async def feeding(client: Client, topic: str, busy: frozenset[TopicPartition]) -> AsyncIterator[None]:
-    """Publish to every partition all the time, and a hundred times as much to those that are busy."""
+    """Publish to every partition continuously, and a hundred times as much to busy ones."""
 
     async def feed() -> None:
         async with client.producer(topic) as producer:
@@ -44,7 +44,7 @@ async def feeding(client: Client, topic: str, busy: frozenset[TopicPartition]) -
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[pb.GroupHeartbeat]]:
-    """Note what the members of each group say."""
+    """Record the heartbeats of each group's members."""
     heard: dict[str, list[pb.GroupHeartbeat]] = defaultdict(list)
     call_owner = Router.call_owner
 
@@ -57,10 +57,10 @@ def said(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[pb.GroupHeartbeat]]:
     return heard
 
 
-async def test_an_asyncio_and_a_blocking_member_come_to_read_as_much(
+async def test_asynchronous_and_blocking_member_reach_equal_load(
     shared_node: str, real: Client, said: dict[str, list[pb.GroupHeartbeat]]
 ) -> None:
-    """One of them says that the group shares by load; both measure, and who is in another group says nothing."""
+    """One of them selects the load assignor; both measure, and a member of another group reports nothing."""
     topic = await new_topic(real, partitions=PARTITIONS)
     with sync.Client(shared_node) as blocking:
         other = blocking.consumer(topic, group=Group(topic, assignor="load", session_timeout_s=4.0))
@@ -80,9 +80,9 @@ async def test_an_asyncio_and_a_blocking_member_come_to_read_as_much(
                 busy, idle = mine(), theirs()
                 async with feeding(real, topic, busy):
                     await until(lambda: len(mine() & busy) == len(theirs() & busy) == len(busy) // 2, PATIENCE_S)
-                    assert idle <= theirs(), "nothing moves but what is busy"
+                    assert idle <= theirs(), "only busy partitions move"
             told = [{load.partition for load in each.loads} for each in said[topic]]
-            assert max(map(len, told)) >= PARTITIONS // 2, "of all that it has"
+            assert max(map(len, told)) >= PARTITIONS // 2, "of all its partitions"
             assert said[f"{topic} by number"]
             assert not any(each.loads for each in said[f"{topic} by number"])
         finally:

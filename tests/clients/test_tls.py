@@ -25,7 +25,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_what_is_given_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_override_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tls_of(None) is None
     assert tls_of(True) == Tls()
     monkeypatch.setenv(CA_FILE_VARIABLE, "/ca.pem")
@@ -36,9 +36,9 @@ def test_what_is_given_goes_before_the_environment(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(KEY_FILE_VARIABLE, "/c.key")
     assert tls_of(None) == Tls("/ca.pem", "/c.pem", "/c.key")
     monkeypatch.setenv(TLS_VARIABLE, "0")
-    assert tls_of(None) is None, "it is said explicitly"
+    assert tls_of(None) is None, "explicitly disabled"
     monkeypatch.setenv(TLS_VARIABLE, "maybe")
-    with pytest.raises(InvalidRequestError, match="TIDELOG_TLS is 1 or 0"):
+    with pytest.raises(InvalidRequestError, match="TIDELOG_TLS must be 1 or 0"):
         tls_of(None)
     monkeypatch.delenv(CA_FILE_VARIABLE)
     monkeypatch.setenv(TLS_VARIABLE, "1")
@@ -50,16 +50,16 @@ def test_what_is_given_goes_before_the_environment(monkeypatch: pytest.MonkeyPat
     assert tls_of(None) == Tls(crl_file="/crl.pem")
 
 
-def test_contradictions_are_refused_at_once() -> None:
-    with pytest.raises(InvalidRequestError, match="not both"):
+def test_contradictory_settings_are_refused_immediately() -> None:
+    with pytest.raises(InvalidRequestError, match="exclude each other"):
         Tls(ca_file="/ca.pem", ca_pem="text")
-    with pytest.raises(InvalidRequestError, match="not both"):
+    with pytest.raises(InvalidRequestError, match="exclude each other"):
         Tls(crl_file="/crl.pem", crl_pem="text")
     with pytest.raises(InvalidRequestError, match="cert_file"):
         Tls(key_file="/key")
 
 
-def test_files_are_read_when_they_are_needed_and_again_when_they_change(tmp_path: Path) -> None:
+def test_files_are_read_on_first_use_and_after_changes(tmp_path: Path) -> None:
     assert Trust(None)() is None
     trust = Trust(Tls(str(tmp_path / "ca" / "ca.pem")))
     with pytest.raises(InvalidRequestError, match="cannot read the CA"):
@@ -69,12 +69,12 @@ def test_files_are_read_when_they_are_needed_and_again_when_they_change(tmp_path
     assert isinstance(first, ssl.SSLContext)
     assert trust() is first
     authority.ca.write_text("slip")
-    assert trust() is first, "a slip changes nothing"
+    assert trust() is first, "an unusable file keeps the last usable one"
     authority.ca.write_bytes(Authority(tmp_path / "new").made.cert)
     assert trust() is not first
 
 
-def test_the_ca_is_carried_to_where_its_file_is_not(tmp_path: Path) -> None:
+def test_ca_content_is_carried_without_its_file(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     own = authority.files("client", "job")
     assert own.cert is not None
@@ -93,7 +93,7 @@ def test_the_ca_is_carried_to_where_its_file_is_not(tmp_path: Path) -> None:
     assert isinstance(Trust(carried)(), ssl.SSLContext)
     with pytest.raises(InvalidRequestError, match="no certificate in PEM"):
         Trust(Tls(cert_pem="nothing"))()
-    with pytest.raises(InvalidRequestError, match="not both"):
+    with pytest.raises(InvalidRequestError, match="exclude each other"):
         Tls(cert_file="/c.pem", cert_pem="text")
     with pytest.raises(InvalidRequestError, match="cannot read the private key"):
         Tls(cert_file=str(own.cert), key_file=str(tmp_path / "none")).carried()
@@ -101,12 +101,12 @@ def test_the_ca_is_carried_to_where_its_file_is_not(tmp_path: Path) -> None:
         Tls(str(tmp_path / "none")).carried()
 
 
-def test_a_home_that_nobody_has_is_no_path() -> None:
-    with pytest.raises(InvalidRequestError, match=r"'~nobody-of-this-name/ca\.pem' is no path of a file"):
+def test_unknown_home_directory_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match=r"invalid path '~nobody-of-this-name/ca\.pem'"):
         Trust(Tls("~nobody-of-this-name/ca.pem"))()
 
 
-def test_an_empty_file_is_not_carried_as_none(tmp_path: Path) -> None:
+def test_empty_file_is_refused(tmp_path: Path) -> None:
     empty = tmp_path / "empty.pem"
     empty.touch(mode=0o600)
     for tls in (Tls(str(empty)), Tls(cert_file=str(empty)), Tls(crl_file=str(empty))):
@@ -114,7 +114,7 @@ def test_an_empty_file_is_not_carried_as_none(tmp_path: Path) -> None:
             tls.carried()
 
 
-def test_lists_of_revoked_certificates_are_followed_and_carried(tmp_path: Path) -> None:
+def test_revocation_lists_are_reloaded_and_carried(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     crl = authority.revoke()
     tls = Tls(str(authority.ca), crl_file=str(crl))
@@ -126,7 +126,7 @@ def test_lists_of_revoked_certificates_are_followed_and_carried(tmp_path: Path) 
     second = trust()
     assert second is not first
     crl.write_text("slip")
-    assert trust() is second, "a slip changes nothing"
+    assert trust() is second, "an unusable file keeps the last usable one"
     with pytest.raises(InvalidRequestError, match="only lists of revoked certificates"):
         Trust(tls)()
     crl.unlink()

@@ -260,7 +260,7 @@ def test_a_user_without_a_home_directory_can_do_everything_but_keep_contexts(nod
     assert "RuntimeError" not in nobody.stderr
     kept = without_home(["context", "add", "n", "--bootstrap", node])
     assert kept.returncode == 1
-    assert "has no home directory to keep contexts in: set HOME or TIDELOG_CONTEXTS" in kept.stderr
+    assert "has no home directory for the contexts file: set HOME or TIDELOG_CONTEXTS" in kept.stderr
     named = without_home(["--context", "n", "topic", "list"])
     assert named.returncode == 1
     assert "has no home directory" in named.stderr

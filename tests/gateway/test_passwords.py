@@ -14,7 +14,7 @@ from tests.gateway.secured import secured
 from websockets.exceptions import ConnectionClosed
 
 from tidelog.auth import scram_password
-from tidelog.cluster.callers import NotIdentifiedError, proven
+from tidelog.cluster.callers import NotIdentifiedError, identify_by_password
 from tidelog.credentials import Password
 from tidelog.errors import NodeUnreachableError, TidelogError, UnauthenticatedError
 from tidelog.security import AccessRule
@@ -86,12 +86,12 @@ def error(code: Any) -> pb.IdentifyReply:
 async def test_answers_of_nodes_to_a_login_are_handled() -> None:
     password = Password("ann", PASSWORD)
     with pytest.raises(NotIdentifiedError):
-        await proven(Node(error(pb.UNAUTHENTICATED)).ask, password)  # of a release without passwords
+        await identify_by_password(Node(error(pb.UNAUTHENTICATED)).ask, password)  # of a release without passwords
     with pytest.raises(NodeUnreachableError):
-        await proven(Node(pb.IdentifyReply(principal="ann", ticket=b"t", ticket_ms=1)).ask, password)
+        await identify_by_password(Node(pb.IdentifyReply(principal="ann", ticket=b"t", ticket_ms=1)).ask, password)
     malformed = pb.IdentifyReply(challenge=pb.HelloChallenge(scram="r=x,s=eA==,i=1"))
     with pytest.raises(NotIdentifiedError):
-        await proven(Node(malformed).ask, password)
+        await identify_by_password(Node(malformed).ask, password)
 
 
 class Liar:
@@ -117,9 +117,9 @@ class Liar:
 async def test_a_node_without_a_proof_is_not_trusted_and_an_endless_login_is_abandoned() -> None:
     password = Password("ann", PASSWORD)
     with pytest.raises(UnauthenticatedError, match="has not proven"):
-        await proven(Liar(again=False).ask, password)
+        await identify_by_password(Liar(again=False).ask, password)
     liar = Liar(again=True)
     with pytest.raises(TidelogError) as left:
-        await proven(liar.ask, password)
+        await identify_by_password(liar.ask, password)
     assert left.value.code == pb.EPOCH_CHANGING
     assert liar.begun == 3

@@ -1,4 +1,4 @@
-"""What an operator asks of a cluster as a whole: nodes drained and removed, copies moved, a lost quorum given up."""
+"""Cluster administration: drain and remove nodes, rebalance, and recover from a lost quorum."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tidelog_proto import broker_pb2 as pb
 
 
 async def ask(router: Router, change: pb.ClusterChange, *, repeatable: bool) -> pb.ClusterChangeReply:
-    """Ask any node for a change; return what it says.
+    """Send a change to any node and return its answer.
 
     Raises:
-        TidelogError: it was refused, or nobody answered.
+        TidelogError: the change was refused, or no node answered.
     """
     envelope = pb.Envelope(cluster_change=change)
     frame = await router.call_any(lambda: envelope, repeatable=repeatable)
@@ -19,7 +19,7 @@ async def ask(router: Router, change: pb.ClusterChange, *, repeatable: bool) -> 
 
 
 async def recover_unsafely(router: Router, topic: str, partition: int, node_id: str) -> Recovery:
-    """See `Client.recover_unsafely`. It is asked for once: a second try could give up what the first one kept."""
+    """See `Client.recover_unsafely`. Not retried: a second attempt could discard what the first one kept."""
     asked = pb.UnsafeRecovery(topic=topic, partition=partition, node_id=node_id)
     reply = await ask(router, pb.ClusterChange(unsafe_recovery=asked), repeatable=False)
     return Recovery(epoch=reply.epoch, end_offset=reply.end_offset, unsafe=reply.unsafe)

@@ -1,11 +1,11 @@
-"""COMPACT: a pass of compaction that is asked for, one partition after the other, each of its owner."""
+"""COMPACT: requests a compaction pass from each partition's owner, one partition after another."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final
 
-from tidelog.admin.long_requests import while_it_speaks
+from tidelog.admin.long_requests import wait_with_probes
 from tidelog.cluster.answers import results_of
 from tidelog.cluster.routing import Router
 from tidelog.errors import TidelogError, error_of
@@ -13,13 +13,15 @@ from tidelog.model import Compacted
 from tidelog.requests.partial_results import attach_done
 from tidelog_proto import broker_pb2 as pb
 
-PASS_S: Final = 3600.0
-"""How long one partition's pass may take: it reads all of the log, at a bounded pace, and may wait for others. A node
-tells within half a minute that nothing of it moves, and one that tells nothing is given up (`long_answers`)."""
+PASS_TIMEOUT_S: Final = 3600.0
+"""How long the pass of one partition may take: it reads the whole log at a limited rate.
+
+A node reports within half a minute that a pass makes no progress; `long_requests` gives up a silent node.
+"""
 
 
 async def compact(router: Router, topic: str, partitions: Iterable[int] | None) -> dict[int, Compacted]:
-    """Compact partitions of a topic, None: all of them. See `Client.compact_topic`."""
+    """Compact partitions of a topic; None for all. See `Client.compact_topic`."""
     if partitions is None:
         route = await router.about_topic(topic, lambda: router.topic_now(topic), repeatable=True)
         partitions = sorted(route.partitions)
@@ -38,8 +40,8 @@ async def _one(router: Router, topic: str, partition: int) -> Compacted:
         connection = await router.connection(topic, partition)
         route = await router.topic(topic)
         entry = pb.CompactEntry(topic_id=route.topic_id, partition=partition)
-        answer = router.call(connection, pb.Envelope(compact=pb.Compact(entries=[entry])), wait_s=PASS_S)
-        frame = await while_it_speaks(router, topic, partition, connection, answer, what="compacts")
+        answer = router.call(connection, pb.Envelope(compact=pb.Compact(entries=[entry])), wait_s=PASS_TIMEOUT_S)
+        frame = await wait_with_probes(router, topic, partition, connection, answer, what="is compacting")
         (result,) = results_of(frame.envelope.compact_reply.results, 1, connection)
         if result.HasField("error"):
             raise error_of(result.error, connection.name)

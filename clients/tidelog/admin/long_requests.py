@@ -1,7 +1,7 @@
-"""Waiting for an answer that may take an hour, for as long as its node says anything at all.
+"""Waiting for an answer that may take an hour, as long as its node shows signs of life.
 
-A node that was stopped, or is behind a cut cable, looks as one that works. So a connection that has been quiet for a
-while is asked something that a node answers at once; if nothing comes of several of these questions, nobody is there.
+A stopped or partitioned node looks like one that is working. So after a quiet period the client sends probes, which a
+node answers immediately; if several remain unanswered, the node counts as dead.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from tidelog.errors import ConnectionLostError
 
 T = TypeVar("T")
 
-ASK_S: Final = 5.0
-"""How long a connection may be quiet before its node is asked something."""
+PROBE_AFTER_S: Final = 5.0
+"""How long a connection may be quiet before its node is probed."""
 
-GONE_S: Final = 20.0
-"""How long nothing may come before the node counts as gone."""
+SILENT_S_MAX: Final = 20.0
+"""How long a node may be silent before it counts as dead."""
 
 
-async def while_it_speaks(
+async def wait_with_probes(
     router: Router, topic: str, partition: int, connection: Connection, answer: Awaitable[T], *, what: str
 ) -> T:
-    """Return what an owner answers.
+    """Return an owner's answer.
 
     Args:
-        router: asks it in between.
-        topic: what it owns a partition of.
+        router: sends the probes.
+        topic: the topic's name.
         partition: 0-based.
-        connection: to it.
-        answer: what is waited for; it is cancelled if it is given up.
-        what: the request, for the message: "compacts".
+        connection: to the owner.
+        answer: the awaited answer; cancelled if the node is silent.
+        what: the operation, for the message: "is compacting".
 
     Raises:
-        ConnectionLostError: the node said nothing for `GONE_S`; the outcome is unknown.
-        TidelogError: what `answer` raises.
+        ConnectionLostError: the node was silent for `SILENT_S_MAX`; the outcome is unknown.
+        TidelogError: raised by `answer`.
     """
     waiting = asyncio.ensure_future(answer)
     began_s = asyncio.get_running_loop().time()
     try:
-        while not (await asyncio.wait([waiting], timeout=ASK_S))[0]:
+        while not (await asyncio.wait([waiting], timeout=PROBE_AFTER_S))[0]:
             quiet_s = min(connection.quiet_s, asyncio.get_running_loop().time() - began_s)
-            if quiet_s >= GONE_S:
+            if quiet_s >= SILENT_S_MAX:
                 host, port = connection.address
                 raise ConnectionLostError(
-                    f"{host}:{port} {what} {topic!r}/{partition} and has said nothing for {quiet_s:.0f} s; the outcome "
+                    f"{host}:{port} {what} {topic!r}/{partition} and has been silent for {quiet_s:.0f} s; the outcome "
                     "is unknown"
                 )
-            if quiet_s >= ASK_S:
+            if quiet_s >= PROBE_AFTER_S:
                 router.probe(topic, partition, connection)
         return waiting.result()
     finally:

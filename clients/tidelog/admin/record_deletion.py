@@ -1,4 +1,4 @@
-"""DELETE_RECORDS: deleting what lies below an offset or before a time, partition by partition."""
+"""DELETE_RECORDS: deletes the records before an offset or a time, by partition."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ _OFFSET_MAX: Final = 2**63
 async def delete_records(
     router: Router, topic: str, before: int | datetime, partitions: Iterable[int] | None
 ) -> dict[int, int]:
-    """Delete records and return where each partition begins now. See `Client.delete_records`.
+    """Delete records and return the log start of each partition. See `Client.delete_records`.
 
-    Doing it twice deletes no more than doing it once, so it is tried again where the outcome is unknown.
+    The request is idempotent, so it is retried when the outcome is unknown.
 
     Raises:
-        InvalidRequestError: neither an offset nor a moment with a zone; an offset of several partitions.
-        UnknownPartitionError: the topic has none of that number; nothing was asked.
-        TidelogError: what a node said; `done` has where those partitions begin whose records were deleted.
+        InvalidRequestError: `before` is neither an offset nor a datetime with a zone, or an offset for several
+            partitions.
+        UnknownPartitionError: the topic has no such partition; nothing was requested.
+        TidelogError: a node's error; `done` holds the log starts of partitions whose records were deleted.
     """
     wanted = None if partitions is None else list(dict.fromkeys(partitions))
     if isinstance(before, bool) or not isinstance(before, int | datetime):
-        raise InvalidRequestError(f"records are deleted before an offset or a datetime, not {before!r}")
+        raise InvalidRequestError(f"before must be an offset or a datetime, got {before!r}")
     if isinstance(before, int) and not 0 <= before < _OFFSET_MAX:
-        raise InvalidRequestError(f"an offset is not negative and below 2**63, not {before}")
+        raise InvalidRequestError(f"before must be >= 0 and < 2**63, got {before}")
     before_us = microseconds(before) if isinstance(before, datetime) else 0
     starts: dict[int, int] = {}
     of_topic = b""
@@ -50,11 +51,11 @@ async def delete_records(
         route = await router.topic_with(topic, wanted or ())
         if route.topic_id != of_topic:
             of_topic = route.topic_id
-            starts.clear()  # what was done in another topic of the name is not done in this one
+            starts.clear()  # those results belong to a deleted topic of this name
         numbers = sorted(route.partitions) if wanted is None else wanted
         if isinstance(before, int) and wanted is None and len(numbers) > 1:
             raise InvalidRequestError(
-                f"{topic!r} has {len(numbers)} partitions: say of which one {before} is an offset"
+                f"{topic!r} has {len(numbers)} partitions: name those whose records before offset {before} are deleted"
             )
         failures: list[TidelogError] = []
         for asked in in_requests([number for number in numbers if number not in starts]):

@@ -1,10 +1,10 @@
-"""Changing topics: making and deleting are not to be done twice, and tried again when nobody knows what became of it.
+"""Creation, change and deletion of topics, with retries when the outcome of an attempt is unknown.
 
-The node that was asked may die, or the owner of the topics behind it, with the change half done. Then the next try says
-which: a topic that is gone was deleted, one that is there as it was asked for was made. What only looks so because
-somebody else did the same at the same time makes no difference to a topic that was to be made; one that was to be
-deleted is told by its id from a new one of its name, by the owner as well: an earlier try may be done late. What is
-there is asked of the owner of the topics, through whichever node: one that lags must not decide it.
+Creating and deleting are not idempotent, and the node, or the metadata owner that it asks, may die halfway. The next
+attempt finds out: a missing topic was deleted, and an existing topic with the requested configuration was created. If
+another client did the same concurrently, the result of a creation is the same; a deletion names the topic id, also to
+the owner, because an earlier attempt may be executed late and must not delete a recreated topic. The current state is
+read from the metadata owner, through any node, because a lagging node must not decide the outcome.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ async def create(router: Router, request: pb.TopicCreate, *, exist_ok: bool = Fa
         exist_ok: return the description of a topic that exists.
 
     Raises:
-        TopicExistsError: the topic exists, this request did not create it, and `exist_ok` is False.
-        TidelogError: as `Router.call_any`; `definite` says whether it is certain that nothing was made.
+        TopicExistsError: the topic exists, no earlier attempt created it, and `exist_ok` is False.
+        TidelogError: as `Router.call_any`; `definite` says whether certainly nothing was created.
     """
 
     async def attempt(unsure: bool) -> pb.TopicReply:
@@ -38,15 +38,15 @@ async def create(router: Router, request: pb.TopicCreate, *, exist_ok: bool = Fa
             return (await _ask(router, topic_create=request)).topic_reply
         except TopicExistsError:
             found = await _described(router, request.name) if unsure or exist_ok else None
-            if found is None or not (exist_ok or _is_as_asked(found.topics[0].config, request.config)):
+            if found is None or not (exist_ok or _matches_request(found.topics[0].config, request.config)):
                 raise
             return found
 
-    return await _until_known(router, attempt, f"creating topic {request.name!r}")
+    return await _retry_until_known(router, attempt, f"creating topic {request.name!r}")
 
 
 async def alter(router: Router, request: pb.TopicAlter) -> pb.TopicReply:
-    """Change settings of a topic and return the answer that describes it, or begins to. It may be done twice.
+    """Change settings of a topic and return the answer that describes it, or its first page. Idempotent.
 
     Raises:
         TidelogError: as `Router.call_any`.
@@ -60,18 +60,18 @@ async def delete(router: Router, name: str) -> None:
     """Delete a topic.
 
     Raises:
-        UnknownTopicError: there is no such topic.
-        TidelogError: as `Router.call_any`; `definite` says whether it is certain that nothing was deleted.
+        UnknownTopicError: the topic does not exist.
+        TidelogError: as `Router.call_any`; `definite` says whether certainly nothing was deleted.
     """
-    doomed = await _described(router, name)  # gone, in whatever way this ends without an error
-    if doomed is None:
-        raise UnknownTopicError(f"there is no topic {name!r}")
-    topic_id = doomed.topics[0].topic_id
+    found = await _described(router, name)
+    if found is None:
+        raise UnknownTopicError(f"topic {name!r} does not exist")
+    topic_id = found.topics[0].topic_id
 
     async def attempt(unsure: bool) -> None:
         if unsure:
-            standing = await _described(router, name)
-            if standing is None or standing.topics[0].topic_id != topic_id:
+            current = await _described(router, name)
+            if current is None or current.topics[0].topic_id != topic_id:
                 return
         try:
             await _ask(router, topic_delete=pb.TopicDelete(name=name, topic_id=topic_id))
@@ -79,15 +79,15 @@ async def delete(router: Router, name: str) -> None:
             if not unsure:
                 raise
 
-    await _until_known(router, attempt, f"deleting topic {name!r}")
-    router.metadata.gone(name, topic_id)
+    await _retry_until_known(router, attempt, f"deleting topic {name!r}")
+    router.metadata.note_deleted(name, topic_id)
 
 
 async def describe(router: Router, name: str) -> pb.TopicReply:
-    """Return the answer that describes a topic as it is now, or begins to; as some node knows it if nobody confirms it.
+    """Return the description of a topic, or its first page; unconfirmed if the metadata owner cannot be reached.
 
     Raises:
-        UnknownTopicError: there is no such topic.
+        UnknownTopicError: the topic does not exist.
         TidelogError: as `Router.call_any`.
     """
 
@@ -107,14 +107,14 @@ async def describe(router: Router, name: str) -> pb.TopicReply:
                 raise
             found = await asking(confirmed=False)
         if router.metadata.is_stale(found.topics[0]):
-            raise EpochChangingError(f"nobody who can be asked knows which topic is called {name!r} now")
+            raise EpochChangingError(f"no reachable node has current metadata of topic {name!r}; try again")
         return found
 
     return await router.retrying(attempt, repeatable=True, about=f"topic {name!r}")
 
 
-async def _until_known(router: Router, attempt: Callable[[bool], Awaitable[T]], about: str) -> T:
-    """Try until the request timeout is over; a try is told whether one before it has an unknown outcome."""
+async def _retry_until_known(router: Router, attempt: Callable[[bool], Awaitable[T]], about: str) -> T:
+    """Retry until the request timeout; an attempt learns whether an earlier one has an unknown outcome."""
     unknown: TidelogError | None = None
 
     async def next_attempt() -> T:
@@ -129,7 +129,7 @@ async def _until_known(router: Router, attempt: Callable[[bool], Awaitable[T]], 
         return await router.retrying(next_attempt, repeatable=True, about=about)
     except TidelogError as error:
         if unknown is not None and error.definite and error.retriable:
-            raise unknown from error  # the last try was turned away; an earlier one may have done it
+            raise unknown from error  # the last attempt was refused; an earlier one may have succeeded
         raise
 
 
@@ -141,7 +141,7 @@ async def _ask(router: Router, **kind: Any) -> pb.Envelope:
 
 
 async def _described(router: Router, name: str) -> pb.TopicReply | None:
-    """Return what there is of a name now, or begins to; None when there is certainly nothing."""
+    """Return the current description of a topic, or its first page; None if it certainly does not exist."""
     asked = pb.Envelope(topic_describe=pb.TopicDescribe(name=name, confirmed=True))
     try:
         frame = await router.call_any(lambda: asked, repeatable=True)
@@ -150,6 +150,6 @@ async def _described(router: Router, name: str) -> pb.TopicReply | None:
     return frame.envelope.topic_reply
 
 
-def _is_as_asked(config: pb.TopicConfig, asked: pb.TopicConfig) -> bool:
-    """Whether a configuration has everything that was asked for; what was left to the node may be anything."""
+def _matches_request(config: pb.TopicConfig, asked: pb.TopicConfig) -> bool:
+    """Whether a configuration has every requested setting; others may have any value."""
     return all(getattr(config, field.name) == value for field, value in asked.ListFields())

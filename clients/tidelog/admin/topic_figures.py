@@ -1,4 +1,4 @@
-"""Sums over the partitions of each topic, without an object for each partition."""
+"""Sums over the partitions of each topic, without an object per partition."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tidelog.requests import paging
 from tidelog_proto import broker_pb2 as pb
 
 _SERVED: Final = frozenset({"active", "sealed", "idle", ""})
-"""States of partitions that take records, or will when they are asked to."""
+"""States of partitions that accept records, or will when requested."""
 _IDLE: Final = "idle"
 
 
 async def figures_of_topics(router: Router, *, internal: bool = False) -> dict[str, TopicFigures]:
-    """Return the figures of all topics by name, as CLUSTER_STATUS tells them; `internal`: also the broker's own."""
+    """Return the figures of all topics by name, from CLUSTER_STATUS; `internal`: include internal topics."""
     sums = FigureSums()
 
     async def ask(cursor: pb.TopicCursor | None) -> pb.ClusterStatusReply:
@@ -29,13 +29,13 @@ async def figures_of_topics(router: Router, *, internal: bool = False) -> dict[s
 
 
 class FigureSums:
-    """Sums of partitions that come in pages."""
+    """Sums over pages of partitions."""
 
     def __init__(self) -> None:
         self._found: dict[str, TopicFigures] = {}
 
     def add(self, infos: Iterable[pb.TopicInfo]) -> None:
-        """Add a page. A topic under another id was made again: what came before it is dropped."""
+        """Add a page. If a topic has another id, it was recreated, and its earlier sums are dropped."""
         for info in infos:
             known = self._found.get(info.name)
             if known is None or known.topic_id != info.topic_id:
@@ -64,5 +64,5 @@ def _with_partitions(known: TopicFigures, partitions: Iterable[pb.PartitionInfo]
 
 
 def _is_behind(replica: pb.ReplicaInfo) -> bool:
-    """Return whether a copy lacks something: its node is away or catches up, or the copy has a fault."""
+    """Return whether a replica is incomplete: its node is down, it is catching up, or it has a fault."""
     return not replica.streaming or replica.missing_epochs > 0 or bool(replica.copy_fault)

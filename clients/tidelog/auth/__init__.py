@@ -1,1 +1,1 @@
-"""Proof of the client's identity on a connection."""
+"""Authentication of the client on a connection."""

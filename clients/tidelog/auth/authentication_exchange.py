@@ -1,4 +1,4 @@
-"""Showing who one is, once for each connection: what a greeting carries, and what a challenge is answered with."""
+"""The client's side of authentication, once per connection: credentials of HELLO, and the answer to a challenge."""
 
 from __future__ import annotations
 
@@ -12,69 +12,71 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.secret_permissions import complaint_about
 
 
-class Shown(Protocol):
-    """What one connection shows."""
+class AuthenticationExchange(Protocol):
+    """The authentication of one connection."""
 
     @property
     def credentials(self) -> pb.Credentials:
-        """What the greeting carries."""
+        """Credentials of the first HELLO."""
         ...
 
     async def answer(self, challenge: pb.HelloChallenge) -> pb.Credentials:
-        """Return what the second greeting carries, behind a node's challenge.
+        """Return the credentials of the second HELLO, which answers the node's challenge.
 
         Raises:
-            UnauthenticatedError: there is no answer to that.
+            UnauthenticatedError: the challenge cannot be answered.
         """
         ...
 
     def check(self, reply: pb.HelloReply) -> None:
-        """Judge whether the node that greets back is one to speak to.
+        """Verify the node's proof of identity.
 
         Raises:
-            UnauthenticatedError: it should have proven who it is, and has not.
+            UnauthenticatedError: the proof is missing or wrong.
         """
 
 
-class Showing(Protocol):
-    """How a client shows who it is."""
+class Authenticator(Protocol):
+    """Authenticates a client's connections."""
 
-    async def shown(self) -> Shown:
-        """Begin with one connection.
+    async def shown(self) -> AuthenticationExchange:
+        """Begin the exchange of one connection.
 
         Raises:
-            InvalidRequestError: there is nothing that could be shown.
-            NodeUnreachableError: a function that gives tokens could not, just now.
+            InvalidRequestError: there are no usable credentials.
+            NodeUnreachableError: a token function failed; it may succeed later.
         """
         ...
 
 
-class ShownAtOnce:
-    """Credentials that are shown in one go: keys and tokens.
+class SingleStepExchange:
+    """Credentials that need no challenge: API keys and tokens.
 
     Args:
-        credentials: what the greeting carries.
+        credentials: sent with HELLO.
     """
 
     def __init__(self, credentials: pb.Credentials) -> None:
         self.credentials = credentials
 
-    async def answer(self, challenge: pb.HelloChallenge) -> pb.Credentials:  # noqa: ARG002 - see `Shown`
-        """See `Shown`."""
-        raise UnauthenticatedError("the node asks for a password, and this client has shown something else")
+    async def answer(self, challenge: pb.HelloChallenge) -> pb.Credentials:  # noqa: ARG002 - see `AuthenticationExchange`
+        """See `AuthenticationExchange`."""
+        raise UnauthenticatedError(
+            "the node requires a password, but this client has other credentials; pass a Password"
+        )
 
     def check(self, reply: pb.HelloReply) -> None:
-        """See `Shown`."""
+        """See `AuthenticationExchange`."""
 
 
 class SecretFile:
-    """A file with nothing but a secret in it, read again each time.
+    """A file that contains only a secret, read again for each use.
 
     Args:
         path: of the file.
-        what: is in it, for messages.
-        chars_max: what counts of it.
-        kept: the secret as it was; it counts while the file is not to be had, or open to everybody.
+        what: name of the secret, for messages.
+        chars_max: maximum length; the rest is ignored.
+        kept: fallback value while the file is missing, or readable by everybody.
     """
 
     def __init__(self, path: str | os.PathLike[str], what: str, chars_max: int, kept: str = "") -> None:
@@ -87,17 +89,17 @@ class SecretFile:
         """Return the secret.
 
         Raises:
-            InvalidRequestError: the file cannot be read, or everybody may read or change it.
+            InvalidRequestError: the file cannot be read, or every user may read or change it.
         """
         try:
-            return text_of(self._path, self._what, self._chars_max) or self._kept
+            return read_secret_file(self._path, self._what, self._chars_max) or self._kept
         except InvalidRequestError:
             if not self._kept:
                 raise
             return self._kept
 
     def carried(self) -> SecretFile:
-        """Return the same for where the file may not be: with what it holds now.
+        """Return a copy for another machine, with the current content as fallback.
 
         Raises:
             InvalidRequestError: as `text`.
@@ -105,11 +107,11 @@ class SecretFile:
         return SecretFile(self._path.absolute(), self._what, self._chars_max, self.text())
 
 
-def text_of(path: Path, what: str, chars_max: int) -> str:
-    """Return what stands in a file of a secret, without spaces and line ends around it.
+def read_secret_file(path: Path, what: str, chars_max: int) -> str:
+    """Return the content of a secret's file without surrounding whitespace.
 
     Raises:
-        InvalidRequestError: it cannot be read, or everybody may read or change it.
+        InvalidRequestError: the file cannot be read, or every user may read or change it.
     """
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
@@ -122,17 +124,17 @@ def text_of(path: Path, what: str, chars_max: int) -> str:
     return text
 
 
-class ShownKey:
-    """Shows an API key that is asked for at each connection; empty: nothing."""
+class ApiKeyAuthenticator:
+    """Authenticates with an API key that a function returns for each connection; "" for no credentials."""
 
     def __init__(self, key: Callable[[], str]) -> None:
         self._key = key
 
-    async def shown(self) -> Shown:
-        """See `Showing`."""
+    async def shown(self) -> AuthenticationExchange:
+        """See `Authenticator`."""
         key = self._key()
-        return ShownAtOnce(pb.Credentials(api_key=key) if key else pb.Credentials())
+        return SingleStepExchange(pb.Credentials(api_key=key) if key else pb.Credentials())
 
 
-NOTHING_SHOWN: Final[Showing] = ShownKey(str)
-"""For nodes that ask nobody who they are."""
+NO_CREDENTIALS: Final[Authenticator] = ApiKeyAuthenticator(str)
+"""For nodes without authentication."""

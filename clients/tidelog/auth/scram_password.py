@@ -1,4 +1,4 @@
-"""A user's password, proven by SCRAM-SHA-256: it never leaves the program, and the node proves that it is the node."""
+"""Password authentication by SCRAM-SHA-256: the password is not sent, and the node proves its identity as well."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from tidelog.auth.authentication_exchange import SecretFile, Shown
+from tidelog.auth.authentication_exchange import AuthenticationExchange, SecretFile
 from tidelog.errors import InvalidRequestError, UnauthenticatedError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.saslprep import saslprep
@@ -27,31 +27,31 @@ PASSWORD_CHARS_MIN: Final = 8
 
 
 class Password:
-    """Shows who knows a user's password.
+    """A user's password.
 
     Args:
         user: the user's name.
-        password: the password; or the path of a file with nothing but that in it, read again for each connection.
+        password: the password, or the path of a file that contains only the password and is read for each connection.
 
     Raises:
-        InvalidRequestError: nobody has such a name.
+        InvalidRequestError: the user name is invalid.
     """
 
     def __init__(self, user: str, password: str | Path | SecretFile) -> None:
         try:
             user_name(user)
         except ValueError as error:
-            raise InvalidRequestError(f"{user!r} is no name of a user: {error}") from error
+            raise InvalidRequestError(f"invalid user name {user!r}: {error}") from error
         self._user = user
         if isinstance(password, Path):
             password = SecretFile(password, "password", PASSWORD_CHARS_MAX)
         self._password = password
-        self._stretched: tuple[tuple[str, bytes, int], bytes] | None = None
+        self._salted: tuple[tuple[str, bytes, int], bytes] | None = None
 
-    async def shown(self) -> Shown:
-        """See `tidelog.auth.authentication_exchange.Showing`."""
+    async def shown(self) -> AuthenticationExchange:
+        """See `tidelog.auth.authentication_exchange.Authenticator`."""
         password = self._password
-        return _Exchange(self, self._user, password if isinstance(password, str) else password.text())
+        return _ScramExchange(self, self._user, password if isinstance(password, str) else password.text())
 
     def carried(self) -> Password:
         """See `tidelog.credentials.carried`."""
@@ -59,22 +59,22 @@ class Password:
         return Password(self._user, password if isinstance(password, str) else password.carried())
 
     async def stretch(self, password: str, salt: bytes, iterations: int) -> bytes:
-        """Return what a password is stretched to; the last one is remembered, as it takes tens of milliseconds.
+        """Return the salted password; the last result is cached, because it takes tens of milliseconds.
 
         Raises:
-            UnauthenticatedError: nobody has such a password.
+            UnauthenticatedError: the password is invalid.
         """
         asked = password, salt, iterations
-        if self._stretched is None or self._stretched[0] != asked:
+        if self._salted is None or self._salted[0] != asked:
             try:
-                self._stretched = asked, await asyncio.to_thread(salted_password, *asked)
+                self._salted = asked, await asyncio.to_thread(salted_password, *asked)
             except ValueError as error:
-                raise UnauthenticatedError(f"nobody has such a password: {error}") from error
-        return self._stretched[1]
+                raise UnauthenticatedError(f"the password is invalid: {error}") from error
+        return self._salted[1]
 
 
-class _Exchange:
-    """One connection's proof."""
+class _ScramExchange:
+    """The SCRAM exchange of one connection."""
 
     def __init__(self, source: Password, user: str, password: str) -> None:
         self._source = source
@@ -86,7 +86,7 @@ class _Exchange:
         try:
             salt, iterations = self._side.challenged(challenge.scram)
         except ScramError as error:
-            raise UnauthenticatedError(f"the node asks for the password in a way that is refused: {error}") from error
+            raise UnauthenticatedError(f"this client refuses the node's SCRAM challenge: {error}") from error
         return pb.Credentials(scram=self._side.final(await self._source.stretch(self._password, salt, iterations)))
 
     def check(self, reply: pb.HelloReply) -> None:
@@ -94,20 +94,22 @@ class _Exchange:
             self._side.check(reply.scram)
         except ScramError as error:
             raise UnauthenticatedError(
-                "the node has not proven that it knows the user: it is none of the cluster's, or asks nobody who "
-                "they are (auth = none), and then no password is to be shown to it"
+                "the node has not proven that it knows the user: it does not belong to the cluster, or it has no "
+                "authentication (auth = none); then connect without a password"
             ) from error
 
 
 async def user_of(name: str, password: str, roles: tuple[str, ...] = ()) -> pb.ScramUser:
-    """Return a user as nodes keep it: with what verifies the password, and without the password.
+    """Return a user as nodes store it: with a verifier instead of the password.
 
     Raises:
-        InvalidRequestError: the name or the password may not be one.
+        InvalidRequestError: the name or password is invalid.
     """
     try:
         if len(saslprep(password)) < PASSWORD_CHARS_MIN:
-            raise InvalidRequestError(f"a password has at least {PASSWORD_CHARS_MIN} characters")
+            raise InvalidRequestError(
+                f"a password must have at least {PASSWORD_CHARS_MIN} characters, got {len(saslprep(password))}"
+            )
         verifier = await asyncio.to_thread(verifier_of, password, secrets.token_bytes(SCRAM_SALT_BYTES))
         return pb.ScramUser(
             name=user_name(name),
@@ -118,4 +120,4 @@ async def user_of(name: str, password: str, roles: tuple[str, ...] = ()) -> pb.S
             server_key=verifier.server_key,
         )
     except ValueError as error:
-        raise InvalidRequestError(f"that cannot be a user's name and password: {error}") from error
+        raise InvalidRequestError(f"invalid user name or password: {error}") from error

@@ -1,4 +1,4 @@
-"""Checks that an answer is one to its question; otherwise the connection is closed, as what follows is garbage."""
+"""Checks that an answer matches its request; a mismatch closes the connection, because its stream cannot be trusted."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ ANSWERS: Final = {
     "access_test": "access_test_reply",
     "identify": "identify_reply",
 }
-"""The kind that answers each kind of request."""
+"""Kind of request -> kind of its answer."""
 
 R = TypeVar("R")
 
 
 def check_answer(kind: str, frame: Frame, connection: Connection) -> Frame:
-    """Return `frame` if it is what answers `kind`; otherwise close the connection.
+    """Return `frame` if it has the kind that answers `kind`; otherwise close the connection.
 
     Raises:
-        BadReplyError: it is not.
+        BadReplyError: the kind does not match.
     """
     answered = frame.envelope.WhichOneof("kind")
     if answered == ANSWERS[kind]:
@@ -57,10 +57,10 @@ def check_answer(kind: str, frame: Frame, connection: Connection) -> Frame:
 
 
 def results_of(results: Iterable[R], count: int, connection: Connection) -> list[R]:
-    """Return an answer's results if there is one for each question; otherwise close the connection.
+    """Return an answer's results if there is one for each entry of the request; otherwise close the connection.
 
     Raises:
-        BadReplyError: there are more or fewer.
+        BadReplyError: the numbers differ.
     """
     found = list(results)
     if len(found) != count:

@@ -1,8 +1,9 @@
-"""For whom a client asks that is used by others: a gateway's callers, each with a ticket that nodes know him by.
+"""Requests on behalf of a gateway's callers, each identified by a ticket.
 
-A ticket comes of `Security.identify`, holds for a minute, and goes with each request of a client whose `router` is
-`Security.for_caller`. Whoever has it renews it in time, and at once when a node refuses it: the request is repeated
-meanwhile. Such a client shares the connections of the one that it was made of, and knows only what its caller may.
+`Security.identify` returns a ticket that is valid for a minute and is sent with each request of a client whose `router`
+is `Security.for_caller`. The owner of the ticket renews it in time, and immediately when a node refuses it; the request
+is retried meanwhile. Such a client shares the connections of the gateway's client and has a metadata cache of its own,
+which holds only what the caller may see.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from tidelog.auth.scram_password import Password
 from tidelog.cluster.connection import Connection
-from tidelog.cluster.throttle import LOOK_S, Throttle
+from tidelog.cluster.throttle import CHECK_INTERVAL_S, Throttle
 from tidelog.errors import (
     NodeUnreachableError,
     OverloadedError,
@@ -28,67 +29,69 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.features import ON_BEHALF
 
 LOGINS_MAX: Final = 3
-"""So often a login is begun that nodes do not go on with."""
+"""How many logins are started, if the second step reaches nodes that do not know the first one."""
 
 
 class Caller(Protocol):
-    """Somebody on whose behalf a client asks."""
+    """The principal on whose behalf a client sends requests."""
 
     @property
     def principal(self) -> str:
-        """His name."""
+        """The principal's name."""
         ...
 
     def ticket(self) -> bytes:
-        """Return what shows nodes who he is.
+        """Return the ticket that identifies the caller to nodes.
 
         Raises:
-            TidelogError: he is nobody any more, and why.
+            TidelogError: the caller's credentials are no longer valid.
         """
         ...
 
     def refused(self, ticket: bytes) -> None:
-        """A node does not take this ticket: get another one, soon."""
+        """Renew the ticket, because a node has refused it."""
 
 
-class Naming:
-    """Says in each request for whom it is.
+class CallerTickets:
+    """Attaches the caller's ticket to requests, and applies the caller's quota.
 
     Args:
-        caller: who; None: the client itself, of which nothing is said.
+        caller: the principal; None for the client's own requests, which carry no ticket.
     """
 
     def __init__(self, caller: Caller | None) -> None:
         self.caller = caller
         self.is_throttled = False
-        """Whether a node has said anything of the caller's quota."""
+        """Whether a node has reported a quota of the caller."""
         self._throttles: WeakKeyDictionary[Connection, Throttle] = WeakKeyDictionary()
-        """What nodes have said of the caller's quota, beside that of the connections, which others share."""
+        """The caller's throttle by connection, in addition to the connection's own, which callers share."""
 
-    def name(self, envelope: pb.Envelope, connection: Connection) -> None:
-        """Let a request that is about to be sent name the caller.
+    def attach(self, envelope: pb.Envelope, connection: Connection) -> None:
+        """Attach the ticket to a request.
 
         Raises:
-            TidelogError: he is nobody any more, or the node would take the request for the client's own.
+            TidelogError: the caller's credentials are no longer valid, or the node does not support callers.
         """
         if self.caller is not None:
             if ON_BEHALF not in connection.greeting.features:
-                raise NodeUnreachableError(f"{connection.name} is of a release that does not know of callers")
+                raise NodeUnreachableError(
+                    f"{connection.name} runs a release that does not support requests on behalf of a caller"
+                )
             envelope.on_behalf = self.caller.ticket()
 
     def throttles(self, connection: Connection) -> list[Throttle]:
-        """Return what holds up what is published over a connection: the client's own quota, and the caller's."""
+        """Return the throttles that apply to a publish on a connection: the client's own, and the caller's."""
         own = self._throttles.get(connection)
         return [throttle for throttle in (connection.throttle, own) if throttle is not None]
 
-    def heard(self, envelope: pb.Envelope, connection: Connection) -> None:
-        """Note what an answer says of the caller's quota."""
+    def note_throttle(self, envelope: pb.Envelope, connection: Connection) -> None:
+        """Process what an answer reports about the caller's quota."""
         if envelope.caller_throttle_ms or connection in self._throttles:
             self._throttle(connection).heard(envelope, envelope.caller_throttle_ms)
 
-    def refused(self, error: OverloadedError, connection: Connection) -> bool:
-        """Note that a node takes nothing of the caller for so long; False: that is a matter of a moment."""
-        if self.caller is None or error.retry_after_ms <= LOOK_S * 1000:
+    def note_rejection(self, error: OverloadedError, connection: Connection) -> bool:
+        """Pause the caller's publishes if a node rejects them for long; return False for a short rejection."""
+        if self.caller is None or error.retry_after_ms <= CHECK_INTERVAL_S * 1000:
             return False
         self._throttle(connection).hold(error.retry_after_ms)
         return True
@@ -97,27 +100,27 @@ class Naming:
         throttle = self._throttles.get(connection)
         if throttle is None:
             loop = asyncio.get_running_loop()
-            whose = "this client" if self.caller is None else repr(self.caller.principal)
-            throttle = Throttle(loop, connection.name, connection.count_throttled, whose=whose)
+            principal = "this client" if self.caller is None else repr(self.caller.principal)
+            throttle = Throttle(loop, connection.name, connection.count_throttled, principal=principal)
             self._throttles[connection] = throttle
             self.is_throttled = True
         return throttle
 
-    def learn_from(self, envelope: pb.Envelope, error: TidelogError) -> None:
-        """Note what the answer to a request says of its ticket."""
+    def note_error(self, envelope: pb.Envelope, error: TidelogError) -> None:
+        """Report a refused ticket to the caller."""
         if self.caller is not None and isinstance(error, TicketRefusedError):
             self.caller.refused(envelope.on_behalf)
 
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """Who somebody is.
+    """The principal that credentials belong to.
 
     Attributes:
-        principal: his name.
-        expires_us: when his credentials end, in microseconds since 1970; None: they do not.
-        ticket: shows nodes who he is.
-        ticket_s: for how long, in seconds from now.
+        principal: the principal's name.
+        expires_us: when the credentials expire, µs since 1970; None if they do not.
+        ticket: identifies the principal to nodes.
+        ticket_s: how long the ticket is valid, in seconds from now.
     """
 
     principal: str
@@ -127,10 +130,10 @@ class Identified:
 
 
 class NotIdentifiedError(Exception):
-    """Nobody whom the cluster knows has shown these credentials.
+    """The credentials belong to no known principal.
 
     Attributes:
-        error: what he is to be told.
+        error: the error to report to the caller.
     """
 
     def __init__(self, error: TidelogError) -> None:
@@ -138,36 +141,40 @@ class NotIdentifiedError(Exception):
         self.error = error
 
 
-def identified(reply: pb.IdentifyReply) -> Identified:
-    """Return what a node says of credentials.
+def parse_identify_reply(reply: pb.IdentifyReply) -> Identified:
+    """Return the principal that a node reports for credentials.
 
     Raises:
-        NotIdentifiedError: that they are wrong.
+        NotIdentifiedError: the credentials are wrong.
     """
     if reply.HasField("error"):
         raise NotIdentifiedError(error_of(reply.error))
     return Identified(reply.principal, reply.expires_us or None, reply.ticket, reply.ticket_ms / 1000)
 
 
-async def proven(ask: Callable[[pb.Identify], Awaitable[pb.IdentifyReply]], password: Password) -> Identified:
-    """Return who knows a password, by proving to the cluster that this client has it (SCRAM-SHA-256, ADR 0094).
+async def identify_by_password(
+    ask: Callable[[pb.Identify], Awaitable[pb.IdentifyReply]], password: Password
+) -> Identified:
+    """Prove a password to the cluster by SCRAM-SHA-256 (ADR 0094) and return its principal.
 
     Args:
         ask: sends IDENTIFY to any node, and returns its answer.
         password: of the caller.
 
     Raises:
-        NotIdentifiedError: nobody who has such a password.
-        UnauthenticatedError: a node has not proven that it knows the user.
-        TidelogError: as `ask`; or nodes do not go on with what has begun.
+        NotIdentifiedError: the user does not exist or the password is wrong.
+        UnauthenticatedError: the node has not proven that it knows the user.
+        TidelogError: as `ask`; or every attempt reached a node that did not know the login.
     """
     reply = pb.IdentifyReply()
     for _ in range(LOGINS_MAX):
         shown = await password.shown()
         reply = await ask(pb.Identify(credentials=shown.credentials))
         if not reply.HasField("challenge"):
-            identified(reply)
-            raise NodeUnreachableError("a node answers a login as no node does that knows of passwords")
+            parse_identify_reply(reply)
+            raise NodeUnreachableError(
+                "a node answered a SCRAM login without a challenge; it does not support passwords"
+            )
         try:
             answer = await shown.answer(reply.challenge)
         except UnauthenticatedError as error:
@@ -175,7 +182,7 @@ async def proven(ask: Callable[[pb.Identify], Awaitable[pb.IdentifyReply]], pass
         reply = await ask(pb.Identify(credentials=answer, login=reply.login))
         if reply.error.code == pb.EPOCH_CHANGING:
             continue
-        found = identified(reply)
+        found = parse_identify_reply(reply)
         shown.check(pb.HelloReply(scram=reply.scram))
         return found
     raise error_of(reply.error)

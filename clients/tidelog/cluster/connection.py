@@ -1,13 +1,13 @@
-"""One TCP connection to a node: frames out, frames in, answers matched to requests.
+"""A TCP connection to a node: sends and receives frames, and matches answers to requests.
 
-A thin shell around `FrameReceiver`: an `asyncio.BufferedProtocol`, which asyncio and uvloop both run, with no task
-of its own. `request` writes at once and returns a future, so that the producer can send many partitions' batches in
-one tick and keep their order; `call` is the comfortable form that waits for its turn. What breaks the connection
-(the peer, garbage, close) ends every pending request with an error that says whether its outcome is known.
+Built on `FrameReceiver`, an `asyncio.BufferedProtocol` that runs on asyncio and uvloop, without a task of its own.
+`request` writes immediately and returns a future, so that the producer can send the batches of many partitions in one
+tick and in order; `call` waits until the connection has room. When the connection ends (by the peer, garbage or close),
+every pending request fails with an error that says whether its outcome is known.
 
-A peer can be gone without a word: stopped, or behind a cut cable. `silent_s` says for how long an answer has been due
-and nothing came; what to do about it is decided by who knows of other nodes (`owner_changes.py`). Keep-alive probes and
-a bound on unacknowledged bytes let the kernel end such a connection in the end.
+A peer can die silently: stopped, or with a cut cable. `silent_s` reports how long an answer has been due without any
+byte; `owner_changes.py`, which knows other nodes, acts on it. TCP keep-alive and a limit on unacknowledged bytes let
+the kernel close such a connection eventually.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
-from tidelog.auth.authentication_exchange import NOTHING_SHOWN, Showing, Shown
+from tidelog.auth.authentication_exchange import NO_CREDENTIALS, AuthenticationExchange, Authenticator
 from tidelog.cluster.liveness import Liveness, unsent_in_kernel
 from tidelog.cluster.throttle import Throttle
 from tidelog.errors import (
@@ -56,28 +56,28 @@ QUOTA_TIMEOUT_S: Final = 5.0
 KEEPALIVE_IDLE_S: Final = 10
 KEEPALIVE_EVERY_S: Final = 5
 UNACKNOWLEDGED_MS_MAX: Final = 30_000
-"""How long the kernel waits for the peer's kernel; also for a peer that takes no bytes, so not shorter than a stall."""
+"""TCP_USER_TIMEOUT. It also applies to a peer that reads nothing, so it must exceed a tolerable stall."""
 
 
 Address = tuple[str, int]
 
 
 Answered = Callable[[Frame | TidelogError], None]
-"""Called once with what became of a request."""
+"""Called once with the outcome of a request."""
 
 
 class Subscriber(Protocol):
-    """Who gets the frames that the node pushes for one subscription."""
+    """Receives the frames that the node pushes for one subscription."""
 
     def pushed(self, frame: Frame) -> None:
-        """Take a MESSAGE_EVENT or SUBSCRIPTION_ENDED."""
+        """Process a MESSAGE_EVENT or SUBSCRIPTION_ENDED."""
 
     def connection_lost(self, error: TidelogError) -> None:
-        """The connection is gone, and the subscription with it."""
+        """End the subscription, because its connection is lost."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A greeted connection. Made by `connect`."""
+    """A connection after the HELLO exchange. Created by `connect`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, address: Address, *, idle_poll_us: int = 0) -> None:
         self.address = address
@@ -88,7 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._receiver = FrameReceiver(frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO, admit=_admit)
         self._transport: asyncio.Transport | None = None
         self._error: TidelogError | None = None
-        self._requests = PendingRequests(loop, self._late)
+        self._requests = PendingRequests(loop, self._timeout_error)
         self._heard_at = loop.time()
         self._subscribers: dict[int, Subscriber] = {}
         self._subscription_id = 0
@@ -96,14 +96,14 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting: list[asyncio.Future[None]] = []
         self._when_writable: list[Callable[[], None]] = []
         self.liveness: Liveness | None = None
-        """Notices that the node is gone while the connection stands; None: requests wait for their time-out."""
+        """Detects a dead node behind the open connection; None: requests wait for their time-out."""
         self.throttle: Throttle | None = None
-        """What the node has said of this client's quota; None while it has said nothing."""
+        """The quota of this client; None until the node reports one."""
         self.count_throttled: Callable[[float], None] = lambda _: None
-        """Told by how many seconds this client is delayed more."""
+        """Called with the seconds by which this client's delay has grown."""
 
     def greeted(self, greeting: pb.HelloReply) -> None:
-        """The node has introduced itself: its frames may now have their full size."""
+        """Store the node's HELLO reply and allow frames of full size."""
         self.greeting = greeting
         if greeting.produce_bytes:
             self._throttled().greeted(greeting.produce_bytes)
@@ -113,27 +113,27 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def name(self) -> str:
-        """Its node, as HOST:PORT."""
+        """The node as HOST:PORT."""
         return _name(self.address)
 
     @property
     def closed(self) -> bool:
-        """Whether the connection is gone or going, also where asyncio has yet to say so."""
+        """Whether the connection is closed or closing, even before asyncio reports it."""
         return self._error is not None or (self._transport is not None and self._transport.is_closing())
 
     @property
     def ready(self) -> bool:
-        """Whether a request can be written right now."""
+        """Whether a request can be written immediately."""
         return self._writable and len(self._requests.waiting) < REQUESTS_IN_FLIGHT_MAX and not self.closed
 
     @property
     def quiet_s(self) -> float:
-        """For how long nothing at all has come, in seconds."""
+        """Seconds since the last byte was received."""
         return self._loop.time() - self._heard_at
 
     @property
     def unsent_bytes(self) -> int:
-        """How much was written that the other side's kernel has not taken."""
+        """Bytes that were written and that the peer's kernel has not acknowledged."""
         if self._transport is None:
             return 0
         in_kernel = unsent_in_kernel(self._transport.get_extra_info("socket"))
@@ -141,7 +141,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def silent_s(self) -> float:
-        """For how long an answer has been due while nothing at all came, in seconds; 0 when nothing is due."""
+        """Seconds for which an answer has been due without any byte received; 0 if no answer is due."""
         due_at = self._requests.due_at
         return 0.0 if due_at is None else max(0.0, min(self.quiet_s, self._loop.time() - due_at))
 
@@ -154,7 +154,7 @@ class Connection(asyncio.BufferedProtocol):
         timeout_s: float,
         wait_s: float = 0.0,
     ) -> asyncio.Future[Frame]:
-        """As `ask`, with the future of the answer instead of a callback."""
+        """Write a request as `ask` does, and return the future of its answer."""
         future: asyncio.Future[Frame] = self._loop.create_future()
         self.ask(
             envelope,
@@ -176,21 +176,21 @@ class Connection(asyncio.BufferedProtocol):
         wait_s: float = 0.0,
         answered: Answered,
     ) -> None:
-        """Write a request now.
+        """Write a request immediately.
 
         Args:
-            envelope: with a kind; its correlation id is set here.
-            attachment: parts (anything with the buffer protocol) that are sent behind it.
-            attachment_bytes: the sum of their lengths.
-            timeout_s: after this the answer is a RequestTimeoutError.
-            wait_s: how long the node was asked to hold the answer back; part of `timeout_s`.
-            answered: called where the answer is received, without a turn of the loop in between; it must not raise.
+            envelope: with a kind; the correlation id is set here.
+            attachment: buffers that are sent after the envelope.
+            attachment_bytes: their total length.
+            timeout_s: after this the outcome is a RequestTimeoutError.
+            wait_s: how long the node was asked to hold the answer back; included in `timeout_s`.
+            answered: called synchronously when the answer is received; must not raise.
 
         Raises:
-            TidelogError: the connection is gone, or the frame breaks a limit; nothing was sent.
+            TidelogError: the connection is closed, or the frame exceeds a limit; nothing was sent.
         """
         if self.closed:
-            why = self._error or "the connection broke"
+            why = self._error or "it was lost"
             raise NodeUnreachableError(f"the connection to {_name(self.address)} is closed: {why}")
         envelope.correlation_id = self._requests.last_id + 1
         self._write(envelope, attachment, attachment_bytes)
@@ -198,10 +198,10 @@ class Connection(asyncio.BufferedProtocol):
         self._idle_poll.waits(attachment_bytes)
 
     async def call(self, envelope: pb.Envelope, *, timeout_s: float, wait_s: float = 0.0) -> Frame:
-        """Send a request as soon as there is room and return its answer.
+        """Send a request as soon as the connection has room and return its answer.
 
         Raises:
-            TidelogError: what the node answered, or what became of the connection.
+            TidelogError: the node's error, or the reason why the connection ended.
         """
         while not self.ready and not self.closed:
             waiter: asyncio.Future[None] = self._loop.create_future()
@@ -210,13 +210,14 @@ class Connection(asyncio.BufferedProtocol):
                 await asyncio.wait_for(waiter, timeout_s)
             except TimeoutError:
                 raise RequestTimeoutError(
-                    f"{_name(self.address)} took nothing for {timeout_s:g} s; nothing was sent", definite=True
+                    f"{_name(self.address)} accepted no data for {timeout_s:g} s; the request was not sent",
+                    definite=True,
                 ) from None
         answer = self.request(envelope, timeout_s=timeout_s, wait_s=wait_s)
         return await self.outcome(str(envelope.WhichOneof("kind")), answer, wait_s=wait_s)
 
     async def outcome(self, kind: str, answer: asyncio.Future[Frame], *, wait_s: float = 0.0) -> Frame:
-        """Return the answer to a request of a kind that was written, unless the node is lost meanwhile.
+        """Return the answer to a request that was written, or fail when the node is lost.
 
         Raises:
             TidelogError: as `call`.
@@ -224,37 +225,37 @@ class Connection(asyncio.BufferedProtocol):
         return await (answer if self.liveness is None else self.liveness.watch(kind, answer, wait_s=wait_s))
 
     def send(self, envelope: pb.Envelope) -> None:
-        """Write a message that has no answer. A closed connection swallows it: its loss is reported elsewhere."""
+        """Write a message that has no answer. On a closed connection it is dropped; the loss is reported elsewhere."""
         if not self.closed:
             self._write(envelope, (), 0)
 
     def when_ready(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, when `ready` is worth asking again (or the connection is gone)."""
+        """Call `callback` once, when `ready` is worth checking again or the connection is lost."""
         self._when_writable.append(callback)
 
     def new_subscription_id(self) -> int:
-        """Return a subscription id that this connection has not used."""
+        """Return a subscription id that is unused on this connection."""
         self._subscription_id += 1
         return self._subscription_id
 
     def subscribe(self, subscription_id: int, subscriber: Subscriber) -> None:
-        """Hand on what the node pushes for a subscription."""
+        """Route pushed frames of a subscription to a subscriber."""
         self._subscribers[subscription_id] = subscriber
 
     def unsubscribe(self, subscription_id: int) -> None:
-        """End a subscription: tell the node, and drop what it still pushes."""
+        """End a subscription at the node, and drop frames that it still pushes."""
         if self._subscribers.pop(subscription_id, None) is not None and not self.closed:
             envelope = pb.Envelope(unsubscribe=pb.Unsubscribe(subscription_id=subscription_id))
-            self.request(envelope, timeout_s=UNSUBSCRIBE_TIMEOUT_S)  # whatever the answer is, nothing is left to do
+            self.request(envelope, timeout_s=UNSUBSCRIBE_TIMEOUT_S)  # the answer is irrelevant
 
     def close(self, error: TidelogError | None = None) -> None:
-        """Close; whatever is pending ends with `error`."""
+        """Close the connection; pending requests fail with `error`."""
         if self._error is None:
             self._error = error or ClosedError("the connection was closed by this client", definite=False)
         if self._transport is None:
             self._set_lost(self._error)
         elif error is not None or self._transport.get_write_buffer_size():
-            self._transport.abort()  # a peer that does not read must not hold this side up
+            self._transport.abort()  # a graceful close would wait for a peer that does not read
         else:
             self._transport.close()
         self._finish(self._error)
@@ -262,18 +263,18 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------------------------------- protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Asyncio calls this when the connection stands."""
-        # uvloop's transports are no subclasses of asyncio's.
+        """Implement `asyncio.BaseProtocol`: the connection is established."""
+        # uvloop's transports are not subclasses of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH, low=WRITE_BUFFER_BYTES_LOW)
         _detect_dead_peers(self._transport.get_extra_info("socket"))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the signature is asyncio's
-        """Asyncio asks where to receive to."""
+        """Implement `asyncio.BufferedProtocol`: return the buffer to receive into."""
         return self._receiver.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Asyncio says that `nbytes` were received."""
+        """Implement `asyncio.BufferedProtocol`: process `nbytes` received bytes."""
         if self._error is not None:
             return
         self._heard_at = self._loop.time()
@@ -288,23 +289,23 @@ class Connection(asyncio.BufferedProtocol):
             for frame in self._receiver.received(nbytes):
                 self._handle(frame)
         except ProtocolError as error:
-            self.close(BadReplyError(f"{_name(self.address)} does not speak Tidelog's protocol: {error}"))
+            self.close(BadReplyError(f"{_name(self.address)} violated Tidelog's protocol: {error}"))
 
     def pause_writing(self) -> None:
-        """Asyncio says that the write buffer is full."""
+        """Implement `asyncio.BaseProtocol`: the write buffer is full."""
         self._writable = False
 
     def resume_writing(self) -> None:
-        """Asyncio says that there is room again."""
+        """Implement `asyncio.BaseProtocol`: the write buffer has room again."""
         self._writable = True
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Asyncio says that the connection is gone."""
+        """Implement `asyncio.BaseProtocol`: the connection is closed."""
         if self._error is None:
             why = f": {exc}" if exc else ""
             self._error = ConnectionLostError(f"{_name(self.address)} closed the connection{why}")
-        self._transport = None  # asyncio's cannot always be asked anything any more
+        self._transport = None  # a closed transport of asyncio may raise on any call
         self._set_lost(self._error)
         self._finish(self._error)
 
@@ -332,7 +333,7 @@ class Connection(asyncio.BufferedProtocol):
         pending = self._requests.waiting.pop(correlation_id, None)
         if pending is None:
             if correlation_id > self._requests.last_id:
-                raise ProtocolError(pb.MALFORMED_FRAME, f"an answer to request {correlation_id}, which was never made")
+                raise ProtocolError(pb.MALFORMED_FRAME, f"an answer to request {correlation_id}, which was never sent")
             return  # the answer to a request that timed out
         is_error = frame.envelope.WhichOneof("kind") == "error"
         pending.answered(error_of(frame.envelope.error, self.name) if is_error else frame)
@@ -342,23 +343,23 @@ class Connection(asyncio.BufferedProtocol):
     def _throttled(self) -> Throttle:
         if self.throttle is None:
             count = lambda more_s: self.count_throttled(more_s)  # noqa: E731, PLW0108 - it is set later
-            self.throttle = Throttle(self._loop, self.name, count, ask=self._ask_how_long)
+            self.throttle = Throttle(self._loop, self.name, count, ask=self._ask_quota)
         return self.throttle
 
-    def _ask_how_long(self) -> None:
-        """Ask what the client's quota is by now: another HELLO changes nothing else."""
+    def _ask_quota(self) -> None:
+        """Ask the node for the client's current quota by another HELLO, which changes nothing else."""
         again = pb.Envelope(hello=pb.Hello(version=PROTOCOL_VERSION))
-        with contextlib.suppress(TidelogError):  # then it is gone, and whoever waits looks for another one
-            self.ask(again, timeout_s=QUOTA_TIMEOUT_S, answered=self._told_how_long)
+        with contextlib.suppress(TidelogError):  # a closed connection wakes its waiters
+            self.ask(again, timeout_s=QUOTA_TIMEOUT_S, answered=self._quota_answered)
 
-    def _told_how_long(self, answer: Frame | TidelogError) -> None:
+    def _quota_answered(self, answer: Frame | TidelogError) -> None:
         if not isinstance(answer, TidelogError):
             self._throttled().greeted(answer.envelope.hello_reply.produce_bytes)
             self._throttled().heard(answer.envelope, answer.envelope.throttle_ms)
 
     def _push(self, frame: Frame) -> None:
         kind = frame.envelope.WhichOneof("kind")
-        if kind == "error":  # the node says why it is about to close
+        if kind == "error":  # the reason why the node is about to close the connection
             self.close(self._ended_by(error_of(frame.envelope.error, self.name)))
             return
         if kind == "message_event":
@@ -371,19 +372,19 @@ class Connection(asyncio.BufferedProtocol):
             subscriber.pushed(frame)
 
     def _ended_by(self, error: TidelogError) -> TidelogError:
-        """Return what pending requests end with.
+        """Return the error of pending requests when the node closes the connection with `error`.
 
-        That a session ended says nothing of what was under way: it may have been done. Who is still welcome connects
-        anew with what it has to show by now; who is not hears that there. Before there is a session, it is final.
+        The end of a session leaves their outcome unknown. A retry reconnects with current credentials and gets the
+        node's decision. Before the session began, the error is final.
         """
         if not self.greeting.node_id:
             return error
         if isinstance(error, AccessError):
             return ConnectionLostError(f"{self.name} ended the session: {error}")
-        error.definite = False  # it speaks of the connection, not of what was asked before on it
+        error.definite = False  # it concerns the connection, not the pending requests
         return error
 
-    def _late(self, timeout_s: float) -> TidelogError:
+    def _timeout_error(self, timeout_s: float) -> TidelogError:
         return RequestTimeoutError(f"no answer from {_name(self.address)} within {timeout_s:g} s")
 
     def _wake(self) -> None:
@@ -416,28 +417,28 @@ async def connect(
     software: str,
     timeout_s: float,
     idle_poll_us: int = 0,
-    showing: Showing = NOTHING_SHOWN,
+    authenticator: Authenticator = NO_CREDENTIALS,
     tls: ssl.SSLContext | None = None,
 ) -> Connection:
-    """Connect to a node and exchange greetings; see `IdlePoll` for `idle_poll_us`.
+    """Connect to a node and exchange HELLO; see `IdlePoll` for `idle_poll_us`.
 
     Args:
         address: of the node.
-        client_id: what the node's log calls the client.
-        software: the same, of what it runs.
-        timeout_s: for all of it.
+        client_id: name of the client in the node's logs.
+        software: name and version of the client software, for the node's logs.
+        timeout_s: for the whole exchange.
         idle_poll_us: see `IdlePoll`.
-        showing: how the client shows who it is.
-        tls: how the connection is encrypted; None: it is not.
+        authenticator: authenticates the client.
+        tls: TLS context; None for no encryption.
 
     Raises:
-        NodeUnreachableError: refused, unresolvable, or nothing that greets back in time.
-        InvalidRequestError, AccessError: the node does not want this client.
+        NodeUnreachableError: refused, unresolvable, or no HELLO reply in time.
+        InvalidRequestError, AccessError: the node refuses this client.
     """
     loop = asyncio.get_running_loop()
     hello = pb.Hello(version=PROTOCOL_VERSION, client_id=client_id, software=software)
-    shown = await _shown(showing, timeout_s)
-    hello.credentials.CopyFrom(shown.credentials)
+    exchange = await _begin_exchange(authenticator, timeout_s)
+    hello.credentials.CopyFrom(exchange.credentials)
     connection = Connection(loop, address, idle_poll_us=idle_poll_us)
     try:
         async with asyncio.timeout(timeout_s):
@@ -450,14 +451,14 @@ async def connect(
             )
             frame = await connection.request(pb.Envelope(hello=hello), timeout_s=timeout_s)
             if frame.envelope.WhichOneof("kind") == "hello_challenge":
-                hello.credentials.CopyFrom(await shown.answer(frame.envelope.hello_challenge))
+                hello.credentials.CopyFrom(await exchange.answer(frame.envelope.hello_challenge))
                 frame = await connection.request(pb.Envelope(hello=hello), timeout_s=timeout_s)
             if frame.envelope.WhichOneof("kind") == "hello_reply":
-                shown.check(frame.envelope.hello_reply)
+                exchange.check(frame.envelope.hello_reply)
     except TlsError as error:
-        why = f"no encrypted connection to {_name(address)}: {error}"
+        why = f"TLS handshake with {_name(address)} failed: {error}"
         if isinstance(error, NotTlsError):
-            why += "; connect without TLS, or to another port"
+            why += "; connect without TLS or to another port"
         connection.close(NodeUnreachableError(why))
         raise NodeUnreachableError(why) from error
     except (OSError, TimeoutError, UnicodeError) as error:
@@ -466,8 +467,8 @@ async def connect(
         raise NodeUnreachableError(f"cannot connect to {_name(address)}: {what}; is the node running?") from error
     except (BadReplyError, ConnectionLostError, RequestTimeoutError) as error:
         connection.close(error)
-        raise NodeUnreachableError(f"no greeting from {_name(address)}: {error}") from error
-    except QuotaExceededError as error:  # of connections: a moment later there may be fewer
+        raise NodeUnreachableError(f"no HELLO reply from {_name(address)}: {error}") from error
+    except QuotaExceededError as error:  # the quota of connections: others may close soon
         connection.close()
         error.retriable = True
         raise
@@ -475,29 +476,29 @@ async def connect(
         connection.close()
         raise
     if frame.envelope.WhichOneof("kind") != "hello_reply" or frame.envelope.hello_reply.version != PROTOCOL_VERSION:
-        bad = BadReplyError(f"{_name(address)} answered the greeting with something else")
+        bad = BadReplyError(f"{_name(address)} answered HELLO with another message or version")
         connection.close(bad)
         raise bad
     connection.greeted(frame.envelope.hello_reply)
     return connection
 
 
-async def _shown(showing: Showing, timeout_s: float) -> Shown:
-    """Return what is to be shown. It is got before a connection is made, which would have to wait for it."""
+async def _begin_exchange(authenticator: Authenticator, timeout_s: float) -> AuthenticationExchange:
+    """Begin the authentication exchange; done before connecting, so that no open connection waits for credentials."""
     try:
         async with asyncio.timeout(timeout_s):
-            return await showing.shown()
+            return await authenticator.shown()
     except TimeoutError:
-        raise NodeUnreachableError(f"no credentials to connect with were given within {timeout_s:g} s") from None
+        raise NodeUnreachableError(f"the credentials source returned nothing within {timeout_s:g} s") from None
 
 
 def _admit(envelope: pb.Envelope, attachment_bytes: int) -> bool:  # noqa: ARG001 - the receiver's interface
-    """Take every attachment: what a node sends is what this client asked for, bounded by its requests and credits."""
+    """Accept every attachment: its size is bounded by this client's requests and credits."""
     return True
 
 
 def _detect_dead_peers(sock: socket.socket | None) -> None:
-    """Let the kernel notice a peer machine that is gone without a word."""
+    """Enable TCP keep-alive and TCP_USER_TIMEOUT, to detect a dead peer machine."""
     if sock is None:
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -506,7 +507,7 @@ def _detect_dead_peers(sock: socket.socket | None) -> None:
         ("TCP_KEEPINTVL", KEEPALIVE_EVERY_S),
         ("TCP_USER_TIMEOUT", UNACKNOWLEDGED_MS_MAX),
     ):
-        if hasattr(socket, name):  # Linux has all of them
+        if hasattr(socket, name):  # only Linux has all of them
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 

@@ -1,9 +1,9 @@
-"""The connections of one client: at most one per node address, made when first wanted, remade after a back-off.
+"""One client's connections: at most one per node address, opened on demand and reopened after a back-off.
 
-Many coroutines may want the same connection at once; one attempt serves them all. After a failure the next attempt
-waits, so that a node that is down costs its clients a few packets a second and not a storm. A failed attempt is
-reported to everybody who waited for it: whether to try again is decided by who has a deadline. An address whose last
-connection or attempt failed is `doubtful` until one succeeds: who can choose asks another one first.
+Concurrent callers share one connection attempt. After a failure the next attempt is delayed, so that a failed node
+costs its clients a few packets per second. A failed attempt is reported to all its callers; the callers, which have the
+deadlines, decide whether to retry. An address whose last connection or attempt failed is `doubtful` until an attempt
+succeeds, and callers with a choice try other addresses first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from tidelog.auth.authentication_exchange import NOTHING_SHOWN, Showing
+from tidelog.auth.authentication_exchange import NO_CREDENTIALS, Authenticator
 from tidelog.base.backoff import Backoff
 from tidelog.cluster.connection import Address, Connection, connect
 from tidelog.cluster.liveness import Liveness
@@ -35,13 +35,13 @@ _ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]\s]+))(?::(
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """How a client introduces itself, how long it waits for an answer to that, and how it waits for answers."""
+    """Parameters of a client's connections: HELLO fields, authentication, TLS, connect time-out and busy polling."""
 
     client_id: str
     software: str
     connect_timeout_s: float
     idle_poll_us: int = 0
-    showing: Showing = NOTHING_SHOWN
+    authenticator: Authenticator = NO_CREDENTIALS
     tls: Callable[[], ssl.SSLContext | None] = lambda: None
 
 
@@ -49,58 +49,59 @@ def identity_of(
     client_id: str,
     request_timeout_s: float,
     idle_poll_us: int,
-    showing: Showing,
+    authenticator: Authenticator,
     tls: Tls | bool | None,
 ) -> Identity:
-    """Return how a client introduces itself; see `Client`.
+    """Check the arguments of `Client` and return the parameters of its connections.
 
     Raises:
-        InvalidRequestError: an argument is out of its range.
+        InvalidRequestError: an argument is out of range.
     """
     if request_timeout_s <= 0 or len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
         raise InvalidRequestError(
-            f"request_timeout_s is above zero, client_id at most {CLIENT_ID_BYTES_MAX} bytes long"
+            f"request_timeout_s must be > 0, got {request_timeout_s:g}, and client_id at most "
+            f"{CLIENT_ID_BYTES_MAX} bytes, got {len(client_id.encode())}"
         )
     if not 0 <= idle_poll_us <= POLL_US_MAX:
-        raise InvalidRequestError(f"idle_poll_us is 0 to {POLL_US_MAX}, not {idle_poll_us}")
+        raise InvalidRequestError(f"idle_poll_us must be 0 to {POLL_US_MAX}, got {idle_poll_us}")
     timeout_s = min(request_timeout_s, CONNECT_TIMEOUT_S_MAX)
-    return Identity(client_id, CLIENT_SOFTWARE, timeout_s, idle_poll_us, showing, Trust(tls_of(tls)))
+    return Identity(client_id, CLIENT_SOFTWARE, timeout_s, idle_poll_us, authenticator, Trust(tls_of(tls)))
 
 
-class ConnectionTeller(Protocol):
-    """Who counts what becomes of connections."""
+class ConnectionMetrics(Protocol):
+    """Receives the events of connections, for metrics."""
 
     def reconnected(self, address: Address) -> None:
-        """A connection was lost, and another one stands."""
+        """A lost connection was reopened."""
 
     def throttled(self, address: Address, delay_s: float) -> None:
-        """A node delays this client by so much more."""
+        """A node delays this client by `delay_s` more."""
 
 
 class ConnectionPool:
-    """address -> connection.
+    """The connections by address.
 
     Args:
-        identity: of the client.
-        teller: told of what becomes of connections; None: nobody is.
-        given: the addresses that the user gave. Nodes at others are of the same cluster as those, or refused.
-        unreachable_timeout_s: how long a connection is waited for; its attempt goes on. None: as long as the attempt.
-            The same for a sign of life on one that stands, see `Liveness`.
+        identity: parameters of the connections.
+        metrics: receives connection events; None for none.
+        bootstrap: the bootstrap addresses. A node at another address must belong to the same cluster.
+        unreachable_timeout_s: how long a caller waits for a connection; the attempt itself continues. None: until the
+            attempt ends. Also the time-out of probes on open connections, see `Liveness`.
     """
 
     def __init__(
         self,
         identity: Identity,
-        teller: ConnectionTeller | None = None,
+        metrics: ConnectionMetrics | None = None,
         *,
-        given: Iterable[Address] = (),
+        bootstrap: Iterable[Address] = (),
         unreachable_timeout_s: float | None = None,
     ) -> None:
         self._unreachable_timeout_s = unreachable_timeout_s
-        self._given = frozenset(given)
+        self._bootstrap = frozenset(bootstrap)
         self._cluster_id = b""
         self._identity = identity
-        self._teller = teller
+        self._metrics = metrics
         self._connections: dict[Address, Connection] = {}
         self._attempts: dict[Address, asyncio.Task[Connection]] = {}
         self._backoffs: dict[Address, Backoff] = {}
@@ -109,24 +110,24 @@ class ConnectionPool:
         self._closed = False
 
     def now(self, address: Address) -> Connection | None:
-        """Return the connection to `address` if it stands."""
+        """Return the open connection to `address`; None if there is none."""
         connection = self._connections.get(address)
         return None if connection is None or connection.closed else connection
 
     def open_connections(self) -> list[Connection]:
-        """Return the connections that stand."""
+        """Return the open connections."""
         return [connection for connection in self._connections.values() if not connection.closed]
 
     def doubtful(self, address: Address) -> bool:
-        """Whether the last try at `address` failed, or the one under way takes a while to succeed."""
+        """Whether the last attempt to connect to `address` failed, or one is in progress."""
         return address in self._doubtful or address in self._attempts
 
     async def get(self, address: Address) -> Connection:
-        """Return the connection to `address`, making it if need be.
+        """Return the connection to `address`, opening it if necessary.
 
         Raises:
-            NodeUnreachableError: this attempt failed; the next one waits a little before it begins.
-            InvalidRequestError, AccessError: the node does not want this client.
+            NodeUnreachableError: the attempt failed; the next one starts after a back-off.
+            InvalidRequestError, AccessError: the node refuses this client.
             ClosedError: the pool was closed.
         """
         if self._closed:
@@ -142,21 +143,21 @@ class ConnectionPool:
                 f"no connection to {address[0]}:{address[1]} within {timeout_s:g} s; is the node running?"
             ) from error
 
-    def gives_up(self, error: TidelogError, waited_s: float) -> bool:
-        """Whether to give up after `error` and a wait of `waited_s`: there is no connection to a node that speaks."""
+    def should_give_up(self, error: TidelogError, waited_s: float) -> bool:
+        """Whether `waited_s` exceeds the time-out for unreachable nodes and no connection has a responsive node."""
         timeout_s = self._unreachable_timeout_s
         is_out_of_reach = isinstance(error, (NodeUnreachableError, ConnectionLostError)) and all(
             connection.liveness is not None and connection.liveness.is_lost for connection in self.open_connections()
         )
         return timeout_s is not None and waited_s >= timeout_s and is_out_of_reach
 
-    def try_later(self, address: Address) -> None:
-        """Make the connection to `address` in the background, if there is none; the next one who wants it has it."""
+    def connect_later(self, address: Address) -> None:
+        """Open the connection to `address` in the background, if there is none."""
         if not self._closed and self.now(address) is None:
             self._attempt(address)
 
     async def close(self) -> None:
-        """Close every connection; attempts under way are given up."""
+        """Close all connections and cancel attempts in progress."""
         self._closed = True
         attempts = list(self._attempts.values())
         for attempt in attempts:
@@ -187,7 +188,7 @@ class ConnectionPool:
                 software=identity.software,
                 timeout_s=identity.connect_timeout_s,
                 idle_poll_us=identity.idle_poll_us,
-                showing=identity.showing,
+                authenticator=identity.authenticator,
                 tls=identity.tls(),
             )
             self._check_cluster(connection)
@@ -199,29 +200,28 @@ class ConnectionPool:
             connection.liveness = Liveness(connection, loop, self._unreachable_timeout_s)
         backoff.reset()
         self._doubtful.discard(address)
-        if self._teller is not None:
-            connection.count_throttled = partial(self._teller.throttled, address)
+        if self._metrics is not None:
+            connection.count_throttled = partial(self._metrics.throttled, address)
             if address in self._connections:
-                self._teller.reconnected(address)
+                self._metrics.reconnected(address)
         self._connections[address] = connection
         connection.lost.add_done_callback(lambda _: self._doubtful.add(address))
         return connection
 
     def _check_cluster(self, connection: Connection) -> None:
-        """Note which cluster it is that the user means; close a connection to another one.
+        """Remember the cluster of the bootstrap nodes; close a connection to another cluster.
 
         Raises:
-            NodeUnreachableError: the address comes from metadata, and a node of another cluster answers there.
+            NodeUnreachableError: a node of another cluster answers at an address from metadata.
         """
         greeting, (host, port) = connection.greeting, connection.address
-        if connection.address in self._given:
+        if connection.address in self._bootstrap:
             self._cluster_id = greeting.cluster_id
         elif self._cluster_id and greeting.cluster_id != self._cluster_id:
             error = NodeUnreachableError(
-                f"{host}:{port} is not the node that was meant: node {greeting.node_id!r} of another cluster "
-                f"({greeting.cluster_id.hex()}) answers there, and this client uses the cluster "
-                f"{self._cluster_id.hex()}, which told that address; set advertise_host and advertise_port of its "
-                "nodes to what clients reach them by"
+                f"{host}:{port} is node {greeting.node_id!r} of another cluster, {greeting.cluster_id.hex()}; cluster "
+                f"{self._cluster_id.hex()} advertises that address: set advertise_host and advertise_port of its nodes "
+                "to addresses that clients can reach"
             )
             connection.close(error)
             raise error
@@ -229,14 +229,14 @@ class ConnectionPool:
     def _attempt_done(self, address: Address, attempt: asyncio.Task[Connection]) -> None:
         self._attempts.pop(address, None)
         if not attempt.cancelled():
-            attempt.exception()  # everybody who waited may have been cancelled; that is no leak
+            attempt.exception()  # mark as retrieved: all callers may have been cancelled
 
 
 async def join(task: asyncio.Task[T]) -> T:
-    """Wait for a task that others may wait for too: cancelling one who waits does not cancel it.
+    """Wait for a shared task; cancelling a waiting caller does not cancel the task.
 
     Raises:
-        ClosedError: the task itself was cancelled, which only closing does.
+        ClosedError: the task was cancelled, which only `close` does.
     """
     try:
         return await asyncio.shield(task)
@@ -248,10 +248,10 @@ async def join(task: asyncio.Task[T]) -> T:
 
 
 def parse_addresses(bootstrap: str | Sequence[str]) -> list[Address]:
-    """Return (host, port) for each of "host", "host:port", "[v6]:port"; one string may hold several, comma-separated.
+    """Parse "host", "host:port" and "[v6]:port" into (host, port); one string may hold several, separated by commas.
 
     Raises:
-        InvalidRequestError: something is no address.
+        InvalidRequestError: an address is malformed.
     """
     parts = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
     addresses: list[Address] = []
@@ -259,7 +259,9 @@ def parse_addresses(bootstrap: str | Sequence[str]) -> list[Address]:
         match = _ADDRESS.fullmatch(part.strip())
         port = int(match["port"] or DEFAULT_PORT) if match else 0
         if match is None or not 0 < port < 65536:
-            raise InvalidRequestError(f"{part.strip()!r} is no address; write host:port, like 127.0.0.1:{DEFAULT_PORT}")
+            raise InvalidRequestError(
+                f"invalid address {part.strip()!r}; use host:port, for example 127.0.0.1:{DEFAULT_PORT}"
+            )
         address = (match["v6"] or match["host"], port)
         if address not in addresses:
             addresses.append(address)

@@ -1,12 +1,12 @@
-"""Contexts: clusters under names, each with its addresses and with how to show who one is there.
+"""Contexts: named clusters, each with its addresses and the credentials to use there.
 
-All of a user's contexts stand in one JSON file: the one that TIDELOG_CONTEXTS names, else `tidelog/contexts.json` in
-XDG_CONFIG_HOME or ~/.config. It may hold API keys, so it has to be readable by its owner alone. It is replaced as a
-whole, by a rename, under a lock: two commands at a time lose nothing, and whoever reads sees one or the other.
+All contexts of a user are in one JSON file: the one that TIDELOG_CONTEXTS names, otherwise `tidelog/contexts.json` in
+XDG_CONFIG_HOME or ~/.config. It may contain API keys, so only its owner may have access. The file is replaced
+atomically by a rename, under a lock: concurrent commands lose no changes, and readers see either version.
 
 The file has `format_version` 1, `current` (a name or null) and `contexts`, an object of name → context, whose members
-are those of `Context` that are set. Members that are not known are refused: a newer Tidelog wrote them, and they may
-say how the connection is to be protected.
+are the fields of `Context` that are set. Unknown members are refused: a newer Tidelog may have written them, and they
+may define how the connection is protected.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A cluster and a way into it.
+    """A cluster and how to connect to it.
 
     Attributes:
         bootstrap: addresses of nodes, HOST:PORT, at least one.
-        api_key: shown to nodes that ask who one is; "": none, or the one in the file.
-        api_key_file: absolute path of a file with nothing but the key in it; read again for each connection.
-        token_file: the same of a token (JWT).
-        user: the name of a user with a password...
-        password_file: ...and the same of that.
-        tls: connect in TLS; implied by the files. False: the environment says.
-        ca_file, cert_file, key_file, crl_file: absolute paths, as of `tidelog.tls.Tls`.
+        api_key: the API key itself; "" for none, or the one in `api_key_file`.
+        api_key_file: absolute path of a file that contains only the key; read again for each connection.
+        token_file: absolute path of a file that contains only a token (JWT).
+        user: name of a user with a password.
+        password_file: absolute path of a file that contains only the user's password.
+        tls: connect with TLS; implied by the files. False: as the environment variables say.
+        ca_file, cert_file, key_file, crl_file: absolute paths, see `tidelog.tls.Tls`.
     """
 
     bootstrap: tuple[str, ...]
@@ -66,25 +66,25 @@ class Context:
     crl_file: str = ""
 
     def __post_init__(self) -> None:
-        """Check all of it.
+        """Check the fields.
 
         Raises:
-            InvalidRequestError: it is no context.
+            InvalidRequestError: a field is invalid, or fields contradict each other.
         """
         if not parse_addresses(self.bootstrap):
-            raise InvalidRequestError("a context has the address of at least one node")
+            raise InvalidRequestError("a context needs the address of at least one node")
         if bool(self.user) != bool(self.password_file):
-            raise InvalidRequestError("a context has a user and the file of the password, or neither")
+            raise InvalidRequestError("a context needs both user and password_file, or neither")
         if sum(map(bool, (self.api_key, self.api_key_file, self.token_file, self.user))) > 1:
-            raise InvalidRequestError("a context has an API key, the file of one, of a token, or a user: one of them")
+            raise InvalidRequestError("a context takes only one of api_key, api_key_file, token_file and user")
         secrets = (self.api_key_file, self.token_file, self.password_file)
         for path in (*secrets, self.ca_file, self.cert_file, self.key_file, self.crl_file):
             if path and not Path(path).is_absolute():
-                raise InvalidRequestError(f"the path of a file in a context is absolute, not {path!r}")
+                raise InvalidRequestError(f"file paths in a context must be absolute, got {path!r}")
         self.encryption()
 
     def credentials(self) -> Credentials | None:
-        """Return what `Client(credentials=)` takes; None where the context has none: those of the environment count."""
+        """Return the argument for `Client(credentials=)`; None to use the environment's."""
         if self.token_file:
             return TokenFile(self.token_file)
         if self.user:
@@ -92,7 +92,7 @@ class Context:
         return ApiKeyFile(self.api_key_file) if self.api_key_file else self.api_key or None
 
     def encryption(self) -> Tls | None:
-        """Return what `Client(tls=)` takes; None where the context says nothing of it: the environment counts.
+        """Return the argument for `Client(tls=)`; None to use the environment's.
 
         Raises:
             InvalidRequestError: its files contradict each other.
@@ -101,7 +101,7 @@ class Context:
         return Tls(*files, crl_file=self.crl_file) if self.tls or any(files) or self.crl_file else None
 
     def with_options(self, options: ClientOptions) -> ClientOptions:
-        """Return the arguments of a client: these, and from the context what they leave out."""
+        """Return client arguments: the given ones, completed from the context."""
         own: ClientOptions = {"tls": self.encryption()}
         if options.get("api_key") is None and options.get("credentials") is None:
             options = {**options, "credentials": self.credentials()}
@@ -110,17 +110,17 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """All that stands in the file: contexts by name, and which is used where none is named."""
+    """The content of the file: contexts by name, and the name of the current one."""
 
     by_name: Mapping[str, Context] = field(default_factory=dict)
     current: str | None = None
 
 
 def contexts_path() -> Path:
-    """Return where contexts are kept.
+    """Return the path of the contexts file.
 
     Raises:
-        InvalidRequestError: no variable says it, and this user has no home directory.
+        InvalidRequestError: no environment variable names it, and the user has no home directory.
     """
     given = os.environ.get(CONTEXTS_VARIABLE)
     if given:
@@ -130,16 +130,16 @@ def contexts_path() -> Path:
         directory = Path(home) if home else Path.home() / ".config"
     except RuntimeError as error:  # no HOME, and no entry in the password database
         raise InvalidRequestError(
-            f"this user (id {os.getuid()}) has no home directory to keep contexts in: set HOME or {CONTEXTS_VARIABLE}"
+            f"user id {os.getuid()} has no home directory for the contexts file: set HOME or {CONTEXTS_VARIABLE}"
         ) from error
     return directory / "tidelog" / "contexts.json"
 
 
 def read_contexts(path: Path | None = None) -> Contexts:
-    """Return all contexts; none where there is no file yet.
+    """Return all contexts; none if the file does not exist.
 
     Raises:
-        InvalidRequestError: the file is no such file, cannot be read, or others may read it.
+        InvalidRequestError: the file is malformed, unreadable, or accessible to other users.
     """
     path = path or contexts_path()
     try:
@@ -151,20 +151,20 @@ def read_contexts(path: Path | None = None) -> Contexts:
     except OSError as error:
         raise InvalidRequestError(f"cannot read contexts in {path}: {error.strerror}") from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise InvalidRequestError(f"others may read {path}, which can hold keys: chmod 600 {path}")
+        raise InvalidRequestError(f"other users have access to {path}, which can contain keys; run: chmod 600 {path}")
     if len(text) > FILE_BYTES_MAX:
-        raise InvalidRequestError(f"{path} is larger than {FILE_BYTES_MAX} bytes: it is no file of contexts")
+        raise InvalidRequestError(f"{path} is not a contexts file: it is larger than {FILE_BYTES_MAX} bytes")
     try:
         return _parsed(json.loads(text))
     except (ValueError, TypeError, RecursionError, InvalidRequestError) as error:
-        raise InvalidRequestError(f"{path} is no file of contexts: {error}") from error
+        raise InvalidRequestError(f"{path} is not a valid contexts file: {error}") from error
 
 
 def find_context(name: str | None = None) -> Context | None:
-    """Return the context of that name, or of TIDELOG_CONTEXT, or else the current one; None where none is current.
+    """Return the context named by the argument, by TIDELOG_CONTEXT, or the current one; None if none is current.
 
     Raises:
-        InvalidRequestError: there is none of that name; and as `read_contexts`.
+        InvalidRequestError: the named context does not exist; and as `read_contexts`.
     """
     name = name or os.environ.get(CONTEXT_VARIABLE)
     try:
@@ -172,7 +172,7 @@ def find_context(name: str | None = None) -> Context | None:
     except InvalidRequestError:
         if name:
             raise
-        return None  # without a home directory there is no file of contexts
+        return None  # without a home directory no contexts file exists
     contexts = read_contexts(path)
     name = name or contexts.current
     if not name:
@@ -183,32 +183,34 @@ def find_context(name: str | None = None) -> Context | None:
     return found
 
 
-def the_context(name: str | None = None) -> Context:
-    """As `find_context`, where one is needed.
+def require_context(name: str | None = None) -> Context:
+    """Return the context as `find_context` does, where one is required.
 
     Raises:
-        InvalidRequestError: no context is current, either.
+        InvalidRequestError: none is named and none is current.
     """
     found = find_context(name)
     if found is None:
-        raise InvalidRequestError("no context is named and none is current: tidelog context add NAME --bootstrap …")
+        raise InvalidRequestError("no context is selected; create one with: tidelog context add NAME --bootstrap …")
     return found
 
 
 def change_contexts(change: Callable[[Contexts], Contexts]) -> Contexts:
-    """Replace what stands in the file by what `change` makes of it, while nobody else does; return that.
+    """Replace the content of the file by the result of `change`, under a lock; return the result.
 
     Raises:
-        InvalidRequestError: there would be too many, or the file cannot be read or written.
-        Exception: what `change` raises; nothing has changed then.
+        InvalidRequestError: too many contexts, or the file cannot be read or written.
+        Exception: raised by `change`; the file is unchanged then.
     """
     path = contexts_path()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _alone(path.parent):
+        with _exclusive_lock(path.parent):
             changed = change(read_contexts(path))
             if len(changed.by_name) > CONTEXTS_MAX:
-                raise InvalidRequestError(f"there are {CONTEXTS_MAX} contexts already: tidelog context remove NAME")
+                raise InvalidRequestError(
+                    f"the limit of {CONTEXTS_MAX} contexts is reached; remove one with: tidelog context remove NAME"
+                )
             _write(path, changed)
     except OSError as error:
         raise InvalidRequestError(f"cannot write contexts to {path}: {error.strerror}") from error
@@ -216,27 +218,26 @@ def change_contexts(change: Callable[[Contexts], Contexts]) -> Contexts:
 
 
 def with_context(contexts: Contexts, name: str, context: Context, *, instead: bool, use: bool) -> Contexts:
-    """Return them with one more; the first one is current at once.
+    """Return the contexts with one added or replaced; the first one becomes current.
 
     Raises:
-        InvalidRequestError: it has no name that may be, or one that is taken and `instead` is not set.
+        InvalidRequestError: the name is invalid, or exists and `instead` is not set.
     """
     if _NAME.fullmatch(name) is None:
         raise InvalidRequestError(
-            f"a context's name has 1 to 64 of A-Z a-z 0-9 . _ - and begins with none of the last "
-            f"three, unlike {name[:80]!r}"
+            f"invalid context name {name[:80]!r}: use 1 to 64 of A-Z a-z 0-9 . _ -, beginning with a letter or digit"
         )
     if name in contexts.by_name and not instead:
-        raise InvalidRequestError(f"there is a context {name!r} already: take another name, or say --replace")
+        raise InvalidRequestError(f"context {name!r} exists already; choose another name or add --replace")
     current = name if use or contexts.current is None else contexts.current
     return Contexts({**contexts.by_name, name: context}, current)
 
 
 def using(contexts: Contexts, name: str) -> Contexts:
-    """Return them with another one current.
+    """Return the contexts with another one current.
 
     Raises:
-        InvalidRequestError: there is none of that name.
+        InvalidRequestError: the context does not exist.
     """
     if name not in contexts.by_name:
         raise unknown_context(name, contexts)
@@ -244,10 +245,10 @@ def using(contexts: Contexts, name: str) -> Contexts:
 
 
 def without_context(contexts: Contexts, name: str) -> Contexts:
-    """Return them without one; if it was the current one, none is.
+    """Return the contexts without one; if it was current, none is.
 
     Raises:
-        InvalidRequestError: there is none of that name.
+        InvalidRequestError: the context does not exist.
     """
     if name not in contexts.by_name:
         raise unknown_context(name, contexts)
@@ -256,13 +257,13 @@ def without_context(contexts: Contexts, name: str) -> Contexts:
 
 
 def unknown_context(name: str, contexts: Contexts) -> InvalidRequestError:
-    """Return the error of a name that no context has."""
+    """Return the error for a context that does not exist."""
     known = ", ".join(sorted(contexts.by_name)) or "none"
-    return InvalidRequestError(f"there is no context {name[:80]!r}; there are: {known[:500]}")
+    return InvalidRequestError(f"context {name[:80]!r} does not exist; known contexts: {known[:500]}")
 
 
 @contextmanager
-def _alone(directory: Path) -> Iterator[None]:
+def _exclusive_lock(directory: Path) -> Iterator[None]:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -277,7 +278,7 @@ def _write(path: Path, contexts: Contexts) -> None:
         "current": contexts.current,
         "contexts": {name: _document(context) for name, context in sorted(contexts.by_name.items())},
     }
-    # A temporary file is for its owner alone from the beginning.
+    # `NamedTemporaryFile` creates the file with mode 600.
     with NamedTemporaryFile("w", dir=path.parent, prefix=".contexts-", delete=False) as file:
         try:
             json.dump(document, file, indent=2)
@@ -296,22 +297,22 @@ def _document(context: Context) -> dict[str, Any]:
 
 def _parsed(document: Any) -> Contexts:
     if not isinstance(document, dict):
-        raise TypeError("it is no JSON object")
+        raise TypeError("it is not a JSON object")
     if document.get("format_version") != _VERSION:
-        raise ValueError(f"format_version is {document.get('format_version')!r}, and this Tidelog knows {_VERSION}")
+        raise ValueError(f"format_version is {document.get('format_version')!r}, this Tidelog supports {_VERSION}")
     contexts, current = document.get("contexts"), document.get("current")
     if not isinstance(contexts, dict) or not (current is None or isinstance(current, str)):
-        raise TypeError("`contexts` is an object, `current` a name or null")
+        raise TypeError("`contexts` must be an object and `current` a name or null")
     return Contexts({name: _context(name, members) for name, members in contexts.items()}, current)
 
 
 def _context(name: str, members: Any) -> Context:
     known = {each.name for each in fields(Context)}
     if not isinstance(members, dict) or not known.issuperset(members):
-        raise ValueError(f"context {name!r} has members besides {', '.join(sorted(known))}")
+        raise ValueError(f"context {name!r} has unknown members; known are: {', '.join(sorted(known))}")
     bootstrap, tls = members.pop("bootstrap", None), members.pop("tls", False)
     if not isinstance(bootstrap, list) or not all(isinstance(each, str) for each in [*bootstrap, *members.values()]):
-        raise TypeError(f"context {name!r}: `bootstrap` is a list of addresses, all others are text, but for `tls`")
+        raise TypeError(f"context {name!r}: `bootstrap` must be a list of addresses, `tls` a boolean, the others text")
     if not isinstance(tls, bool):
-        raise TypeError(f"context {name!r}: `tls` is true or false")
+        raise TypeError(f"context {name!r}: `tls` must be true or false")
     return Context(tuple(bootstrap), tls=tls, **members)

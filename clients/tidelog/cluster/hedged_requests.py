@@ -1,9 +1,8 @@
-"""Asking several nodes for one thing: the next is asked when one fails, or takes long, and the first success counts.
+"""Hedged requests: ask the next node when one fails or is slow, and return the first success.
 
-A node that is stopped or cut off does not refuse, it says nothing; waiting for its time-out would make every failover
-as long as that. Rejected: a short time-out for each node (a slow network would then never be fast enough; here the
-first one goes on being waited for), and asking all at once (it multiplies the load of the good days). The idea is
-that of RFC 8305.
+A stopped or partitioned node sends no error, so waiting for its time-out would determine the length of every failover.
+Rejected: a short time-out per node, which a slow network would always exceed, whereas here the first attempt keeps
+running; and asking all nodes at once, which multiplies the load. The scheme is that of RFC 8305.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ T = TypeVar("T")
 
 
 async def race(attempts: Sequence[Callable[[], Awaitable[T]]], *, stagger_s: float) -> T:
-    """Return the first success among `attempts`; those that are still running then are cancelled.
+    """Return the first success among `attempts` and cancel those that are still running.
 
     Args:
-        attempts: started one by one, in order; each must be one that does no harm when it is done twice.
-        stagger_s: how long one may take before the next is started as well.
+        attempts: started one by one, in order; each must be safe to repeat.
+        stagger_s: how long an attempt may run before the next one starts as well.
 
     Raises:
-        TidelogError: an attempt failed in a way that no other node can mend, or all failed.
+        TidelogError: an attempt failed with an error that is not retriable, or all attempts failed.
     """
     if len(attempts) == 1:
         return await attempts[0]()
@@ -55,9 +54,9 @@ async def race(attempts: Sequence[Callable[[], Awaitable[T]]], *, stagger_s: flo
 
 
 def summary(failures: Sequence[TidelogError]) -> TidelogError:
-    """Return one error for several: an unknown outcome wins over a known one, an answer over no connection."""
+    """Combine errors into one: an unknown outcome takes precedence, then an answer, then an unreachable node."""
     unknown = [error for error in failures if not error.definite]
     answered = [error for error in failures if not isinstance(error, NodeUnreachableError)]
     if unknown or answered:
         return [*unknown, *answered][0]
-    return NodeUnreachableError("; ".join(dict.fromkeys(map(str, failures))) or "there is no node to ask")
+    return NodeUnreachableError("; ".join(dict.fromkeys(map(str, failures))) or "no node address is known")

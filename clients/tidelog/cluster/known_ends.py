@@ -1,7 +1,8 @@
-"""How far partitions certainly reach, as this client was told: by acknowledgements, by owners, and by what it reads.
+"""The log ends that a client knows, from acknowledgements, owners and received records.
 
-A node that lags answers a read as if the log ended earlier. Who knows better does not take that for the end; it counts
-within an epoch only, because another epoch may have begun without what was lost with the last one's replicas.
+A lagging node answers a read as if the log ended earlier; the client compares the answer with the end it knows. The
+comparison holds within an epoch only, because a new epoch may begin without records that were lost with the replicas of
+the last one.
 """
 
 from __future__ import annotations
@@ -9,35 +10,35 @@ from __future__ import annotations
 from typing import Final
 
 PARTITIONS_MAX: Final = 65_536
-"""So many partitions are remembered: those that were heard of last."""
+"""How many partitions are remembered; the oldest are evicted first."""
 
 
-class Ends:
-    """The ends of one client's partitions."""
+class KnownEnds:
+    """The known log ends of one client."""
 
     def __init__(self) -> None:
         self._ends: dict[tuple[bytes, int], tuple[int, int]] = {}
 
     def note(self, topic_id: bytes, partition: int, *, epoch: int | None, end_offset: int) -> None:
-        """A partition reached `end_offset` in `epoch`; what is older than what is known changes nothing.
+        """Note that a partition reached `end_offset` in `epoch`; older values change nothing.
 
-        Without an epoch it counts for the one that is known.
+        Without an epoch, the value belongs to the known epoch.
         """
         key = (topic_id, partition)
         known = self._ends.get(key)
         if epoch is None:
             epoch = 0 if known is None else known[0]
-        told = (epoch, end_offset)
-        if known is None or told > known:
-            self._ends[key] = told
+        reported = (epoch, end_offset)
+        if known is None or reported > known:
+            self._ends[key] = reported
             if known is None and len(self._ends) > PARTITIONS_MAX:
                 del self._ends[next(iter(self._ends))]
 
     def newest(self, topic_id: bytes, partition: int) -> int:
-        """Return how far a partition is known to reach; 0 for nothing."""
+        """Return the known log end of a partition; 0 if unknown."""
         return self._ends.get((topic_id, partition), (0, 0))[1]
 
     def known(self, topic_id: bytes, partition: int, *, epoch: int) -> int:
-        """Return the end that who answers in `epoch` ought to know of; 0 for nothing."""
+        """Return the log end that a node answering in `epoch` must know; 0 if none."""
         known_epoch, end_offset = self._ends.get((topic_id, partition), (0, 0))
         return end_offset if epoch <= known_epoch else 0

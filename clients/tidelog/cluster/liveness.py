@@ -1,12 +1,12 @@
-"""Detection of a node that is gone while its connection stays open: a stopped process, a cut cable.
+"""Detection of a dead node behind an open connection: a stopped process, a cut cable.
 
-A slow answer is no proof: a quorum, a long poll or a large read may take its time. When an answer has been due for
-`PROBE_AFTER_S` and the node has sent no byte meanwhile, the client sends a probe that a node answers at once. If no
-byte comes for the time that the client grants an unreachable node, the pending requests fail, and the connection stays
-open: the client uses the node again after its first byte. Bytes that still leave for the node count as a sign of life,
-since the probe waits for them.
+A slow answer proves nothing: a quorum, a long poll or a large read takes time. When an answer has been due for
+`PROBE_AFTER_S` and the node has sent no byte in the meantime, the client sends a probe that a node answers immediately.
+If no byte arrives within the time that the client grants an unreachable node, the pending requests fail. The connection
+stays open, and the client uses the node again after its first byte. Bytes that are still being sent to the node count
+as a sign of life, because the probe is queued after them.
 
-Rejected: closing the connection, which would end subscriptions and publishes of a node that was only slow.
+Rejected: closing the connection, which would end the subscriptions and publishes of a node that was only slow.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidelog_proto.wire.frames import Frame
 from tidelog_proto.wire.pending_requests import settle
 
 PROBE_AFTER_S: Final = 0.5
-PROBE_LOOK_S: Final = 0.1
+PROBE_CHECK_INTERVAL_S: Final = 0.1
 PROBE_TIMEOUT_S: Final = 30.0
 
 READS: Final = frozenset({
@@ -43,11 +43,11 @@ READS: Final = frozenset({
     "access_test",
     "identify",
 })  # fmt: skip
-"""Requests that change nothing, so that it does not matter whether a silent node has carried them out."""
+"""Requests that change nothing, so that their outcome at a silent node is irrelevant."""
 
 
 def unsent_in_kernel(sock: socket.socket | None) -> int:
-    """Return how many written bytes the other side's kernel has not acknowledged; 0 where the system does not tell."""
+    """Return how many written bytes the peer's kernel has not acknowledged; 0 if the system cannot report it."""
     if sock is not None:
         with contextlib.suppress(OSError, ValueError):
             return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))[0])
@@ -55,40 +55,40 @@ def unsent_in_kernel(sock: socket.socket | None) -> int:
 
 
 class Probed(Protocol):
-    """The connection that is watched."""
+    """The connection that is monitored."""
 
     @property
     def name(self) -> str:
-        """Its node, as HOST:PORT."""
+        """The node as HOST:PORT."""
         ...
 
     @property
     def closed(self) -> bool:
-        """Whether the connection is gone or going."""
+        """Whether the connection is closed or closing."""
         ...
 
     @property
     def quiet_s(self) -> float:
-        """For how long nothing at all has come, in seconds."""
+        """Seconds since the last byte was received."""
         ...
 
     @property
     def unsent_bytes(self) -> int:
-        """How much was written that the other side's kernel has not taken."""
+        """Bytes that were written and that the peer's kernel has not acknowledged."""
         ...
 
     def request(self, envelope: pb.Envelope, *, timeout_s: float) -> asyncio.Future[Frame]:
-        """Write a request now."""
+        """Write a request immediately."""
         ...
 
 
 class Liveness:
-    """Of one connection.
+    """Monitors one connection.
 
     Args:
         peer: the connection.
         loop: its event loop.
-        timeout_s: how long the node may be silent once it was probed.
+        timeout_s: how long the node may be silent after a probe.
     """
 
     def __init__(self, peer: Probed, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
@@ -98,57 +98,58 @@ class Liveness:
         self._probed_at: float | None = None
         self._unsent_bytes = 0
         self._watched: dict[asyncio.Future[Frame], tuple[str, float]] = {}
-        """The kind of each request, and the loop time from which on its answer is doubted."""
+        """Kind of each pending request, and the loop time from which its answer is overdue."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
     @property
     def is_lost(self) -> bool:
-        """Whether the node was probed and has been silent for the whole time since."""
+        """Whether the node has been silent for `timeout_s` since it was probed."""
         return self._silent_since_probe_s() >= self._timeout_s
 
     async def watch(self, kind: str, answer: asyncio.Future[Frame], *, wait_s: float) -> Frame:
-        """Return the answer to a request of a kind, unless the node is lost meanwhile.
+        """Return the answer to a request, or fail when the node is lost.
 
         Args:
             kind: of the request.
-            answer: of the connection.
-            wait_s: how long the node was asked to hold it back.
+            answer: future of the answer.
+            wait_s: how long the node was asked to hold the answer back.
 
         Raises:
-            NodeUnreachableError, ConnectionLostError: the node is lost; the second where it may have changed something.
-            TidelogError: what the node answered, or what became of the connection.
+            NodeUnreachableError, ConnectionLostError: the node is lost; the second if the request may have changed
+                something.
+            TidelogError: the node's error, or the reason why the connection ended.
         """
-        doubted_at = self._loop.time() + wait_s + PROBE_AFTER_S
-        self._watched[answer] = kind, doubted_at
-        if self._timer is None or doubted_at < self._timer_at:
-            self._arm(doubted_at)
+        overdue_at = self._loop.time() + wait_s + PROBE_AFTER_S
+        self._watched[answer] = kind, overdue_at
+        if self._timer is None or overdue_at < self._timer_at:
+            self._arm(overdue_at)
         try:
             return await answer
         finally:
             del self._watched[answer]
 
     def _arm(self, at: float) -> None:
-        """Look at the requests at `at`; one timer serves all, as a timer for each costs more than its answer."""
+        """Check the requests at `at`; one timer serves all, as a timer per request would cost more than its answer."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._timer_at = self._loop.call_at(at, self._look_at_all), at
+        self._timer, self._timer_at = self._loop.call_at(at, self._check_pending), at
 
-    def _look_at_all(self) -> None:
+    def _check_pending(self) -> None:
         self._timer = None
         now = max(self._timer_at, self._loop.time())
         waiting = {answer: about for answer, about in self._watched.items() if not answer.done()}
-        doubted = [answer for answer, (_, doubted_at) in waiting.items() if doubted_at <= now]
-        if doubted and self.look():
-            for answer in doubted:
+        overdue = [answer for answer, (_, overdue_at) in waiting.items() if overdue_at <= now]
+        if overdue and self.check():
+            for answer in overdue:
                 settle(answer, self._lost(waiting.pop(answer)[0]))
-            doubted.clear()
+            overdue.clear()
         if waiting:
-            next_at = min(doubted_at for _, doubted_at in waiting.values())
-            self._arm(now + PROBE_LOOK_S if doubted else next_at)
+            next_at = min(overdue_at for _, overdue_at in waiting.values())
+            self._arm(now + PROBE_CHECK_INTERVAL_S if overdue else next_at)
 
-    def look(self) -> bool:
-        """Probe the node if need be; return whether it is lost. For who waits for an answer that is due."""
+    def check(self) -> bool:
+        """Probe the node if it is quiet; return whether it is lost. For a caller whose answer is overdue."""
         silent_s = self._silent_since_probe_s()
         unsent_bytes, before = self._peer.unsent_bytes, self._unsent_bytes
         self._unsent_bytes = unsent_bytes
@@ -173,5 +174,5 @@ class Liveness:
         return since_s
 
     def _lost(self, kind: str) -> TidelogError:
-        text = f"{self._peer.name} is silent: {kind} has no answer, nor has a probe for {self._timeout_s:g} s"
+        text = f"{self._peer.name} does not respond: no answer to {kind}, and none to a probe for {self._timeout_s:g} s"
         return NodeUnreachableError(text) if kind in READS else ConnectionLostError(text)

@@ -1,13 +1,12 @@
-"""What a client believes about the cluster, without I/O: topics, partition owners, node addresses.
+"""The client's metadata cache, without I/O: topics, partition owners and node addresses.
 
-Metadata is a cache: any node's answer is merged, and for a partition the higher epoch wins, so an answer from a
-node that lags cannot move an owner back. Within one epoch there is one owner, so "nobody" never replaces a name of the
-same epoch: a node that misses the owner says so, but only a higher epoch takes the partition away. Of a node's
-addresses that of its newest incarnation counts.
+Answers of all nodes are merged. For a partition the higher epoch wins, so a lagging node cannot restore a former owner.
+An epoch has one owner, so "no owner known" never replaces the owner of the same epoch; only a higher epoch does. For a
+node, the address of its newest incarnation is kept.
 
-A name that comes with another topic id is another topic and replaces the old one whole, if it is newer: topics have
-serials, and a node that lags tells of a topic that is gone for longer than one would like. So what is known to be gone
-and the newest serial of each name are remembered, and an answer that tells of less is none.
+The same name with another topic id is another topic. It replaces the cached one entirely if it is newer: topics have
+serials, and a lagging node can still report a deleted topic. The cache therefore remembers deleted topic ids and the
+newest serial of each name, and ignores older answers.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 REMEMBERED_MAX: Final = 8_192
-"""So many topics that are gone, and serials of names, are remembered: the newest."""
+"""How many deleted topic ids, and how many serials of names, are remembered; the oldest are evicted first."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRoute:
-    """Where a node can be reached, as of an incarnation (its boot count)."""
+    """A node's address and zone as of an incarnation (its boot count)."""
 
     address: Address
     incarnation: int
@@ -38,7 +37,7 @@ class NodeRoute:
 
 
 class Metadata:
-    """Topics and nodes as last heard of. `revision` counts what was news."""
+    """Topics and nodes as last reported. `revision` grows with every change."""
 
     def __init__(self) -> None:
         self.revision = 0
@@ -46,14 +45,14 @@ class Metadata:
         self._names: dict[bytes, str] = {}
         self._nodes: dict[str, NodeRoute] = {}
         self._serials: dict[str, int] = {}
-        self._gone: dict[bytes, None] = {}
+        self._deleted_ids: dict[bytes, None] = {}
 
     def merge(self, reply: pb.MetadataReply, heard_from: Address) -> dict[str, TidelogError]:
-        """Take an answer in; return the errors of topics that the node does not know, or not as they are now.
+        """Merge an answer; return the errors of topics that the node does not know or knows in an outdated version.
 
         Args:
             reply: the answer.
-            heard_from: where it came from; stands in for a node that does not say where it can be reached.
+            heard_from: the node's address; used for nodes that do not advertise one.
         """
         for node in reply.nodes:
             address = (node.host or heard_from[0], node.port or heard_from[1])
@@ -66,66 +65,66 @@ class Metadata:
                     self.forget(topic.name)
             elif self.is_stale(topic):
                 errors[topic.name] = EpochChangingError(
-                    f"{heard_from[0]}:{heard_from[1]} has not heard yet which topic is called {topic.name!r} now"
+                    f"{heard_from[0]}:{heard_from[1]} returned outdated metadata of topic {topic.name!r}"
                 )
             else:
                 self._merge_topic(topic)
         return errors
 
     def topic(self, name: str) -> TopicRoute | None:
-        """Return what is known of a topic."""
+        """Return the cached route of a topic; None if it is not cached."""
         return self._topics.get(name)
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """Return the name of a topic that was seen."""
+        """Return the name of a topic id that was seen."""
         return self._names.get(topic_id)
 
     def forget(self, name: str) -> None:
-        """Drop a topic: what was known of it turned out to be wrong."""
+        """Drop the cached route of a topic."""
         if self._topics.pop(name, None) is not None:
             self.revision += 1
 
-    def gone(self, name: str, topic_id: bytes) -> None:
-        """Note that a topic was deleted: whoever still tells of it lags behind."""
-        _remember(self._gone, topic_id, None)
+    def note_deleted(self, name: str, topic_id: bytes) -> None:
+        """Note that a topic was deleted, so that later reports of it by lagging nodes are ignored."""
+        _put_bounded(self._deleted_ids, topic_id, None)
         known = self._topics.get(name)
         if known is not None and known.topic_id == topic_id:
             self.forget(name)
 
-    def made(self, topic: pb.TopicInfo) -> None:
-        """Note that a topic was just made: whoever tells of an older one of its name lags behind."""
+    def note_created(self, topic: pb.TopicInfo) -> None:
+        """Note that a topic was created, so that later reports of an older topic of its name are ignored."""
         self._note_serial(topic)
         known = self._topics.get(topic.name)
         if known is not None and known.topic_id != topic.topic_id:
             self.forget(topic.name)
 
     def is_stale(self, topic: pb.TopicInfo) -> bool:
-        """Whether a node tells of a topic that is known to be gone. Ids of nodes without serials are not in doubt."""
+        """Whether a node reports a topic that was deleted. Without serials (older nodes) only known deletions count."""
         known = self._topics.get(topic.name)
         if known is not None and known.topic_id == topic.topic_id:
             return False
-        return topic.topic_id in self._gone or topic.serial < self._serials.get(topic.name, 0)
+        return topic.topic_id in self._deleted_ids or topic.serial < self._serials.get(topic.name, 0)
 
-    def heard_of_epoch(self, name: str, partition: int, epoch: int) -> None:
-        """Note that a partition has reached `epoch`, with an owner who is not known yet; old news changes nothing."""
+    def note_epoch(self, name: str, partition: int, epoch: int) -> None:
+        """Note that a partition has reached `epoch` with a yet unknown owner; an older epoch changes nothing."""
         topic = self._topics.get(name)
         route = topic.partitions.get(partition) if topic else None
         if topic is not None and route is not None and epoch > route.epoch:
             self._set(topic, dict(topic.partitions) | {partition: PartitionRoute("", epoch, route.placement)})
 
     def route(self, name: str, partition: int) -> PartitionRoute | None:
-        """Return what is known of a partition: its owner ("" for nobody) and epoch."""
+        """Return the cached owner ("" if unknown) and epoch of a partition."""
         topic = self._topics.get(name)
         return topic.partitions.get(partition) if topic else None
 
     def known(self, names: Iterable[str]) -> list[pb.KnownEpochs] | None:
-        """Return what is known of some topics, for a question that waits for more; None if one is not known at all."""
+        """Return the cached epochs of topics, for a long poll for changes; None if one of the topics is not cached."""
         found: list[pb.KnownEpochs] = []
         for name in names:
             topic = self._topics.get(name)
             if topic is None:
                 return None
-            # Of an epoch without an owner the owner would be news.
+            # While an epoch's owner is unknown, the owner of the same epoch counts as a change.
             news_from = [
                 0 if (route := topic.partitions.get(index)) is None else route.epoch + bool(route.owner)
                 for index in range(max(topic.partitions, default=-1) + 1)
@@ -134,26 +133,26 @@ class Metadata:
         return found
 
     def owner_address(self, name: str, partition: int) -> Address | None:
-        """Return where the owner of a partition can be reached, as far as is known."""
+        """Return the address of a partition's owner; None if unknown."""
         route = self.route(name, partition)
         node = self._nodes.get(route.owner) if route else None
         return node.address if node else None
 
     def replica_addresses(self, name: str, partition: int) -> list[Address]:
-        """Return where the nodes can be reached that hold a copy, as far as is known."""
+        """Return the known addresses of the nodes that hold a replica."""
         route = self.route(name, partition)
         nodes = [self._nodes.get(node_id) for node_id in (route.placement if route else ())]
         return list(dict.fromkeys(node.address for node in nodes if node is not None))
 
-    def copies_in(self, name: str, partition: int, zone: str) -> tuple[Address | None, list[Address]]:
-        """Return where the owner is, and where nodes of a zone are that hold a copy, as far as is known."""
+    def replicas_in_zone(self, name: str, partition: int, zone: str) -> tuple[Address | None, list[Address]]:
+        """Return the owner's address and the addresses of the replicas in a zone, as far as known."""
         route = self.route(name, partition)
         nodes = [self._nodes.get(node_id) for node_id in (route.placement if route else ())]
         there = [node.address for node in nodes if node is not None and node.zone == zone]
         return self.owner_address(name, partition), there
 
     def addresses(self) -> list[Address]:
-        """Return the addresses of all nodes that were ever named."""
+        """Return the addresses of all known nodes."""
         return list(dict.fromkeys(node.address for node in self._nodes.values()))
 
     def _merge_node(self, node_id: str, node: NodeRoute) -> None:
@@ -165,7 +164,7 @@ class Metadata:
     def _note_serial(self, topic: pb.TopicInfo) -> None:
         serial = max(topic.serial, self._serials.pop(topic.name, 0))
         if serial:
-            _remember(self._serials, topic.name, serial)
+            _put_bounded(self._serials, topic.name, serial)
 
     def _merge_topic(self, topic: pb.TopicInfo) -> None:
         self._note_serial(topic)
@@ -186,7 +185,7 @@ class Metadata:
 
 
 def joined(pages: Sequence[pb.MetadataReply]) -> pb.MetadataReply:
-    """Return an answer that came in pages as one: a topic of which only a part is known looks like a smaller one."""
+    """Merge the pages of an answer: applying a page alone would make a topic look smaller than it is."""
     if len(pages) == 1:
         return pages[0]
     whole = pb.MetadataReply()
@@ -201,15 +200,15 @@ def joined(pages: Sequence[pb.MetadataReply]) -> pb.MetadataReply:
     return whole
 
 
-def gone_error(name: str) -> UnknownTopicError:
-    """Return the error of who is bound to a topic that was deleted."""
+def deleted_topic_error(name: str) -> UnknownTopicError:
+    """Return the error for a producer or consumer whose topic was deleted."""
     return UnknownTopicError(
-        f"the topic {name!r} that this began with was deleted, and one that was made since under its name is another: "
-        "make a new producer or consumer for that one"
+        f"topic {name!r} was deleted after this producer or consumer began; a topic that was recreated under the name "
+        "is another one: create a new producer or consumer for it"
     )
 
 
-def _remember(table: dict[K, V], key: K, value: V) -> None:
+def _put_bounded(table: dict[K, V], key: K, value: V) -> None:
     table[key] = value
     if len(table) > REMEMBERED_MAX:
         del table[next(iter(table))]

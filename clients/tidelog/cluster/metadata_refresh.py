@@ -1,15 +1,15 @@
-"""Asking for metadata: one question under way per client, whatever many partitions want to know at once.
+"""Metadata refreshes: one request in flight per client, however many partitions need it.
 
-Topics that are wanted while a question is under way wait for the next one. Who only wants to hear of news is patient:
-the node is asked to hold its answer back until there is some, or `HOLD_S` is over; then another node is asked. So a new
-owner is known here as soon as it is known there. A node that answers at once and has no news (it does not know how to
-hold, or knows less than is known here) is not asked all the time: such rounds are spaced out, further each time, so
-that a partition without an owner costs its clients a few questions a second; news, or a quiet time, begins anew with an
-immediate question. Which node is asked is the router's business; it is told how many rounds brought no news, so that it
-does not ask the same node for ever.
+Topics requested while one is in flight are combined in the next one. A patient caller only waits for changes: the node
+is asked to hold its answer back until there is one, for at most `HOLD_S`; then another node is asked. So the client
+learns of a new owner as soon as that node does. If a node answers immediately without a change (because it does not
+support long polls, or has older metadata), requests back off, so that a partition without an owner costs its clients a
+few requests per second; a change, or a quiet period, resets the back-off. The router selects the node; it receives the
+number of rounds without change, to rotate the nodes.
 
-Who decides something by the answer joins no question that is under way: what it tells may be older than what made him
-ask. And he wants it confirmed: "nobody who knows could be asked" is an error to him, and good enough for the others.
+A caller that bases a decision on the answer does not join a request in flight, whose answer may be older than the
+reason for the call. It also needs a confirmed answer; an unconfirmed one is an error for it, and sufficient for the
+others.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from tidelog.errors import ClosedError, TidelogError
 SPACING_S_FIRST: Final = 0.01
 SPACING_S_MAX: Final = 0.25
 TOPICS_PER_QUESTION: Final = 256
-"""More are asked about in further questions; a node holds no answer back for more of them."""
+"""Topics per request, further ones follow; nodes hold no answer back for more topics."""
 HOLD_S: Final = 0.25
-"""How long a node may hold its answer: not so long that one which is cut off from the others is trusted for much."""
+"""How long a node may hold its answer; short, so that a partitioned node does not delay changes for long."""
 
-assert HOLD_S >= SPACING_S_MAX, "after an answer that was held back the next question is due at once"
+assert HOLD_S >= SPACING_S_MAX, "after a held answer the next request must be due immediately"
 
 
 class Question(NamedTuple):
-    """What is asked of a node.
+    """A metadata request.
 
     Attributes:
         topics: their names.
-        rounds: how many rounds in a row brought no news.
-        hold_s: for how many seconds the answer may be held back.
-        confirmed: whether somebody would have the answer confirmed.
-        sure: of these topics it has to be.
+        rounds: number of consecutive rounds without a change.
+        hold_s: how long the answer may be held back, in seconds.
+        confirmed: whether a caller needs a confirmed answer.
+        sure: topics whose answer must be confirmed.
     """
 
     topics: list[str]
@@ -54,20 +54,20 @@ Ask = Callable[[Question], Awaitable[tuple[bool, Mapping[str, TidelogError]]]]
 
 
 class Refresher:
-    """The rounds of questions of one client.
+    """The metadata requests of one client.
 
     Args:
-        ask: asks a question; returns whether there was news and the errors of single topics.
+        ask: sends a request; returns whether metadata changed, and the errors of single topics.
     """
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._hurried: set[str] = set()
-        """Topics that are wanted, and somebody waits for any answer."""
+        """Requested topics whose callers wait for any answer."""
         self._fresh: set[str] = set()
-        """Topics that are wanted as they are now."""
+        """Requested topics whose answer must not be older than the call."""
         self._sure: set[str] = set()
-        """Of these, those of which somebody decides something by the answer."""
+        """Those of them whose callers base a decision on the answer."""
         self._wanted: dict[str, asyncio.Future[None]] = {}
         self._asking: dict[str, asyncio.Future[None]] = {}
         self._spacing = Backoff(first_s=SPACING_S_FIRST, longest_s=SPACING_S_MAX)
@@ -78,13 +78,13 @@ class Refresher:
     def want(
         self, topic: str, *, patient: bool = False, fresh: bool = False, sure: bool = False
     ) -> asyncio.Future[None]:
-        """Return the future of an answer about `topic` that is under way or will be; do not cancel it, shield it.
+        """Return the future of an answer about `topic`, in flight or scheduled; shield it instead of cancelling it.
 
         Args:
-            topic: its name.
-            patient: an answer without news is worth nothing: it may be held back.
-            fresh: the answer is to a question that is asked from now on, and confirmed if somebody can be asked.
-            sure: the same, and an error if nobody can.
+            topic: the topic's name.
+            patient: only a change is of interest, so the answer may be held back.
+            fresh: the request is sent after this call, and confirmed if possible.
+            sure: as `fresh`, and an error if it cannot be confirmed.
         """
         asking = None if fresh or sure else self._asking.get(topic)
         if not patient and asking is None:
@@ -97,7 +97,7 @@ class Refresher:
         if answer is None:
             loop = asyncio.get_running_loop()
             answer = self._wanted[topic] = loop.create_future()
-            answer.add_done_callback(lambda done: done.cancelled() or done.exception())  # often nobody waits
+            answer.add_done_callback(lambda done: done.cancelled() or done.exception())  # often there is no waiter
             if self._closed:
                 self._fail(self._wanted, ClosedError("the client is closed"))
             elif self._task is None:
@@ -106,7 +106,7 @@ class Refresher:
         return answer
 
     async def close(self) -> None:
-        """Give up; who waits gets ClosedError."""
+        """Cancel all requests; waiters get ClosedError."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
@@ -144,10 +144,10 @@ class Refresher:
             self._asking = {}
             if news:
                 self._spacing.reset()
-            # News, too, is followed by a pause: a node that says something else each time must not make us spin.
+            # Pause after a change as well: nodes whose answers alternate must not cause a tight loop.
             if news:
                 self._next_at = loop.time() + SPACING_S_FIRST
-            else:  # an answer that was held back has been waited for already
+            else:  # the time for which an answer was held back counts as waiting
                 self._next_at = (asked_at if hold_s else loop.time()) + self._spacing.next_wait_s()
 
     def _ran(self, task: asyncio.Task[None]) -> None:
@@ -157,7 +157,7 @@ class Refresher:
             failure = ClosedError("the client was closed") if error is None else error
             self._fail(self._asking, failure)
             self._fail(self._wanted, failure)
-        elif self._wanted:  # wanted between the last look and the end
+        elif self._wanted:  # requested between the last check and the end of the task
             self._task = asyncio.get_running_loop().create_task(self._run(), name="refresh metadata")
             self._task.add_done_callback(self._ran)
 

@@ -1,13 +1,13 @@
-"""Which replica a consumer reads: one in the client's own zone, as far as it keeps up with the owner.
+"""Selection of the replica that a consumer reads: one in the client's zone, as long as it keeps up with the owner.
 
-Any replica serves readers, up to what it has heard is committed, so reading next door saves the way between zones,
-which is slow and is paid for. It costs time: a replica hears of a commit with the next append, or a heartbeat later.
+Any replica can serve reads up to the commit point it knows. Reading in the client's own zone saves traffic between
+zones, which is slow and billed, but adds latency: a replica learns of a commit with the next append or heartbeat.
 
-A replica may be cut off from the owner and not know it; then it has nothing to say, as where nothing is published. So
-every `LOOK_S` the owner is asked where the log ends, and a replica that has not come so far `BEHIND_S` later, and has
-sent nothing meanwhile, though it had credit for more, is left for the owner and not read for `SHUN_S`. The same happens
-where it cannot be reached, or ends a subscription. A replica cannot tell whether an offset that it has not heard of was
-ever given out; the end that its owner tells says so.
+A replica that is partitioned from the owner looks like one of an idle partition. So every `CHECK_INTERVAL_S` the client
+asks the owner for the end of the log. If the replica has not sent records up to that end `LAG_GRACE_S` later and has
+sent nothing in the meantime although it had credit, the client reads from the owner instead and does not use the
+replica for `EXCLUDE_S`. The same applies to a replica that cannot be reached or that ends a subscription. A replica
+cannot detect a position past the end of the log; the end that the owner reports shows it.
 """
 
 from __future__ import annotations
@@ -20,118 +20,121 @@ from typing import Final, Protocol
 from tidelog.cluster.connection import Address, Connection
 from tidelog.cluster.connection_pool import ConnectionPool
 from tidelog.cluster.metadata import Metadata
-from tidelog.errors import TidelogError, told
+from tidelog.errors import TidelogError, describe_error
 from tidelog.model import Offset, TopicPartition
 
-LOOK_S: Final = 10.0
-BEHIND_S: Final = 3.0
-SHUN_S: Final = 60.0
+CHECK_INTERVAL_S: Final = 10.0
+LAG_GRACE_S: Final = 3.0
+EXCLUDE_S: Final = 60.0
 CONNECT_S: Final = 1.0
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
 
-class Nearby:
-    """The replicas of one client's zone.
+class NearestReplica:
+    """Selects replicas in one client's zone.
 
     Args:
-        metadata: who holds copies, and where.
-        pool: connections to them.
-        zone: the client's; "" for none: everything is read from owners.
+        metadata: placement and owners of partitions.
+        pool: the client's connections.
+        zone: the client's zone; "" to read everything from owners.
     """
 
     def __init__(self, metadata: Metadata, pool: ConnectionPool, zone: str) -> None:
         self.zone = zone
         self._metadata = metadata
         self._pool = pool
-        self._shunned_until: dict[Address, float] = {}
+        self._excluded_until: dict[Address, float] = {}
 
     def address(self, topic: str, partition: int) -> Address | None:
-        """Return where a partition is to be read instead of at its owner; None where that is near, or nobody is."""
+        """Return the address of the replica to read instead of the owner; None to read from the owner."""
         if not self.zone:
             return None
-        owner, copies = self._metadata.copies_in(topic, partition, self.zone)
+        owner, copies = self._metadata.replicas_in_zone(topic, partition, self.zone)
         if owner is None or owner in copies:
             return None
         now = asyncio.get_running_loop().time()
-        return next((each for each in copies if self._shunned_until.get(each, 0.0) <= now), None)
+        return next((each for each in copies if self._excluded_until.get(each, 0.0) <= now), None)
 
     async def connection(self, address: Address) -> Connection | None:
-        """Return the connection to a replica; None, and it is shunned, where it does not answer soon."""
-        standing = self._pool.now(address)
-        if standing is not None and standing.ready:
-            return standing
+        """Return the connection to a replica; if it does not answer in time, exclude it and return None."""
+        connection = self._pool.now(address)
+        if connection is not None and connection.ready:
+            return connection
         try:
             async with asyncio.timeout(CONNECT_S):
                 return await self._pool.get(address)
         except (TidelogError, TimeoutError) as error:
-            self.shun(address, told(error) if isinstance(error, TidelogError) else "it does not answer")
+            self.exclude(
+                address,
+                describe_error(error) if isinstance(error, TidelogError) else f"no connection within {CONNECT_S:g} s",
+            )
             return None
 
-    def shun(self, address: Address, why: str) -> None:
-        """Do not read at a replica for a while."""
-        self._shunned_until[address] = asyncio.get_running_loop().time() + SHUN_S
+    def exclude(self, address: Address, why: str) -> None:
+        """Do not read from a replica for `EXCLUDE_S`."""
+        self._excluded_until[address] = asyncio.get_running_loop().time() + EXCLUDE_S
         host, port = address
-        _log.warning("%s:%d is in this zone and is not read for %.0f s: %s", host, port, SHUN_S, why)
+        _log.warning("not reading from replica %s:%d in this zone for %.0f s: %s", host, port, EXCLUDE_S, why)
 
 
-class Served(Protocol):
-    """What a consumer's partitions are served by, as far as is looked at here."""
+class ReplicaReader(Protocol):
+    """A consumer's subscriptions, as the lag monitor uses them."""
 
     @property
-    def near(self) -> Mapping[TopicPartition, Address]:
-        """The partitions that are read at a replica instead of at their owner, and where."""
+    def near_replicas(self) -> Mapping[TopicPartition, Address]:
+        """The partitions that are read from a replica instead of the owner, with its address."""
         ...
 
     @property
-    def far(self) -> Iterable[TopicPartition]:
-        """Those that are read at their owner."""
+    def read_at_owner(self) -> Iterable[TopicPartition]:
+        """The partitions that are read from their owner."""
         ...
 
-    def stands(self, where: TopicPartition) -> int | None:
-        """Return where the arrivals of a partition have ended; None where no more may come: there is no credit."""
+    def position_with_credit(self, where: TopicPartition) -> int | None:
+        """Return the next offset to receive; None if the node has no credit to send more."""
 
-    def serve_anew(self, partitions: Iterable[TopicPartition]) -> None:
-        """Subscribe partitions again, wherever that is to be now."""
+    def resubscribe(self, partitions: Iterable[TopicPartition]) -> None:
+        """Subscribe partitions again, at the replica that is selected now."""
 
-    def lies_beyond(self, where: TopicPartition, end: Offset) -> None:
-        """A partition is read from beyond its end."""
+    def beyond_end(self, where: TopicPartition, end: Offset) -> None:
+        """Handle a position past the end of the log."""
 
     async def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:
-        """Return the ends of logs as their owners say; without those that do not say it now."""
+        """Return the ends of logs as reported by their owners; partitions whose owner does not answer are missing."""
         ...
 
 
-async def look_again(nearby: Nearby, served: Served) -> None:
-    """Leave replicas that are behind, and come back to those that are not; for ever."""
+async def monitor_lag(nearest_replica: NearestReplica, reader: ReplicaReader) -> None:
+    """Switch away from lagging replicas, and back to replicas that have caught up, until cancelled."""
     while True:
-        await asyncio.sleep(LOOK_S)
-        stood = {where: served.stands(where) for where in served.near}
-        ends = await served.ends(stood)
-        await asyncio.sleep(BEHIND_S)
-        behind: dict[Address, list[TopicPartition]] = {}
+        await asyncio.sleep(CHECK_INTERVAL_S)
+        positions = {where: reader.position_with_credit(where) for where in reader.near_replicas}
+        ends = await reader.ends(positions)
+        await asyncio.sleep(LAG_GRACE_S)
+        lagging: dict[Address, list[TopicPartition]] = {}
         for where, end in ends.items():
-            address, standing = served.near.get(where), served.stands(where)
-            if address is None or standing is None or standing != stood[where]:
+            address, position = reader.near_replicas.get(where), reader.position_with_credit(where)
+            if address is None or position is None or position != positions[where]:
                 continue
-            if standing < end.offset:
-                behind.setdefault(address, []).append(where)
-            elif standing > end.offset:
-                served.lies_beyond(where, end)
-        for address, partitions in behind.items():
+            if position < end.offset:
+                lagging.setdefault(address, []).append(where)
+            elif position > end.offset:
+                reader.beyond_end(where, end)
+        for address, partitions in lagging.items():
             first = partitions[0]
-            nearby.shun(
+            nearest_replica.exclude(
                 address,
-                f"{len(partitions)} partitions there are behind their owners for {BEHIND_S:g} s, "
-                f"{first.topic}/{first.partition} among them",
+                f"it lagged behind the owners of {len(partitions)} partitions for {LAG_GRACE_S:g} s, among them "
+                f"{first.topic}/{first.partition}",
             )
-        again = [where for where, address in served.near.items() if address in behind]
-        better: dict[Address, list[TopicPartition]] = {}
-        for where in served.far:
-            nearer = nearby.address(*where)
-            if nearer is not None:
-                better.setdefault(nearer, []).append(where)
-        for address, partitions in better.items():
-            if await nearby.connection(address) is not None:  # nobody leaves an owner for who cannot be reached
-                again += partitions
-        served.serve_anew(again)
+        moved = [where for where, address in reader.near_replicas.items() if address in lagging]
+        candidates: dict[Address, list[TopicPartition]] = {}
+        for where in reader.read_at_owner:
+            replica = nearest_replica.address(*where)
+            if replica is not None:
+                candidates.setdefault(replica, []).append(where)
+        for address, partitions in candidates.items():
+            if await nearest_replica.connection(address) is not None:  # an owner is left only for a reachable replica
+                moved += partitions
+        reader.resubscribe(moved)

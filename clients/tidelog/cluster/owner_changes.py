@@ -1,17 +1,17 @@
-"""Who waits for the owner of a partition, and when that is in vain because another node owns it now.
+"""Requests that wait for a partition's owner, and their abandonment when another node owns the partition.
 
-A request to a node that is silently gone (stopped, or its cable cut) would hang until its time-out, long after the
-partition has moved. So everything that waits for an owner is noted here as an `Expectation`. Two things are done with
-it, at a few ticks a second while there are any:
+A request to a node that died silently (stopped, cable cut) would wait until its time-out, long after the partition has
+failed over. Everything that waits for an owner is therefore registered as an `Expectation`, and checked several times a
+second:
 
-- when an answer has been due for `SILENCE_S` and the node said nothing at all meanwhile, metadata is asked for,
-  elsewhere (the router prefers nodes that speak);
-- when a reader waits for a node that has been silent for longer, and another replica can be read, it is abandoned;
-- when metadata names another owner, the expectation is abandoned: at once if its node is silent or if nothing is lost
-  by it (a subscription), else after `GRACE_S`, because a node that still speaks knows best what became of a request.
+- when an answer has been due for `SILENCE_S` and the node has sent nothing in the meantime, the client refreshes
+  metadata (the router prefers responsive nodes);
+- when a read waits for a node that has been silent for `READER_SILENCE_S` and another replica exists, it is abandoned;
+- when metadata names another owner, the expectation is abandoned: immediately if the node is silent or the abandonment
+  loses nothing (a subscription), otherwise after `GRACE_S`, because a responsive node knows the outcome best.
 
-Abandoning never decides an outcome: a publish is sent again under its old sequence, and a late answer to the abandoned
-request is not looked at. A new owner needs a higher epoch, so a node that lags cannot cause any of this.
+Abandoning decides no outcome: a publish is sent again with the same sequence number, and a late answer to the abandoned
+request is ignored. A new owner needs a higher epoch, so a lagging node cannot cause an abandonment.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 SILENCE_S: Final = 0.5
 
-TELL_AFTER_S: Final = 2.0
-"""When the user is told why there is no answer yet."""
+LOG_AFTER_S: Final = 2.0
+"""How long a request is retried before the client logs why."""
 READER_SILENCE_S: Final = 1.5
 GRACE_S: Final = 1.0
 TICKS_PER_SILENCE: Final = 4
@@ -38,18 +38,18 @@ TICKS_PER_SILENCE: Final = 4
 
 @dataclass(slots=True, eq=False)
 class Expectation:
-    """Something that waits for the owner of a partition.
+    """A pending operation that waits for the owner of a partition.
 
     Attributes:
         topic: the topic's name.
         partition: 0-based.
         address: of the node that it waits for.
-        connection: None while there is none yet.
-        abandon: called at most once, when another node turned out to be the owner.
-        due_at: loop time from which on silence counts; None for what waits for nothing in particular.
-        instead_of: where the owner is in whose place that node is asked; None for the owner itself.
-        reads: whether another replica will do.
-        moved_at: loop time at which the move was learned.
+        connection: None until connected.
+        abandon: called at most once, when the operation is to be given up.
+        due_at: loop time from which silence counts; None for a subscription, which has no due answer.
+        instead_of: address of the owner that the node replaces; None if the node is the owner.
+        reads: whether another replica can serve the request.
+        moved_at: loop time at which metadata named another owner.
     """
 
     topic: str
@@ -64,15 +64,15 @@ class Expectation:
 
 
 Expect = Callable[[Callable[[ConnectionLostError], None]], list[Expectation]]
-"""Notes what waits, to be abandoned by calling the argument."""
+"""Registers pending operations whose abandonment calls the argument."""
 
 
-class Moves:
-    """All expectations of one client.
+class OwnerChanges:
+    """The pending expectations of one client.
 
     Args:
-        metadata: who owns what.
-        refresh: asks for metadata about a topic, in the background.
+        metadata: the metadata cache.
+        refresh: requests metadata of a topic in the background.
     """
 
     def __init__(self, metadata: Metadata, refresh: Callable[[str], None]) -> None:
@@ -92,16 +92,16 @@ class Moves:
         instead_of: Address | None = None,
         reads: bool = False,
     ) -> Expectation:
-        """Note that something waits for an owner; it ends with `forget`, or with its being abandoned.
+        """Register an operation that waits for an owner; it ends with `forget` or by being abandoned.
 
         Args:
             topic: the topic's name.
             partition: 0-based.
-            at: the connection on which it waits, or the address to which there is none yet.
-            abandon: what to do when another node is the owner; it gets the reason.
-            wait_s: how long the node was asked to hold the answer back, None for what may be silent for ever.
+            at: the connection, or the address if there is none yet.
+            abandon: called with the reason when another node is the owner.
+            wait_s: how long the node was asked to hold the answer back; None if no answer is due.
             instead_of: see `Expectation`.
-            reads: whether there is another replica, and it will do.
+            reads: whether another replica exists and can serve the request.
         """
         loop = asyncio.get_running_loop()
         connection = at if isinstance(at, Connection) else None
@@ -114,7 +114,7 @@ class Moves:
         return expectation
 
     def forget(self, expectation: Expectation) -> None:
-        """It has come, or nobody wants it any more."""
+        """Remove an expectation that was answered or cancelled."""
         of_topic = self._expected.get(expectation.topic)
         if of_topic is not None:
             of_topic.discard(expectation)
@@ -122,11 +122,11 @@ class Moves:
                 del self._expected[expectation.topic]
 
     def changed(self, topic: str) -> None:
-        """Look at what is known of a topic's owners now, and abandon what waits in vain."""
+        """Abandon the expectations of a topic whose partition has another owner now."""
         now = asyncio.get_running_loop().time()
         for expectation in list(self._expected.get(topic, ())):
             if expectation not in self._expected.get(topic, ()):
-                continue  # forgotten by what abandoning another one set off
+                continue  # removed by the callback of an abandoned one
             if not self._moved(expectation):
                 expectation.moved_at = None
                 continue
@@ -139,7 +139,7 @@ class Moves:
                 self._arm(asyncio.get_running_loop())
 
     def close(self) -> None:
-        """Stop ticking."""
+        """Stop the timer."""
         self._expected.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -171,16 +171,17 @@ class Moves:
         host, port = expectation.address
         expectation.abandon(
             ConnectionLostError(
-                f"{host}:{port} did not answer, and another node may for {expectation.topic!r}/{expectation.partition}"
+                f"{host}:{port} did not answer, and another node may serve "
+                f"{expectation.topic!r}/{expectation.partition}"
             )
         )
 
 
-async def unless_moved(moves: Moves, expect: Expect, answer: Awaitable[T]) -> T:
-    """Wait for `answer`, but not if what waits for it is abandoned.
+async def unless_moved(moves: OwnerChanges, expect: Expect, answer: Awaitable[T]) -> T:
+    """Wait for `answer`, unless the operation is abandoned first.
 
     Raises:
-        ConnectionLostError: it was.
+        ConnectionLostError: it was abandoned.
     """
     moved: asyncio.Future[TidelogError] = asyncio.get_running_loop().create_future()
 
@@ -204,7 +205,7 @@ async def unless_moved(moves: Moves, expect: Expect, answer: Awaitable[T]) -> T:
 
 
 def _silent(expectation: Expectation, now: float, silence_s: float = SILENCE_S) -> bool:
-    """Whether its answer has been due for a while and the node says nothing at all."""
+    """Whether the answer has been due for `silence_s` and the node has sent nothing in the meantime."""
     if expectation.due_at is None or now - expectation.due_at < silence_s:
         return False
     return expectation.connection is None or expectation.connection.silent_s >= silence_s

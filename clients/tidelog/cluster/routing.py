@@ -1,9 +1,9 @@
-"""Which connection a request goes to: the owner of a partition, or any node that answers.
+"""Selects the connection for each request: the owner of a partition, or any node that answers.
 
-Looks things up in `Metadata`, asks a node when something is missing or turned out to be stale (`metadata_refresh.py`),
-and retries what may be retried until the request's time is up. What any node answers goes to one that speaks, and to
-another as well when that one takes long (`hedged_requests.py`); what only an owner answers is given up when the
-partition has moved and the old owner is silent (`owner_changes.py`).
+It looks routes up in `Metadata`, refreshes missing or stale ones (`metadata_refresh.py`), and retries retriable
+failures until the request timeout. A request that any node can answer goes to a responsive one, and is hedged if that
+is slow (`hedged_requests.py`). A request to an owner is abandoned if the partition has moved and the old owner is
+silent (`owner_changes.py`).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Final, TypeVar
 
 from tidelog.base.backoff import Backoff
 from tidelog.cluster.answers import check_answer
-from tidelog.cluster.callers import Caller, Naming
+from tidelog.cluster.callers import Caller, CallerTickets
 from tidelog.cluster.connection import Address, Connection
 from tidelog.cluster.connection_pool import ConnectionPool
-from tidelog.cluster.fallback_replicas import Reached, StandIns
+from tidelog.cluster.fallback_replicas import FallbackReplicas, ReadReplica
 from tidelog.cluster.hedged_requests import race, summary
-from tidelog.cluster.known_ends import Ends
+from tidelog.cluster.known_ends import KnownEnds
 from tidelog.cluster.metadata import Metadata
 from tidelog.cluster.metadata_questions import MetadataQuestions
 from tidelog.cluster.metadata_refresh import Refresher
-from tidelog.cluster.nearest_replica import Nearby
-from tidelog.cluster.owner_changes import SILENCE_S, TELL_AFTER_S, Expect, Expectation, Moves, unless_moved
+from tidelog.cluster.nearest_replica import NearestReplica
+from tidelog.cluster.owner_changes import LOG_AFTER_S, SILENCE_S, Expect, Expectation, OwnerChanges, unless_moved
 from tidelog.cluster.read_epochs import ReadEpochs
 from tidelog.cluster.trace_contexts import carry_current
 from tidelog.errors import (
@@ -41,7 +41,7 @@ from tidelog.errors import (
     TidelogError,
     UnknownPartitionError,
     UnknownTopicError,
-    told,
+    describe_error,
 )
 from tidelog.model import TopicPartition, TopicRoute
 from tidelog_proto import broker_pb2 as pb
@@ -51,17 +51,17 @@ from tidelog_proto.wire.pending_requests import settle
 T = TypeVar("T")
 
 HEDGE_S: Final = 0.3
-"""How long a node may take to connect or to tell what it knows before another one is asked as well."""
+"""How long a node may take to connect or to answer from its metadata before another one is asked as well."""
 
 
 _log: Final = logging.getLogger("tidelog.client")
 
 REQUEST_HEDGE_S: Final = 1.0
-"""The same for requests that may have to be stored by a quorum."""
+"""The same for requests that may need a quorum."""
 
 
 class Router:
-    """Finds connections; owns the metadata cache and, unless it asks for a caller, the pool."""
+    """Finds connections; owns the metadata cache and, unless it acts for a caller, the pool."""
 
     def __init__(
         self,
@@ -74,18 +74,18 @@ class Router:
         caller: Caller | None = None,
     ) -> None:
         self.metadata = Metadata()
-        self.ends = Ends()
-        self.epochs = ReadEpochs()
+        self.known_ends = KnownEnds()
+        self.read_epochs = ReadEpochs()
         self.pool = pool
         self.request_timeout_s = request_timeout_s
         self.quorum_timeout_s = request_timeout_s if quorum_timeout_s is None else quorum_timeout_s
-        self.moves = Moves(self.metadata, self.refresh_later)
-        self.stand_ins = StandIns(self.metadata, pool, self.probe)
-        self.nearby = Nearby(self.metadata, pool, zone)
+        self.owner_changes = OwnerChanges(self.metadata, self.refresh_later)
+        self.fallback_replicas = FallbackReplicas(self.metadata, pool, self.probe)
+        self.nearest_replica = NearestReplica(self.metadata, pool, zone)
         self._zone = zone
         self.unreported: set[object] = set()
-        """Producers with unreported failures: kept until the client is closed, which raises one."""
-        self.naming = Naming(caller)
+        """Producers with unreported failures; kept until the client is closed, which raises one of them."""
+        self.caller_tickets = CallerTickets(caller)
         self._bootstrap = bootstrap
         self._questions = MetadataQuestions(
             self.metadata, call=self.call, take=self.take_metadata, first_of=self._at_first
@@ -94,7 +94,7 @@ class Router:
         self._watchers: dict[str, set[Callable[[], None]]] = {}
 
     def for_caller(self, caller: Caller) -> Router:
-        """Return a router with a cache of its own that asks on behalf of a caller, over the connections of this one."""
+        """Return a router on behalf of a caller, with a cache of its own, over the connections of this one."""
         return Router(
             self._bootstrap,
             self.pool,
@@ -110,53 +110,52 @@ class Router:
         """Send a request and return its answer, checked to be of the right kind.
 
         Args:
-            connection: where to.
+            connection: to the node.
             envelope: the request.
-            wait_s: how long the node is asked to hold the answer back; the request timeout comes on top.
+            wait_s: how long the node is asked to hold the answer back, in addition to the request timeout.
         """
         kind = envelope.WhichOneof("kind")
         assert kind is not None, "a request has a kind"
         carry_current(envelope)
-        self.naming.name(envelope, connection)
+        self.caller_tickets.attach(envelope, connection)
         try:
             frame = await connection.call(envelope, timeout_s=self.request_timeout_s + wait_s, wait_s=wait_s)
         except TidelogError as error:
-            self.naming.learn_from(envelope, error)
+            self.caller_tickets.note_error(envelope, error)
             raise
         return check_answer(kind, frame, connection)
 
     async def call_reader(
-        self, partitions: Sequence[TopicPartition], reached: Reached, envelope: pb.Envelope, *, wait_s: float = 0
+        self, partitions: Sequence[TopicPartition], replica: ReadReplica, envelope: pb.Envelope, *, wait_s: float = 0
     ) -> Frame:
-        """As `call`, to who serves readers; given up when it is silent and there is another owner, or replica.
+        """As `call`, to the replica that serves reads; abandoned when it is silent and another one can serve.
 
         Raises:
-            ConnectionLostError: it was given up.
+            ConnectionLostError: the request was abandoned.
             TidelogError: as `call`.
         """
-        connection, instead_of = reached.connection, partial(self.instead_of, reached)
+        connection, instead_of = replica.connection, partial(self.instead_of, replica)
         expect = partial(self._expect, partitions, connection, wait_s=wait_s, reads=True, instead_of=instead_of)
         return await self._call_unless_moved(connection, envelope, expect, wait_s=wait_s)
 
     async def call_owner(
         self, partition: TopicPartition, connection: Connection, envelope: pb.Envelope, *, wait_s: float = 0
     ) -> Frame:
-        """As `call`, to who owns a partition; given up when it is silent and there is another owner.
+        """As `call`, to a partition's owner; abandoned when it is silent and there is another owner.
 
         Raises:
-            ConnectionLostError: it was given up.
+            ConnectionLostError: the request was abandoned.
             TidelogError: as `call`.
         """
         expect = partial(self._expect, [partition], connection, wait_s=wait_s)
         return await self._call_unless_moved(connection, envelope, expect, wait_s=wait_s)
 
     async def call_any(self, make: Callable[[], pb.Envelope], *, repeatable: bool) -> Frame:
-        """Send a request to any node, again and again until it is answered or the request timeout is over.
+        """Send a request to any node, with retries until the request timeout.
 
         Args:
-            make: makes the envelope, anew for each try.
-            repeatable: False for what must not be done twice; it is then only tried again when it is certain
-                that nothing happened.
+            make: creates the envelope for each attempt.
+            repeatable: False for a request that must not run twice; it is retried only after a failure without effect.
         """
 
         async def ask(connection: Connection) -> Frame:
@@ -166,12 +165,12 @@ class Router:
         return await self.retrying(lambda: self.at_any(ask, repeatable=repeatable), repeatable=repeatable, about=about)
 
     async def at_any(self, ask: Callable[[Connection], Awaitable[T]], *, repeatable: bool = True) -> T:
-        """Ask some node, and another one when it fails; if the question may be `repeatable`, also when it takes long.
+        """Ask one node, and another one when it fails; if the request is `repeatable`, also when it is slow.
 
-        A node that is cut off the others says that it cannot, while they could: so its word alone does not count.
+        One failure is not final: a node that is partitioned from the others fails where they would not.
 
         Raises:
-            TidelogError: nobody could answer; or, of what is not `repeatable`, it is unknown whether it was done.
+            TidelogError: no node could answer; or the outcome of a request that is not `repeatable` is unknown.
         """
         if not repeatable:
             return await self._at_one_after_the_other(ask)
@@ -207,13 +206,13 @@ class Router:
         topic: str | None = None,
         about: str | None = None,
     ) -> T:
-        """Run `attempt` until it succeeds, fails for good, or the request timeout is over.
+        """Run `attempt` until it succeeds, fails permanently, or the request timeout is over.
 
         Args:
-            attempt: one try.
+            attempt: one attempt.
             repeatable: see `call_any`.
-            topic: news about it end the wait for the next try.
-            about: what the log calls that which is tried; None: the topic.
+            topic: changed metadata of this topic ends the wait for the next attempt.
+            about: name of the operation in the log; None: the topic.
 
         Raises:
             TidelogError: the last failure.
@@ -221,7 +220,7 @@ class Router:
         loop = asyncio.get_running_loop()
         began = loop.time()
         deadline = began + self.request_timeout_s
-        is_told = False
+        is_logged = False
         backoff = Backoff()
         while True:
             try:
@@ -234,12 +233,13 @@ class Router:
                     raise
                 if isinstance(error, QuorumLostError) and loop.time() - began >= self.quorum_timeout_s:
                     raise
-                if self.pool.gives_up(error, loop.time() + wait_s - began):
+                if self.pool.should_give_up(error, loop.time() + wait_s - began):
                     raise
-                if not is_told and loop.time() - began >= TELL_AFTER_S:
-                    is_told = True
+                if not is_logged and loop.time() - began >= LOG_AFTER_S:
+                    is_logged = True
                     left_s = math.ceil(deadline - loop.time())
-                    _log.warning("%s: still trying, for another %d s at most: %s", about or topic, left_s, told(error))
+                    what, why = about or topic, describe_error(error)
+                    _log.warning("%s: still trying, for at most %d s more: %s", what, left_s, why)
                 if topic is None:
                     await asyncio.sleep(wait_s)
                 else:
@@ -253,13 +253,13 @@ class Router:
         repeatable: bool,
         partition: int | None = None,
     ) -> T:
-        """As `retrying`, for a question about one topic: errors teach the cache, a stale topic id is looked up anew.
+        """As `retrying`, for a request about one topic: errors update the cache, and a stale topic id is refreshed.
 
         Args:
-            topic: its name.
-            attempt: one try.
+            topic: the topic's name.
+            attempt: one attempt.
             repeatable: see `call_any`.
-            partition: which one errors are about, if it is one.
+            partition: the partition that errors are about, if it is a single one.
 
         Raises:
             TidelogError: the last failure.
@@ -283,107 +283,107 @@ class Router:
     # -------------------------------------------------------------------------------------------- routing
 
     def connection_now(self, topic: str, partition: int) -> Connection | None:
-        """Return the connection to a partition's owner if everything about it is known and it stands."""
+        """Return the open connection to a partition's owner; None if the owner or connection is missing."""
         address = self.metadata.owner_address(topic, partition)
         return None if address is None else self.pool.now(address)
 
     async def connection(self, topic: str, partition: int) -> Connection:
-        """Return the connection to a partition's owner; one try.
+        """Return the connection to a partition's owner; one attempt.
 
         Raises:
-            UnknownTopicError, UnknownPartitionError: there is no such thing.
-            NotOwnerError: nobody knows the owner right now.
+            UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
+            NotOwnerError: the owner is currently unknown.
             TidelogError: as `ConnectionPool.get`.
         """
         await self.topic_with(topic, [partition])
         address = self.metadata.owner_address(topic, partition)
         if address is None:
             self.refresh_later(topic)
-            raise NotOwnerError(f"nobody knows the owner of {topic!r}/{partition} right now")
-        standing = self.pool.now(address)
-        if standing is not None:
-            return standing
+            raise NotOwnerError(f"the owner of {topic!r}/{partition} is currently unknown")
+        connected = self.pool.now(address)
+        if connected is not None:
+            return connected
         try:
             expect = partial(self._expect, [TopicPartition(topic, partition)], address)
-            return await unless_moved(self.moves, expect, self.pool.get(address))
+            return await unless_moved(self.owner_changes, expect, self.pool.get(address))
         except NodeUnreachableError:
             self.refresh_later(topic)
             raise
 
-    async def reading_connection(self, topic: str, partition: int) -> Reached:
-        """Return the connection to a partition's owner, or to another replica when that fails for a while; one try.
+    async def reading_connection(self, topic: str, partition: int) -> ReadReplica:
+        """Return the owner of a partition, or another replica if the owner fails for some time; one attempt.
 
         Raises:
             TidelogError: as `connection`.
         """
         await self.topic(topic)
         try:
-            return await self.stand_ins.find(topic, partition, lambda: self.connection(topic, partition))
+            return await self.fallback_replicas.find(topic, partition, lambda: self.connection(topic, partition))
         except NodeUnreachableError:
             self.refresh_later(topic)
             raise
 
-    async def near_reader(self, topic: str, partition: int) -> Reached | None:
-        """Return the connection to a replica in the client's zone, where the owner is elsewhere; None for none.
+    async def near_reader(self, topic: str, partition: int) -> ReadReplica | None:
+        """Return a replica in the client's zone if the owner is in another zone; otherwise None.
 
         Raises:
-            UnknownTopicError: there is no such topic.
+            UnknownTopicError: the topic does not exist.
         """
         await self.topic(topic)
-        address = self.nearby.address(topic, partition)
-        connection = None if address is None else await self.nearby.connection(address)
-        return None if connection is None else Reached(connection, is_owner=False, is_near=True)
+        address = self.nearest_replica.address(topic, partition)
+        connection = None if address is None else await self.nearest_replica.connection(address)
+        return None if connection is None else ReadReplica(connection, is_owner=False, is_near=True)
 
-    def instead_of(self, reached: Reached, where: TopicPartition) -> Address | None:
-        """Return where the owner of a partition is that somebody else serves in its place; None for the owner itself.
+    def instead_of(self, replica: ReadReplica, where: TopicPartition) -> Address | None:
+        """Return the address of the owner that a replica replaces; None if the replica is the owner.
 
-        One in whose place a nearer replica serves may change: each partition has its own.
+        A nearest replica serves partitions of several owners, so it is looked up for each partition.
         """
-        return self.metadata.owner_address(*where) if reached.is_near else reached.instead_of
+        return self.metadata.owner_address(*where) if replica.is_near else replica.instead_of
 
     async def any_connection(self) -> Connection:
-        """Return a connection to some node: one that stands and speaks, else the first that can be reached.
+        """Return a connection to any node: an open one with a responsive node, otherwise the first that can be opened.
 
         Raises:
-            NodeUnreachableError: nobody can be reached; says what each attempt met.
+            NodeUnreachableError: no node can be reached; with the failure of each attempt.
         """
         return await race([partial(self.pool.get, each) for each in self._candidates()], stagger_s=HEDGE_S)
 
     async def topic(self, name: str) -> TopicRoute:
-        """Return a topic's route, asking a node if it is not known.
+        """Return a topic's route, requesting it if it is not cached.
 
         Raises:
-            UnknownTopicError: there is no such topic.
+            UnknownTopicError: the topic does not exist.
         """
         return self.metadata.topic(name) or await self.topic_now(name)
 
     async def topic_now(self, name: str) -> TopicRoute:
-        """Return a topic's route as the cluster has it by now, or, if nobody can confirm it, as some node knows it.
+        """Return a topic's current route, confirmed by the metadata owner if it can be reached.
 
         Raises:
-            UnknownTopicError: there is no such topic.
+            UnknownTopicError: the topic does not exist.
         """
         await self.refresh(name, fresh=True)
         route = self.metadata.topic(name)
         if route is None:
-            raise UnknownTopicError(f"there is no topic {name!r}")
+            raise UnknownTopicError(f"topic {name!r} does not exist")
         return route
 
     async def confirmed_topic(self, name: str) -> TopicRoute:
-        """As `topic_now`, where a route is cached without waiting for other questions, and at most `CONFIRM_S`.
+        """As `topic_now`; a cached route is confirmed without waiting for other requests, within `CONFIRM_S`.
 
         Raises:
-            UnknownTopicError: there is no such topic.
+            UnknownTopicError: the topic does not exist.
         """
         if self.metadata.topic(name) is not None:
             await self._questions.confirm(name)
         return await self.topic(name)
 
     async def topic_with(self, name: str, partitions: Iterable[int]) -> TopicRoute:
-        """Return the route of a topic that has these partitions; it may have grown since it was looked at.
+        """Return the route of a topic with these partitions, refreshing it if some are not cached.
 
         Raises:
-            UnknownTopicError, UnknownPartitionError: there is no such thing, and that is certain.
+            UnknownTopicError, UnknownPartitionError: the topic or partition certainly does not exist.
         """
         wanted = list(partitions)
         route = await self.topic(name)
@@ -393,35 +393,35 @@ class Router:
         missing = [partition for partition in wanted if partition not in route.partitions]
         if missing:
             which = missing if len(missing) > 1 else missing[0]
-            raise UnknownPartitionError(f"topic {name!r} has partitions 0 to {route.partition_count - 1}, not {which}")
+            raise UnknownPartitionError(f"topic {name!r} has partitions 0 to {route.partition_count - 1}, got {which}")
         return route
 
     # -------------------------------------------------------------------------------------------- learning
 
     def learn_from(self, topic: str, error: TidelogError, partition: int | None = None) -> None:
-        """Note what an error says about the cached route of a topic, or of one of its partitions."""
+        """Update the cached route of a topic or partition from an error."""
         if isinstance(error, UnknownTopicError):
-            # The id is no longer known; the name may stand for a new topic.
+            # The id no longer exists; the name may belong to a new topic.
             if error.topic_id:
-                self.metadata.gone(topic, error.topic_id)
+                self.metadata.note_deleted(topic, error.topic_id)
             else:
                 self.metadata.forget(topic)
         elif error.retriable and not isinstance(error, (OverloadedError, SequenceError)):
             if isinstance(error, NotOwnerError) and partition is not None:
                 before = self.metadata.revision
-                self.metadata.heard_of_epoch(topic, partition, error.epoch)
+                self.metadata.note_epoch(topic, partition, error.epoch)
                 if self.metadata.revision != before:
                     self._changed(topic)
             self.refresh_later(topic)
 
     def stored_in(self, topic: str, partition: int, epoch: int) -> None:
-        """Note the epoch in which records were stored: a newer one than is known may be another owner's."""
+        """Note the epoch in which records were stored; a newer one than cached may have another owner."""
         route = self.metadata.route(topic, partition)
         if route is not None and epoch > route.epoch:
             self.refresh_later(topic)
 
     def take_metadata(self, reply: pb.MetadataReply, heard_from: Address) -> tuple[bool, Mapping[str, TidelogError]]:
-        """Take an answer in and tell whom it concerns; return whether it was news, and the errors of topics."""
+        """Merge an answer and notify watchers; return whether it changed the cache, and the errors of topics."""
         before = self.metadata.revision
         errors = self.metadata.merge(reply, heard_from)
         news = self.metadata.revision != before
@@ -431,7 +431,7 @@ class Router:
         return news, errors
 
     def watch(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` whenever there is news about a topic, until the returned function is called."""
+        """Call `callback` whenever the metadata of a topic changes, until the returned function is called."""
         self._watchers.setdefault(topic, set()).add(callback)
 
         def unwatch() -> None:
@@ -443,7 +443,7 @@ class Router:
         return unwatch
 
     async def news(self, topic: str, wait_s: float) -> None:
-        """Wait `wait_s` seconds, or until there is news about a topic; it is asked for all the time."""
+        """Wait `wait_s` seconds, or until the metadata of a topic changes; long-polls for it meanwhile."""
         heard = asyncio.Event()
         unwatch = self.watch(topic, heard.set)
 
@@ -462,42 +462,42 @@ class Router:
             unwatch()
 
     def probe(self, topic: str, partition: int, connection: Connection) -> None:
-        """Ask an owner that has been quiet for something, so that its silence is noticed."""
+        """Send a request to a quiet owner, so that its silence is detected."""
         if not connection.ready:
             return
         envelope = pb.Envelope(metadata=pb.Metadata(topics=[topic]))
         try:
-            self.naming.name(envelope, connection)
+            self.caller_tickets.attach(envelope, connection)
         except TidelogError:
-            return  # nobody waits for what he may ask
+            return  # the caller's credentials are no longer valid
         answer = connection.request(envelope, timeout_s=self.request_timeout_s)
-        expectation = self.moves.expect(topic, partition, connection, lambda _: None)
+        expectation = self.owner_changes.expect(topic, partition, connection, lambda _: None)
 
         def answered(done: asyncio.Future[Frame]) -> None:
-            self.moves.forget(expectation)
+            self.owner_changes.forget(expectation)
             if not done.cancelled() and done.exception() is None:
                 self.take_metadata(done.result().envelope.metadata_reply, connection.address)
 
         answer.add_done_callback(answered)
 
     def refresh_later(self, topic: str) -> None:
-        """Ask for news about a topic in the background."""
+        """Request metadata of a topic in the background."""
         self._refresher.want(topic, patient=True)
 
     async def refresh(self, topic: str, *, fresh: bool = False, sure: bool = False) -> None:
-        """Ask a node about a topic; see `Refresher.want`.
+        """Request metadata of a topic; see `Refresher.want`.
 
         Raises:
-            UnknownTopicError: there is no such topic.
-            EpochChangingError: with `sure`, nobody can confirm what is known of it.
+            UnknownTopicError: the topic does not exist.
+            EpochChangingError: with `sure`, the metadata cannot be confirmed.
         """
         await asyncio.shield(self._refresher.want(topic, fresh=fresh, sure=sure))
 
     async def close(self) -> None:
-        """Give up refreshes and close the connections."""
-        self.moves.close()
+        """Cancel refreshes and close the connections."""
+        self.owner_changes.close()
         await self._refresher.close()
-        if self.naming.caller is None:
+        if self.caller_tickets.caller is None:
             await self.pool.close()
 
     # ------------------------------------------------------------------------------------------- internals
@@ -511,10 +511,10 @@ class Router:
         return await race([partial(at, address) for address in self._candidates(rounds)], stagger_s=HEDGE_S)
 
     def _candidates(self, rounds: int = 0) -> list[Address]:
-        """Return all known addresses in the order in which they are worth being asked.
+        """Return all known addresses, in order of preference.
 
         Args:
-            rounds: how often asking was in vain; then others come first, connected or not.
+            rounds: number of unsuccessful rounds; after the first, addresses are rotated, connected or not.
         """
         standing = {connection.address: connection for connection in self.pool.open_connections()}
 
@@ -531,33 +531,33 @@ class Router:
         return sorted([*known[turn:], *known[:turn]], key=rank)
 
     def _changed(self, topic: str) -> None:
-        self.moves.changed(topic)
+        self.owner_changes.changed(topic)
         for callback in list(self._watchers.get(topic, ())):
             callback()
 
     async def _call_unless_moved(
         self, connection: Connection, envelope: pb.Envelope, expect: Expect, *, wait_s: float
     ) -> Frame:
-        """As `call`, given up when one of the partitions has moved away from a node that is silent.
+        """As `call`, abandoned when one of the partitions has moved away from a silent node.
 
         Raises:
-            ConnectionLostError: it was given up.
+            ConnectionLostError: the request was abandoned.
         """
         if not connection.ready:
-            return await unless_moved(self.moves, expect, self.call(connection, envelope, wait_s=wait_s))
+            return await unless_moved(self.owner_changes, expect, self.call(connection, envelope, wait_s=wait_s))
         kind = str(envelope.WhichOneof("kind"))
         carry_current(envelope)
-        self.naming.name(envelope, connection)
+        self.caller_tickets.attach(envelope, connection)
         answer = connection.request(envelope, timeout_s=self.request_timeout_s + wait_s, wait_s=wait_s)
         expected = expect(partial(settle, answer))
         try:
             frame = await connection.outcome(kind, answer, wait_s=wait_s)
         except TidelogError as error:
-            self.naming.learn_from(envelope, error)
+            self.caller_tickets.note_error(envelope, error)
             raise
         finally:
             for expectation in expected:
-                self.moves.forget(expectation)
+                self.owner_changes.forget(expectation)
         return check_answer(kind, frame, connection)
 
     def _expect(
@@ -570,22 +570,22 @@ class Router:
         reads: bool = False,
         instead_of: Callable[[TopicPartition], Address | None] = lambda _: None,
     ) -> list[Expectation]:
-        """Note that an answer about each of the partitions is waited for; see `Moves.expect`."""
+        """Register a pending answer for each of the partitions; see `OwnerChanges.expect`."""
         return [
-            self.moves.expect(
+            self.owner_changes.expect(
                 *each,
                 at,
                 abandon,
                 wait_s=wait_s,
                 instead_of=instead_of(each),
-                reads=reads and self.stand_ins.exist(*each),
+                reads=reads and self.fallback_replicas.has_others(*each),
             )
             for each in partitions
         ]
 
 
 def repeated(asked: pb.Envelope) -> pb.Envelope:
-    """Return a request once more: each try has an envelope of its own."""
+    """Return a copy of a request: each attempt needs an envelope of its own."""
     envelope = pb.Envelope()
     envelope.CopyFrom(asked)
     return envelope

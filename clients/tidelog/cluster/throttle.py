@@ -1,11 +1,13 @@
-"""What a node has said of its client's quota, on one connection, and how publishing keeps to it.
+"""A client's quota on one connection, and how publishing observes it.
 
-A node takes what comes and says in its answer how long the client is in debt for it. Who sends more before that is not
-read from any more, and then everything else on the connection waits, too: so nothing is published before the debt is
-paid, and while there has been one lately only little is on its way at a time. What else is asked goes on.
+A node accepts a publish that exceeds the quota and reports in its answer how long the client must pause. If the client
+publishes earlier, the node stops reading from the connection, which blocks all other requests on it. So the client
+publishes nothing before the pause is over, and after a recent pause keeps little in flight. Other requests are not
+delayed.
 
-The quota may be another one before that, or none: so whoever waits for long has the node asked now and then. Of a
-caller of a gateway the node refuses what is too early, and nothing else waits for that: one publish may try.
+The quota may be changed or removed during the pause, so a client that waits long asks the node from time to time. For a
+caller of a gateway, the node rejects early publishes instead of blocking the connection; there a publish is used as the
+test.
 """
 
 from __future__ import annotations
@@ -17,25 +19,25 @@ from typing import Final
 
 from tidelog_proto import broker_pb2 as pb
 
-CAREFUL_S: Final = 5.0
-"""So long behind a debt publishes go one by one: who sends two finds that the second one is early."""
-AHEAD_S: Final = 0.5
-"""Without a debt so much of a known rate may be on its way; a single request always may."""
-LOOK_S: Final = 5.0
-"""How often it is asked, or tried, whether a debt that lasts for longer is still owed."""
+SERIAL_PHASE_S: Final = 5.0
+"""How long after a pause publishes are sent one at a time, so that the second does not exceed the quota again."""
+IN_FLIGHT_S: Final = 0.5
+"""Without a pause, this many seconds of the allowed rate may be in flight; a single request always may."""
+CHECK_INTERVAL_S: Final = 5.0
+"""How often the client checks whether a longer pause is still required."""
 _HOLDS: Final = frozenset({"publish_reply", "hello_reply"})
 _log: Final = logging.getLogger("tidelog.client")
 
 
 class Throttle:
-    """See the module.
+    """The publish throttle of one connection.
 
     Args:
         loop: the connection's.
         node: HOST:PORT.
-        count: told by how many seconds the client is delayed more.
-        whose: the quota is.
-        ask: asks the node how long the debt lasts by now, and has its answer heard; None: a publish may try.
+        count: called with the seconds by which the delay has grown.
+        principal: the principal whose quota it is, for messages.
+        ask: sends the node a request whose answer reports the remaining pause; None: a publish is used as the test.
     """
 
     def __init__(
@@ -44,32 +46,32 @@ class Throttle:
         node: str,
         count: Callable[[float], None],
         *,
-        whose: str = "this client",
+        principal: str = "this client",
         ask: Callable[[], None] | None = None,
     ) -> None:
-        self.whose = whose
+        self.principal = principal
         self._ask = ask
         self._loop = loop
         self._node = node
         self._count = count
-        self._ahead_bytes = 0.0
-        self._flying_bytes = 0
+        self._in_flight_bytes_max = 0.0
+        self._in_flight_bytes = 0
         self._open_at = 0.0
-        """No publish before..."""
-        self._look_at = 0.0
-        """...but for one that tries whether that still holds, from then on."""
-        self._careful_until = 0.0
+        """Loop time before which nothing is published..."""
+        self._check_at = 0.0
+        """...except for one publish from this time on, to test whether the pause is still required."""
+        self._serial_until = 0.0
         self._delayed_until = 0.0
-        self._told = False
+        self._logged = False
         self._waiting: dict[Hashable, Callable[[], None]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def greeted(self, produce_bytes: int) -> None:
-        """The node has said how much may be written, in bytes a second; 0: that is not bounded."""
-        self._ahead_bytes = produce_bytes * AHEAD_S
+        """Set the allowed rate in bytes per second; 0 for unlimited."""
+        self._in_flight_bytes_max = produce_bytes * IN_FLIGHT_S
 
     def heard(self, envelope: pb.Envelope, throttle_ms: int) -> None:
-        """Take note of how long the client, or who it asks for, is in debt for what an answer is about."""
+        """Process the pause that an answer reports."""
         now = self._loop.time()
         until = now + throttle_ms / 1000
         if until > self._delayed_until:
@@ -77,84 +79,84 @@ class Throttle:
             self._delayed_until = until
         if envelope.WhichOneof("kind") in _HOLDS:
             self.hold(throttle_ms)
-        if throttle_ms and not self._told:
-            self._told = True
+        if throttle_ms and not self._logged:
+            self._logged = True
             _log.warning(
-                "%s holds this client to its quota: it goes on in %.1f s. This is said once for a connection; the "
-                "metrics say how long it waits in all, `tidelog quota list` what it may have",
+                "%s throttles this client to its quota; publishing continues in %.1f s. This is logged once per "
+                "connection; see the throttle metrics for the total delay, `tidelog quota list` for the quota",
                 self._node,
                 until - now,
             )
 
     def hold(self, throttle_ms: int) -> None:
-        """Have nothing published for so long, whatever was heard before."""
+        """Publish nothing for `throttle_ms`, replacing an earlier pause."""
         now = self._loop.time()
-        self._open_at, self._look_at = now + throttle_ms / 1000, now + LOOK_S
-        careful_until = self._open_at + CAREFUL_S
-        # Of a caller of a gateway every answer is heard: those that tell of no debt make nobody careful again.
-        self._careful_until = careful_until if throttle_ms else min(careful_until, self._careful_until)
+        self._open_at, self._check_at = now + throttle_ms / 1000, now + CHECK_INTERVAL_S
+        serial_until = self._open_at + SERIAL_PHASE_S
+        # A gateway's caller processes every answer; one without a pause must not extend the careful phase.
+        self._serial_until = serial_until if throttle_ms else min(serial_until, self._serial_until)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self._look()
+            self._check()
 
     def may_publish(self) -> bool:
-        """Whether a PUBLISH may be sent now; if not, `when_open` tells when it is worth asking again."""
+        """Whether a PUBLISH may be sent now; if not, `when_open` calls back when it is worth checking again."""
         now = self._loop.time()
-        if now < self._open_at and (self._ask is not None or now < self._look_at):
+        if now < self._open_at and (self._ask is not None or now < self._check_at):
             return False
-        if not self._flying_bytes:
+        if not self._in_flight_bytes:
             return True
-        if now < self._careful_until:
+        if now < self._serial_until:
             return False
-        return not self._ahead_bytes or self._flying_bytes < self._ahead_bytes
+        return not self._in_flight_bytes_max or self._in_flight_bytes < self._in_flight_bytes_max
 
     @property
     def open_at(self) -> float:
-        """No publish before that, in seconds of the loop's clock."""
+        """Loop time before which nothing is published."""
         return self._open_at
 
     def published(self, size_bytes: int) -> None:
-        """So much is on its way."""
-        self._flying_bytes += size_bytes
-        self._look_at = self._loop.time() + LOOK_S
+        """Note that a publish of `size_bytes` is in flight."""
+        self._in_flight_bytes += size_bytes
+        self._check_at = self._loop.time() + CHECK_INTERVAL_S
 
     def answered(self, size_bytes: int) -> None:
-        """It is no more."""
-        self._flying_bytes = max(0, self._flying_bytes - size_bytes)
+        """Note that a publish of `size_bytes` is no longer in flight."""
+        self._in_flight_bytes = max(0, self._in_flight_bytes - size_bytes)
         if self._waiting:
-            self._look()
+            self._check()
 
-    def when_open(self, who: Hashable, callback: Callable[[], None]) -> None:
-        """Call `callback` once, when `may_publish` is worth asking again; of one that asks twice the last one."""
-        self._waiting[who] = callback
+    def when_open(self, key: Hashable, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when `may_publish` is worth checking again; a later call of a `key` replaces it."""
+        self._waiting[key] = callback
         if self._timer is None:
-            self._timer = self._loop.call_at(max(self._next_look, self._loop.time()), self._rang)
+            self._timer = self._loop.call_at(max(self._next_check, self._loop.time()), self._on_timer)
 
     def close(self) -> None:
-        """The connection is gone: whoever waits looks for another one."""
+        """Wake all waiters, because the connection is closed."""
         self._open()
 
-    def _rang(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         if self._waiting:
-            self._look()
+            self._check()
 
     @property
-    def _next_look(self) -> float:
-        return min(self._open_at, self._look_at)
+    def _next_check(self) -> float:
+        return min(self._open_at, self._check_at)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now = self._loop.time()
         if self.may_publish():
             self._open()
         elif self._timer is None and now < self._open_at:
-            if now >= self._look_at:
-                self._look_at = now + LOOK_S
+            if now >= self._check_at:
+                self._check_at = now + CHECK_INTERVAL_S
                 if self._ask is not None:
                     self._ask()
-            self._timer = self._loop.call_at(self._next_look, self._rang)
-        # else what is on its way is answered first, and that looks again
+            self._timer = self._loop.call_at(self._next_check, self._on_timer)
+        # Otherwise the answers to the publishes in flight check again.
 
     def _open(self) -> None:
         if self._timer is not None:

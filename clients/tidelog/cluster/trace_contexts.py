@@ -1,6 +1,6 @@
-"""The W3C trace context that requests to nodes carry: where a gateway exports traces, that of the request it answers.
+"""The W3C trace context that requests to nodes carry; in a gateway, that of the HTTP request being served.
 
-A node makes a span of a request that carries one. Without a source nothing is looked at and nothing is sent.
+A node creates a span for a request that carries one. Without a source, requests carry none.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ _source: Callable[[], str] | None = None
 
 
 def use(source: Callable[[], str] | None) -> None:
-    """Ask `source` for the `traceparent` of whatever runs in the current context; None: ask nobody any more."""
-    global _source  # noqa: PLW0603 - one for the process, as contexts are
+    """Set the function that returns the `traceparent` of the current context; None to send none."""
+    global _source  # noqa: PLW0603 - one per process, like the context variables that it reads
     _source = source
 
 
 def current() -> str:
-    """Return the `traceparent` of what runs; empty where there is none, or nobody exports traces."""
+    """Return the current `traceparent`; "" if there is none or no source is set."""
     return "" if _source is None else _source()
 
 
 def carry(envelope: pb.Envelope, contexts: Iterable[str]) -> None:
-    """Let a request carry contexts; the first is the parent of the node's span, the others are links."""
+    """Attach trace contexts to a request; the first is the parent of the node's span, the others become links."""
     found = list(dict.fromkeys(context for context in contexts if context))[:TRACE_CONTEXTS_MAX]
     if found:
         envelope.trace_contexts.extend(found)
 
 
 def carry_current(envelope: pb.Envelope) -> None:
-    """Let a request carry the context of what runs."""
+    """Attach the current trace context to a request."""
     if _source is not None:
         carry(envelope, (_source(),))

@@ -1,1 +1,1 @@
-"""The consumer: topics, records, commits, dead letters."""
+"""The consumer: records, commits, topic discovery and dead letters."""

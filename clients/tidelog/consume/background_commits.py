@@ -1,6 +1,6 @@
-"""Commits that nobody waits for: one is under way at a time, and what comes meanwhile is joined into the next.
+"""Commits in the background: one is in flight at a time, and later ones are merged into the next.
 
-So they stay in their order, and what waits is no more than a position a partition, however far the cluster is behind.
+So commits stay in order, and at most one position per partition is pending, however slow the cluster is.
 """
 
 from __future__ import annotations
@@ -11,36 +11,36 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple
 
 from tidelog.base.plain_callbacks import check_callback
-from tidelog.cluster.metadata import gone_error
-from tidelog.errors import BufferFullError, ClosedError, TidelogError, told
+from tidelog.cluster.metadata import deleted_topic_error
+from tidelog.errors import BufferFullError, ClosedError, TidelogError, describe_error
 from tidelog.model import Committed, TopicPartition
 from tidelog.requests.partial_results import Commits
 
 CALLBACKS_MAX: Final = 1000
-"""So many different callbacks wait at most."""
+"""Maximum number of distinct pending callbacks."""
 PARTITIONS_MAX: Final = 100_000
-"""Positions of so many partitions wait at most."""
+"""Maximum number of partitions with a pending position."""
 
 OnCommit = Callable[[dict[TopicPartition, Committed], TidelogError | None], object]
-"""Is told what a commit stored, by partition, and why something of it was not stored; None: all of it was."""
+"""Called with the positions that a commit stored, and the error if some were not stored."""
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
 
 class _Position(NamedTuple):
-    """A position, and the topic that it is one in; None for one that was not read then."""
+    """A position and the id of its topic; None if the topic was not read at that time."""
 
     offset: int
     topic_id: bytes | None
 
 
-class CommitsSoon:
-    """The commits of one consumer that nobody waits for.
+class BackgroundCommits:
+    """The background commits of one consumer.
 
     Args:
-        store: stores positions, given the ids of their topics by name.
-        group: whose, for the log.
-        topic_ids: returns the ids of the topics that are read by now, by name.
+        store: stores positions, given the topic ids by name.
+        group: the group's name, for the log.
+        topic_ids: returns the ids of the topics that are read, by name.
     """
 
     def __init__(
@@ -55,22 +55,22 @@ class CommitsSoon:
         self._waiting: dict[TopicPartition, _Position] = {}
         self._callbacks: list[OnCommit] = []
         self._next: asyncio.Future[None] | None = None
-        """Is done when what waits has been dealt with; None while nothing waits."""
+        """Resolved when the pending positions have an outcome; None if none are pending."""
         self._storing: asyncio.Future[None] | None = None
-        """The same for what is under way."""
+        """The same for the commit in flight."""
         self._task: asyncio.Task[None] | None = None
 
     def add(self, positions: Mapping[TopicPartition, int], on_commit: OnCommit | None) -> None:
-        """Have positions stored, in place of older ones of the same partitions that still wait.
+        """Schedule a commit; it replaces pending positions of the same partitions.
 
         Args:
             positions: partition -> next offset to read.
-            on_commit: is called once, on the event loop, when a commit with these positions, or with those in their
-                place, has an outcome. Without one the log tells errors.
+            on_commit: called once, on the event loop, with the outcome of the commit that includes these positions or
+                newer ones. Without it, errors are logged.
 
         Raises:
-            BufferFullError: too much waits; nothing was taken.
-            TypeError: `on_commit` is no plain function.
+            BufferFullError: too much is pending; nothing was scheduled.
+            TypeError: `on_commit` is a coroutine function or not callable.
         """
         check_callback("on_commit", on_commit)
         callbacks = self._callbacks
@@ -78,8 +78,8 @@ class CommitsSoon:
             callbacks = [*callbacks, on_commit]
         if len(callbacks) > CALLBACKS_MAX or len(self._waiting) + len(positions) > PARTITIONS_MAX:
             raise BufferFullError(
-                f"{len(self._callbacks)} callbacks, and positions of {len(self._waiting)} partitions, wait for the "
-                "commit that is under way, and there is no room for more: await commit()"
+                f"{len(self._callbacks)} callbacks and positions of {len(self._waiting)} partitions are waiting for "
+                f"the commit in flight (limits: {CALLBACKS_MAX} and {PARTITIONS_MAX}); await commit() first"
             )
         self._callbacks = callbacks
         ids = self._topic_ids()
@@ -88,21 +88,21 @@ class CommitsSoon:
         if self._next is None:
             self._next = loop.create_future()
         if self._task is None or self._task.done():
-            self._task = loop.create_task(self._run(), name=f"commits soon of {self._group}")
+            self._task = loop.create_task(self._run(), name=f"background commits of {self._group}")
             self._task.add_done_callback(self._ended)
 
     def refuse(self, error: TidelogError, on_commit: OnCommit | None) -> None:
-        """Tell that something is not committed at all; soon, not at once.
+        """Report asynchronously that positions are not committed.
 
         Raises:
-            TypeError: `on_commit` is no plain function.
+            TypeError: `on_commit` is a coroutine function or not callable.
         """
         check_callback("on_commit", on_commit)
         callbacks = [] if on_commit is None else [on_commit]
-        asyncio.get_running_loop().call_soon(self._tell, callbacks, dict[TopicPartition, Committed](), error)
+        asyncio.get_running_loop().call_soon(self._report, callbacks, dict[TopicPartition, Committed](), error)
 
     async def settled(self) -> None:
-        """Wait until all that was added before has an outcome, and has been told."""
+        """Wait until everything scheduled before has an outcome that was reported."""
         for future in (self._storing, self._next):
             if future is not None:
                 await asyncio.wait([future])
@@ -121,43 +121,43 @@ class CommitsSoon:
             except TidelogError as raised:
                 error = raised
             except BaseException:
-                self._tell(callbacks, held, _cut_short())
+                self._report(callbacks, held, _cancelled_error())
                 raise
             else:
                 error = next(iter(failed.values()), None)
             finally:
                 self._storing = None
-                storing.set_result(None)  # who waits for it runs after the callbacks, which are told at once
-            self._tell(callbacks, held, error)
+                storing.set_result(None)  # waiting tasks run after the callbacks, which are called synchronously
+            self._report(callbacks, held, error)
 
     async def _store_still_read(self, waited: Mapping[TopicPartition, _Position]) -> Commits:
-        """Store what is a position in the topic that is read by now, and not in an earlier one of the name."""
+        """Store the positions whose topic is still the one that is read under its name."""
         ids = dict(self._topic_ids())
         gone = {where for where, (_, topic_id) in waited.items() if topic_id not in {None, ids.get(where.topic)}}
         stored = await self._store({where: waited[where].offset for where in waited if where not in gone}, ids)
-        return Commits(stored.held, stored.failed | {where: gone_error(where.topic) for where in gone})
+        return Commits(stored.held, stored.failed | {where: deleted_topic_error(where.topic) for where in gone})
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Give up what waits where the task was cancelled, as `asyncio.run` does at its end: nobody else would."""
+        """Fail pending positions if the task was cancelled, as `asyncio.run` does at its end."""
         if task is not self._task or (waiting := self._next) is None:
             return
         callbacks, self._callbacks, self._waiting, self._next = self._callbacks, [], {}, None
         waiting.set_result(None)
-        self._tell(callbacks, {}, _cut_short())
+        self._report(callbacks, {}, _cancelled_error())
 
-    def _tell(
+    def _report(
         self, callbacks: list[OnCommit], held: dict[TopicPartition, Committed], error: TidelogError | None
     ) -> None:
         if not callbacks and error is not None:
-            _log.warning("%s: positions are not committed: %s", self._group, told(error))
+            _log.warning("%s: commit failed: %s", self._group, describe_error(error))
         for callback in callbacks:
             try:
                 callback(held, error)
-            except Exception as raised:  # noqa: BLE001 - the user's code may raise whatever it likes
+            except Exception as raised:  # noqa: BLE001 - the application's code may raise anything
                 asyncio.get_running_loop().call_exception_handler(
                     {"message": f"on_commit {callback!r} raised", "exception": raised},
                 )
 
 
-def _cut_short() -> TidelogError:
-    return ClosedError("the commit was cancelled before it was answered: whether its positions are stored is not known")
+def _cancelled_error() -> TidelogError:
+    return ClosedError("the commit was cancelled before its answer; its positions may or may not be stored")

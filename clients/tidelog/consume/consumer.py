@@ -1,6 +1,6 @@
-"""The consumer: reads partitions in order and without end, through lost connections and moved partitions.
+"""The consumer: reads partitions in order, across lost connections and moved partitions.
 
-It puts together the parts: `Intake` finds partitions, `Assignment` reads them, the cursor hands out records.
+It combines `TopicDiscovery` (finds partitions), `Assignment` (reads them) and the cursor (delivers records).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any, Literal, Self, TypeVar
 from tidelog.base.internal import internal
 from tidelog.base.metric_calls import MetricCalls
 from tidelog.cluster.routing import Router
-from tidelog.consume.background_commits import CommitsSoon, OnCommit
-from tidelog.consume.consumer_parts import ConsumerParts, PositionStore, Waits, end_when_dropped
+from tidelog.consume.background_commits import BackgroundCommits, OnCommit
+from tidelog.consume.consumer_parts import ConsumerParts, PendingCalls, PositionStore, end_when_dropped
 from tidelog.consume.dead_letters import DeadLetters
-from tidelog.consume.topic_discovery import Intake
+from tidelog.consume.topic_discovery import TopicDiscovery
 from tidelog.errors import InvalidRequestError, MemberFencedError, TidelogError
 from tidelog.groups.member import GroupMember
 from tidelog.groups.options import Group
-from tidelog.groups.partition_handover import Handover
+from tidelog.groups.partition_handover import PartitionHandover
 from tidelog.groups.session_clock import session_time
 from tidelog.model import Committed, ConsumedBatch, Record, TopicPartition
 from tidelog.produce.producer import Producer
@@ -35,31 +35,31 @@ from tidelog.requests import list_offsets
 from tidelog.requests.conversions import NewestOf, checked_positions
 from tidelog.subscriptions.assignment import Assignment
 from tidelog.subscriptions.consumer_meter import ConsumerMeter
-from tidelog.subscriptions.consumer_options import ConsumerOptions, find_rest, resolve_start
-from tidelog.subscriptions.cursor import PASSING_S, Cursor
+from tidelog.subscriptions.consumer_options import ConsumerOptions, find_missing_starts, resolve_start
+from tidelog.subscriptions.cursor import SKIP_SLICE_S, Cursor
 from tidelog_proto.batch.record_batch import RecordBatch
 
 T = TypeVar("T")
 
 SeekTo = int | Literal["earliest", "latest"] | datetime | bytes
-"""An offset, an end of the log, a time (with a zone), or a key, for the newest record of it."""
+"""An offset, an end of the log, a time (with a zone), or a key, for its newest record."""
 
 
 class Consumer:
-    """Reads topics. Made by `Client.consumer`; iterate over it for records, or over `batches()` for columns.
+    """Reads topics. Created by `Client.consumer`; iterate over it for records, or over `batches()` for columns.
 
-    Use it as an async context manager, or `close` it. One task at a time may iterate. Records of one partition come in
-    their order. It reads the topics that have their names when it begins: when one is deleted, iterating ends with
-    UnknownTopicError, whatever is made under its name. With a pattern, and as a member of a group, reading goes on.
+    Use it as an async context manager, or call `close`. One task at a time may iterate. Records of a partition are in
+    order. It reads the topics that have the given names when it begins: when one is deleted, iteration ends with
+    UnknownTopicError, even if the topic is recreated. With a pattern, and as a group member, reading continues.
 
     Args:
         router: the client's.
-        options: what was asked for.
-        check: refuses use where the client is of no use.
-        make_producer: makes a producer for a topic, for what does not decode.
-        admit, dropped: see `Arrivals`.
-        wish: what was asked for as a member of the group; None for one that is none.
-        client_id: what the client calls itself.
+        options: the arguments of `Client.consumer`.
+        check: raises if the client cannot be used.
+        make_producer: creates the producer for the dead-letter topic.
+        admit, dropped: see `ReceiveBuffer`.
+        group_options: options of the group membership; None if the consumer is not a member.
+        client_id: the client's name.
         metric_calls: reports to the client's metrics; None without metrics.
     """
 
@@ -72,7 +72,7 @@ class Consumer:
         admit: Callable[[int], bool] | None = None,
         *,
         dropped: Callable[[int], None] | None = None,
-        wish: Group | None = None,
+        group_options: Group | None = None,
         client_id: str = "",
         metric_calls: MetricCalls | None = None,
     ) -> None:
@@ -83,27 +83,27 @@ class Consumer:
             router, options, admit, None if metric_calls is None else ConsumerMeter(metric_calls), dropped=dropped
         )
         self._cursor = self._assignment.cursor
-        self.topic_ids: Mapping[str, bytes] = self._assignment.topic_ids  # for the gateway; known once this has begun
-        self._intake = Intake(router, options, self._assignment)
+        self.topic_ids: Mapping[str, bytes] = self._assignment.topic_ids  # for the gateway; filled by `begin`
+        self._discovery = TopicDiscovery(router, options, self._assignment)
         self._dead_letters = DeadLetters(lambda: make_producer(options.dead_letter or ""))
-        # These parts must not refer to this object: they are ended when it is dropped without `close`.
-        self._positions, self._waiting = PositionStore(router, options, self._cursor), Waits()
-        self._soon = CommitsSoon(self._positions.store, f"group {options.group!r}", lambda: assignment.topic_ids)
+        # These parts must not refer to this object: they end when it is garbage collected without `close`.
+        self._positions, self._waiting = PositionStore(router, options, self._cursor), PendingCalls()
+        name = f"group {options.group!r}"
+        self._commits = BackgroundCommits(self._positions.store, name, lambda: assignment.topic_ids)
         self._member: GroupMember | None = None
-        if wish is not None:
-            make_handover = partial(
-                Handover, router, options, wish=wish, assignment=assignment, settle_commits=self._soon.settled
-            )
+        if group_options is not None:
+            handover = partial(PartitionHandover, router, options, group_options=group_options, assignment=assignment)
+            make_handover = partial(handover, settle_commits=self._commits.settled)
             asks = self._waiting.any
             self._member = GroupMember(
-                router, options, wish, assignment, make_handover, client_id=client_id, is_waiting=asks
+                router, options, group_options, assignment, make_handover, client_id=client_id, is_waiting=asks
             )
-        self.commits_processed = wish is not None and wish.commit == "processed"
-        """Whether asking for more commits what the user is done with."""
+        self.commits_processed = group_options is not None and group_options.commit == "processed"
+        """Whether asking for more records commits the processed ones."""
         self._positions.member = self._member
-        self._parts = ConsumerParts(self._soon, self._member, self._intake, self._assignment, self._dead_letters)
+        self._parts = ConsumerParts(self._commits, self._member, self._discovery, self._assignment, self._dead_letters)
         self._unclosed: weakref.finalize[Any, Any] | None = None
-        self._turn_due = 0.0
+        self._yield_at = 0.0
         self._begun = False
         self._closed = False
 
@@ -118,32 +118,32 @@ class Consumer:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the consumer was closed."""
         return self._closed
 
     @property
     def skipped(self) -> int:
-        """How many records were passed over because they do not decode (`on_undecodable="skip"`)."""
+        """How many records were skipped because they do not decode (`on_undecodable="skip"`)."""
         return self._cursor.skipped
 
     @property
     @internal
     def cursor(self) -> Cursor:
-        """Where the user is: for the blocking consumer, which hands out records in a thread of its own."""
+        """The position, for the blocking consumer, which delivers records in the caller's thread."""
         return self._cursor
 
     @property
     @internal
     def has_arrivals(self) -> bool:
-        """Whether the next batch, or an error, is there already."""
+        """Whether a batch or an error is available without waiting."""
         return self._assignment.has_arrivals
 
     @internal
     def at_once(self, take: Callable[[int, RecordBatch], bool]) -> None:
         """Have `take` called with partition and batch when a batch arrives while a task waits in `next_batch`.
 
-        It processes the batch, or returns False to have the task process it. It must not raise. For a consumer that is
-        not a member of a group.
+        It processes the batch, or returns False to have the task process it. It must not raise. Only for a consumer
+        that is not a group member.
         """
         self._assignment.at_once(take)
 
@@ -160,39 +160,39 @@ class Consumer:
             try:
                 for record in cursor.records:
                     return record
-            except Exception as error:  # noqa: BLE001 - a deserialiser of the user's may raise anything
+            except Exception as error:  # noqa: BLE001 - the application's deserializer may raise anything
                 cursor.failed(error)
-                await self._give_turn()
+                await self._yield_to_loop()
                 continue
             if not cursor.open() and not await self.fill():
                 raise StopAsyncIteration
 
     async def batches(self) -> AsyncIterator[ConsumedBatch]:
-        """Iterate over batches: columns instead of records, as they were sent. Deserialisers are not asked."""
+        """Iterate over batches: columns instead of records. Deserializers are not applied."""
         while True:
             if self._member is not None and session_time() >= self._member.turn_at:
                 await self.turn()
             batch = self._cursor.rest()
             if batch is not None:
                 yield batch
-                del batch  # nobody but the user keeps it while the next one is waited for
+                del batch  # free its memory while waiting for the next one
             elif not await self.fill():
                 return
 
     async def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[Record]:
-        """Return what is there, at most `max_records` records; wait for the first of them, `timeout_s` at most.
+        """Return up to `max_records` available records; wait at most `timeout_s` for the first one.
 
-        The list is empty when nothing came in time, the consumer was closed, or the session of a member was over before
-        it could be returned. It ends in front of a record that does not decode, where the next call goes on; a dead
-        letter that is under way when the time is over goes on, too. The first call begins, which may take longer. Many
-        thousands of records at once cost more each: Python's garbage collector looks at all of them.
+        The list is empty after the time-out, when the consumer was closed, or when the member's session expired before
+        the records could be returned. It ends before a record that does not decode; the next call continues there. A
+        dead letter in flight at the time-out continues, too. The first call also begins the consumer, which may take
+        longer. Many thousands of records per call cost more each, as Python's garbage collector traverses them.
 
         Raises:
             InvalidRequestError: `max_records` is below 1, or `timeout_s` negative.
-            TidelogError: as iterating; records that come before the error are returned first.
+            TidelogError: as iterating; records before the error are returned first.
         """
         if max_records < 1 or timeout_s < 0:
-            raise InvalidRequestError("max_records is at least 1, timeout_s not negative")
+            raise InvalidRequestError(f"max_records must be >= 1 and timeout_s >= 0, got {max_records}, {timeout_s}")
         self._check_usable()
         await self.begin()
         await self.ask(polls=True)
@@ -207,23 +207,23 @@ class Consumer:
                         return taken
                     taken = self._cursor.take(max_records)
                     if not taken:
-                        await self._give_turn()
+                        await self._yield_to_loop()
             except TimeoutError:
                 return taken
-        # From here on nothing is waited for: who is cancelled now would lose what is taken, and it would be committed.
+        # No awaits from here on: a cancelled call would lose the taken records, which would be committed later.
         with contextlib.suppress(TidelogError):  # the next call raises it
             while len(taken) < max_records and self._load_next():
                 more = self._cursor.take(max_records - len(taken))
                 if not more:
-                    break  # nothing of it decodes: whoever waits for what is taken waits no longer
+                    break  # nothing of the batch decodes: return what was taken
                 taken += more
         if self._member is not None and session_time() >= self._member.reads_until:
-            await self.turn()  # the process was stopped meanwhile
-            return self._cursor.kept(taken)
+            await self.turn()  # the process was suspended in the meantime
+            return self._cursor.still_assigned(taken)
         return taken
 
     def _load_next(self) -> bool:
-        if self._cursor.has_left:  # in front of a record that does not decode: the next call goes on there
+        if self._cursor.has_left:  # at an undecodable record: the next call continues there
             return False
         is_due = self._member is not None and session_time() >= self._member.turn_at
         batch = None if is_due else self._assignment.batch_now()
@@ -232,7 +232,7 @@ class Consumer:
         return batch is not None
 
     def _load(self, batch: ConsumedBatch) -> None:
-        if self._cursor.has_left:  # another task was faster
+        if self._cursor.has_left:  # another task has loaded a batch
             self._assignment.put_back(batch)
         else:
             self._cursor.load(batch)
@@ -240,63 +240,63 @@ class Consumer:
     async def next_batch(self) -> ConsumedBatch | None:
         """Wait for the next batch and return it; None when the consumer was closed.
 
-        The batch does not count as handed out; iteration does that. For who keeps positions himself: they are where a
-        batch ends, `batch.batch.end_offset`. A batch without records says that nothing is left up to there.
+        The batch does not count as delivered. For applications that store positions themselves: the next position is
+        `batch.batch.end_offset`. A batch without records only advances the position.
 
         Raises:
-            OffsetOutOfRangeError: retention has overtaken the position (with `on_out_of_range="error"`).
-            TidelogError: reading cannot go on.
+            OffsetOutOfRangeError: retention has deleted the position (with `on_out_of_range="error"`).
+            TidelogError: reading cannot continue.
         """
         self._check_usable()
         await self.begin()
         if self._member is not None and session_time() >= self._member.turn_at:
             await self.turn()
-        return await self._waits(self._assignment.next_batch())
+        return await self._counted(self._assignment.next_batch())
 
     @property
     @internal
     def reads_until(self) -> float:
-        """By `session_time`, until when nobody else may have what it reads; of one that is no member infinite.
+        """`session_time` until which no other member may read its partitions; infinite if it is not a member.
 
-        It may grow. Then `turn` is to be awaited before anything more is handed out; any thread may look at it.
+        It may grow. After it, `turn` must be awaited before more is delivered. Thread-safe.
         """
         return math.inf if self._member is None else self._member.reads_until
 
     @internal
     async def turn(self) -> None:
-        """Let a member hear and be heard; where its session is over, what it has is dropped before this returns."""
+        """Give the group member time to send heartbeats; if its session has expired, its records are dropped first."""
         if self._member is None or not self._begun:
             return
-        await self._waits(self._member.turn())
+        await self._counted(self._member.turn())
 
     @internal
     async def fill(self) -> bool:
-        """Take note that the user is done with all that was handed out, and get `more`; iterating does it by itself.
+        """Note that everything delivered was processed, and get `more`; iteration calls it.
 
         Raises:
-            TidelogError: as `more`; with `commit="processed"`, what he is done with could not be committed.
+            TidelogError: as `more`; with `commit="processed"`, the processed positions could not be committed.
         """
         await self.ask()
         return await self.more()
 
     @internal
     async def ask(self, *, polls: bool = False) -> None:
-        """Take note that the user asks for more; see `Cursor.asked`.
+        """Note that the application asks for more records; see `Cursor.asked`.
 
         Raises:
-            TidelogError: with `commit="processed"`, what he is done with could not be committed.
+            TidelogError: with `commit="processed"`, the processed positions could not be committed.
         """
         self._cursor.asked(polls=polls)
-        await self._assignment.certain()
+        await self._assignment.wait_while_suspended()
         if self.commits_processed and self._member is not None:
-            await self._waits(self._member.commit_processed())
+            await self._counted(self._member.commit_processed())
 
     @internal
     async def more(self) -> bool:
-        """Wait until the cursor may have more, or is past what does not decode; False when this was closed.
+        """Wait until the cursor may have more records, or has passed an undecodable one; False when closed.
 
         Raises:
-            TidelogError: as `next_batch`; a dead letter was not acknowledged.
+            TidelogError: as `next_batch`; or a dead letter was not acknowledged.
         """
         self._check_usable()
         await self.begin()
@@ -304,15 +304,15 @@ class Consumer:
             await self.turn()
         undecodable = self._cursor.undecodable
         if undecodable is not None:
-            if not await self._waits(self._dead_letters.put(undecodable)):
+            if not await self._counted(self._dead_letters.put(undecodable)):
                 return False
             self._cursor.pass_over(undecodable)
             return True
-        if self._cursor.has_left:  # `take` has passed over what does not decode for long enough
+        if self._cursor.has_left:  # `take` stopped after `SKIP_SLICE_S` of undecodable records
             return True
         batch = self._assignment.batch_now()
         if batch is None:
-            batch = await self._waits(self._assignment.next_batch())
+            batch = await self._counted(self._assignment.next_batch())
         if batch is None:
             return False
         self._load(batch)
@@ -321,94 +321,94 @@ class Consumer:
     # ------------------------------------------------------------------------------------------- assignment
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """Return the partitions that are read, the paused ones too."""
+        """Return the partitions that are read, including paused ones."""
         return self._assignment.partitions
 
     async def assign(self, positions: Mapping[TopicPartition, int | None]) -> None:
-        """Read more partitions from now on, each from an offset; None: from where the consumer would begin in it.
+        """Read additional partitions, each from an offset; None: from where the consumer would start by default.
 
-        That is where the group committed, or what `start` says; it is waited for until somebody can tell. A partition
-        that is read already goes on at the offset, and with None is left where it is.
+        The default is the group's committed position, or `start`; the call waits until it is known. A partition that is
+        read already continues at the offset, and with None is left unchanged.
 
         Raises:
-            UnknownTopicError, UnknownPartitionError: there is no such thing; nothing is changed.
-            InvalidRequestError: an offset is negative, or the group decides what is read.
-            TidelogError: no node can be reached, or trying again would not help.
+            UnknownTopicError, UnknownPartitionError: the topic or partition does not exist; nothing is changed.
+            InvalidRequestError: an offset is negative, or the group assigns the partitions.
+            TidelogError: no node can be reached, or the error is not retriable.
         """
         self._check_usable()
-        self._check_by_hand()
+        self._check_manual_assignment()
         await self.begin()
-        standing = self._assignment.partitions
+        assigned = self._assignment.partitions
         known = {where: offset for where, offset in positions.items() if offset is not None}
         unknown: dict[str, list[int]] = {}
         for where, offset in positions.items():
-            if offset is None and where not in standing:
+            if offset is None and where not in assigned:
                 unknown.setdefault(where.topic, []).append(where.partition)
         for topic, numbers in unknown.items():
             options = replace(self._options.of_topic(topic), partitions=tuple(numbers))
-            beginning = await resolve_start(self._router, topic, options)
-            found = dict(beginning.positions)
-            if beginning.search is not None:
-                await find_rest(self._router, topic, beginning.search, found.update)
+            start = await resolve_start(self._router, topic, options)
+            found = dict(start.positions)
+            if start.search is not None:
+                await find_missing_starts(self._router, topic, start.search, found.update)
             known |= {TopicPartition(topic, number): offset for number, offset in found.items()}
         await self._assignment.assign(known)
 
     async def unassign(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read some partitions no more. What was received of them ahead is dropped and never handed out.
+        """Stop reading partitions. Received records of them are dropped and never delivered.
 
         Raises:
-            UnknownPartitionError: one is not read; nothing is changed.
-            InvalidRequestError: the group decides what is read.
+            UnknownPartitionError: a partition is not read; nothing is changed.
+            InvalidRequestError: the group assigns the partitions.
         """
-        self._check_by_hand()
+        self._check_manual_assignment()
         self._assignment.check(partitions)
         self._assignment.unassign(partitions)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Hand out nothing of some partitions until `resume`; the others are read on.
+        """Deliver nothing from partitions until `resume`; the others continue.
 
-        What was received ahead waits, as far as half of `prefetch_bytes` goes; the rest comes again later.
+        Received records wait, up to half of `prefetch_bytes`; the rest is received again later.
 
         Raises:
-            UnknownPartitionError: one is not read; nothing is changed.
+            UnknownPartitionError: a partition is not read; nothing is changed.
         """
         self._assignment.pause(partitions)
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Hand out what comes of some partitions again, from where it stopped.
+        """Deliver paused partitions again, from where they stopped.
 
         Raises:
-            UnknownPartitionError: one is not read; nothing is changed.
+            UnknownPartitionError: a partition is not read; nothing is changed.
         """
         self._assignment.resume(partitions)
 
     def paused(self) -> frozenset[TopicPartition]:
-        """Return the partitions that are paused."""
+        """Return the paused partitions."""
         return self._assignment.paused
 
     # -------------------------------------------------------------------------------------------- positions
 
     def position(self) -> dict[TopicPartition, int]:
-        """Return partition -> offset of the next record that will be handed out."""
+        """Return partition -> offset of the next record to be delivered."""
         return self._cursor.positions
 
     async def commit(
         self, positions: Mapping[TopicPartition, int] | None = None, *, note: str = ""
     ) -> dict[TopicPartition, Committed]:
-        """Store positions for the group; return what holds now.
+        """Store positions for the group; return the positions that are stored now.
 
         Args:
-            positions: partition -> next offset to read; None for all that was handed out, the newest record included.
-            note: kept and given back, at most 4,096 bytes.
+            positions: partition -> next offset to read; None for everything delivered, including the newest record.
+            note: stored with the positions, at most 4,096 bytes.
 
         Raises:
-            InvalidRequestError: the consumer has no group; a position is none.
-            MemberFencedError: as a member, of a partition that another one or nobody reads; others may be stored. Or,
-                once, this was no member for a while, and what was handed out before is read again.
-            UnknownTopicError: a topic that was read is gone; one of its name that was made since is another.
+            InvalidRequestError: the consumer has no group, or a position is invalid.
+            MemberFencedError: a partition belongs to another member or to none; other positions may be stored. Raised
+                once after the session had expired; records delivered before are read again.
+            UnknownTopicError: a topic that was read was deleted; a recreated topic of its name is another one.
         """
         moved, ids = self._to_commit(positions), dict(self._assignment.topic_ids)
-        await self._soon.settled()
+        await self._commits.settled()
         stored = await self._positions.store(moved, ids, note)
         for failure in stored.failed.values():
             raise failure
@@ -417,76 +417,76 @@ class Consumer:
     def commit_soon(
         self, positions: Mapping[TopicPartition, int] | None = None, *, on_commit: OnCommit | None = None
     ) -> None:
-        """As `commit`, and return at once: positions are stored in their order, and `close` waits for them.
+        """Store positions in the background, in order; `close` waits for them. Otherwise as `commit`.
 
-        While a commit is under way the next calls are joined into one, in which the newest position of each partition
-        counts. What could not be stored is in the next commit of all that was handed out.
+        While a commit is in flight, later calls are merged into one with the newest position of each partition.
+        Positions that could not be stored are included in the next commit of everything delivered.
 
         Args:
-            positions: see there; those of now.
-            on_commit: is called on the event loop with partition -> what holds now, and the error if something was not
-                stored; once, also when it is given again before that. Without one the log tells errors. A plain
-                function, no coroutine function: that is a TypeError.
+            positions: as in `commit`, evaluated now.
+            on_commit: called once on the event loop with partition -> stored position, and the error if some were not
+                stored; also once if the same function is passed again before that. Without it, errors are logged. Must
+                be a plain function; a coroutine function is a TypeError.
 
         Raises:
-            InvalidRequestError: the consumer has no group; a position is none.
-            BufferFullError: 1,000 different callbacks, or positions of 100,000 partitions, wait already.
+            InvalidRequestError: the consumer has no group, or a position is invalid.
+            BufferFullError: 1,000 distinct callbacks, or positions of 100,000 partitions, are pending.
         """
         try:
             moved = self._to_commit(positions)
         except MemberFencedError as error:
-            self._soon.refuse(error, on_commit)
+            self._commits.refuse(error, on_commit)
         else:
-            self._soon.add(moved, on_commit)
+            self._commits.add(moved, on_commit)
 
     @property
     def generation(self) -> int:
-        """The group's generation, which grows whenever it is shared out anew; 0 for one that is no member."""
+        """The group's generation, which grows with every rebalance; 0 if the consumer is not a member."""
         return 0 if self._member is None else self._member.generation
 
     @property
     def member_id(self) -> str:
-        """What this consumer is called in its group by now; empty for one that is no member."""
+        """The consumer's current member id; "" if it is not a member."""
         return "" if self._member is None else self._member.member_id
 
     async def seek(self, partition: TopicPartition | int, to: SeekTo) -> None:
-        """Go on somewhere else in one partition; what was received ahead of it is dropped.
+        """Continue at another position of a partition; received records before the seek are dropped.
 
         Args:
-            partition: which one; a number where one topic is read.
-            to: an offset; "earliest" or "latest"; a datetime with a zone, for the first record of then or later (or the
-                end); or a key, for the newest record that has it.
+            partition: the partition; a number is enough if the consumer reads one topic.
+            to: an offset; "earliest" or "latest"; a datetime with a zone, for the first record at or after it (or the
+                end); or a key, for its newest record.
 
         Raises:
-            UnknownPartitionError: this consumer does not read the partition.
-            InvalidRequestError: there is no such place: a negative offset, a key without a record.
-            TidelogError: nobody can tell where it is.
+            UnknownPartitionError: the consumer does not read the partition.
+            InvalidRequestError: the offset is negative, or no record has the key.
+            TidelogError: no replica can resolve the position.
         """
         await self.begin()
-        where = self._named(partition)
+        where = self._partition_of(partition)
         self._assignment.check([where])
         if isinstance(to, bytes):
             if not await self.seek_to_key(where, to):
-                raise InvalidRequestError(f"{where.topic}/{where.partition} has no record of the key {to!r}")
+                raise InvalidRequestError(f"{where.topic}/{where.partition} has no record with key {to!r}")
             return
         if not isinstance(to, int):
             found = await list_offsets.list_offsets(self._router, where.topic, to, [where.partition])
             to = found[where.partition].offset
         if to < 0:
-            raise InvalidRequestError("offsets are not negative")
+            raise InvalidRequestError(f"offset must be >= 0, got {to}")
         self._assignment.seek(where, to)
 
     async def seek_to_key(self, partition: TopicPartition | int, key: bytes) -> bool:
-        """Go on at the newest record of a key in one partition; False, and nothing changes, where there is none.
+        """Continue at the newest record of a key in a partition; False, without a change, if no record has the key.
 
-        Topics with an index of keys answer at once; of others the owner looks through the partition.
+        In topics with an index of keys the answer is immediate; otherwise the owner scans the partition.
 
         Raises:
-            UnknownPartitionError: this consumer does not read the partition.
-            TidelogError: nobody can tell where it is.
+            UnknownPartitionError: the consumer does not read the partition.
+            TidelogError: no replica can resolve the position.
         """
         await self.begin()
-        where = self._named(partition)
+        where = self._partition_of(partition)
         self._assignment.check([where])
         found = await list_offsets.list_offsets(self._router, where.topic, NewestOf(key), [where.partition])
         if not found[where.partition].found:
@@ -497,13 +497,13 @@ class Consumer:
     # -------------------------------------------------------------------------------------------- lifecycle
 
     async def begin(self) -> None:
-        """Find the positions to begin at and subscribe; iteration does it by itself.
+        """Find the start positions and subscribe; iteration calls it.
 
-        A partition of which no replica can be asked is added when one can; a group waits until a quorum knows where it
-        stands. The log (`tidelog.consumer`) says what is waited for.
+        A partition without a reachable replica is added when one can be reached; a group waits until a quorum confirms
+        its positions. The log (`tidelog.consumer`) reports what the consumer waits for.
 
         Raises:
-            UnknownTopicError, UnknownPartitionError: there is no such thing.
+            UnknownTopicError, UnknownPartitionError: a topic or partition does not exist.
         """
         if not self._may_begin():
             return
@@ -515,32 +515,33 @@ class Consumer:
                 self._begin_parts()
                 self._member.begin()
             return
-        beginnings = await self._intake.find()
-        if not self._may_begin():  # somebody was faster, or closed it meanwhile
+        starts = await self._discovery.find()
+        if not self._may_begin():  # another task has begun or closed it in the meantime
             return
         self._begin_parts()
-        self._intake.begin(beginnings)
+        self._discovery.begin(starts)
 
     async def close(self) -> None:
-        """Stop. Whoever iterates comes to the end. Doing it twice does nothing.
+        """Stop reading; running iterations end. Idempotent.
 
-        A member commits what was handed out, unless it commits by hand, and leaves its group. Others commit nothing.
+        A group member commits everything delivered, unless its commits are manual, and leaves its group. Other
+        consumers commit nothing.
         """
-        await self._end(commits_hand=True)
+        await self._end(commits_in_hand=True)
 
     async def abort(self) -> None:
-        """As `close`, but what you have in hand does not count as done: leaving `async with` by an error does it."""
-        await self._end(commits_hand=False)
+        """Close without counting records in hand as processed, as when `async with` ends with an exception."""
+        await self._end(commits_in_hand=False)
 
     # --------------------------------------------------------------------------------------------- internals
 
-    async def _end(self, *, commits_hand: bool) -> None:
+    async def _end(self, *, commits_in_hand: bool) -> None:
         if self._closed:
             return
         self._closed = True
         if self._unclosed is not None:
             self._unclosed.detach()
-        await self._parts.end(commits_hand=commits_hand)
+        await self._parts.end(commits_in_hand=commits_in_hand)
 
     def _begin_parts(self) -> None:
         self._begun = True
@@ -548,14 +549,14 @@ class Consumer:
         topics = ", ".join(self._options.topics) if pattern is None else pattern.text
         self._unclosed = end_when_dropped(self, self._parts, topics)
 
-    async def _give_turn(self) -> None:
-        """Let others have the loop now and then, while records are passed over."""
-        if time.monotonic() >= self._turn_due:
+    async def _yield_to_loop(self) -> None:
+        """Yield to the event loop from time to time while records are skipped."""
+        if time.monotonic() >= self._yield_at:
             await asyncio.sleep(0)
-            self._turn_due = time.monotonic() + PASSING_S
+            self._yield_at = time.monotonic() + SKIP_SLICE_S
 
-    async def _waits(self, work: Awaitable[T]) -> T:
-        """Wait for something that the user has asked for: however long it takes, he is not idle."""
+    async def _counted(self, work: Awaitable[T]) -> T:
+        """Await something that the application waits for, so that it does not count as idle meanwhile."""
         self._waiting.count += 1
         try:
             return await work
@@ -563,13 +564,13 @@ class Consumer:
             self._waiting.count -= 1
 
     def _to_commit(self, positions: Mapping[TopicPartition, int] | None) -> dict[TopicPartition, int]:
-        """Return what is to be committed.
+        """Return the positions to commit.
 
         Raises:
             InvalidRequestError, MemberFencedError: see `commit`.
         """
         if self._options.group is None:
-            raise InvalidRequestError("this consumer has no group to commit for; use client.consumer(..., group=...)")
+            raise InvalidRequestError("this consumer has no group to commit for; create it with group=...")
         self._check_usable()
         if positions is not None:
             return checked_positions(positions)
@@ -577,20 +578,21 @@ class Consumer:
         if self._member is None:
             return moved
         self._member.handover.check_nothing_lost()
-        return self._member.handover.leaving | moved
+        return self._member.handover.revoking | moved
 
-    def _check_by_hand(self) -> None:
+    def _check_manual_assignment(self) -> None:
         if self._member is not None:
             raise InvalidRequestError(
-                f"the group {self._options.group!r} decides what its members read; to choose by hand, give partitions="
+                f"group {self._options.group!r} assigns partitions to its members; to assign them yourself, create the "
+                "consumer with partitions=..."
             )
 
     def _may_begin(self) -> bool:
         return not self._begun and not self._closed
 
-    def _named(self, partition: TopicPartition | int) -> TopicPartition:
+    def _partition_of(self, partition: TopicPartition | int) -> TopicPartition:
         if isinstance(partition, TopicPartition):
             return partition
         if len(self._options.topics) != 1:
-            raise InvalidRequestError(f"of which topic is partition {partition}? give TopicPartition(topic, number)")
+            raise InvalidRequestError(f"with several topics, pass TopicPartition(topic, number), not {partition}")
         return TopicPartition(self._options.topics[0], partition)

@@ -1,4 +1,4 @@
-"""The parts of a consumer that do not refer to it: they are ended when it is dropped without `close`."""
+"""The parts of a consumer that hold no reference to it, and their shutdown when it is collected without `close`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidelog.cluster.routing import Router
-from tidelog.consume.background_commits import CommitsSoon
+from tidelog.consume.background_commits import BackgroundCommits
 from tidelog.consume.dead_letters import DeadLetters
-from tidelog.consume.topic_discovery import Intake
+from tidelog.consume.topic_discovery import TopicDiscovery
 from tidelog.errors import TidelogError
 from tidelog.groups.member import GroupMember
 from tidelog.model import TopicPartition
@@ -24,17 +24,17 @@ from tidelog.subscriptions.consumer_options import ConsumerOptions
 from tidelog.subscriptions.cursor import Cursor
 
 _ending: Final[set[asyncio.Task[None]]] = set()
-"""An event loop does not keep tasks alive by itself."""
+"""Strong references: an event loop keeps only weak ones to its tasks."""
 
 
-class Waits:
-    """How many things the user of a consumer waits for: records, or a dead letter."""
+class PendingCalls:
+    """How many calls of the application are waiting, for records or for a dead letter."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def any(self) -> bool:
-        """Whether there is one."""
+        """Whether a call is waiting."""
         return self.count > 0
 
 
@@ -44,7 +44,7 @@ class PositionStore:
     Args:
         router: the client's.
         options: the consumer's.
-        cursor: told of what was stored.
+        cursor: informed of stored positions.
     """
 
     def __init__(self, router: Router, options: ConsumerOptions, cursor: Cursor) -> None:
@@ -54,7 +54,7 @@ class PositionStore:
         self._cursor = cursor
 
     async def store(self, positions: Mapping[TopicPartition, int], ids: Mapping[str, bytes], note: str = "") -> Commits:
-        """Store positions; of one that is no member those of one topic after the other, until one fails.
+        """Store positions; without a group membership one topic after the other, until one fails.
 
         Raises:
             TidelogError: nothing was stored.
@@ -74,36 +74,36 @@ class PositionStore:
 class ConsumerParts:
     """The parts of a consumer."""
 
-    soon: CommitsSoon
+    commits: BackgroundCommits
     member: GroupMember | None
-    intake: Intake
+    discovery: TopicDiscovery
     assignment: Assignment
     dead_letters: DeadLetters
 
-    async def end(self, *, commits_hand: bool) -> None:
-        """End all of them; a member leaves its group."""
+    async def end(self, *, commits_in_hand: bool) -> None:
+        """End all parts; a member leaves its group."""
         try:
-            await self.soon.settled()
+            await self.commits.settled()
             if self.member is not None:
-                await self.member.close(commits_hand=commits_hand)
-        finally:  # leaving a group takes a moment, in which this may be cancelled
-            await self.intake.close()
+                await self.member.close(commits_in_hand=commits_in_hand)
+        finally:  # leaving a group may be cancelled
+            await self.discovery.close()
             await self.assignment.close()
             await self.dead_letters.close()
 
 
 def end_when_dropped(consumer: object, parts: ConsumerParts, topics: str) -> weakref.finalize[Any, Any]:
-    """End the parts of a consumer, and warn, when it is collected; `detach` the returned finalizer on close."""
-    finalizer = weakref.finalize(consumer, _dropped, asyncio.get_running_loop(), parts, topics)
+    """End the parts, with a warning, when the consumer is collected; `detach` the returned finalizer on close."""
+    finalizer = weakref.finalize(consumer, _on_collected, asyncio.get_running_loop(), parts, topics)
     finalizer.atexit = False
     return finalizer
 
 
-def _dropped(loop: asyncio.AbstractEventLoop, parts: ConsumerParts, topics: str) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed, and with it everything that ran on it
+def _on_collected(loop: asyncio.AbstractEventLoop, parts: ConsumerParts, topics: str) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing runs any more
         loop.call_soon_threadsafe(_end_soon, loop, parts)
     warnings.warn(
-        f"a consumer of {topics} was dropped and not closed: use it with `async with`, or close it",
+        f"a consumer of {topics} was garbage collected without being closed; use `async with`, or call close()",
         ResourceWarning,
         stacklevel=2,
     )
@@ -116,5 +116,5 @@ def _end_soon(loop: asyncio.AbstractEventLoop, parts: ConsumerParts) -> None:
 
 
 async def _end(parts: ConsumerParts) -> None:
-    with contextlib.suppress(TidelogError):  # the caller is gone; the session of a member times out
-        await parts.end(commits_hand=False)
+    with contextlib.suppress(TidelogError):  # there is no caller; a member's session times out
+        await parts.end(commits_in_hand=False)

@@ -1,4 +1,4 @@
-"""Where records go that do not decode: as they were sent, to a topic of their own, with where they come from."""
+"""Dead letters: records that do not decode are published unchanged to another topic, with their origin in headers."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from tidelog.errors import (
     TidelogError,
     UnknownTopicError,
     UnsupportedBatchError,
-    told,
+    describe_error,
 )
 from tidelog.model import Record
 from tidelog.produce.producer import Producer
 from tidelog.subscriptions.cursor import Undecodable
 
 ERROR_CHARS_MAX: Final = 1024
-"""An error is told with so many characters."""
+"""Maximum length of the error in the header."""
 
 HEADERS: Final = ("tidelog-topic", "tidelog-partition", "tidelog-offset", "tidelog-error")
-"""What a dead letter is told about, behind the headers that the record has itself."""
+"""Headers that are added after the record's own."""
 
 
 class DeadLetters:
     """The dead-letter topic of one consumer.
 
     Args:
-        make_producer: makes a producer for the topic; called when there is a first record for it.
+        make_producer: creates the producer; called for the first record.
     """
 
     def __init__(self, make_producer: Callable[[], Producer]) -> None:
         self._make_producer = make_producer
         self._producer: Producer | None = None
         self._record: Record | None = None
-        """What is under way, or was when nobody waited for it any more."""
+        """The record being published, including one whose caller was cancelled."""
         self._task: asyncio.Task[None] | None = None
 
     async def put(self, undecodable: Undecodable) -> bool:
-        """Publish a record and wait until it is acknowledged; False when this was closed meanwhile.
+        """Publish a record and wait for its acknowledgement; False if closed in the meantime.
 
-        Who is cancelled while it waits finds it under way, or acknowledged, the next time: it is not published twice.
+        If the caller is cancelled, its next call waits for the same publish; the record is not published twice.
 
         Raises:
-            RecordError: it can be no record of that topic.
-            TidelogError: it was not acknowledged; the next time it is tried again.
+            RecordError: the dead-letter topic cannot store the record.
+            TidelogError: the record was not acknowledged; the next call retries.
         """
         if self._task is None or self._record != undecodable.record:
             self._give_up()
@@ -61,13 +61,13 @@ class DeadLetters:
         try:
             task.result()
         except (BatchTooLargeError, UnsupportedBatchError) as error:
-            raise _hopeless(undecodable.record, error) from error
+            raise _undeliverable_error(undecodable.record, error) from error
         return True
 
     async def close(self) -> None:
-        """Close the producer. Whoever waits for an acknowledgement comes to the end.
+        """Close the producer; a waiting `put` returns False.
 
-        What is not acknowledged is not waited for: its record is not passed, and whoever reads it next publishes it.
+        An unacknowledged record is not waited for: its position has not advanced, so its next reader publishes it.
         """
         self._give_up()
         if self._producer is not None:
@@ -75,7 +75,7 @@ class DeadLetters:
 
     def _give_up(self) -> None:
         if self._task is not None:
-            self._task.add_done_callback(_hear)
+            self._task.add_done_callback(_retrieve_exception)
             self._task.cancel()
             self._task = None
 
@@ -85,7 +85,7 @@ class DeadLetters:
             try:
                 await self._send(producer, undecodable)
             except UnknownTopicError:
-                # It writes to the topic that it began with; one that was made since under the name is as good here.
+                # A producer is bound to a topic id; a recreated topic of the same name is acceptable here.
                 await producer.abort()
             else:
                 return
@@ -95,24 +95,24 @@ class DeadLetters:
     @staticmethod
     async def _send(producer: Producer, undecodable: Undecodable) -> None:
         record, error = undecodable
-        told = (record.topic, str(record.partition), str(record.offset), repr(error)[:ERROR_CHARS_MAX])
-        headers = (*record.headers, *zip(HEADERS, (each.encode(errors="replace") for each in told), strict=True))
+        values = (record.topic, str(record.partition), str(record.offset), repr(error)[:ERROR_CHARS_MAX])
+        headers = (*record.headers, *zip(HEADERS, (each.encode(errors="replace") for each in values), strict=True))
         await producer.send(
             record.value, key=record.key, headers=headers, tag=record.tag, timestamp_us=record.timestamp_us
         )
 
 
-def _hopeless(record: Record, error: TidelogError) -> RecordError:
+def _undeliverable_error(record: Record, error: TidelogError) -> RecordError:
     return RecordError(
-        f"{record.topic}/{record.partition}: the record at offset {record.offset} does not decode, and cannot be a "
-        f"dead letter either: {told(error)}; seek to {record.offset + 1} to read on behind it",
+        f"{record.topic}/{record.partition}: the record at offset {record.offset} does not decode, and the dead-letter "
+        f"topic refuses it: {describe_error(error)}; seek to {record.offset + 1} to continue after it",
         topic=record.topic,
         partition=record.partition,
         offset=record.offset,
     )
 
 
-def _hear(task: asyncio.Task[None]) -> None:
-    """Look at what became of a task that nobody waits for, or asyncio complains."""
+def _retrieve_exception(task: asyncio.Task[None]) -> None:
+    """Mark a task's exception as retrieved, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

@@ -1,7 +1,7 @@
-"""What a consumer of whole topics takes in: the partitions that there are, those that are added, topics that match.
+"""Discovery of partitions for a consumer of whole topics: existing and added ones, and topics that match a pattern.
 
-It finds where each begins and hands that to the `Assignment`. A partition that was taken away by hand is not taken in
-again. What cannot be found yet holds up nothing else.
+It resolves where each partition starts and passes it to the `Assignment`. A partition that the application has
+unassigned is not added again. Partitions that cannot be resolved yet do not delay the others.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from functools import partial
 from typing import Any, Final
 
 from tidelog.cluster.routing import Router
-from tidelog.errors import TidelogError, UnknownTopicError, told
+from tidelog.errors import TidelogError, UnknownTopicError, describe_error
 from tidelog.model import TopicPartition
 from tidelog.requests.list_offsets import OffsetSearch
 from tidelog.subscriptions.assignment import Assignment
 from tidelog.subscriptions.consumer_options import (
-    Beginning,
     ConsumerOptions,
+    StartPositions,
     TopicOptions,
-    find_rest,
+    find_missing_starts,
     resolve_added,
     resolve_start,
 )
 
 NEW_PARTITIONS_S: Final = 30.0
-"""How often a consumer of whole topics looks for new partitions, and one with a pattern for new topics."""
+"""How often a consumer looks for new partitions, and one with a pattern for new topics."""
 
 TOPICS_AT_ONCE: Final = 32
-"""Of so many topics at a time it is found out where to begin."""
+"""How many topics are resolved concurrently."""
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
 
-class Intake:
+class TopicDiscovery:
     """The topics of one consumer.
 
     Args:
         router: the client's.
-        options: what the consumer was asked for.
-        assignment: gets what is taken in.
+        options: the consumer's.
+        assignment: receives the partitions.
     """
 
     def __init__(self, router: Router, options: ConsumerOptions, assignment: Assignment) -> None:
@@ -50,51 +50,53 @@ class Intake:
         self._options = options
         self._assignment = assignment
         self._seen: dict[str, set[int]] = {}
-        """The partitions of each topic that were taken in, or are about to be."""
+        """Partitions of each topic that were added, or are being resolved."""
         self._ids: dict[str, bytes] = {}
         self._unwatch: dict[str, Callable[[], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         if options.pattern is not None:
-            assignment.let_go = self._let_go
+            assignment.survives_deletion = self._topic_deleted
 
-    async def find(self) -> dict[str, Beginning]:
-        """Return where to begin in each topic.
+    async def find(self) -> dict[str, StartPositions]:
+        """Return where to start in each topic.
 
         Raises:
-            UnknownTopicError, UnknownPartitionError: there is no such thing.
-            TidelogError: no node can be reached, or trying again would not help.
+            UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
+            TidelogError: no node can be reached, or the error is not retriable.
         """
         if self._options.pattern is None:
-            return await self._beginnings(self._options.topics)
-        return await self._beginnings(await self._options.pattern.topics(self._router))
+            return await self._start_positions(self._options.topics)
+        return await self._start_positions(await self._options.pattern.topics(self._router))
 
-    def begin(self, beginnings: dict[str, Beginning]) -> None:
-        """Take in what `find` found, and look for more from now on."""
-        for topic, beginning in beginnings.items():
-            self._take_in(topic, beginning)
+    def begin(self, starts: dict[str, StartPositions]) -> None:
+        """Add what `find` returned, and look for new partitions from now on."""
+        for topic, start in starts.items():
+            self._add_topic(topic, start)
         if self._options.pattern is not None or any(self._is_whole(topic) for topic in self._options.topics):
-            self._run(self._look(), "look for new partitions")
+            self._run(self._poll_for_new(), "look for new partitions")
 
     async def close(self) -> None:
-        """Look for nothing any more."""
+        """Stop looking for partitions."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for topic in list(self._seen):
             self._forget(topic)
 
-    # ------------------------------------------------------------------------------------------- beginning
+    # ------------------------------------------------------------------------------------------- start
 
-    async def _beginnings(self, topics: Iterable[str], *, late: bool = False) -> dict[str, Beginning]:
-        """Find out where to begin in some topics; in those that were made since at their beginning."""
-        found: dict[str, Beginning] = {}
+    async def _start_positions(self, topics: Iterable[str], *, late: bool = False) -> dict[str, StartPositions]:
+        """Resolve where to start in topics; in topics that were created later, at offset 0."""
+        found: dict[str, StartPositions] = {}
         room = asyncio.Semaphore(TOPICS_AT_ONCE)
 
         async def find(topic: str) -> None:
             options = self._options.of_topic(topic)
             async with room:
                 try:
-                    found[topic] = await resolve_start(self._router, topic, _since(options) if late else options)
+                    found[topic] = await resolve_start(
+                        self._router, topic, _from_earliest(options) if late else options
+                    )
                 except UnknownTopicError:
                     if self._options.pattern is None:
                         raise
@@ -108,88 +110,88 @@ class Intake:
             await asyncio.gather(*tasks, return_exceptions=True)
         return found
 
-    def _take_in(self, topic: str, beginning: Beginning) -> None:
-        missing = beginning.search.missing if beginning.search is not None else []
-        self._seen[topic] = {*beginning.positions, *missing}
-        self._ids[topic] = beginning.topic_id
-        self._add(topic, beginning.topic_id, beginning.positions)
-        self._unwatch[topic] = self._router.watch(topic, partial(self._look_at, topic))
-        if beginning.search is not None:
-            self._run(self._find_rest(topic, beginning.topic_id, beginning.search), f"begin {topic}")
-        self._look_at(topic)
+    def _add_topic(self, topic: str, start: StartPositions) -> None:
+        missing = start.search.missing if start.search is not None else []
+        self._seen[topic] = {*start.positions, *missing}
+        self._ids[topic] = start.topic_id
+        self._add(topic, start.topic_id, start.positions)
+        self._unwatch[topic] = self._router.watch(topic, partial(self._add_new_partitions, topic))
+        if start.search is not None:
+            self._run(self._find_missing_starts(topic, start.topic_id, start.search), f"begin {topic}")
+        self._add_new_partitions(topic)
 
-    async def _find_rest(self, topic: str, topic_id: bytes, search: OffsetSearch) -> None:
-        await find_rest(self._router, topic, search, partial(self._add, topic, topic_id))
+    async def _find_missing_starts(self, topic: str, topic_id: bytes, search: OffsetSearch) -> None:
+        await find_missing_starts(self._router, topic, search, partial(self._add, topic, topic_id))
 
     def _add(self, topic: str, topic_id: bytes, positions: dict[int, int]) -> None:
         if self._ids.get(topic) == topic_id:
             by_name = {TopicPartition(topic, number): offset for number, offset in positions.items()}
-            standing = self._assignment.partitions  # by hand, meanwhile
-            new = {where: offset for where, offset in by_name.items() if where not in standing}
+            assigned = self._assignment.partitions  # the application may have assigned some itself
+            new = {where: offset for where, offset in by_name.items() if where not in assigned}
             self._assignment.add(new, {topic: topic_id})
 
-    # ------------------------------------------------------------------------------------------- what comes
+    # ------------------------------------------------------------------------------------------- additions
 
-    async def _look(self) -> None:
+    async def _poll_for_new(self) -> None:
         while True:
             await asyncio.sleep(NEW_PARTITIONS_S)
             for topic in list(self._seen):
                 if self._is_whole(topic):
                     self._router.refresh_later(topic)
-                    self._look_at(topic)
+                    self._add_new_partitions(topic)
             if self._options.pattern is None:
                 continue
             try:
                 matching = await self._options.pattern.topics(self._router)
-                new = await self._beginnings((each for each in matching if each not in self._seen), late=True)
+                new = await self._start_positions((each for each in matching if each not in self._seen), late=True)
             except TidelogError as error:
                 if not error.retriable:
                     raise
                 _log.warning(
-                    "topics that match %r cannot be looked for yet, that is tried again within %d s: %s",
+                    "cannot list topics that match %r, retrying within %d s: %s",
                     self._options.pattern.text,
                     NEW_PARTITIONS_S,
-                    told(error),
+                    describe_error(error),
                 )
             else:
-                for topic, beginning in new.items():
-                    self._take_in(topic, beginning)
+                for topic, start in new.items():
+                    self._add_topic(topic, start)
 
-    def _look_at(self, topic: str) -> None:
-        """Take up partitions that were added."""
+    def _add_new_partitions(self, topic: str) -> None:
+        """Add partitions that were created."""
         route = self._router.metadata.topic(topic)
         if route is None or route.topic_id != self._ids.get(topic) or not self._is_whole(topic):
             return
         new = [number for number in route.partitions if number not in self._seen[topic]]
         if new:
             self._seen[topic].update(new)
-            self._run(self._begin_in(topic, route.topic_id, new), f"begin in {topic} {new}")
+            self._run(self._start_partitions(topic, route.topic_id, new), f"begin in {topic} {new}")
 
-    async def _begin_in(self, topic: str, topic_id: bytes, partitions: list[int]) -> None:
+    async def _start_partitions(self, topic: str, topic_id: bytes, partitions: list[int]) -> None:
         try:
             positions = await resolve_added(self._router, topic, self._options.of_topic(topic), partitions)
         except TidelogError as error:
             if not error.retriable:
                 raise
             _log.warning(
-                "%s: where to begin in the new partitions %s is not known yet, it is looked for again within %d s: %s",
+                "%s: start offsets of the new partitions %s are not known yet, retrying within %d s: %s",
                 topic,
                 partitions,
                 NEW_PARTITIONS_S,
-                told(error),
+                describe_error(error),
             )
-            if self._ids.get(topic) == topic_id:  # tried again with the next look for new ones
+            if self._ids.get(topic) == topic_id:  # retried by the next look for new partitions
                 self._seen[topic].difference_update(partitions)
         else:
             self._add(topic, topic_id, positions)
 
-    # --------------------------------------------------------------------------------------------- what goes
+    # --------------------------------------------------------------------------------------------- removals
 
-    def _let_go(self, topic: str) -> bool:
-        """A topic that matched is gone; one that is made again under its name is taken in as a new one."""
+    def _topic_deleted(self, topic: str) -> bool:
+        """Forget a deleted topic; a recreated topic of its name is added as a new one."""
         if topic not in self._seen:
             return False
-        _log.warning("%s is gone; reading goes on without it", topic)
+        _log.warning("topic %s was deleted; reading continues without it", topic)
         self._forget(topic)
         return True
 
@@ -205,16 +207,16 @@ class Intake:
     def _run(self, work: Any, name: str) -> None:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._ran)
+        task.add_done_callback(self._task_done)
 
-    def _ran(self, task: asyncio.Task[None]) -> None:
+    def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             if isinstance(error, UnknownTopicError) and self._options.pattern is not None:
-                return  # whoever reads the topic is told, and lets it go
+                return  # its subscription reports the deletion as well
             self._assignment.broken(error)
 
 
-def _since(options: TopicOptions) -> TopicOptions:
-    """Return what is asked of a topic that came later: nothing of it is missed."""
+def _from_earliest(options: TopicOptions) -> TopicOptions:
+    """Return the options for a topic that was created later: it is read from offset 0."""
     return options if isinstance(options.start, dict) else replace(options, start="earliest")

@@ -1,1 +1,1 @@
-"""Consumer groups: membership, hand-over of partitions, commits, administration."""
+"""Consumer groups: membership, partition handover, commits and administration."""

@@ -1,4 +1,4 @@
-"""Looking at groups, deleting them, and changing where they stand: what the client does of that."""
+"""Administration of consumer groups: list, describe, delete, lag and reset of positions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, Literal, cast
 
 from tidelog.cluster.routing import Router, repeated
 from tidelog.errors import GroupNotEmptyError, InvalidRequestError, UnknownGroupError, UnknownPartitionError
-from tidelog.groups.membership import Place
+from tidelog.groups.membership import PartitionId
 from tidelog.groups.options import ASSIGNORS, Assignor
 from tidelog.model import Committed, GroupInfo, GroupMemberInfo, GroupState, Lag, Offset, TopicPartition
 from tidelog.requests import committed_positions, fetch_and_commit, list_offsets
@@ -21,7 +21,7 @@ from tidelog_proto import broker_pb2 as pb
 ResetTo = Literal["earliest", "latest"] | datetime | int
 
 ROWS_AT_ONCE: Final = 512
-"""Rows that are made in one turn of the event loop."""
+"""How many rows are built before the event loop runs other tasks."""
 
 _NAMES: Final[dict[pb.Assignor, Assignor | None]] = {number: name for name, number in ASSIGNORS.items()}
 
@@ -31,7 +31,7 @@ class Groups:
 
     Args:
         router: the client's.
-        check: refuses use where the client is of no use.
+        check: raises if the client cannot be used.
     """
 
     def __init__(self, router: Router, check: Callable[[], None]) -> None:
@@ -48,10 +48,10 @@ class Groups:
                 return found
 
     async def page(self, *, after: str = "") -> tuple[Sequence[GroupInfo], bool]:
-        """Return some groups by name, a thousand or so, and whether there are more behind them.
+        """Return up to about a thousand groups by name, and whether more follow.
 
         Args:
-            after: the name of the last group of the page before; it need not be there any more.
+            after: name of the last group of the previous page; it need not exist any more.
         """
         self._check_usable()
         asked = pb.Envelope(group_list=pb.GroupList(after=after))
@@ -63,7 +63,7 @@ class Groups:
         """Return a group with its members.
 
         Raises:
-            UnknownGroupError: it has neither members nor positions.
+            UnknownGroupError: the group has neither members nor positions.
         """
         self._check_usable()
         checked_group(name)
@@ -74,11 +74,11 @@ class Groups:
         return _info(reply.summary, [_member(member, names.get) for member in reply.members])
 
     async def delete(self, name: str) -> None:
-        """Delete a group with all its positions.
+        """Delete a group and its positions.
 
         Raises:
             GroupNotEmptyError: it has members.
-            UnknownGroupError: there is none.
+            UnknownGroupError: it does not exist.
         """
         self._check_usable()
         checked_group(name)
@@ -86,7 +86,7 @@ class Groups:
         await self._router.call_any(partial(repeated, asked), repeatable=False)
 
     async def lag(self, name: str, topic: str | None = None) -> Sequence[Lag]:
-        """Return how far behind a group is, for every partition of the topics that it reads, or of one topic."""
+        """Return a group's lag in every partition of the topics that it reads, or of one topic."""
         self._check_usable()
         committed = await committed_positions.committed(self._router, name, topic)
         held = {TopicPartition(each.topic, each.partition): each for each in committed}
@@ -109,24 +109,24 @@ class Groups:
         partitions: Iterable[int] | None = None,
         dry_run: bool = False,
     ) -> Sequence[Lag]:
-        """Move a group's positions, back or forth, and return where it stands then.
+        """Move a group's positions and return the resulting positions and lag.
 
         Args:
-            name: the group's; it has no members.
-            to: "earliest", "latest", a datetime with a zone, or an offset; beyond an end of a log that end counts.
-            topic: of this one only; None for all that it has positions in.
+            name: of the group, which must have no members.
+            to: "earliest", "latest", a datetime with a zone, or an offset, limited to the bounds of the log.
+            topic: only this topic; None for all topics in which the group has positions.
             partitions: of that topic; None for all.
-            dry_run: only say what would be; note and time are those of the newest commit there is.
+            dry_run: only return the result; note and time are those of the newest commit.
 
         Raises:
-            GroupNotEmptyError: it has members, who would go on where they are.
+            GroupNotEmptyError: the group has members, which would ignore the reset.
             UnknownGroupError, UnknownTopicError, InvalidRequestError: see there.
         """
         if isinstance(to, int) and to < 0:
-            raise InvalidRequestError("offsets are not negative")
+            raise InvalidRequestError(f"offset must be >= 0, got {to}")
         chosen = None if partitions is None else set(partitions)
         if chosen is not None and topic is None:
-            raise InvalidRequestError(f"of which topic are the partitions {sorted(chosen)}? name it")
+            raise InvalidRequestError(f"partitions {sorted(chosen)} need a topic: pass topic=...")
         await self._check_empty(name, is_made=topic is not None)
         rows = [row for row in await self.lag(name, topic) if chosen is None or row.partition in chosen]
         missing = (chosen or set()) - {row.partition for row in rows}
@@ -144,13 +144,13 @@ class Groups:
 
     async def _check_empty(self, name: str, *, is_made: bool) -> None:
         try:
-            standing = await self.describe(name)
+            group = await self.describe(name)
         except UnknownGroupError:
-            if is_made:  # by having positions
+            if is_made:  # it will exist once it has positions
                 return
             raise
-        if standing.members:
-            raise GroupNotEmptyError(f"the group {name!r} has {len(standing.members)} members: stop them first")
+        if group.members:
+            raise GroupNotEmptyError(f"group {name!r} has {len(group.members)} members; stop them first")
 
     async def _read_by(self, name: str) -> set[str]:
         """Return the topics that the group's members read."""
@@ -162,7 +162,7 @@ class Groups:
 
 
 async def _targets(router: Router, topic: str, rows: list[Lag], to: ResetTo) -> dict[int, int]:
-    """Return where each partition is moved to: an offset beyond an end is that end."""
+    """Return the new position of each partition, limited to the bounds of the log."""
     if isinstance(to, int):
         return {row.partition: min(max(to, row.log_start_offset), row.end_offset) for row in rows}
     found = await list_offsets.list_offsets(router, topic, to, [row.partition for row in rows])
@@ -185,7 +185,7 @@ def _lag(where: TopicPartition, end: Offset, position: Committed | None) -> Lag:
 
 
 def _moved(row: Lag, to: int, held: Committed | None) -> Lag:
-    """Return where a group stands in a partition behind a move; `held` is what was committed, None if nothing was."""
+    """Return the position after a reset; `held` is the stored commit, None in a dry run."""
     return Lag(
         topic=row.topic,
         partition=row.partition,
@@ -215,7 +215,7 @@ def _info(summary: pb.GroupSummary, members: Iterable[GroupMemberInfo] = ()) -> 
 
 def _member(member: pb.GroupMember, name_of: Callable[[bytes], str | None]) -> GroupMemberInfo:
     def named(topics: Iterable[pb.TopicPartitions]) -> tuple[TopicPartition, ...]:
-        places: list[Place] = [(topic.topic_id, number) for topic in topics for number in topic.partitions]
+        places: list[PartitionId] = [(topic.topic_id, number) for topic in topics for number in topic.partitions]
         return tuple(sorted(TopicPartition(name_of(topic) or topic.hex(), number) for topic, number in places))
 
     return GroupMemberInfo(

@@ -1,6 +1,6 @@
-"""Committing as a member of a group: each partition has its own outcome, and what holds is remembered.
+"""Commits of a group member, with an outcome per partition.
 
-A position of a partition that another member has by now is refused, and those beside it are stored all the same.
+A position of a partition that belongs to another member is refused; the others are stored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from tidelog.cluster.answers import results_of
 from tidelog.cluster.connection import Connection
 from tidelog.cluster.routing import Router
-from tidelog.errors import MemberFencedError, TidelogError, UnknownTopicError, error_of, told
+from tidelog.errors import MemberFencedError, TidelogError, UnknownTopicError, describe_error, error_of
 from tidelog.groups.membership import Membership
 from tidelog.model import Committed, TopicPartition
 from tidelog.requests.conversions import check_position, committed_of
@@ -26,32 +26,32 @@ _log: Final = logging.getLogger("tidelog.consumer")
 
 
 class GroupCommits:
-    """The commits of one member after the other, under one group.
+    """The commits of a consumer, across its successive memberships of one group.
 
     Args:
         router: the client's.
-        topic_ids: topic -> id, of those that are read.
-        life: the membership by now; None while there is none.
+        topic_ids: returns name -> id of the topics that are read.
+        membership: returns the current membership; None if there is none.
     """
 
     def __init__(
-        self, router: Router, topic_ids: Callable[[], Mapping[str, bytes]], life: Callable[[], Membership | None]
+        self, router: Router, topic_ids: Callable[[], Mapping[str, bytes]], membership: Callable[[], Membership | None]
     ) -> None:
         self._router = router
         self._topic_ids = topic_ids
-        self._life = life
+        self._membership = membership
         self._stored: dict[TopicPartition, int] = {}
 
     def began(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Note where partitions begin that the member reads from now on: so far they are stored, or nothing is."""
+        """Note the start positions of new partitions, beyond which nothing is stored yet."""
         self._stored.update(positions)
 
     def forget(self, partition: TopicPartition) -> None:
-        """The member reads a partition no longer."""
+        """Forget a partition that the member no longer reads."""
         self._stored.pop(partition, None)
 
     def moved(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return those of some positions that are further on than what is stored."""
+        """Return the positions that are beyond the stored ones."""
         return {where: offset for where, offset in positions.items() if offset > self._stored.get(where, -1)}
 
     async def store(
@@ -61,31 +61,31 @@ class GroupCommits:
         note: str = "",
         topic_ids: Mapping[str, bytes] | None = None,
     ) -> Commits:
-        """Store positions durably; each succeeds or fails by itself.
+        """Store positions durably; each succeeds or fails on its own.
 
         Args:
             positions: partition -> next offset.
             note: see `Consumer.commit`.
-            topic_ids: of the topics that they are positions in, by name; None: of those that are read by now.
+            topic_ids: name -> id of the topics of the positions; None for the topics that are read now.
 
         Raises:
-            MemberFencedError: this is no member at all.
-            InvalidRequestError: an offset, or a partition, is none.
-            TidelogError: nobody could store them, or whether they are stored is not known.
+            MemberFencedError: the consumer is not a member.
+            InvalidRequestError: an offset or partition is invalid.
+            TidelogError: no node could store them, or the outcome is unknown.
         """
         for where, offset in positions.items():
             check_position(where, offset)
-        life = self._life()
-        if life is None or not life.is_joined:
-            raise MemberFencedError("this consumer is no member of its group at the moment: nothing was committed")
-        # Of now: while the positions are on their way another topic may come to be read under a name.
+        membership = self._membership()
+        if membership is None or not membership.is_joined:
+            raise MemberFencedError("this consumer is currently not a member of its group; nothing was committed")
+        # A snapshot: a topic may be recreated under its name while the request is in flight.
         ids = dict(self._topic_ids() if topic_ids is None else topic_ids)
         held, failed = dict[TopicPartition, Committed](), dict[TopicPartition, TidelogError]()
-        failed |= {where: _never_read(where, life.group) for where in positions if where.topic not in ids}
+        failed |= {where: _not_read_error(where, membership.group) for where in positions if where.topic not in ids}
         failed |= await self._beyond_ends(positions, ids)
         wanted = [(where, offset) for where, offset in positions.items() if where not in failed]
         for part in in_requests(wanted):
-            commits = await self._store_some(life, part, ids, note)
+            commits = await self._store_some(membership, part, ids, note)
             held |= commits.held
             failed |= commits.failed
         now = self._topic_ids()
@@ -95,7 +95,7 @@ class GroupCommits:
     async def _beyond_ends(
         self, positions: Mapping[TopicPartition, int], ids: Mapping[str, bytes]
     ) -> dict[TopicPartition, TidelogError]:
-        """Return why positions that somebody has made up are not stored; see `offset_search.beyond_ends`."""
+        """Return the errors of positions past the log end; see `list_offsets.beyond_ends`."""
         by_topic: dict[str, dict[int, int]] = {}
         for where, offset in self.moved(positions).items():
             if where.topic not in ids:
@@ -108,7 +108,7 @@ class GroupCommits:
         return found
 
     async def _store_some(
-        self, life: Membership, positions: list[tuple[TopicPartition, int]], ids: Mapping[str, bytes], note: str
+        self, membership: Membership, positions: list[tuple[TopicPartition, int]], ids: Mapping[str, bytes], note: str
     ) -> Commits:
         def entry(where: TopicPartition, offset: int) -> pb.CommitEntry:
             topic_id = ids[where.topic]
@@ -117,10 +117,10 @@ class GroupCommits:
                 partition=where.partition,
                 next_offset=offset,
                 note=note,
-                record_epoch=self._router.epochs.at(topic_id, where.partition, offset),
+                record_epoch=self._router.read_epochs.at(topic_id, where.partition, offset),
             )
 
-        request = pb.Commit(group=life.group, member_id=life.member_id, generation=life.generation)
+        request = pb.Commit(group=membership.group, member_id=membership.member_id, generation=membership.generation)
         request.entries.extend(entry(where, offset) for where, offset in positions)
 
         async def ask(connection: Connection) -> tuple[list[pb.CommittedResult], str]:
@@ -128,13 +128,13 @@ class GroupCommits:
             return results_of(frame.envelope.commit_reply.results, len(positions), connection), connection.name
 
         results, node = await self._router.retrying(
-            lambda: self._router.at_any(ask), repeatable=True, about=f"group {life.group!r}"
+            lambda: self._router.at_any(ask), repeatable=True, about=f"group {membership.group!r}"
         )
         commits = Commits({}, {})
         names = {ids[where.topic]: where.topic for where, _ in positions}
         for (where, _), result in zip(positions, results, strict=True):
             if result.HasField("error"):
-                # A node knows topics by their ids, of which nobody has heard.
+                # A node's message contains the topic id; users know the name.
                 result.error.message = result.error.message.replace(ids[where.topic].hex(), repr(where.topic))
                 commits.failed[where] = error_of(result.error, node)
             else:
@@ -142,33 +142,35 @@ class GroupCommits:
         return commits
 
 
-def _never_read(where: TopicPartition, group: str) -> MemberFencedError:
+def _not_read_error(where: TopicPartition, group: str) -> MemberFencedError:
     return MemberFencedError(
-        f"this consumer reads nothing of the topic {where.topic!r}, so it commits no position in {where.topic}/"
-        f"{where.partition} as a member of the group {group!r}: members commit what they read"
+        f"cannot commit {where.topic}/{where.partition} as a member of group {group!r}: this consumer does not read "
+        f"topic {where.topic!r}"
     )
 
 
-async def store_quietly(commits: GroupCommits, positions: Mapping[TopicPartition, int], group: str) -> None:
-    """Store what has moved of positions, as nobody asked for it; the log says what could not be stored, and why."""
+async def store_or_log(commits: GroupCommits, positions: Mapping[TopicPartition, int], group: str) -> None:
+    """Store the positions that have moved, without being asked to; log errors instead of raising them."""
     moved = commits.moved(positions)
     if not moved:
         return
     try:
         failed = (await commits.store(moved)).failed
     except TidelogError as error:
-        _log.warning("%s: positions of %d partitions are not committed yet: %s", group, len(moved), told(error))
+        _log.warning("%s: committing %d partitions failed: %s", group, len(moved), describe_error(error))
         return
     refused = {where: error for where, error in failed.items() if not isinstance(error, UnknownTopicError)}
     if refused:
         where, why = next(iter(refused.items()))
-        _log.warning("%s: %d positions were not committed, that of %s/%d: %s", group, len(refused), *where, told(why))
+        _log.warning(
+            "%s: %d positions were refused; that of %s/%d: %s", group, len(refused), *where, describe_error(why)
+        )
 
 
-async def store_by_and_by(
+async def store_periodically(
     commits: GroupCommits, processed: Callable[[], Mapping[TopicPartition, int]], interval_s: float, group: str
 ) -> None:
-    """Store what the user is done with, again and again."""
+    """Store the processed positions every `interval_s`."""
     while True:
         await asyncio.sleep(interval_s)
-        await store_quietly(commits, processed(), group)
+        await store_or_log(commits, processed(), group)

@@ -1,9 +1,9 @@
-"""Where a group begins that does not begin at the beginning: said once, and stored.
+"""The initial positions of a group that does not start at the log start, which are stored before anything is delivered.
 
-With `start="latest"` two questions of a partition without a committed position need an answer. Was it there when the
-member began? If not, it is read from its beginning, as nobody can have wanted to skip what he could not have read. And
-where does the next member begin, when this one leaves before it has committed anything? Where this one did: so that is
-stored before anything is handed out, with every strategy, and what comes meanwhile is not skipped.
+With `start="latest"`, a partition without a committed position raises two questions. If it was created after the member
+began, it is read from offset 0, because its records cannot have been skipped on purpose. And if the member leaves
+before its first commit, the next member must start at the same position; so the position is stored before anything is
+delivered, with every commit mode, and records published meanwhile are not skipped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 from tidelog.base.backoff import Backoff
 from tidelog.cluster.routing import Router
-from tidelog.errors import ForbiddenError, TidelogError, UnknownTopicError, told
+from tidelog.errors import ForbiddenError, TidelogError, UnknownTopicError, describe_error
 from tidelog.groups.commits import GroupCommits
 from tidelog.model import TopicPartition
 from tidelog.subscriptions.consumer_options import ConsumerOptions, TopicOptions
@@ -24,12 +24,12 @@ from tidelog.subscriptions.consumer_options import ConsumerOptions, TopicOptions
 _log: Final = logging.getLogger("tidelog.consumer")
 
 
-class Beginnings:
-    """Of one member.
+class InitialPositions:
+    """The initial positions of one member.
 
     Args:
         router: the client's.
-        options: what was asked for.
+        options: the consumer's.
         commits: the group's.
     """
 
@@ -37,50 +37,50 @@ class Beginnings:
         self._router = router
         self._options = options
         self._commits = commits
-        self._there: dict[bytes, int] | None = None
-        """How many partitions each topic had when the member began; None where that makes no difference."""
+        self._partition_counts: dict[bytes, int] | None = None
+        """Topic id -> number of partitions when the member began; None with `start="earliest"`."""
 
-    async def look(self) -> None:
-        """Note what there is as the member begins.
+    async def note_existing_partitions(self) -> None:
+        """Note the topics and partitions that exist when the member begins.
 
         Raises:
-            TidelogError: nobody can tell, and trying again would not help.
+            TidelogError: they cannot be listed, and the error is not retriable.
         """
         options, backoff = self._options, Backoff()
-        if self._there is not None or options.start == "earliest":
+        if self._partition_counts is not None or options.start == "earliest":
             return
         while True:
             try:
                 names = options.topics if options.pattern is None else await options.pattern.topics(self._router)
-                self._there = {}
+                self._partition_counts = {}
                 for name in names:
-                    await self._note(name, self._there)
+                    await self._note(name, self._partition_counts)
             except TidelogError as error:
                 if not error.retriable:
                     raise
-                _log.info("%s: not begun yet: %s", options.group, told(error))
+                _log.info("%s: cannot list topics yet: %s", options.group, describe_error(error))
                 await asyncio.sleep(backoff.next_wait_s(error.retry_after_ms))
             else:
                 return
 
-    async def _note(self, name: str, there: dict[bytes, int]) -> None:
+    async def _note(self, name: str, counts: dict[bytes, int]) -> None:
         try:
             route = await self._router.topic_now(name)
         except (UnknownTopicError, ForbiddenError):
-            return  # it is made, or may be read, later, if at all
-        there[route.topic_id] = route.partition_count
+            return  # it may be created, or allowed, later
+        counts[route.topic_id] = route.partition_count
 
-    def of(self, topic: str, topic_id: bytes, numbers: Sequence[int]) -> list[TopicOptions]:
-        """Return how partitions of a topic begin where the group has no position, those that begin alike together."""
+    def start_options(self, topic: str, topic_id: bytes, numbers: Sequence[int]) -> list[TopicOptions]:
+        """Return the start options for partitions without a committed position, grouped by equal options."""
         options = self._options.of_topic(topic)
-        count = None if self._there is None else self._there.get(topic_id, 0)
+        count = None if self._partition_counts is None else self._partition_counts.get(topic_id, 0)
         old = tuple(number for number in numbers if count is None or number < count)
         new = tuple(number for number in numbers if count is not None and number >= count)
         alike = [replace(options, partitions=old), replace(options, partitions=new, start="earliest")]
         return [each for each in alike if each.partitions]
 
     async def store(self, positions: Mapping[TopicPartition, int], is_wanted: Callable[[TopicPartition], bool]) -> None:
-        """Store where partitions begin, trying until they are stored, refused, or to be read no longer."""
+        """Store start positions, retrying until they are stored, refused, or no longer wanted."""
         left, backoff = dict(positions), Backoff()
         while left := {where: offset for where, offset in left.items() if is_wanted(where)}:
             try:
@@ -89,7 +89,12 @@ class Beginnings:
                 failed = dict.fromkeys(left, error)
             for where, why in failed.items():
                 if not why.retriable:
-                    _log.info("%s: where it begins in %s/%d is not stored: %s", self._options.group, *where, told(why))
+                    _log.info(
+                        "%s: initial position of %s/%d was refused: %s",
+                        self._options.group,
+                        *where,
+                        describe_error(why),
+                    )
             left = {where: left[where] for where, why in failed.items() if why.retriable}
             if left:
                 await asyncio.sleep(backoff.next_wait_s(max(failed[where].retry_after_ms for where in left)))

@@ -1,9 +1,10 @@
-"""What a member of a consumer group says and does, without I/O: which partitions it may read, and until when.
+"""The state of a group membership, without I/O: heartbeats, and which partitions the member may read until when.
 
-The coordinator says what the member is to have; the member says what it has. It begins with nothing that is not in the
-newest answer, and goes on naming what it is to give up until it has: only then does another member get it. It counts as
-a member for its session timeout from when it *sent* the last question that was answered. The coordinator counts from
-when that came, so a member that cannot be heard has stopped by itself before its partitions are another's.
+The coordinator sends the target assignment; the member reports the partitions it holds. The member starts to read only
+partitions of the newest assignment, and reports a revoked partition as held until it has released it; only then is the
+partition assigned to another member. The session counts from when the member *sent* the last answered heartbeat,
+whereas the coordinator counts from when it received it. So a member that cannot reach the coordinator stops reading
+before its partitions are assigned to others.
 """
 
 from __future__ import annotations
@@ -14,35 +15,35 @@ from typing import NamedTuple
 
 from tidelog_proto import broker_pb2 as pb
 
-Place = tuple[bytes, int]
+PartitionId = tuple[bytes, int]
 """Topic id and partition."""
 
 
 class Change(NamedTuple):
-    """What an answer asks of the member: to begin with some partitions, and to give others up."""
+    """Partitions that an answer newly assigns to the member, and those it revokes."""
 
-    begins: frozenset[Place]
-    gives_up: frozenset[Place]
+    assigned: frozenset[PartitionId]
+    revoked: frozenset[PartitionId]
 
 
-NOTHING = Change(frozenset(), frozenset())
+NO_CHANGE = Change(frozenset(), frozenset())
 
 
 @dataclass(slots=True)
 class Membership:
-    """One life as a member; who is fenced begins another one, with another id.
+    """One membership; a fenced member starts another one with a new id.
 
     Attributes:
-        group: its name.
-        member_id: 16 to 64 letters and digits, made up for this life.
-        wish: what it asks for.
-        session_s: so long it is a member without an answer.
-        ended_member_id: of an earlier life of this process, which reads nothing any more; empty for the first.
-        generation: to be named in commits.
-        assigned: what it is to have, by the newest answer.
-        held: what it has begun with and has not given up.
-        names: topic id -> name, of what is assigned.
-        wants_loads: whether the coordinator asked last to be told how much is read of each partition.
+        group: the group's name.
+        member_id: 16 to 64 letters and digits, random for each membership.
+        wish: the requested group settings.
+        session_s: session time-out.
+        ended_member_id: of an earlier membership of this process that reads nothing any more; "" for the first one.
+        generation: sent with commits.
+        assigned: the target assignment of the newest answer.
+        held: partitions that the member has begun and not released.
+        names: topic id -> name of the assigned topics.
+        wants_loads: whether the coordinator has asked for the load of each partition.
     """
 
     group: str
@@ -51,8 +52,8 @@ class Membership:
     session_s: float
     ended_member_id: str = ""
     generation: int = 0
-    assigned: frozenset[Place] = frozenset()
-    held: set[Place] = field(default_factory=set[Place])
+    assigned: frozenset[PartitionId] = frozenset()
+    held: set[PartitionId] = field(default_factory=set[PartitionId])
     names: dict[bytes, str] = field(default_factory=dict[bytes, str])
     wants_loads: bool = False
     _revision: int = 0
@@ -61,80 +62,79 @@ class Membership:
 
     @property
     def is_joined(self) -> bool:
-        """Whether the coordinator has taken it in."""
+        """Whether the coordinator has accepted the member."""
         return self._is_joined
 
-    def heartbeat(self, *, wait_ms: int, loads: Mapping[Place, float] | None = None) -> pb.GroupHeartbeat:
-        """Return what to say now.
+    def heartbeat(self, *, wait_ms: int, loads: Mapping[PartitionId, float] | None = None) -> pb.GroupHeartbeat:
+        """Return the heartbeat to send now.
 
         Args:
-            wait_ms: so long the answer may be held back.
-            loads: bytes per second that are read of partitions, for a coordinator that wants to be told; of those that
-                are not held nothing is said.
+            wait_ms: how long the coordinator may hold the answer back.
+            loads: bytes per second read of each partition; those not held are left out.
         """
-        said = pb.GroupHeartbeat(group=self.group, member_id=self.member_id, wait_ms=wait_ms)
+        heartbeat = pb.GroupHeartbeat(group=self.group, member_id=self.member_id, wait_ms=wait_ms)
         if not self._is_joined:
-            said.join.CopyFrom(self.wish)
-            said.ended_member_id = self.ended_member_id
-            return said
-        said.seen_revision = self._revision
-        said.held.extend(by_topic(self.held))
+            heartbeat.join.CopyFrom(self.wish)
+            heartbeat.ended_member_id = self.ended_member_id
+            return heartbeat
+        heartbeat.seen_revision = self._revision
+        heartbeat.held.extend(by_topic(self.held))
         for place, rate in (loads or {}).items():
             if place in self.held:
-                said.loads.add(topic_id=place[0], partition=place[1], bytes_per_s=rate)
-        return said
+                heartbeat.loads.add(topic_id=place[0], partition=place[1], bytes_per_s=rate)
+        return heartbeat
 
     def leaving(self) -> pb.GroupHeartbeat:
-        """Return the last word of one that has given everything up."""
+        """Return the last heartbeat of a member that has released all partitions."""
         return pb.GroupHeartbeat(group=self.group, member_id=self.member_id, leave=True)
 
     def stopping(self) -> pb.GroupHeartbeat:
-        """Return the last word of a static member that has given everything up: its partitions wait for a session."""
+        """Return the last heartbeat of a static member, whose partitions stay reserved for a session."""
         return pb.GroupHeartbeat(group=self.group, member_id=self.member_id, stopped=True)
 
     def answered(self, reply: pb.GroupHeartbeatReply, *, sent_at: float, now: float) -> Change:
-        """Take an answer to a question that was sent at a time; return what it asks for.
+        """Apply the answer to a heartbeat that was sent at `sent_at`; return the change of the assignment.
 
-        One that was overtaken by a newer one asks for nothing. One that has been under way for the whole session is
-        none: by now the member may be one no longer.
+        An answer older than one already applied changes nothing, and so does one that arrives after its session has
+        expired.
         """
         if now >= sent_at + self.session_s:
-            return NOTHING
+            return NO_CHANGE
         self._is_joined = True
         self._ends_at = max(self._ends_at, sent_at + self.session_s)
         if reply.revision < self._revision:
-            return NOTHING
+            return NO_CHANGE
         self.wants_loads = reply.wants_loads
         self.generation = max(self.generation, reply.generation)
         if reply.unchanged:
-            return NOTHING
+            return NO_CHANGE
         self._revision = reply.revision
         self.names = {topic.topic_id: topic.topic for topic in reply.assigned}
         self.assigned = frozenset((topic.topic_id, number) for topic in reply.assigned for number in topic.partitions)
         return Change(self.assigned - self.held, frozenset(self.held - self.assigned))
 
-    def begin(self, places: Iterable[Place], *, now: float) -> frozenset[Place]:
-        """Note that the member begins with partitions; return those of them that it may begin with by now."""
+    def begin(self, places: Iterable[PartitionId], *, now: float) -> frozenset[PartitionId]:
+        """Note that the member begins to read partitions; return those that it may read now."""
         may = frozenset() if self.is_over(now) else frozenset(places) & self.assigned - self.held
         self.held |= may
         return may
 
-    def gave_up(self, places: Collection[Place]) -> None:
-        """Note that the member reads partitions no longer, and has committed what it was going to."""
+    def released(self, places: Collection[PartitionId]) -> None:
+        """Note that the member has released partitions, after its last commit of them."""
         self.held.difference_update(places)
 
     def is_over(self, now: float) -> bool:
-        """Whether others may have the partitions by now, as nothing was heard from the coordinator for too long."""
+        """Whether the session has expired without an answer, so that other members may read the partitions."""
         return self._is_joined and now >= self._ends_at
 
     @property
     def ends_at(self) -> float:
-        """When it is over, if nothing is heard."""
+        """When the session expires unless a heartbeat is answered."""
         return self._ends_at
 
 
-def by_topic(places: Iterable[Place]) -> list[pb.TopicPartitions]:
-    """Return partitions as they travel: by topic, in order."""
+def by_topic(places: Iterable[PartitionId]) -> list[pb.TopicPartitions]:
+    """Return partitions in wire form: grouped by topic, in order."""
     topics: dict[bytes, pb.TopicPartitions] = {}
     for topic_id, partition in sorted(places):
         topics.setdefault(topic_id, pb.TopicPartitions(topic_id=topic_id)).partitions.append(partition)

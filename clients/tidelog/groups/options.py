@@ -1,4 +1,4 @@
-"""What a member of a consumer group was asked for."""
+"""Options of a group membership."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CommitWhen = Literal["auto", "processed", "manual"]
 Takeover = Literal["wait", "at_once"]
 
 OnPartitions = Callable[[frozenset[TopicPartition]], Awaitable[None] | None]
-"""Is told of partitions; what it returns is awaited if it can be."""
+"""Called with partitions; an awaitable result is awaited."""
 
 SESSION_TIMEOUT_S_DEFAULT: Final = 10.0
 POLL_TIMEOUT_S_DEFAULT: Final = 300.0
@@ -36,31 +36,32 @@ ASSIGNORS: Final[dict[Assignor | None, pb.Assignor]] = {
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group that a consumer is a member of, and how; `client.consumer(..., group="g")` takes what stands here.
+    """A consumer group and the options of the membership, for `client.consumer(..., group=Group("g", ...))`.
 
     Args:
-        name: the group's.
-        commit: "auto": every `commit_interval_s`, when partitions go to others and at the end, what you have asked
-            past; "processed": before each batch (or `poll`) all that came before it, and as partitions go; "manual":
-            only by `commit()`.
-        commit_interval_s: see there.
-        assignor: how the group shares partitions: "sticky" (even, and few move), "range", "round_robin" or "load" (even
-            by the bytes per second that members measure; partitions also move when those change); the last member that
-            says it decides for all. None: as the group has it.
-        instance_id: the same at every start of this process: its partitions wait for it for a session.
-        session_timeout_s: 0.5 to 1800; others get your partitions when the cluster has not heard of you for so long.
-        poll_timeout_s: and when you have asked for nothing for so long.
-        on_assigned: called (and awaited, if that can be) with partitions before anything of them is handed out.
-        on_revoked: the same with partitions that are given up, when nothing more of them is handed out; `commit()`
-            still takes their positions.
-        on_lost: the same with partitions that others may have already.
-        takeover: when this process gets the partitions of an earlier one with the same `instance_id` that has not said
-            that it stopped. "wait": when that one has given them up, or its session is over, so that both never read
-            a partition at a time; "at_once": immediately, and until that one's session is over both may hand out the
-            same records.
+        name: of the group.
+        commit: "auto": everything processed, every `commit_interval_s`, at revocation and on close; "processed":
+            everything processed, before each batch or `poll`, and at revocation; "manual": only by `commit()`.
+        commit_interval_s: for "auto".
+        assignor: how the group distributes partitions: "sticky" (even, with few moves), "range", "round_robin" or
+            "load" (even by the bytes per second that members measure; partitions also move when those change). The last
+            member that sets it decides for the group. None: keep the group's.
+        instance_id: id of a static member, constant across restarts of the process; its partitions are reserved for a
+            session while it restarts.
+        session_timeout_s: 0.5 to 1800; partitions are reassigned after the cluster has received no heartbeat for so
+            long.
+        poll_timeout_s: partitions are reassigned after the application has not asked for records for this time.
+        on_assigned: called (and awaited, if possible) with partitions before any of their records are delivered.
+        on_revoked: called with revoked partitions after their last record was delivered; `commit()` still accepts their
+            positions.
+        on_lost: called with partitions that other members may already read.
+        takeover: when this process gets the partitions of an earlier one with the same `instance_id` that has not
+            stopped cleanly. "wait": after the earlier one has released them or its session has expired, so that two
+            processes never read a partition at a time; "at_once": immediately; until the earlier session expires, both
+            may deliver the same records.
 
     Raises:
-        InvalidRequestError: one of them has no such value.
+        InvalidRequestError: an option has an invalid value.
     """
 
     name: str
@@ -78,59 +79,64 @@ class Group:
     def __post_init__(self) -> None:
         checked_group(self.name)
         if self.commit not in get_args(CommitWhen):
-            raise InvalidRequestError(f"commit is one of {get_args(CommitWhen)}, not {self.commit!r}")
+            raise InvalidRequestError(f"commit must be one of {get_args(CommitWhen)}, got {self.commit!r}")
         if self.assignor not in ASSIGNORS:
-            raise InvalidRequestError(f"assignor is one of {get_args(Assignor)}, not {self.assignor!r}")
+            raise InvalidRequestError(f"assignor must be one of {get_args(Assignor)}, got {self.assignor!r}")
         if self.takeover not in get_args(Takeover):
-            raise InvalidRequestError(f"takeover is one of {get_args(Takeover)}, not {self.takeover!r}")
+            raise InvalidRequestError(f"takeover must be one of {get_args(Takeover)}, got {self.takeover!r}")
         if not GROUP_SESSION_MS_MIN <= self.session_timeout_s * 1000 <= GROUP_SESSION_MS_MAX:
             raise InvalidRequestError(
-                f"session_timeout_s is {GROUP_SESSION_MS_MIN / 1000:g} to {GROUP_SESSION_MS_MAX / 1000:g}, "
-                f"not {self.session_timeout_s:g}"
+                f"session_timeout_s must be {GROUP_SESSION_MS_MIN / 1000:g} to {GROUP_SESSION_MS_MAX / 1000:g}, "
+                f"got {self.session_timeout_s:g}"
             )
         if not (self.poll_timeout_s > 0 and self.commit_interval_s > 0):  # NaN is neither
-            raise InvalidRequestError("poll_timeout_s and commit_interval_s are above zero")
+            raise InvalidRequestError(
+                f"poll_timeout_s and commit_interval_s must be > 0, got {self.poll_timeout_s:g} and "
+                f"{self.commit_interval_s:g}"
+            )
         if self.instance_id is not None and not _is_name(self.instance_id):
-            raise InvalidRequestError(f"an instance_id is a text of 1 to {INSTANCE_ID_BYTES_MAX} bytes")
+            raise InvalidRequestError(
+                f"instance_id must be text of 1 to {INSTANCE_ID_BYTES_MAX} bytes, got {self.instance_id!r:.100}"
+            )
         for what, callback in (
             ("on_assigned", self.on_assigned),
             ("on_revoked", self.on_revoked),
             ("on_lost", self.on_lost),
         ):
             if callback is not None and not callable(callback):
-                raise InvalidRequestError(f"{what} is a function of partitions or None, not {callback!r}")
+                raise InvalidRequestError(f"{what} must be a function of partitions or None, got {callback!r}")
 
 
 def _is_name(instance_id: object) -> bool:
     try:
         return isinstance(instance_id, str) and 1 <= len(instance_id.encode()) <= INSTANCE_ID_BYTES_MAX
-    except UnicodeEncodeError:  # half of a surrogate pair
+    except UnicodeEncodeError:  # an unpaired surrogate
         return False
 
 
 def group_of(given: str | Group | None) -> Group | None:
-    """Return a group that was given by its name, or as it is.
+    """Return the group options for a name or a `Group`.
 
     Raises:
-        InvalidRequestError: it is neither.
+        InvalidRequestError: the argument is neither.
     """
     if given is None or isinstance(given, Group):
         return given
     if not isinstance(given, str):
-        raise InvalidRequestError(f"group is a name, a Group(...) or None, not {given!r}")
+        raise InvalidRequestError(f"group must be a name, a Group(...) or None, got {given!r}")
     return Group(given)
 
 
-def wish_of(group: Group | None, *, is_shared: bool) -> Group | None:
-    """Return what a consumer is asked for as a member; None for one that is none.
+def member_options(group: Group | None, *, is_shared: bool) -> Group | None:
+    """Return the options of the membership; None if the consumer is not a member.
 
     Raises:
-        InvalidRequestError: it chooses its partitions itself, so that what was asked for has no effect.
+        InvalidRequestError: options are set although the application chooses the partitions.
     """
     if is_shared or group is None:
         return group
     if group != Group(group.name):
         raise InvalidRequestError(
-            "who chooses partitions himself is no member of a group, so a Group(...) has no effect: give its name"
+            "explicit partitions do not join a group, so Group(...) has no effect; pass the group's name instead"
         )
     return None

@@ -1,8 +1,8 @@
-"""Partitions that a member takes up and gives up, with the positions that go from one member to the next.
+"""Assignment and revocation of a member's partitions, with the positions that pass from one member to the next.
 
-What is taken up begins where the group has committed. What is given up is handed out no more from that moment; then the
-user is let finish what he has in hand, his position is committed, and only then does the coordinator hear that the
-partition is free. So a partition that changes hands in good order is read without a gap and without a repeat.
+An assigned partition starts at the group's committed position. A revoked partition is no longer delivered; the
+application finishes the records in hand, the position is committed, and only then does the coordinator learn that the
+partition is free. A graceful handover therefore neither skips nor repeats records.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from tidelog.errors import (
     TidelogError,
     UnknownPartitionError,
     UnknownTopicError,
-    told,
+    describe_error,
 )
-from tidelog.groups.commits import GroupCommits, store_quietly
-from tidelog.groups.initial_positions import Beginnings
-from tidelog.groups.membership import Membership, Place
+from tidelog.groups.commits import GroupCommits, store_or_log
+from tidelog.groups.initial_positions import InitialPositions
+from tidelog.groups.membership import Membership, PartitionId
 from tidelog.groups.options import Group, OnPartitions
 from tidelog.groups.session_clock import session_time
 from tidelog.model import TopicPartition
 from tidelog.subscriptions.assignment import Assignment
-from tidelog.subscriptions.consumer_options import ConsumerOptions, find_rest, resolve_start
+from tidelog.subscriptions.consumer_options import ConsumerOptions, find_missing_starts, resolve_start
 
-_LOOK_S: Final = 0.01
+_POLL_S: Final = 0.01
 FORBIDDEN_TRIES: Final = 15
-"""So often a member tries to begin with what matches its pattern and is refused to it, which takes some ten seconds."""
+"""How often a member tries to begin with a forbidden topic that matches its pattern; takes about ten seconds."""
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
 
-class Handover:
-    """See the module.
+class PartitionHandover:
+    """The handover of one member's partitions.
 
     Args:
         router: the client's.
-        options, wish: what was asked for.
-        assignment: what is read.
+        options, group_options: the consumer's.
+        assignment: the partitions that are read.
         commits: the group's.
-        settle_commits: waits for commits that nobody else waits for.
-        changed: is called when something was given up, for the coordinator to hear.
+        settle_commits: waits for background commits.
+        changed: called when partitions were released, so that the coordinator learns of it.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Handover:
         router: Router,
         options: ConsumerOptions,
         *,
-        wish: Group,
+        group_options: Group,
         assignment: Assignment,
         commits: GroupCommits,
         settle_commits: Callable[[], Awaitable[None]],
@@ -67,136 +67,140 @@ class Handover:
         self._router = router
         self._options = options
         self._group = options.group
-        self._wish = wish
+        self._group_options = group_options
         self._assignment = assignment
         self._commits = commits
         self._settle_commits = settle_commits
         self._changed = changed
-        self.beginnings = Beginnings(router, options, commits)
-        self._ending: set[Place] = set()
-        self._beginning: set[Place] = set()
+        self.initial_positions = InitialPositions(router, options, commits)
+        self._ending: set[PartitionId] = set()
+        self._beginning: set[PartitionId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._begun: dict[Place, TopicPartition] = {}
-        """What this member has begun with and has not given up, by its name of then."""
-        self._telling = asyncio.Lock()
-        """Callbacks are called one after the other, in the order of what they are told."""
-        self._teller: asyncio.Task[Any] | None = None
+        self._begun: dict[PartitionId, TopicPartition] = {}
+        """Partitions that the member has begun and not released, with their topic name at that time."""
+        self._callback_lock = asyncio.Lock()
+        """Callbacks run one at a time, in the order of their events."""
+        self._callback_task: asyncio.Task[Any] | None = None
         self._ended = False
-        self.leaving: dict[TopicPartition, int] = {}
-        """Where the user stands in what is being given up: he may commit it still."""
-        self._told: set[TopicPartition] = set()
-        """Of that, what `on_revoked` was called for."""
+        self.revoking: dict[TopicPartition, int] = {}
+        """Positions of partitions that are being revoked; the application may still commit them."""
+        self._revoked: set[TopicPartition] = set()
+        """Those for which `on_revoked` was called."""
         self._uncommitted: set[TopicPartition] = set()
-        """Of what was lost, that which was handed out and which a user who commits by hand has not committed."""
+        """Lost partitions with delivered records that an application with manual commits has not committed."""
 
-    def take_up(self, life: Membership, places: Collection[Place]) -> None:
-        """Begin with partitions, as soon as it is known where."""
-        new = set(places) - self._beginning - life.held
+    def assign(self, membership: Membership, places: Collection[PartitionId]) -> None:
+        """Begin to read partitions as soon as their positions are known."""
+        new = set(places) - self._beginning - membership.held
         self._beginning |= new
         for topic_id in sorted({place[0] for place in new}):
             of_topic = sorted(place for place in new if place[0] == topic_id)
-            self._run(self._take_up(life, topic_id, of_topic), f"{self._group}: begin {life.names.get(topic_id)}")
+            self._run(
+                self._assign(membership, topic_id, of_topic), f"{self._group}: begin {membership.names.get(topic_id)}"
+            )
 
-    def give_up(self, life: Membership, places: Collection[Place]) -> None:
-        """Give partitions up, in good order."""
+    def revoke(self, membership: Membership, places: Collection[PartitionId]) -> None:
+        """Release partitions gracefully."""
         new = set(places) - self._ending
         self._ending |= new
         if new:
-            self._run(self._give_up(life, new), f"{self._group}: give up {len(new)} partitions")
+            self._run(self._revoke(membership, new), f"{self._group}: give up {len(new)} partitions")
 
-    async def lose(self, life: Membership) -> None:
-        """Read nothing any more: others may have it all by now."""
-        stands = self.leaving | self._assignment.unassign(self._assignment.partitions)
+    async def lose(self, membership: Membership) -> None:
+        """Stop reading all partitions, because other members may own them."""
+        positions = self.revoking | self._assignment.unassign(self._assignment.partitions)
         self._assignment.cursor.losses += 1
         await self._stop()
         self._ending.clear()
         self._beginning.clear()
         self._begun.clear()
-        life.held.clear()
-        await self._part_without(stands)
+        membership.held.clear()
+        await self._finish_loss(positions)
 
     def check_nothing_lost(self) -> None:
-        """Refuse to commit what was handed out, once for each time that some of it was lost.
+        """Refuse to commit delivered records, once after each loss of partitions.
 
         Raises:
-            MemberFencedError: others read it again.
+            MemberFencedError: other members read the records again.
         """
         lost, self._uncommitted = self._uncommitted, set()
         if lost:
             named = ", ".join(f"{topic}/{number}" for topic, number in sorted(lost)[:20])
             raise MemberFencedError(
-                f"this consumer was no member of the group {self._group!r} for a while and has lost {named}: what was "
-                "handed out of them since the last commit is not committed, and is read again"
+                f"this consumer's session in group {self._group!r} had expired, and it lost {named}: records delivered "
+                "since the last commit are not committed and are read again"
             )
 
-    async def end(self, life: Membership, *, commits_hand: bool) -> None:
-        """Give everything up because the consumer is closed, with what the user has in hand, or without."""
+    async def end(self, membership: Membership, *, commits_in_hand: bool) -> None:
+        """Release all partitions on close; `commits_in_hand`: count records in hand as processed."""
         await self._stop()
-        hand = {} if commits_hand else self._assignment.cursor.in_hand()
-        self.leaving |= self._assignment.unassign(self._assignment.partitions)
-        await self._part(life, dict(self.leaving), hand)
+        hand = {} if commits_in_hand else self._assignment.cursor.in_hand()
+        self.revoking |= self._assignment.unassign(self._assignment.partitions)
+        await self._finish_revocation(membership, dict(self.revoking), hand)
         self._ended = True
         self._begun.clear()
-        life.held.clear()
+        membership.held.clear()
 
-    # -------------------------------------------------------------------------------------------- taking up
+    # -------------------------------------------------------------------------------------------- assignment
 
-    async def _take_up(self, life: Membership, topic_id: bytes, places: list[Place]) -> None:
-        """Begin with partitions of one topic, trying until they are begun with or are to be read no longer."""
+    async def _assign(self, membership: Membership, topic_id: bytes, places: list[PartitionId]) -> None:
+        """Begin partitions of one topic, retrying until they have begun or are no longer assigned."""
         left = set(places)
         backoff = Backoff()
         try:
-            while left := left & life.assigned:
-                topic = life.names.get(topic_id, "")
+            while left := left & membership.assigned:
+                topic = membership.names.get(topic_id, "")
                 try:
-                    begun = await self._try_to_take_up(life, topic, topic_id, left)
+                    begun = await self._try_to_assign(membership, topic, topic_id, left)
                 except TidelogError as error:
-                    # Of one that is gone, or may not be read any more, the coordinator hears, too: it is taken away.
-                    if not error.retriable and not self._is_soon_known(error, backoff.failures):
+                    # The coordinator notices deleted or forbidden topics as well, and revokes them.
+                    if not error.retriable and not self._coordinator_will_notice(error, backoff.failures):
                         self._assignment.broken(error)
                         return
-                    _log.info("%s: %s is not read yet: %s", self._group, topic, told(error))
-                    begun = set[Place]()
+                    _log.info("%s: cannot begin with topic %s yet: %s", self._group, topic, describe_error(error))
+                    begun = set[PartitionId]()
                 left -= begun
                 if not begun:
                     await asyncio.sleep(backoff.next_wait_s())
         finally:
             self._beginning.difference_update(places)
 
-    def _is_soon_known(self, error: TidelogError, tries: int) -> bool:
-        """Whether the coordinator knows soon why something cannot be begun with, and assigns it no longer."""
+    def _coordinator_will_notice(self, error: TidelogError, tries: int) -> bool:
+        """Whether the coordinator soon detects the reason for an error and revokes the partitions."""
         if isinstance(error, ForbiddenError):
             return self._options.pattern is not None and tries < FORBIDDEN_TRIES
         return isinstance(error, (UnknownTopicError, UnknownPartitionError))
 
-    async def _try_to_take_up(self, life: Membership, topic: str, topic_id: bytes, places: set[Place]) -> set[Place]:
-        """Find out where to begin, and begin; return the partitions that this is done with."""
+    async def _try_to_assign(
+        self, membership: Membership, topic: str, topic_id: bytes, places: set[PartitionId]
+    ) -> set[PartitionId]:
+        """Resolve the positions and begin; return the partitions that are done."""
         if topic == self._options.dead_letter:
-            # The coordinator shares out all that the pattern matches; this is only held, or it would feed itself.
-            return set(life.begin(places, now=session_time()))
+            # The pattern matches the consumer's own dead-letter topic: hold it without reading it.
+            return set(membership.begin(places, now=session_time()))
         numbers = sorted(partition for _, partition in places)
-        done = set[Place]()
-        for options in self.beginnings.of(topic, topic_id, numbers):
-            beginning = await resolve_start(self._router, topic, options)
-            if beginning.topic_id != topic_id:  # what is known here is older than what the coordinator knows, or newer
+        done = set[PartitionId]()
+        for options in self.initial_positions.start_options(topic, topic_id, numbers):
+            start = await resolve_start(self._router, topic, options)
+            if start.topic_id != topic_id:  # the client's and the coordinator's metadata differ
                 await self._router.refresh(topic, fresh=True)
                 return done
-            positions = dict(beginning.positions)
-            if not positions and beginning.search is not None:
-                await find_rest(self._router, topic, beginning.search, positions.update)
-            if self._is_leaving_earlier(topic, topic_id):
+            positions = dict(start.positions)
+            if not positions and start.search is not None:
+                await find_missing_starts(self._router, topic, start.search, positions.update)
+            if self._is_revoking_earlier(topic, topic_id):
                 return done
-            chosen = () if options.start == "earliest" else positions.keys() - beginning.committed
-            await self._begin(life, topic, topic_id, positions, chosen)
+            chosen = () if options.start == "earliest" else positions.keys() - start.committed
+            await self._begin(membership, topic, topic_id, positions, chosen)
             done |= {(topic_id, number) for number in positions}
         return done
 
     async def _begin(
-        self, life: Membership, topic: str, topic_id: bytes, positions: Mapping[int, int], chosen: Collection[int]
+        self, membership: Membership, topic: str, topic_id: bytes, positions: Mapping[int, int], chosen: Collection[int]
     ) -> None:
-        """Begin at some positions, of which those of `chosen` partitions are the member's own choice."""
+        """Begin at positions; those of `chosen` partitions were not committed yet and are stored first."""
         now = session_time()
-        may = life.begin(((topic_id, number) for number in positions), now=now)
+        may = membership.begin(((topic_id, number) for number in positions), now=now)
         starts = {TopicPartition(topic, number): positions[number] for _, number in sorted(may)}
         if not starts:
             return
@@ -205,115 +209,115 @@ class Handover:
         self._commits.began(starts)
         self._assignment.add(starts, {topic: topic_id})
         own = {where: offset for where, offset in starts.items() if where.partition in chosen}
-        if not own and self._wish.on_assigned is None:
+        if not own and self._group_options.on_assigned is None:
             return
         self._assignment.hold(starts)
         if own:
-            await self.beginnings.store(own, lambda where: self._begun.get((topic_id, where.partition)) == where)
-        if await self._tell(self._wish.on_assigned, frozenset(starts)):
+            await self.initial_positions.store(own, lambda where: self._begun.get((topic_id, where.partition)) == where)
+        if await self._call(self._group_options.on_assigned, frozenset(starts)):
             self._assignment.release(starts)
 
-    def _is_leaving_earlier(self, topic: str, topic_id: bytes) -> bool:
-        """Whether partitions of an earlier topic of this name are still given up: positions go by the name."""
+    def _is_revoking_earlier(self, topic: str, topic_id: bytes) -> bool:
+        """Whether partitions of a deleted topic of this name are still being revoked; positions are keyed by name."""
         is_another = self._assignment.topic_ids.get(topic, topic_id) != topic_id
-        return is_another and any(where.topic == topic for where in self.leaving)
+        return is_another and any(where.topic == topic for where in self.revoking)
 
     def _drop_earlier(self, topic: str, topic_id: bytes) -> None:
-        """Read nothing more of an earlier topic of this name: its positions are none of this one."""
+        """Stop reading a deleted topic of this name."""
         earlier = self._assignment.topic_ids.get(topic, topic_id)
         if earlier != topic_id:
             self._assignment.unassign([where for where in self._assignment.partitions if where.topic == topic])
 
-    # -------------------------------------------------------------------------------------------- giving up
+    # -------------------------------------------------------------------------------------------- revocation
 
-    async def _give_up(self, life: Membership, places: set[Place]) -> None:
+    async def _revoke(self, membership: Membership, places: set[PartitionId]) -> None:
         began = {place: self._begun.pop(place) for place in places if place in self._begun}
         ids = self._assignment.topic_ids
         try:
             asks = self._assignment.cursor.asks
-            stands = self._assignment.unassign(
+            positions = self._assignment.unassign(
                 [w for (topic_id, _), w in began.items() if ids.get(w.topic) == topic_id]
             )
-            self.leaving |= stands
-            await self._let_finish(stands, asks)
-            still = {where: offset for where, offset in stands.items() if where in self.leaving}
-            await self._part(life, still, self._assignment.cursor.in_hand())
-            await self._tell(self._wish.on_lost, frozenset(began.values()) - still.keys())
-            life.gave_up(places)
+            self.revoking |= positions
+            await self._wait_until_processed(positions, asks)
+            still = {where: offset for where, offset in positions.items() if where in self.revoking}
+            await self._finish_revocation(membership, still, self._assignment.cursor.in_hand())
+            await self._call(self._group_options.on_lost, frozenset(began.values()) - still.keys())
+            membership.released(places)
         finally:
             self._ending -= places
-        self.take_up(life, places & life.assigned)  # it may have come back meanwhile, which no answer says again
+        self.assign(membership, places & membership.assigned)  # assigned again in the meantime; no answer repeats it
         self._changed()
 
-    async def _let_finish(self, partitions: Collection[TopicPartition], asks: int) -> None:
-        """Wait until the user has asked for more, if he has something in hand of what is given up."""
+    async def _wait_until_processed(self, partitions: Collection[TopicPartition], asks: int) -> None:
+        """Wait until the application asks for more, if it has records of revoked partitions in hand."""
         cursor, loop = self._assignment.cursor, asyncio.get_running_loop()
-        until = loop.time() + self._wish.poll_timeout_s
+        until = loop.time() + self._group_options.poll_timeout_s
         while cursor.asks == asks and not cursor.in_hand().keys().isdisjoint(partitions):
             if loop.time() >= until:
                 return
-            await asyncio.sleep(_LOOK_S)  # a thread of the blocking client may be the one that asks
+            await asyncio.sleep(_POLL_S)  # polled: a thread of the blocking client may ask
 
-    async def _part(
-        self, life: Membership, stands: dict[TopicPartition, int], hand: Mapping[TopicPartition, int]
+    async def _finish_revocation(
+        self, membership: Membership, positions: dict[TopicPartition, int], hand: Mapping[TopicPartition, int]
     ) -> None:
-        """Let go in good order, or where others may read already by this member's clock, without it."""
-        if life.is_over(session_time()):
-            await self._part_without(stands)
+        """Revoke gracefully, or immediately if the session has expired locally."""
+        if membership.is_over(session_time()):
+            await self._finish_loss(positions)
             return
-        untold = frozenset(stands) - self._told
-        self._told |= untold
-        await self._tell(self._wish.on_revoked, untold)
+        unreported = frozenset(positions) - self._revoked
+        self._revoked |= unreported
+        await self._call(self._group_options.on_revoked, unreported)
         await self._settle_commits()
-        if self._wish.commit != "manual" and not self._ended:
-            done = {where: min(offset, hand.get(where, offset)) for where, offset in stands.items()}
-            await store_quietly(self._commits, done, self._group)
-        self._forget(stands)
+        if self._group_options.commit != "manual" and not self._ended:
+            done = {where: min(offset, hand.get(where, offset)) for where, offset in positions.items()}
+            await store_or_log(self._commits, done, self._group)
+        self._forget(positions)
 
-    async def _part_without(self, stands: Mapping[TopicPartition, int]) -> None:
-        """Let go of what others may have already; who was told that it is given up is not told that it is lost."""
-        untold = frozenset(stands) - self._told
-        if self._wish.commit == "manual":
-            self._uncommitted |= self._commits.moved(stands).keys()
-        self._forget(stands)
-        await self._tell(self._wish.on_lost, untold)
+    async def _finish_loss(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Drop partitions that other members may own; `on_lost` is called for those without `on_revoked`."""
+        unreported = frozenset(positions) - self._revoked
+        if self._group_options.commit == "manual":
+            self._uncommitted |= self._commits.moved(positions).keys()
+        self._forget(positions)
+        await self._call(self._group_options.on_lost, unreported)
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
         for where in list(partitions):
-            self._told.discard(where)
-            self.leaving.pop(where, None)
+            self._revoked.discard(where)
+            self.revoking.pop(where, None)
             self._commits.forget(where)
 
     # --------------------------------------------------------------------------------------------- internals
 
-    async def _tell(self, callback: OnPartitions | None, partitions: frozenset[TopicPartition]) -> bool:
-        """Tell the user; return whether he has taken it."""
-        if callback is None or not partitions or self._teller is asyncio.current_task():
-            return True  # who closes his consumer in a callback is told nothing more
+    async def _call(self, callback: OnPartitions | None, partitions: frozenset[TopicPartition]) -> bool:
+        """Call a callback of the application; return whether it succeeded."""
+        if callback is None or not partitions or self._callback_task is asyncio.current_task():
+            return True  # the consumer is being closed within a callback
         try:
-            async with self._telling:
-                self._teller = asyncio.current_task()
+            async with self._callback_lock:
+                self._callback_task = asyncio.current_task()
                 waits = callback(partitions)
                 if inspect.isawaitable(waits):
                     await waits
-        except Exception as error:  # noqa: BLE001 - whatever the user's own code raises ends his reading, and nothing else
+        except Exception as error:  # noqa: BLE001 - an exception of the application's callback ends this consumer only
             self._assignment.broken(error)
             return False
         finally:
-            if self._teller is asyncio.current_task():
-                self._teller = None
+            if self._callback_task is asyncio.current_task():
+                self._callback_task = None
         return True
 
     async def _stop(self) -> None:
-        """End what is under way, but for whoever asks for that himself, in a callback."""
+        """Cancel pending handovers, except a callback that calls this."""
         await cancel_all(self._tasks)
 
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._ran)
+        task.add_done_callback(self._task_done)
 
-    def _ran(self, task: asyncio.Task[None]) -> None:
+    def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._assignment.broken(error)

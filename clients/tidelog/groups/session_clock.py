@@ -1,8 +1,8 @@
-"""The clock that sessions are counted by: it goes on while the machine sleeps.
+"""The clock of group sessions, which continues while the machine is suspended.
 
-A member whose machine was suspended for longer than its session is one no longer, whatever `time.monotonic` says: on
-Linux that clock stands still meanwhile. Where there is no clock that goes on, the monotonic one is all there is, and
-the coordinator's generation refuses the commits of who slept.
+On Linux `time.monotonic` stops during suspension, so a member whose machine was suspended for longer than its session
+would not notice that the session has expired. Without a suspend-aware clock, the monotonic clock is used, and the
+coordinator's generation check refuses the stale member's commits.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import time
 if hasattr(time, "CLOCK_BOOTTIME"):
 
     def session_time() -> float:
-        """Return seconds since the machine was started, sleep included."""
+        """Return seconds since boot, including time in suspension."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
-else:  # macOS: its monotonic clock is the one that goes on
+else:  # on macOS the monotonic clock includes suspension
     session_time = time.monotonic

@@ -283,12 +283,12 @@ class _Publish:
         if kind == "publish":
             envelope.publish.timeout_ms = int(left_s * 1000)
         carry_current(envelope)
-        router.naming.name(envelope, connection)
+        router.caller_tickets.attach(envelope, connection)
         was_sent = partition in self._maybe_stored
         if connection.liveness is not None and connection.liveness.is_lost and not was_sent:
             raise NodeUnreachableError(f"{connection.name} is connected and does not answer")
         answer = connection.request(envelope, attachment, attachment_bytes=size_bytes, timeout_s=left_s)
-        throttles = router.naming.throttles(connection)
+        throttles = router.caller_tickets.throttles(connection)
         for throttle in throttles:
             throttle.published(size_bytes)
         self._maybe_stored.add(partition)
@@ -297,20 +297,20 @@ class _Publish:
             if not answer.done():
                 answer.set_exception(error)
 
-        expectation = router.moves.expect(self._topic, partition, connection, abandon)
+        expectation = router.owner_changes.expect(self._topic, partition, connection, abandon)
         try:
             watched = answer if connection.liveness is None else connection.liveness.watch(kind, answer, wait_s=0.0)
             frame = check_answer(kind, await watched, connection)
         except TidelogError as error:
-            router.naming.learn_from(envelope, error)
+            router.caller_tickets.note_error(envelope, error)
             if error.definite and not was_sent:
                 self._maybe_stored.discard(partition)
             raise
         finally:
-            router.moves.forget(expectation)
+            router.owner_changes.forget(expectation)
             for throttle in throttles:
                 throttle.answered(size_bytes)
-        router.naming.heard(frame.envelope, connection)
+        router.caller_tickets.note_throttle(frame.envelope, connection)
         reply = frame.envelope
         results: Sequence[pb.PublishResult | pb.ProducerBeginResult] = (
             reply.publish_reply.results if kind == "publish" else reply.producer_begin_reply.results
@@ -319,7 +319,7 @@ class _Publish:
         if result.HasField("error"):
             refusal = error_of(result.error, connection.name)
             if isinstance(refusal, OverloadedError):
-                router.naming.refused(refusal, connection)
+                router.caller_tickets.note_rejection(refusal, connection)
             if refusal.definite and not was_sent:
                 self._maybe_stored.discard(partition)
             if refusal.retriable:
@@ -343,11 +343,11 @@ class _Publish:
 
         while not connection.ready and not connection.closed:
             await until(connection.when_ready)
-        for throttle in self._router.naming.throttles(connection):
+        for throttle in self._router.caller_tickets.throttles(connection):
             while not throttle.may_publish():
                 if throttle.open_at >= self._deadline:
                     raise OverloadedError(
-                        f"the quota of {throttle.whose} is used up",
+                        f"the quota of {throttle.principal} is used up",
                         retriable=False,
                         retry_after_ms=int((throttle.open_at - loop.time()) * 1000),
                     )

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog.cluster.metadata import gone_error
+from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.cluster.routing import Router
 from tidelog.errors import InvalidRequestError, ProducerFencedError
 from tidelog.produce.producer_epochs import fenced_error, write_epoch
@@ -90,7 +90,7 @@ class ProducerInstance:
                 )  # includes every partition that an older instance knew
                 route = await self._router.topic(self._topic)
                 if route.topic_id != topic_id:
-                    raise gone_error(self._topic)
+                    raise deleted_topic_error(self._topic)
                 partitions = range(route.partition_count)
                 written = await write_epoch(self._router, topic_id, partitions[1:], self.producer_id, epoch)
                 if written.is_new_at(epoch):

@@ -26,8 +26,8 @@ from tidelog.base.backoff import Backoff
 from tidelog.base.weak_callback import watch_weakly
 from tidelog.cluster.answers import check_answer, results_of
 from tidelog.cluster.connection import Connection
-from tidelog.cluster.metadata import gone_error
-from tidelog.cluster.owner_changes import TELL_AFTER_S, Expectation
+from tidelog.cluster.metadata import deleted_topic_error
+from tidelog.cluster.owner_changes import LOG_AFTER_S, Expectation
 from tidelog.cluster.routing import Router
 from tidelog.cluster.throttle import Throttle
 from tidelog.cluster.trace_contexts import carry
@@ -37,8 +37,8 @@ from tidelog.errors import (
     NodeUnreachableError,
     OverloadedError,
     TidelogError,
+    describe_error,
     error_of,
-    told,
 )
 from tidelog.model import PartitionRoute
 from tidelog.produce.batches import OutgoingBatch
@@ -111,7 +111,7 @@ class Sender:
     ) -> None:
         self.topic_id = b""
         self._router = router
-        self._naming = router.naming
+        self._tickets = router.caller_tickets
         self._topic = topic
         self._acks = acks
         self._loop = loop
@@ -188,8 +188,8 @@ class Sender:
                 batch = None if connection is None else queue.next_to_send(now, now_us)
                 if connection is not None and batch is not None:
                     sent_batches.setdefault(connection, []).append(SentBatch(queue, batch))
-                    if connection.throttle is not None or self._naming.is_throttled:
-                        for throttle in self._naming.throttles(connection):
+                    if connection.throttle is not None or self._tickets.is_throttled:
+                        for throttle in self._tickets.throttles(connection):
                             throttle.published(batch.encoded.length)
                     if queue.has_more:
                         remaining.append(queue)
@@ -205,7 +205,7 @@ class Sender:
         if queue.idle:
             return None
         if self._is_topic_replaced():
-            queue.fail_all(gone_error(self._topic))
+            queue.fail_all(deleted_topic_error(self._topic))
             return None
         if queue.awaits_fencing and self._instance is not None and queue.partition in self._instance.fenced_partitions:
             queue.start_epoch(self._instance.epoch)
@@ -228,8 +228,8 @@ class Sender:
         if not connection.ready:
             connection.when_ready(partial(self.wake, queue))
             return None
-        if connection.throttle is not None or self._naming.is_throttled:
-            for throttle in self._naming.throttles(connection):
+        if connection.throttle is not None or self._tickets.is_throttled:
+            for throttle in self._tickets.throttles(connection):
                 if not throttle.may_publish():
                     throttle.when_open((self, queue.partition), partial(self.wake, queue))
                     self._wait_for_quota(queue, throttle, now)
@@ -239,20 +239,20 @@ class Sender:
     def _fail_if_unreachable(self, queue: PartitionQueue, connection: Connection) -> bool:
         """Fail the records for a lost node unless another node may take over; return whether the queue is idle then."""
         error = NodeUnreachableError(f"{connection.name} is connected and does not answer, and no other node answers")
-        if not self._router.pool.gives_up(error, math.inf):
+        if not self._router.pool.should_give_up(error, math.inf):
             return False
         queue.fail_all(error)
         return queue.idle
 
     def _wait_for_quota(self, queue: PartitionQueue, throttle: Throttle, now: float) -> None:
         """Delay a queue until a quota allows it, and fail records that the quota delays past their deadline."""
-        queue.hold_until(throttle.open_at, OverloadedError(f"the quota of {throttle.whose} is used up"))
+        queue.hold_until(throttle.open_at, OverloadedError(f"the quota of {throttle.principal} is used up"))
         self._expire_early(queue, now)
         self._expire_later(queue)
 
     def _expire_early(self, queue: PartitionQueue, now: float) -> None:
         """Fail records that a quota delays past their deadline at once if the producer publishes for a named caller."""
-        if self._naming.caller is not None:
+        if self._tickets.caller is not None:
             queue.expire(now, by=queue.throttled_until)
 
     def _is_topic_replaced(self) -> bool:
@@ -271,7 +271,7 @@ class Sender:
         connection = self._router.connection_now(self._topic, queue.partition)
         if connection is not None:  # batches that were in flight may have increased the delay
             queue.throttled_until = max(
-                queue.throttled_until, *(each.open_at for each in self._naming.throttles(connection)), 0.0
+                queue.throttled_until, *(each.open_at for each in self._tickets.throttles(connection)), 0.0
             )
         self.wake(queue)
 
@@ -311,12 +311,12 @@ class Sender:
                     queue.expire(self._loop.time())
                 except TidelogError as error:
                     if not error.retriable:
-                        queue.fail_all(gone_error(self._topic) if self._is_topic_replaced() else error)
+                        queue.fail_all(deleted_topic_error(self._topic) if self._is_topic_replaced() else error)
                         return
                     queue.last_send_error = error
                     queue.expire(self._loop.time())
                     wait_s = backoff.next_wait_s(error.retry_after_ms)
-                    if self._router.pool.gives_up(error, self._loop.time() + wait_s - began):
+                    if self._router.pool.should_give_up(error, self._loop.time() + wait_s - began):
                         queue.fail_all(error)
                         began = self._loop.time()
                     self._log_stall(queue, error)
@@ -357,7 +357,7 @@ class Sender:
             publish.entries.add(topic_id=self.topic_id, partition=partition, length=encoded.length)
             parts += (encoded.header, encoded.body, *encoded.rest)
             self._in_flight_on[partition] = connection
-            sent_batch.expected = self._router.moves.expect(
+            sent_batch.expected = self._router.owner_changes.expect(
                 self._topic, partition, connection, partial(self._abandoned, sent_batch)
             )
         traces = [
@@ -366,7 +366,7 @@ class Sender:
         if traces:
             carry(envelope, traces)
         try:
-            self._naming.name(envelope, connection)
+            self._tickets.attach(envelope, connection)
             connection.ask(
                 envelope,
                 parts,
@@ -375,7 +375,7 @@ class Sender:
                 answered=partial(self._answered, connection, sent_batches, envelope),
             )
         except TidelogError as error:
-            if connection.throttle is not None or self._naming.is_throttled:
+            if connection.throttle is not None or self._tickets.is_throttled:
                 self._release_throttles(connection, sent_batches)
             self._failed(sent_batches, error)
             return
@@ -387,7 +387,7 @@ class Sender:
 
     def _release_throttles(self, connection: Connection, sent_batches: Sequence[SentBatch]) -> None:
         """Release the bytes of answered batches in the throttles of the node."""
-        for throttle in self._naming.throttles(connection):
+        for throttle in self._tickets.throttles(connection):
             throttle.answered(sum(sent_batch.batch.encoded.length for sent_batch in sent_batches))
 
     def _answered(
@@ -395,12 +395,12 @@ class Sender:
     ) -> None:
         if connection.liveness is not None:
             self._unanswered.answered(connection, sent_batches)
-        if not isinstance(answer, TidelogError) and (answer.envelope.caller_throttle_ms or self._naming.is_throttled):
-            self._naming.heard(answer.envelope, connection)
-        if connection.throttle is not None or self._naming.is_throttled:
+        if not isinstance(answer, TidelogError) and (answer.envelope.caller_throttle_ms or self._tickets.is_throttled):
+            self._tickets.note_throttle(answer.envelope, connection)
+        if connection.throttle is not None or self._tickets.is_throttled:
             self._release_throttles(connection, sent_batches)
         if isinstance(answer, TidelogError):
-            self._naming.learn_from(asked, answer)
+            self._tickets.note_error(asked, answer)
             self._failed(sent_batches, answer)
             return
         try:
@@ -426,7 +426,7 @@ class Sender:
                 # The node stores one record of its own for a batch whose records were all dropped.
                 stored = max(sent_batch.batch.count - result.duplicates, 1)
                 partition, end_offset = sent_batch.queue.partition, result.base_offset + stored
-                self._router.ends.note(self.topic_id, partition, epoch=result.epoch, end_offset=end_offset)
+                self._router.known_ends.note(self.topic_id, partition, epoch=result.epoch, end_offset=end_offset)
                 self._router.stored_in(self._topic, partition, result.epoch)
             if not sent_batch.queue.idle:
                 self.wake(sent_batch.queue)
@@ -445,7 +445,7 @@ class Sender:
         expected, sent_batch.expected = sent_batch.expected, None
         if expected is None:
             return False
-        self._router.moves.forget(expected)
+        self._router.owner_changes.forget(expected)
         return True
 
     def _abandoned(self, sent_batch: SentBatch, error: TidelogError) -> None:
@@ -457,7 +457,7 @@ class Sender:
 
     def _node_lost(self, sent_batches: list[SentBatch], error: ConnectionLostError) -> None:
         """Fail the batches that were sent to a lost node and the queued records, unless another node can be reached."""
-        if not self._router.pool.gives_up(error, math.inf):
+        if not self._router.pool.should_give_up(error, math.inf):
             return  # another node may take over the partitions, and the batches are resent to it
         for sent_batch in sent_batches:
             connection = self._in_flight_on[sent_batch.queue.partition]
@@ -470,7 +470,11 @@ class Sender:
         queue = sent_batch.queue
         queue.failed(sent_batch.batch, error, now)
         connection = self._in_flight_on.get(queue.partition)
-        if isinstance(error, OverloadedError) and connection is not None and self._naming.refused(error, connection):
+        if (
+            isinstance(error, OverloadedError)
+            and connection is not None
+            and self._tickets.note_rejection(error, connection)
+        ):
             queue.retry_now()  # the queue waits for the quota instead, which may end earlier
         if error.retriable:
             self._log_stall(queue, error)
@@ -487,10 +491,10 @@ class Sender:
             return
         now = self._loop.time()
         since = self._stalled_since.setdefault(queue.partition, now)
-        if not self._stall_logged and now - since >= TELL_AFTER_S:
+        if not self._stall_logged and now - since >= LOG_AFTER_S:
             self._stall_logged = True
             where = (self._topic, queue.partition)
-            _log.warning("%s/%d: publishing fails, retrying: %s", *where, told(error))
+            _log.warning("%s/%d: publishing fails, retrying: %s", *where, describe_error(error))
 
     def _clear_stall(self, queue: PartitionQueue) -> None:
         if self._stalled_since.pop(queue.partition, None) is not None and not self._stalled_since:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from tidelog.cluster.connection import Connection
-from tidelog.cluster.liveness import PROBE_AFTER_S, PROBE_LOOK_S
+from tidelog.cluster.liveness import PROBE_AFTER_S, PROBE_CHECK_INTERVAL_S
 from tidelog.errors import ConnectionLostError
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class SilentNodeDetector(Generic[T]):
         since = self._loop.time() - PROBE_AFTER_S
         for connection, of_node in list(self._unanswered.items()):
             first_at, _ = next(iter(of_node.values()))
-            if first_at > since or connection.liveness is None or not connection.liveness.look():
+            if first_at > since or connection.liveness is None or not connection.liveness.check():
                 continue
             error = ConnectionLostError(
                 f"{connection.name} answers neither a publish nor a probe; the records may be stored"
@@ -66,4 +66,4 @@ class SilentNodeDetector(Generic[T]):
             for _, publish in of_node.values():
                 self._lost(publish, error)
         if self._unanswered and self._timer is None:
-            self._timer = self._loop.call_later(PROBE_LOOK_S, self._look)
+            self._timer = self._loop.call_later(PROBE_CHECK_INTERVAL_S, self._look)

@@ -11,7 +11,7 @@ partition does not tell the outcome of the batches of the others.
 
 from __future__ import annotations
 
-from tidelog.cluster.metadata import gone_error
+from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.cluster.routing import Router
 from tidelog.model import TopicRoute
 from tidelog.produce.producer_instances import ProducerInstance
@@ -73,4 +73,4 @@ class TopicBinding:
 
     def _check(self, route: TopicRoute, expected: bytes) -> None:
         if route.topic_id != expected:
-            raise gone_error(self._topic)
+            raise deleted_topic_error(self._topic)

@@ -29,7 +29,9 @@ async def committed(router: Router, group: str, topic: str | None) -> list[Commi
             asked.after.CopyFrom(reply.last)
         for each in results:
             if each.HasField("record_epoch"):
-                router.epochs.told(each.topic_id, each.partition, offset=each.next_offset, epoch=each.record_epoch)
+                router.read_epochs.note_committed(
+                    each.topic_id, each.partition, offset=each.next_offset, epoch=each.record_epoch
+                )
         if topic is not None:
             return committed_of(results, {asked.topic_id: topic})
         return committed_of(results, await _names(router, connection, results))

@@ -8,17 +8,17 @@ from typing import Final
 
 from tidelog.cluster.answers import results_of
 from tidelog.cluster.connection import Connection
-from tidelog.cluster.fallback_replicas import Reached
-from tidelog.cluster.metadata import gone_error
+from tidelog.cluster.fallback_replicas import ReadReplica
+from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.cluster.routing import Router
 from tidelog.errors import (
     EpochChangingError,
     InvalidRequestError,
     TidelogError,
     UnknownTopicError,
+    describe_error,
     error_of,
     error_of_read,
-    told,
 )
 from tidelog.fetch_options import FETCH_BYTES_DEFAULT, projection_message
 from tidelog.model import Committed, Fetched, TopicPartition
@@ -81,9 +81,9 @@ async def fetch(
                     return fetched  # otherwise only the owner knows whether the offset exists
             except TidelogError as error:  # the owner returns an error that is not the replica's own
                 if error.retriable:
-                    router.nearby.shun(near.connection.address, told(error))
-        reached = await router.reading_connection(topic, partition)
-        return await _fetched_from(router, reached, topic, request, end_offset or 0, control=control)
+                    router.nearest_replica.exclude(near.connection.address, describe_error(error))
+        replica = await router.reading_connection(topic, partition)
+        return await _fetched_from(router, replica, topic, request, end_offset or 0, control=control)
 
     while True:
         try:
@@ -102,7 +102,7 @@ class _QuotaExceeded(Exception):  # noqa: N818 - a signal to `fetch`, not an err
 
 
 async def _fetched_from(
-    router: Router, reached: Reached, topic: str, request: pb.Fetch, end_offset: int, *, control: bool
+    router: Router, replica: ReadReplica, topic: str, request: pb.Fetch, end_offset: int, *, control: bool
 ) -> Fetched:
     """Send one FETCH to a node; `end_offset`: the caller knows that records exist up to this offset."""
     route = await router.topic(topic)
@@ -113,22 +113,22 @@ async def _fetched_from(
     entry.topic_id = route.topic_id
     partition, offset = entry.partition, entry.offset
     where = [TopicPartition(topic, partition)]
-    frame = await router.call_reader(where, reached, envelope, wait_s=request.wait_ms / _MS)
-    (result,) = results_of(frame.envelope.fetch_reply.results, 1, reached.connection)
+    frame = await router.call_reader(where, replica, envelope, wait_s=request.wait_ms / _MS)
+    (result,) = results_of(frame.envelope.fetch_reply.results, 1, replica.connection)
     if result.HasField("error"):
-        raise error_of(result.error, reached.connection.name)
-    known_end = router.ends.known(route.topic_id, partition, epoch=result.epoch)
-    router.ends.note(route.topic_id, partition, epoch=result.epoch, end_offset=result.high_watermark)
+        raise error_of(result.error, replica.connection.name)
+    known_end = router.known_ends.known(route.topic_id, partition, epoch=result.epoch)
+    router.known_ends.note(route.topic_id, partition, epoch=result.epoch, end_offset=result.high_watermark)
     # If the owner's log ends earlier, records were lost; another replica may only lag.
-    known_end = max(known_end, result.high_watermark, 0 if reached.is_owner else end_offset)
+    known_end = max(known_end, result.high_watermark, 0 if replica.is_owner else end_offset)
     has_advanced = result.next_offset > offset  # also past records that the filter excludes
     if not result.length and not has_advanced and offset < known_end:
         held_ms = max(frame.envelope.throttle_ms, frame.envelope.caller_throttle_ms)
         if held_ms and request.wait_ms:  # a fetch that does not wait for records fails like other requests
             raise _QuotaExceeded(held_ms / _MS)
-        raise _lag_error(reached.connection, topic, partition, offset)
+        raise _lag_error(replica.connection, topic, partition, offset)
     batches = parse_batches(frame.attachment, TopicPartition(topic, partition), offset, control=control)
-    router.epochs.read(route.topic_id, partition, batches)
+    router.read_epochs.read(route.topic_id, partition, batches)
     return Fetched(
         batches=batches,
         next_offset=result.next_offset,
@@ -191,7 +191,7 @@ async def commit(
     async def ask(connection: Connection) -> dict[int, Committed]:
         route = await router.topic(topic)
         if topic_id is not None and route.topic_id != topic_id:
-            raise gone_error(topic)
+            raise deleted_topic_error(topic)
         held = done.setdefault(route.topic_id, {})
         refused = await list_offsets.beyond_ends(router, topic, route.topic_id, positions)
         wanted = [each for each in positions.items() if each[0] not in held and each[0] not in refused]
@@ -203,7 +203,7 @@ async def commit(
                     next_offset=next_offset,
                     note=note,
                     # A reset refers to the current log, not to records that this client has read before.
-                    record_epoch=None if reset else router.epochs.at(route.topic_id, partition, next_offset),
+                    record_epoch=None if reset else router.read_epochs.at(route.topic_id, partition, next_offset),
                 )
                 for partition, next_offset in part
             ]

@@ -9,7 +9,7 @@ from typing import Final
 
 from tidelog.cluster.answers import results_of
 from tidelog.cluster.connection import Connection
-from tidelog.cluster.fallback_replicas import Reached
+from tidelog.cluster.fallback_replicas import ReadReplica
 from tidelog.cluster.routing import Router
 from tidelog.errors import OffsetOutOfRangeError, TidelogError, UnknownTopicError
 from tidelog.model import Offset, TopicPartition
@@ -55,12 +55,12 @@ class OffsetSearch:
         """
         self.failures = {}
         missing = self.missing
-        reached: list[Reached | BaseException] = []
+        replicas: list[ReadReplica | BaseException] = []
         for part in in_requests(missing, OFFSETS_PER_REQUEST):
             reaching = [self._router.reading_connection(self._topic, partition) for partition in part]
-            reached += await asyncio.gather(*reaching, return_exceptions=True)
-        groups: dict[Connection, tuple[Reached, list[int]]] = {}
-        for partition, one in zip(missing, reached, strict=True):
+            replicas += await asyncio.gather(*reaching, return_exceptions=True)
+        groups: dict[Connection, tuple[ReadReplica, list[int]]] = {}
+        for partition, one in zip(missing, replicas, strict=True):
             if isinstance(one, BaseException):
                 self._record_failure([partition], one)
             else:
@@ -72,29 +72,29 @@ class OffsetSearch:
             raise failure
         return {partition: self.found[partition] for partition in self._wanted}
 
-    async def _ask_in_sequence(self, reached: Reached, group: list[int]) -> None:
+    async def _ask_in_sequence(self, replica: ReadReplica, group: list[int]) -> None:
         """Send the requests for a node one after the other; after a failure the remaining partitions fail, too."""
         for start in range(0, len(group), OFFSETS_PER_REQUEST):
             try:
-                await self._ask(reached, group[start : start + OFFSETS_PER_REQUEST])
+                await self._ask(replica, group[start : start + OFFSETS_PER_REQUEST])
             except TidelogError as failure:
                 self._record_failure(group[start:], failure)
                 return
 
-    async def _ask(self, reached: Reached, group: list[int]) -> None:
+    async def _ask(self, replica: ReadReplica, group: list[int]) -> None:
         route = await self._router.topic(self._topic)
         entries = [list_offsets_entry(route.topic_id, partition, self._at) for partition in group]
         envelope = pb.Envelope(list_offsets=pb.ListOffsets(entries=entries))
         asked = [TopicPartition(self._topic, partition) for partition in group]
-        frame = await self._router.call_reader(asked, reached, envelope)
-        results = results_of(frame.envelope.list_offsets_reply.results, len(group), reached.connection)
+        frame = await self._router.call_reader(asked, replica, envelope)
+        results = results_of(frame.envelope.list_offsets_reply.results, len(group), replica.connection)
         by_time = self._at not in {"earliest", "latest"}
         for partition, result in zip(group, results, strict=True):
             try:
                 found = self.found[partition] = offset_of(result, by_time=by_time)
                 if self._at == "latest":
                     end_offset = found.high_watermark
-                    self._router.ends.note(route.topic_id, partition, epoch=None, end_offset=end_offset)
+                    self._router.known_ends.note(route.topic_id, partition, epoch=None, end_offset=end_offset)
             except TidelogError as error:
                 self._router.learn_from(self._topic, error, partition)
                 self.failures[partition] = error
@@ -139,7 +139,7 @@ async def beyond_ends(
     is asked only about positions beyond the ends that this client knows, so commits of consumed records need no
     request.
     """
-    doubted = [number for number, offset in positions.items() if offset > router.ends.newest(topic_id, number)]
+    doubted = [number for number, offset in positions.items() if offset > router.known_ends.newest(topic_id, number)]
     if not doubted:
         return {}
     search = OffsetSearch(router, topic, "latest", doubted)

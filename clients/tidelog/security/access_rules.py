@@ -1,4 +1,4 @@
-"""API keys, users, rules and quotas: who may do what, and how much. In the client that is `Client.security`."""
+"""API keys, users, access rules and quotas: `Client.security`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final, Literal
 
 from tidelog.auth.scram_password import Password, user_of
-from tidelog.cluster.callers import Caller, Identified, identified, proven
+from tidelog.cluster.callers import Caller, Identified, identify_by_password, parse_identify_reply
 from tidelog.cluster.routing import Router, repeated
 from tidelog.errors import ForbiddenError, InvalidRequestError
 from tidelog.security.quotas import Quota, QuotaUsage, quota_of, quota_to, usage_of
@@ -41,11 +41,11 @@ class KeyInfo:
     """An API key, without its secret.
 
     Attributes:
-        key_id: what it is called; `tlk_ID_SECRET` begins with it.
-        principal: who shows it.
+        key_id: the key's id; the key begins with it: `tlk_ID_SECRET`.
+        principal: the principal that it authenticates.
         roles: of that principal.
-        created_us, expires_us: in microseconds since 1970; None: it does not expire.
-        note: what it is for.
+        created_us, expires_us: µs since 1970; None if it does not expire.
+        note: a description.
     """
 
     key_id: str
@@ -63,7 +63,7 @@ class UserInfo:
     Attributes:
         name: the principal.
         roles: of that principal.
-        changed_us: when the password was set, in microseconds since 1970.
+        changed_us: when the password was set, µs since 1970.
     """
 
     name: str
@@ -73,7 +73,7 @@ class UserInfo:
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key that was made. The key itself is told this once, and kept nowhere."""
+    """A key that was created. The key itself is returned only here and not stored."""
 
     info: KeyInfo
     api_key: str = field(repr=False)
@@ -81,16 +81,16 @@ class NewKey:
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
-    """What a rule says.
+    """An access rule.
 
     Attributes:
-        principal: a name, "role:NAME", or "*" for everybody.
-        operations: what is allowed, or denied.
-        resource: of what kind.
-        name: of the resource; empty for the cluster.
-        prefix: whether `name` is the beginning of the names that are meant; "" with it: all.
-        deny: what is denied is denied, whatever else is allowed.
-        rule_id: chosen by the cluster.
+        principal: a name, "role:NAME", or "*" for every principal.
+        operations: the operations that are allowed or denied.
+        resource: type of the resource.
+        name: of the resource; "" for the cluster.
+        prefix: whether `name` is a prefix of names; "" then matches all.
+        deny: whether the rule denies; a denial overrides every other rule.
+        rule_id: assigned by the cluster.
     """
 
     principal: str
@@ -104,18 +104,18 @@ class AccessRule:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether something is allowed, and why."""
+    """Whether an operation is allowed, and the reason."""
 
     allowed: bool
     because: str
 
 
 class Security:
-    """See the module.
+    """Administration of API keys, users, access rules and quotas: `Client.security`.
 
     Args:
         router: the client's.
-        check: refuses use where the client is of no use.
+        check: raises if the client cannot be used.
     """
 
     def __init__(self, router: Router, check: Callable[[], None]) -> None:
@@ -125,27 +125,28 @@ class Security:
     async def create_key(
         self, principal: str, *, roles: Sequence[str] = (), expires_us: int | None = None, note: str = ""
     ) -> NewKey:
-        """Make an API key and return it: it is told this once.
+        """Create an API key and return it; its secret cannot be read later.
 
         Args:
-            principal: who will show it.
+            principal: the principal that it authenticates.
             roles: of that principal.
-            expires_us: when it ends, in microseconds since 1970; None: never.
-            note: what it is for.
+            expires_us: when it expires, µs since 1970; None: never.
+            note: a description.
         """
         asked = pb.ApiKey(principal=principal, roles=roles, expires_us=expires_us or 0, note=note)
         reply = await self._change(pb.SecurityChange(create_key=asked))
         return NewKey(_key(reply.key), reply.api_key)
 
     async def revoke_key(self, key_id: str) -> None:
-        """Let a key be none any more; connections that have shown it end within a second."""
+        """Revoke a key; connections that it authenticated end within a second."""
         await self._change(pb.SecurityChange(revoke_key=key_id))
 
     async def key_page(self, *, after: str = "") -> tuple[list[KeyInfo], str]:
-        """Return up to 1,000 keys, without their secrets, and what to give as `after` for those behind them.
+        """Return up to 1,000 keys, without their secrets, and the `after` of the next page.
 
         Args:
-            after: "" for the first page, else what the page before has told. "" in the end: there are no more.
+            after: "" for the first page, otherwise the value returned with the previous page. "" is returned with the
+                last page.
         """
         reply = await self._page(pb.SecurityList.KEYS, after)
         return [*map(_key, reply.keys)], reply.last
@@ -158,33 +159,33 @@ class Security:
         return found
 
     async def create_user(self, name: str, password: str, *, roles: Sequence[str] = ()) -> UserInfo:
-        """Make a user with a password. The password is not sent: nodes keep what verifies it.
+        """Create a user with a password. The password is not sent; nodes store a verifier.
 
         Args:
-            name: the principal, in the form that SASLprep gives it.
+            name: the principal; normalized by SASLprep.
             password: 8 to 1,024 characters.
             roles: of that principal.
 
         Raises:
-            InvalidRequestError: there is such a user, or an argument is no such thing.
+            InvalidRequestError: the user exists, or an argument is invalid.
         """
         asked = await user_of(name, password, tuple(roles))
         return _user((await self._change(pb.SecurityChange(create_user=asked))).user)
 
     async def set_password(self, name: str, password: str) -> UserInfo:
-        """Give a user another password; roles stay. Connections that the old one was proven for end within a second.
+        """Change a user's password and keep the roles. Connections authenticated by the old one end within a second.
 
         Raises:
-            InvalidRequestError: there is no such user, or the password may not be one.
+            InvalidRequestError: the user does not exist, or the password is invalid.
         """
         asked = await user_of(name, password)
         return _user((await self._change(pb.SecurityChange(set_password=asked))).user)
 
     async def delete_user(self, name: str) -> None:
-        """Remove a user; its connections end within a second.
+        """Delete a user; its connections end within a second.
 
         Raises:
-            InvalidRequestError: there is no such user.
+            InvalidRequestError: the user does not exist.
         """
         await self._change(pb.SecurityChange(delete_user=name))
 
@@ -196,7 +197,7 @@ class Security:
         return sorted(found, key=lambda user: user.name)
 
     async def grant(self, rule: AccessRule) -> AccessRule:
-        """Add a rule, one that denies, too, and return it with its id."""
+        """Add a rule, which may also deny, and return it with its id."""
         try:
             asked = pb.AccessRule(
                 principal=rule.principal,
@@ -208,7 +209,8 @@ class Security:
             )
         except KeyError as error:
             raise InvalidRequestError(
-                f"{error.args[0]!r} is no operation ({', '.join(OPERATIONS)}) or resource ({', '.join(RESOURCES)})"
+                f"unknown operation or resource {error.args[0]!r}; operations: {', '.join(OPERATIONS)}; "
+                f"resources: {', '.join(RESOURCES)}"
             ) from None
         reply = await self._change(pb.SecurityChange(grant=asked))
         return _rule(reply.rule)
@@ -218,7 +220,7 @@ class Security:
         await self._change(pb.SecurityChange(revoke_rule=rule_id))
 
     async def rule_page(self, *, after: str = "") -> tuple[list[AccessRule], str]:
-        """Return up to 1,000 rules, and what to give as `after` for those behind them; see `key_page`."""
+        """Return up to 1,000 rules, and the `after` of the next page; see `key_page`."""
         reply = await self._page(pb.SecurityList.RULES, after)
         return [*map(_rule, reply.rules)], reply.last
 
@@ -230,28 +232,28 @@ class Security:
         return found
 
     async def set_quota(self, subject: str, quota: Quota) -> None:
-        """Bound how much somebody may have, instead of what bounded him before; it holds everywhere within a second.
+        """Set the quota of a subject, replacing an earlier one; it applies on all nodes within a second.
 
         Args:
-            subject: a principal; "role:NAME" and "*" for each principal with that role, and each; "address:CIDR" for
-                each address of a network; "default" for whoever no narrower quota speaks of.
-            quota: what it does not name it does not bound.
+            subject: a principal; "role:NAME" or "*" for each principal with that role, or each principal;
+                "address:CIDR" for each address of a network; "default" for callers without a narrower quota.
+            quota: limits that are None are not set.
         """
         await self._change(pb.SecurityChange(set_quota=quota_to(subject, quota)))
 
     async def remove_quota(self, subject: str) -> None:
-        """Remove the quota of a subject; what it held back goes on at once."""
+        """Remove the quota of a subject; requests that it delayed continue immediately."""
         await self._change(pb.SecurityChange(remove_quota=subject))
 
     async def quotas(self) -> dict[str, Quota]:
-        """Return all quotas, by their subjects."""
+        """Return all quotas by subject."""
         found: dict[str, Quota] = {}
         async for reply in self._pages(pb.SecurityList.QUOTAS):
             found |= {quota.subject: quota_of(quota) for quota in reply.quotas}
         return found
 
     async def quota_usage(self) -> list[QuotaUsage]:
-        """Return what callers with quotas use of each node that answers; at most 1,000 of a node."""
+        """Return the usage of callers with quotas on each node that answers; at most 1,000 per node."""
         self._check_usable()
         envelope = pb.Envelope(security_list=pb.SecurityList(what=pb.SecurityList.QUOTA_USAGE))
         frame = await self._router.call_any(partial(repeated, envelope), repeatable=True)
@@ -266,7 +268,7 @@ class Security:
         principal: str = "",
         roles: Sequence[str] = (),
     ) -> Verdict:
-        """Return whether somebody may do something: the caller, or another principal for who may change permissions."""
+        """Return whether the caller, or another principal if the caller may change permissions, may do something."""
         self._check_usable()
         asked = pb.AccessTest(
             principal=principal, roles=roles, operation=OPERATIONS[operation], resource=RESOURCES[resource], name=name
@@ -275,33 +277,33 @@ class Security:
         return Verdict(frame.envelope.access_test_reply.allowed, frame.envelope.access_test_reply.because)
 
     async def check(self, operation: Operation, resource: Resource, name: str = "") -> None:
-        """Refuse what the caller may not do, before anything is prepared for it; a refusal is audited.
+        """Refuse an operation that the caller is not allowed, before work is prepared for it; a refusal is audited.
 
         Raises:
-            ForbiddenError: it may not.
+            ForbiddenError: the operation is not allowed.
         """
         self._check_usable()
         asked = pb.AccessTest(operation=OPERATIONS[operation], resource=RESOURCES[resource], name=name, enforce=True)
         frame = await self._router.call_any(partial(repeated, pb.Envelope(access_test=asked)), repeatable=True)
         reply = frame.envelope.access_test_reply
-        if not reply.allowed:  # a node of an earlier release only says so
+        if not reply.allowed:  # a node of an earlier release does not refuse
             raise ForbiddenError(reply.because)
 
     async def identify(self, credentials: pb.Credentials | Password, *, again: bool = True) -> Identified:
-        """Return who has shown credentials, for a gateway that may `impersonate`; a password is proven, not sent.
+        """Return the principal of credentials, for a gateway that may `impersonate`; a password is proven, not sent.
 
         Args:
-            credentials: what was shown.
-            again: whether nodes that cannot say it now are asked again until the request timeout is over.
+            credentials: of the gateway's caller.
+            again: whether to retry until the request timeout.
 
         Raises:
-            NotIdentifiedError: nobody whom the cluster knows, and why.
-            TidelogError: this client may not ask, or nobody answers.
+            NotIdentifiedError: the credentials belong to no known principal.
+            TidelogError: this client is not allowed to ask, or no node answers.
         """
         self._check_usable()
         if isinstance(credentials, Password):
-            return await proven(partial(self._ask, again=again), credentials)
-        return identified(await self._ask(pb.Identify(credentials=credentials), again=again))
+            return await identify_by_password(partial(self._ask, again=again), credentials)
+        return parse_identify_reply(await self._ask(pb.Identify(credentials=credentials), again=again))
 
     async def _ask(self, asked: pb.Identify, *, again: bool) -> pb.IdentifyReply:
         make = partial(repeated, pb.Envelope(identify=asked))
@@ -312,9 +314,9 @@ class Security:
         return frame.envelope.identify_reply
 
     async def revision(self) -> bytes:
-        """Return what is the same for as long as no identity and no rule changes, for who may `impersonate`.
+        """Return a value that is constant while no identity and no rule changes, for a client that may `impersonate`.
 
-        Another node, or the same after a restart, says something else; nothing needs to have changed then.
+        Another node, or the same node after a restart, returns another value even without a change.
         """
         self._check_usable()
         envelope = pb.Envelope(identify=pb.Identify(only_revision=True))
@@ -322,7 +324,7 @@ class Security:
         return frame.envelope.identify_reply.revision
 
     def for_caller(self, caller: Caller) -> Router:
-        """Return what `Client` takes as `router` to ask on behalf of a caller, over the connections of this one."""
+        """Return the `router` argument for a `Client` on behalf of a caller, over this client's connections."""
         self._check_usable()
         return self._router.for_caller(caller)
 

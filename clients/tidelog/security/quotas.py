@@ -1,4 +1,4 @@
-"""Quotas as the client writes and reads them: how much somebody may have."""
+"""Quotas as values of the client."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tidelog_proto.limits import UNLIMITED
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How much somebody may have. None: this quota does not say; `math.inf`: no bound, whatever a broader one says.
+    """Limits of a caller. None: not set by this quota; `math.inf`: unlimited, overriding a broader quota.
 
     Attributes:
-        produce_bytes, consume_bytes: of record batches, a second, at each node; at least 4 KiB.
-        requests: a second, at each node; at least 1.
-        connections: at each node; 0: none.
-        in_flight_bytes: of requests that a node works on, at each node; at least 4 KiB.
-        topics, partitions, groups: that he has made and that are there, in the cluster.
+        produce_bytes, consume_bytes: of record batches, per second and node; at least 4 KiB.
+        requests: per second and node; at least 1.
+        connections: per node; 0: none.
+        in_flight_bytes: of requests that a node is processing, per node; at least 4 KiB.
+        topics, partitions, groups: created by the caller and existing, in the cluster.
     """
 
     produce_bytes: float | None = None
@@ -35,16 +35,16 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class QuotaUsage:
-    """What a caller that a quota is about uses of one node.
+    """The usage of a caller with a quota on one node.
 
     Attributes:
         node: the node's id.
         caller: a principal, or "address:CIDR".
-        connections: that it has.
-        waiting: how many of them are held back.
-        in_flight_bytes: of its requests that the node works on; 0 where nothing of a request is bounded.
-        throttled_s: for how long its connections and fetches were held back, all together.
-        produce_debt_s, consume_debt_s: for how long it has had enough.
+        connections: its open connections.
+        waiting: how many of them are throttled.
+        in_flight_bytes: of its requests that the node is processing; 0 without a limit on requests.
+        throttled_s: total time for which its connections and fetches were throttled.
+        produce_debt_s, consume_debt_s: how long it must pause to be within its quota.
     """
 
     node: str
@@ -61,10 +61,10 @@ FIELDS: Final = tuple(field.name for field in fields(Quota))
 
 
 def quota_to(subject: str, quota: Quota) -> pb.Quota:
-    """Return a quota as it travels.
+    """Return a quota in wire form.
 
     Raises:
-        InvalidRequestError: a limit is negative, or no number.
+        InvalidRequestError: a limit is negative or not a number.
     """
     message = pb.Quota(subject=subject)
     for name in FIELDS:
@@ -72,19 +72,19 @@ def quota_to(subject: str, quota: Quota) -> pb.Quota:
         if value is None:
             continue
         if math.isnan(value) or value < 0 or UNLIMITED <= value < math.inf:
-            raise InvalidRequestError(f"{name} is {value}; it is 0 or more, or math.inf for no bound")
+            raise InvalidRequestError(f"{name} must be >= 0, or math.inf for no limit, got {value}")
         setattr(message, name, UNLIMITED if value == math.inf else int(value))
     return message
 
 
 def quota_of(message: pb.Quota) -> Quota:
-    """Return a quota as it is shown."""
+    """Return the quota of a message."""
     named = {name: getattr(message, name) for name in FIELDS if message.HasField(name)}
     return Quota(**{name: math.inf if value == UNLIMITED else value for name, value in named.items()})
 
 
 def usage_of(message: pb.QuotaUsage) -> QuotaUsage:
-    """Return what a node has told of a caller."""
+    """Return the usage of a message."""
     return QuotaUsage(
         message.node_id,
         message.caller,

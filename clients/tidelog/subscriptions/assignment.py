@@ -1,44 +1,45 @@
-"""The partitions that a consumer reads, and what came of them: they may be changed at any time while it is read.
+"""The partitions that a consumer reads, which may change at any time, and their received batches.
 
-`Serving` keeps every partition subscribed at its exact position; batches arrive by push and wait in `Arrivals`, which
-credits bound. Positions of what has *arrived* are Serving's business, positions of what was *handed out* the cursor's,
-and only the latter are committed. Whoever decides which partitions are read (the consumer's user, what looks for new
-ones, a group) says so here.
+`SubscriptionKeeper` keeps every partition subscribed at its exact position; the nodes push batches, which wait in
+`ReceiveBuffer` within the prefetch limit. The keeper tracks positions of *received* records, the cursor those of
+*delivered* records; only the latter are committed. Partitions are added and removed here by the application
+(`Consumer.assign`), by topic discovery and by the consumer group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from tidelog.cluster.metadata import gone_error
+from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.cluster.routing import Router
 from tidelog.errors import InvalidRequestError, TidelogError, UnknownPartitionError
 from tidelog.model import ConsumedBatch, TopicPartition, TopicRoute
 from tidelog.subscriptions.consumer_meter import ConsumerMeter
-from tidelog.subscriptions.consumer_options import ConsumerOptions, feeds_itself
+from tidelog.subscriptions.consumer_options import ConsumerOptions, dead_letter_loop_error
 from tidelog.subscriptions.cursor import Cursor
 from tidelog.subscriptions.load_meter import LoadMeter
 from tidelog.subscriptions.prefetch import Credit, Prefetch
-from tidelog.subscriptions.receive_buffer import Arrivals
+from tidelog.subscriptions.receive_buffer import ReceiveBuffer
 from tidelog.subscriptions.subscription import Prefetched
-from tidelog.subscriptions.subscription_keeper import Serving
+from tidelog.subscriptions.subscription_keeper import SubscriptionKeeper
 from tidelog_proto.batch.record_batch import RecordBatch
 
 
 class Assignment:
-    """The partitions of one consumer, with where its user stands in each.
+    """The partitions of one consumer, with the position in each.
 
     Args:
         router: the client's.
-        options: what the consumer was asked for.
-        admit, dropped: see `Arrivals`.
-        meter: told of what arrives and of what is taken; None: nobody counts.
+        options: the arguments of the consumer.
+        admit, dropped: see `ReceiveBuffer`.
+        meter: counts received and taken batches; None without metrics.
 
     Attributes:
-        cursor: where the user is.
-        topic_ids: of the topics that are or were read, by name: what `positions` are positions in.
-        let_go: asked when a topic is gone; True where reading goes on without it.
-        loads: measures how much is read; None: nobody asks. Set before anything is read.
+        cursor: the positions of delivered records.
+        topic_ids: name -> id of the topics that are or were read.
+        survives_deletion: called when a topic was deleted; returns whether reading continues without it.
+        loads: measures the load of each partition; None unless the group's assignor needs it. Set before reading
+            starts.
     """
 
     def __init__(
@@ -51,23 +52,23 @@ class Assignment:
         dropped: Callable[[int], None] | None = None,
     ) -> None:
         self.cursor = Cursor(options.decoding)
-        self.let_go: Callable[[str], bool] = lambda _: False
+        self.survives_deletion: Callable[[str], bool] = lambda _: False
         self.loads: LoadMeter | None = None
         self._router = router
         self._dead_letter = options.dead_letter
         self._prefetch = Prefetch(options.prefetch)
-        self._arrivals = Arrivals(admit, dropped)
+        self._buffer = ReceiveBuffer(admit, dropped)
         self._meter = meter
-        self._serving = Serving(
+        self._keeper = SubscriptionKeeper(
             router,
             self._prefetch,
             self,
             on_out_of_range=options.on_out_of_range,
             wanted=options.wanted,
-            goes_without=options.pattern is not None,
+            skips_forbidden=options.pattern is not None,
         )
         self._paused: set[TopicPartition] = set()
-        """What the user has paused. Nothing is handed out of that, nor of what is held back."""
+        """Partitions paused by the application. Nothing is delivered from them, nor from `_held_back`."""
         self._held_back: set[TopicPartition] = set()
         self._watched: dict[str, Callable[[], None]] = {}
         self._at_once: Callable[[int, RecordBatch], bool] | None = None
@@ -75,33 +76,33 @@ class Assignment:
 
     @property
     def topic_ids(self) -> dict[str, bytes]:
-        """Of the topics that are or were read, by name."""
-        return self._serving.topic_ids
+        """Name -> id of the topics that are or were read."""
+        return self._keeper.topic_ids
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """The partitions that are read, the paused ones too."""
-        return self._serving.partitions
+        """The partitions that are read, including paused ones."""
+        return self._keeper.partitions
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
-        """The partitions of which the user wants nothing for now."""
+        """The partitions that the application has paused."""
         return frozenset(self._paused)
 
     # --------------------------------------------------------------------------------------------- changing
 
     async def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read more partitions from now on, each from an offset; one that is read already goes on there.
+        """Read additional partitions, each from an offset; a partition that is read already continues there.
 
         Raises:
-            UnknownTopicError, UnknownPartitionError: there is no such thing; nothing is changed.
-            InvalidRequestError: an offset is negative; it is the consumer's own dead-letter topic.
+            UnknownTopicError, UnknownPartitionError: the topic or partition does not exist; nothing is changed.
+            InvalidRequestError: an offset is negative, or the topic is the consumer's own dead-letter topic.
             TidelogError: no node can be reached.
         """
         if any(offset < 0 for offset in positions.values()):
-            raise InvalidRequestError("offsets are not negative")
+            raise InvalidRequestError(f"offsets must be >= 0, got {min(positions.values())}")
         if any(where.topic == self._dead_letter for where in positions):
-            raise feeds_itself(self._dead_letter or "")
+            raise dead_letter_loop_error(self._dead_letter or "")
         ids: dict[str, bytes] = {}
         for topic in dict.fromkeys(where.topic for where in positions):
             numbers = [where.partition for where in positions if where.topic == topic]
@@ -110,24 +111,24 @@ class Assignment:
             self.add(positions, ids)
 
     def add(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, bytes]) -> None:
-        """As `assign`, for who knows that the partitions are there, and the ids of their topics.
+        """Assign partitions that are known to exist, with the ids of their topics; see `assign`.
 
         Raises:
-            UnknownTopicError: another topic of one of these names is read already.
+            UnknownTopicError: a topic with the same name and another id is read already.
         """
-        read = {where.topic for where in self._serving.partitions}
+        read = {where.topic for where in self._keeper.partitions}
         for topic, topic_id in topic_ids.items():
             if topic in read and self.topic_ids[topic] != topic_id:
-                raise gone_error(topic)
+                raise deleted_topic_error(topic)
         self.topic_ids.update(topic_ids)
-        standing = self._serving.partitions
+        standing = self._keeper.partitions
         for where, offset in positions.items():
             if where in standing:
                 self.seek(where, offset)
         new = {where: offset for where, offset in positions.items() if where not in standing}
         if new:
             self.cursor.begin(new)
-            self._serving.add(new)
+            self._keeper.add(new)
             if self._meter is not None:
                 self._meter.moved(new)
             if self.loads is not None:
@@ -136,167 +137,165 @@ class Assignment:
             self._watch(topic)
 
     def unassign(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Read some partitions no more; those that are not read are left out.
-
-        From now on nothing of them is handed out.
+        """Stop reading partitions; those that are not read are ignored. Nothing more of them is delivered.
 
         Returns:
-            Where the user stands in each, which is what may be committed.
+            The position in each partition, which may be committed.
         """
-        there = frozenset(partitions) & self._serving.partitions
-        stands = self.cursor.forget(there)
-        self._arrivals.drop(there)
+        there = frozenset(partitions) & self._keeper.partitions
+        positions = self.cursor.forget(there)
+        self._buffer.drop(there)
         self._paused -= there
         self._held_back -= there
-        self._serving.remove(there)
+        self._keeper.remove(there)
         if self._meter is not None:
             self._meter.left(there)
         if self.loads is not None:
             self.loads.end(there)
-        left = {where.topic for where in self._serving.partitions}
+        left = {where.topic for where in self._keeper.partitions}
         for topic in {where.topic for where in there} - left:
             self._unwatch(topic)
-        return stands
+        return positions
 
     def seek(self, where: TopicPartition, offset: int) -> None:
-        """Go on at `offset` in one partition; what was received ahead of it is dropped.
+        """Continue at `offset` in one partition; received records of it are dropped.
 
         Raises:
-            UnknownPartitionError: it is not read.
+            UnknownPartitionError: the partition is not read.
         """
         self.check([where])
-        self._arrivals.drop([where])
+        self._buffer.drop([where])
         self.cursor.seek(where, offset)
-        self._serving.seek(where, offset)
+        self._keeper.seek(where, offset)
         if self._meter is not None:
             self._meter.moved({where: offset})
         if self.loads is not None:
-            self.loads.sought(where)
+            self.loads.seek(where)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Hand out nothing of some partitions until `resume`.
+        """Deliver nothing from partitions until `resume`.
 
-        What was received ahead waits, as far as half the bound goes; the rest comes again later.
+        Received batches are kept up to half of the prefetch limit; the rest is received again later.
 
         Raises:
-            UnknownPartitionError: one is not read.
+            UnknownPartitionError: a partition is not read.
         """
-        self._put_beside(partitions, self._paused)
+        self._stop_delivery(partitions, self._paused)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Hand out what comes of some partitions again.
+        """Deliver paused partitions again.
 
         Raises:
-            UnknownPartitionError: one is not read.
+            UnknownPartitionError: a partition is not read.
         """
         self.check(partitions)
-        self._go_on(self._paused.intersection(partitions), self._paused)
+        self._resume_delivery(self._paused.intersection(partitions), self._paused)
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
-        """Hand out nothing of some partitions until `release`, whatever the user pauses and resumes meanwhile."""
-        self._put_beside(partitions, self._held_back)
+        """Deliver nothing from partitions until `release`, independently of `pause` and `resume`."""
+        self._stop_delivery(partitions, self._held_back)
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
-        """Hand out what is held back of some partitions, but for those that the user has paused meanwhile."""
-        self._go_on(self._held_back.intersection(partitions), self._held_back)
+        """Deliver partitions that were held back, except those that the application has paused."""
+        self._resume_delivery(self._held_back.intersection(partitions), self._held_back)
 
     def check(self, partitions: Collection[TopicPartition]) -> None:
         """Refuse partitions that are not read.
 
         Raises:
-            UnknownPartitionError: there is one.
+            UnknownPartitionError: a partition is not read.
         """
         for where in partitions:
-            if where not in self._serving.partitions:
-                known = ", ".join(f"{topic}/{number}" for topic, number in sorted(self._serving.partitions)[:20])
+            if where not in self._keeper.partitions:
+                known = ", ".join(f"{topic}/{number}" for topic, number in sorted(self._keeper.partitions)[:20])
                 raise UnknownPartitionError(
                     f"this consumer does not read {where.topic}/{where.partition}; it reads {known or 'nothing'}"
                 )
 
     # ---------------------------------------------------------------------------------------------- reading
 
-    def doubt(self, is_doubtful: Callable[[], bool]) -> None:
-        """Hand out nothing while `is_doubtful()`: what has arrived may be another's, and is either lost soon or not."""
-        self._arrivals.is_doubtful = is_doubtful
+    def suspend_while(self, is_suspended: Callable[[], bool]) -> None:
+        """Deliver nothing while `is_suspended()`: after the session expired another member may own the partitions."""
+        self._buffer.is_suspended = is_suspended
 
-    async def certain(self) -> None:
-        """Wait until it is known whether what has arrived is still to be handed out.
+    async def wait_while_suspended(self) -> None:
+        """Wait until it is known whether received records may still be delivered.
 
         Raises:
-            TidelogError: why nothing more arrives.
+            TidelogError: the reason why reading has ended.
         """
-        await self._arrivals.certain()
+        await self._buffer.wait_while_suspended()
 
     @property
     def has_arrivals(self) -> bool:
-        """Whether `next_batch` would not wait."""
-        return self._arrivals.are_there
+        """Whether `next_batch` would return or raise immediately."""
+        return self._buffer.has_items
 
     def at_once(self, take: Callable[[int, RecordBatch], bool]) -> None:
         """See `Consumer.at_once`."""
         self._at_once = take
 
     def batch_now(self) -> ConsumedBatch | None:
-        """As `next_batch`, where there is one already; None where that has to wait, or raise."""
-        item = self._arrivals.take_now()
+        """Return the next batch if one has been received; None if `next_batch` would wait or raise."""
+        item = self._buffer.take_now()
         return None if item is None else self._taken(item)
 
     async def next_batch(self) -> ConsumedBatch | None:
-        """Wait for the next batch and return it; None when this was closed. It does not count as handed out.
+        """Wait for the next batch and return it; None when closed. The batch does not count as delivered.
 
         Raises:
-            TidelogError: why nothing more arrives, of anything or of one partition.
+            TidelogError: the reason why reading has ended, in general or for one partition.
         """
-        item = await self._arrivals.take()
+        item = await self._buffer.take()
         if item is None:
             return None
         return self._taken(item)
 
     def put_back(self, batch: ConsumedBatch) -> None:
-        """Have a batch that was taken come next again."""
+        """Return a batch that was taken to the front of the queue."""
         where, cost = TopicPartition(batch.topic, batch.partition), Credit(len(batch), batch.batch.header.length)
         self._prefetch.keep(cost)
-        self._arrivals.put_back(Prefetched(where, batch.batch, self._prefetch, cost))
+        self._buffer.put_back(Prefetched(where, batch.batch, self._prefetch, cost))
 
     async def close(self) -> None:
-        """Stop: whoever waits comes to the end."""
+        """Stop reading; pending calls of `next_batch` return None."""
         self._closed = True
         for topic in list(self._watched):
             self._unwatch(topic)
-        await self._serving.close()
-        self._arrivals.close()
+        await self._keeper.close()
+        self._buffer.close()
         if self._meter is not None:
             self._meter.closed()
 
-    # ----------------------------------------------------------------------------------- what serving reports
+    # ----------------------------------------------------------------------------------- subscription events
 
     def prefetched(self, items: list[Prefetched]) -> None:
-        """Batches arrived."""
-        self._arrivals.prefetched(items)
+        """Queue batches that arrived."""
+        self._buffer.prefetched(items)
         if self._meter is not None:
             self._meter.arrived(items)
 
     def take_at_once(self, where: TopicPartition, batch: RecordBatch) -> bool:
-        """Hand a batch that has just arrived to the function of `at_once`; False where it has to wait."""
+        """Pass an arrived batch to the function of `at_once`; False if it must be queued."""
         take = self._at_once
-        if take is None or self._meter is not None or self.loads is not None or not self._arrivals.are_awaited:
+        if take is None or self._meter is not None or self.loads is not None or not self._buffer.has_waiter:
             return False
         return take(where.partition, batch)
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
-        """One partition cannot be read on; the others are."""
-        self._arrivals.failed(where, error)
+        """Report that one partition cannot be read further; the others can."""
+        self._buffer.failed(where, error)
 
-    def gone(self, topic: str, error: TidelogError) -> None:
-        """A topic that is read is gone, or another has its name."""
-        if self.let_go(topic):
-            self.unassign([where for where in self._serving.partitions if where.topic == topic])
+    def topic_deleted(self, topic: str, error: TidelogError) -> None:
+        """Handle the deletion of a topic that is read, or its replacement by another of its name."""
+        if self.survives_deletion(topic):
+            self.unassign([where for where in self._keeper.partitions if where.topic == topic])
         else:
             self.broken(error)
 
     def broken(self, error: BaseException) -> None:
-        """Reading cannot go on."""
-        self._arrivals.broken(error)
+        """End reading with an error."""
+        self._buffer.broken(error)
 
     # --------------------------------------------------------------------------------------------- internals
 
@@ -308,7 +307,7 @@ class Assignment:
         return ConsumedBatch(*item.where, item.batch)
 
     async def _topic_id(self, topic: str, partitions: list[int]) -> bytes:
-        is_read = any(where.topic == topic for where in self._serving.partitions)
+        is_read = any(where.topic == topic for where in self._keeper.partitions)
 
         async def attempt() -> TopicRoute:
             if not is_read:
@@ -317,11 +316,11 @@ class Assignment:
 
         return (await self._router.about_topic(topic, attempt, repeatable=True)).topic_id
 
-    def _put_beside(self, partitions: Collection[TopicPartition], reason: set[TopicPartition]) -> None:
-        """Hand out nothing of some partitions, for a reason: those that are paused, or that are held back.
+    def _stop_delivery(self, partitions: Collection[TopicPartition], reason: set[TopicPartition]) -> None:
+        """Stop delivery of partitions for a reason: the set of paused or of held-back partitions.
 
         Raises:
-            UnknownPartitionError: one is not read.
+            UnknownPartitionError: a partition is not read.
         """
         self.check(partitions)
         for where in dict.fromkeys(partitions):
@@ -329,23 +328,23 @@ class Assignment:
             reason.add(where)
             if not stops:
                 continue
-            first = self._taken_back(where)
-            self._serving.pause(where)
-            room = self._prefetch.beside_max.minus(self._arrivals.beside)
-            again_at = self._arrivals.pause(where, first, room)
+            first = self._take_back(where)
+            self._keeper.pause(where)
+            room = self._prefetch.paused_max.minus(self._buffer.paused_size)
+            again_at = self._buffer.pause(where, first, room)
             if again_at is not None:
-                self._serving.rewind(where, again_at)
+                self._keeper.rewind(where, again_at)
 
-    def _go_on(self, partitions: Collection[TopicPartition], reason: set[TopicPartition]) -> None:
-        """Hand out what comes of some partitions again, as far as there is no other reason not to."""
+    def _resume_delivery(self, partitions: Collection[TopicPartition], reason: set[TopicPartition]) -> None:
+        """Remove a reason, and deliver partitions that have no other reason to wait."""
         reason.difference_update(partitions)
         for where in partitions:
             if where not in self._paused and where not in self._held_back:
-                self._arrivals.resume(where)
-                self._serving.resume(where)
+                self._buffer.resume(where)
+                self._keeper.resume(where)
 
-    def _taken_back(self, where: TopicPartition) -> Prefetched | None:
-        """Return what is left of the batch at hand, counted as something that waits."""
+    def _take_back(self, where: TopicPartition) -> Prefetched | None:
+        """Return the undelivered rest of the current batch, counted as a received batch."""
         rest = self.cursor.take_back(where)
         if rest is None:
             return None
@@ -355,15 +354,15 @@ class Assignment:
 
     def _watch(self, topic: str) -> None:
         if topic not in self._watched:
-            self._watched[topic] = self._router.watch(topic, lambda: self._news(topic))
+            self._watched[topic] = self._router.watch(topic, lambda: self._metadata_changed(topic))
 
     def _unwatch(self, topic: str) -> None:
         unwatch = self._watched.pop(topic, None)
         if unwatch is not None:
             unwatch()
 
-    def _news(self, topic: str) -> None:
+    def _metadata_changed(self, topic: str) -> None:
         route = self._router.metadata.topic(topic)
         if route is not None and route.topic_id != self.topic_ids.get(topic):
-            self.gone(topic, gone_error(topic))
-        self._serving.news()
+            self.topic_deleted(topic, deleted_topic_error(topic))
+        self._keeper.metadata_changed()

@@ -1,4 +1,4 @@
-"""The records of one batch, made of whole columns, from any of them on: what the cursor runs over."""
+"""The records of one batch, built from whole columns, from any index on."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tidelog.model import ConsumedBatch, Record, RecordColumns, record_columns, 
 from tidelog.subscriptions.deserializers import Decoder, Decoding, decoder_of
 
 
-class Rows:
-    """The records of a batch. Its columns are made once; to begin anywhere in them costs the same.
+class BatchRecords:
+    """The records of a batch. Its columns are built once; starting at any index costs the same.
 
     Args:
         batch: with at least one record.
@@ -20,7 +20,7 @@ class Rows:
     Attributes:
         batch: the batch.
         offsets: of its records.
-        values: as they were sent; who empties this list has whoever runs over the records come to the end.
+        values: encoded values; emptying this list ends all iterators over the records.
 
     Raises:
         ProtocolError: CORRUPT_BATCH when the body does not decode.
@@ -43,9 +43,9 @@ class Rows:
         return len(self.offsets)
 
     def start(self, index: int) -> tuple[Iterator[int], Iterator[Record]]:
-        """Return the offsets from one record on, and the records, which advance the offsets one by one.
+        """Return iterators over the offsets and the records from an index on; the records advance the offsets.
 
-        A record that does not decode raises what its deserialiser raises; its offset is taken by then.
+        For a record that does not decode, the deserializer's exception is raised after its offset was consumed.
         """
         offsets, columns = self._from(index)
         if self._key_decoder is not None:
@@ -65,5 +65,5 @@ class Rows:
 def _iterator(column: Iterable[Any], index: int) -> Any:
     iterator: Any = iter(column)
     if index and not isinstance(column, repeat):
-        iterator.__setstate__(index)  # of lists and ranges: a slice would copy what is left
+        iterator.__setstate__(index)  # lists and ranges: a slice would copy the rest
     return iterator

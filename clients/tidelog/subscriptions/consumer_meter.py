@@ -1,7 +1,6 @@
-"""The metrics of one consumer, in terms of batches.
+"""The metrics of one consumer, updated per batch.
 
-A consumer's lag is what it was told of a partition's end less what was taken, so it grows while nobody takes what
-arrives.
+Lag is the last reported log end minus the position of taken records, so it grows while the application takes nothing.
 """
 
 from __future__ import annotations
@@ -15,46 +14,46 @@ from tidelog_proto.batch.record_batch import RecordBatch
 
 
 class ConsumerMeter:
-    """Tells what one consumer takes of its partitions, and how much it has in front of it in each."""
+    """Reports the batches that one consumer takes, and its lag in each partition."""
 
     def __init__(self, metric_calls: MetricCalls) -> None:
-        self._tell, self._metrics = metric_calls.call, metric_calls.metrics
+        self._report, self._metrics = metric_calls.call, metric_calls.metrics
         self._taken: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
 
     def moved(self, positions: Mapping[TopicPartition, int]) -> None:
-        """What is taken next lies there: the consumer begins, or goes on elsewhere."""
+        """Set the positions of partitions, at the start or after a seek."""
         self._taken.update(positions)
         for where in positions:
-            self._tell_lag(where)
+            self._report_lag(where)
 
     def arrived(self, items: Sequence[Prefetched]) -> None:
-        """A frame came with batches of one partition, and with its end."""
+        """Update the log end and lag of a partition of which a frame arrived."""
         last = items[-1]
         self._ends[last.where] = last.high_watermark
-        self._tell_lag(last.where)
+        self._report_lag(last.where)
 
     def taken(self, where: TopicPartition, batch: RecordBatch) -> None:
-        """A batch was taken; one without records is but a step over a gap."""
+        """Count a batch that was taken; a batch without records only moves the position over a gap."""
         if batch.end_offset <= self._taken.get(where, 0):
-            return  # taken before, and put back because its partition was paused
+            return  # counted before, and put back because its partition was paused
         self._taken[where] = batch.end_offset
         if len(batch):
-            self._tell(self._metrics.consumed, *where, len(batch), batch.header.length)
-        self._tell_lag(where)
+            self._report(self._metrics.consumed, *where, len(batch), batch.header.length)
+        self._report_lag(where)
 
     def left(self, partitions: Collection[TopicPartition]) -> None:
-        """The consumer reads some partitions no more, and has no lag in them."""
+        """Remove the lag of partitions that are no longer read."""
         for where in partitions:
             self._taken.pop(where, None)
             if self._ends.pop(where, None) is not None:
-                self._tell(self._metrics.lag, *where, None)
+                self._report(self._metrics.lag, *where, None)
 
     def closed(self) -> None:
-        """The consumer has no lag any more."""
+        """Remove the lag of all partitions."""
         self.left(list(self._ends))
 
-    def _tell_lag(self, where: TopicPartition) -> None:
+    def _report_lag(self, where: TopicPartition) -> None:
         if where in self._ends:
             lag = max(0, self._ends[where] - self._taken.get(where, 0))
-            self._tell(self._metrics.lag, *where, lag)
+            self._report(self._metrics.lag, *where, lag)

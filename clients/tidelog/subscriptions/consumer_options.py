@@ -1,9 +1,10 @@
-"""What a consumer was asked for, and the offsets at which it begins.
+"""A consumer's options, and the resolution of its start offsets.
 
-A partition whose beginning cannot be had yet holds up no other one: after `PATIENCE_S` the consumer begins without it,
-and it is added when it is found. The end of a log that has lost its quorum nobody can confirm; who wants to begin there
-begins at the end that a replica knows, which is not behind it: something older may come, nothing newer is missed. A
-group's positions are another matter: only a quorum knows them, and to guess is to read twice or to skip. A group waits.
+A partition whose start offset cannot be resolved yet does not delay the others: after `START_WAIT_S` the consumer
+starts without it and adds it when the offset is known. If a log has lost its quorum, its end cannot be confirmed; a
+consumer that starts at "latest" then starts at the end that a replica knows, which may return older records but skips
+none. Committed positions are known only by a quorum, and a guess would repeat or skip records, so a group waits for
+them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final, Literal, NamedTuple, cast, get_args
 
 from tidelog.base.backoff import Backoff
 from tidelog.cluster.routing import Router
-from tidelog.errors import EpochChangingError, InvalidRequestError, NodeUnreachableError, TidelogError, told
+from tidelog.errors import EpochChangingError, InvalidRequestError, NodeUnreachableError, TidelogError, describe_error
 from tidelog.model import Committed, TopicPartition
 from tidelog.requests import committed_positions
 from tidelog.requests.conversions import checked_group, checked_topic, microseconds
@@ -28,33 +29,35 @@ from tidelog.subscriptions.prefetch import Credit
 from tidelog.subscriptions.topic_pattern import TopicPattern
 
 Start = Literal["earliest", "latest"] | datetime | int | Mapping[int, int] | Mapping[TopicPartition, int]
-"""The log's ends, a time (with a zone), an offset for every partition, or partition -> offset."""
+"""An end of the log, a time (with a zone), an offset for every partition, or partition -> offset."""
 
 Partitions = Iterable[int] | Mapping[str, Iterable[int]] | Literal["all"] | None
-"""Which to read: numbers of one topic, or topic -> numbers. "all" takes in those that are added later, too, and so does
-None, unless `start` names some."""
+"""Partitions to read: numbers of one topic, topic -> numbers, "all" or None.
+
+"all" includes partitions that are added later, and so does None unless `start` names partitions.
+"""
 
 OnOutOfRange = Literal["error", "earliest", "latest"]
 
 PREFETCH_BYTES_DEFAULT: Final = 16 * 1024 * 1024
 PREFETCH_RECORDS_DEFAULT: Final = 1_000_000
 
-PATIENCE_S: Final = 3.0
-"""So long a consumer waits for the beginnings of all partitions before it reads those that are known."""
+START_WAIT_S: Final = 3.0
+"""How long a consumer waits for the start offsets of all partitions before it reads those that are resolved."""
 
-TELL_EVERY_S: Final = 30.0
+LOG_INTERVAL_S: Final = 30.0
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicOptions:
-    """What a consumer was asked for in one topic.
+    """A consumer's options for one topic.
 
     Attributes:
-        group: whose positions come before `start`.
-        start: of this topic, so a mapping is by number.
-        partitions: which to read; None for all, later ones too.
+        group: consumer group whose committed positions take precedence over `start`.
+        start: where to start; a mapping is by partition number.
+        partitions: the partitions to read; None for all, including later ones.
     """
 
     group: str | None
@@ -64,7 +67,7 @@ class TopicOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """What `Client.consumer` was asked for. See there."""
+    """The checked arguments of `Client.consumer`."""
 
     topics: tuple[str, ...]
     pattern: TopicPattern | None
@@ -96,31 +99,35 @@ class ConsumerOptions:
         """Check the arguments of `Client.consumer`.
 
         Raises:
-            InvalidRequestError: one of them has no such value.
+            InvalidRequestError: an argument has an invalid value.
         """
         for topic in topics:
             if not isinstance(topic, str):
                 raise InvalidRequestError(
-                    f"topics are given one by one, as in consumer('a', 'b'); {topic!r} is no name"
+                    f"topic names must be text, got {topic!r}; pass several as consumer('a', 'b')"
                 )
         if topics and pattern is not None:
-            raise InvalidRequestError("a consumer reads topics by name, or those that match a pattern, not both")
+            raise InvalidRequestError("topic names and pattern= exclude each other; pass one of them")
         if group is not None:
             checked_group(group)
         if on_out_of_range not in get_args(OnOutOfRange):
-            raise InvalidRequestError(f"on_out_of_range is one of {get_args(OnOutOfRange)}, not {on_out_of_range!r}")
+            raise InvalidRequestError(
+                f"on_out_of_range must be one of {get_args(OnOutOfRange)}, got {on_out_of_range!r}"
+            )
         prefetch_bytes = PREFETCH_BYTES_DEFAULT if prefetch_bytes is None else prefetch_bytes
         prefetch_records = PREFETCH_RECORDS_DEFAULT if prefetch_records is None else prefetch_records
         if prefetch_bytes <= 0 or prefetch_records <= 0:
-            raise InvalidRequestError("prefetch_bytes and prefetch_records are above zero")
+            raise InvalidRequestError(
+                f"prefetch_bytes and prefetch_records must be > 0, got {prefetch_bytes} and {prefetch_records}"
+            )
         if dead_letter is not None:
             checked_topic(dead_letter)
         names = tuple(dict.fromkeys(topics))
         if dead_letter is not None and dead_letter in names:
-            raise feeds_itself(dead_letter)
+            raise dead_letter_loop_error(dead_letter)
         return cls(
             names,
-            None if pattern is None else TopicPattern(pattern, besides=dead_letter),
+            None if pattern is None else TopicPattern(pattern, exclude=dead_letter),
             group,
             _checked_start(names, start),
             _checked_partitions(names, partitions),
@@ -133,12 +140,12 @@ class ConsumerOptions:
 
     @property
     def is_shared(self) -> bool:
-        """Whether a group decides what is read, and not who asked."""
+        """Whether the group assigns the partitions, instead of the application."""
         chooses = self.partitions is not None or isinstance(self.start, Mapping)
         return self.group is not None and not chooses and bool(self.topics or self.pattern)
 
     def of_topic(self, topic: str) -> TopicOptions:
-        """Return what was asked for in one topic."""
+        """Return the options for one topic."""
         start: Literal["earliest", "latest"] | datetime | int | Mapping[int, int]
         if isinstance(self.start, Mapping):
             named = self._named(topic)
@@ -152,7 +159,7 @@ class ConsumerOptions:
         return TopicOptions(self.group, start, tuple(named) or None)
 
     def _named(self, topic: str) -> dict[int, int]:
-        """Return where partitions of a topic begin that `start` names."""
+        """Return the start offsets that `start` names in a topic."""
         assert isinstance(self.start, Mapping)
         named: dict[int, int] = {}
         for where, offset in self.start.items():
@@ -163,11 +170,11 @@ class ConsumerOptions:
         return named
 
 
-def feeds_itself(dead_letter: str) -> InvalidRequestError:
-    """Return the error of a consumer that is to read its own dead-letter topic."""
+def dead_letter_loop_error(dead_letter: str) -> InvalidRequestError:
+    """Return the error for a consumer that would read its own dead-letter topic."""
     return InvalidRequestError(
-        f"{dead_letter!r} is this consumer's dead-letter topic: if it read that, too, each record there that does not "
-        "decode would be put there again, without end; read it with another consumer"
+        f"{dead_letter!r} is this consumer's dead-letter topic; reading it as well would republish undecodable records "
+        "endlessly: read it with another consumer"
     )
 
 
@@ -176,16 +183,18 @@ def _checked_start(topics: tuple[str, ...], start: Start) -> Start:
         microseconds(start)
     elif isinstance(start, Mapping):
         if any(offset < 0 for offset in start.values()):
-            raise InvalidRequestError("offsets are not negative")
+            raise InvalidRequestError(f"offsets must be >= 0, got {min(start.values())}")
         by_number = [where for where in start if not isinstance(where, TopicPartition)]
         if by_number and len(topics) != 1:
-            raise InvalidRequestError(f"of which topic is partition {by_number[0]!r}? give TopicPartition(...): offset")
+            raise InvalidRequestError(
+                f"with several topics, key `start` by TopicPartition(topic, number), not {by_number[0]!r}"
+            )
         strange = [where for where in start if isinstance(where, TopicPartition) and topics and where[0] not in topics]
         if strange:
             raise InvalidRequestError(f"start names {strange[0].topic!r}, which this consumer does not read")
     elif start not in ("earliest", "latest") and (not isinstance(start, int) or start < 0):
         raise InvalidRequestError(
-            f"start is 'earliest', 'latest', a datetime, an offset or partition -> offset, not {start!r}"
+            f"start must be 'earliest', 'latest', a datetime, an offset or partition -> offset, got {start!r}"
         )
     return start
 
@@ -197,32 +206,36 @@ def _checked_partitions(
         return None
     if isinstance(partitions, str):
         if partitions != "all":
-            raise InvalidRequestError(f"partitions is some numbers, 'all' or None, not {partitions!r}")
+            raise InvalidRequestError(
+                f"partitions must be numbers, topic -> numbers, 'all' or None, got {partitions!r}"
+            )
         return "all"
     if isinstance(partitions, Mapping):
         by_topic = cast("Mapping[str, Iterable[int]]", partitions)
         if set(by_topic) != set(topics):
-            raise InvalidRequestError(f"partitions names topics {sorted(by_topic)}; {sorted(topics)} are read")
+            raise InvalidRequestError(
+                f"partitions names topics {sorted(by_topic)}, but the consumer reads {sorted(topics)}"
+            )
         return {topic: tuple(dict.fromkeys(numbers)) for topic, numbers in by_topic.items()}
     if not isinstance(partitions, Iterable):
-        raise InvalidRequestError(f"partitions is some numbers, 'all' or None, not {partitions!r}")
+        raise InvalidRequestError(f"partitions must be numbers, topic -> numbers, 'all' or None, got {partitions!r}")
     if len(topics) != 1:
-        raise InvalidRequestError("of several topics partitions are chosen by topic -> numbers")
+        raise InvalidRequestError("with several topics, pass partitions={topic: [numbers]}")
     return {topics[0]: tuple(dict.fromkeys(partitions))}
 
 
 class _Positions(NamedTuple):
-    """Partition -> offset; who looks for those that are missing, if any are; and where the group has committed."""
+    """Partition -> offset, the search for those that are missing, and the partitions with a committed position."""
 
     positions: dict[int, int]
     search: OffsetSearch | None = None
     committed: frozenset[int] = frozenset()
 
 
-class Beginning(NamedTuple):
-    """Where a consumer begins: a topic, by its id, and partition -> offset; and who looks for what is not known yet.
+class StartPositions(NamedTuple):
+    """Where a consumer starts in a topic: topic id, partition -> offset, and the search for those not known yet.
 
-    `committed` are the partitions that begin where their group has committed.
+    `committed` are the partitions that start at the group's committed position.
     """
 
     topic_id: bytes
@@ -231,40 +244,40 @@ class Beginning(NamedTuple):
     committed: frozenset[int] = frozenset()
 
 
-async def resolve_start(router: Router, topic: str, options: TopicOptions) -> Beginning:
-    """Return where to begin, as far as that can be found within `PATIENCE_S`; the rest is for `find_rest`.
+async def resolve_start(router: Router, topic: str, options: TopicOptions) -> StartPositions:
+    """Return the start offsets that can be resolved within `START_WAIT_S`; `find_missing_starts` finds the rest.
 
     Raises:
-        UnknownTopicError, UnknownPartitionError: there is no such thing.
-        TidelogError: no node can be reached, or trying again would not help.
+        UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
+        TidelogError: no node can be reached, or the error is not retriable.
     """
 
-    async def attempt() -> Beginning:
+    async def attempt() -> StartPositions:
         if options.partitions is None:
-            # Later ones begin at their beginning, so all that there are have to be known now.
+            # Partitions added later start at offset 0, so the existing ones must be known exactly.
             route = await router.topic_now(topic)
         else:
             await router.confirmed_topic(topic)  # the consumer stays with the topic that it begins with
             route = await router.topic_with(topic, options.partitions)
         found = await _positions(router, topic, options, sorted(route.partitions))
         standing = router.metadata.topic(topic)
-        if standing is None or standing.topic_id != route.topic_id:  # some positions may be of the one before it
-            raise EpochChangingError(f"the topic {topic!r} was made again while a consumer of it began")
-        return Beginning(route.topic_id, *found)
+        if standing is None or standing.topic_id != route.topic_id:  # some positions may belong to the deleted topic
+            raise EpochChangingError(f"topic {topic!r} was recreated while a consumer of it started; try again")
+        return StartPositions(route.topic_id, *found)
 
     return await router.about_topic(topic, attempt, repeatable=True)
 
 
 async def resolve_added(router: Router, topic: str, options: TopicOptions, partitions: list[int]) -> dict[int, int]:
-    """Return where to begin in partitions that were added since: where the group committed, or at their beginning.
+    """Return where to start in partitions that were added later: the committed position, or the log start.
 
     Raises:
-        TidelogError: it cannot be found out.
+        TidelogError: the positions cannot be resolved now.
     """
     since = replace(options, start="earliest", partitions=tuple(partitions))
     found = await _positions(router, topic, since, partitions)
     if found.search is not None:
-        raise NodeUnreachableError("no node that could tell can be reached")
+        raise NodeUnreachableError(f"no replica of {topic!r} partitions {found.search.missing} can be reached")
     return found.positions
 
 
@@ -276,9 +289,9 @@ async def _positions(router: Router, topic: str, options: TopicOptions, there_ar
         positions = {partition: options.start[partition] for partition in wanted if partition in options.start}
     if options.group is not None and len(positions) < len(wanted):
         held = await _committed(router, options.group, topic)
-        told_of = {each.partition: each.next_offset for each in held if each.partition in wanted}
-        committed = frozenset(told_of.keys() - positions.keys())
-        positions = told_of | positions
+        stored = {each.partition: each.next_offset for each in held if each.partition in wanted}
+        committed = frozenset(stored.keys() - positions.keys())
+        positions = stored | positions
     rest = [partition for partition in wanted if partition not in positions]
     if not rest:
         return _Positions(positions, None, committed)
@@ -287,18 +300,18 @@ async def _positions(router: Router, topic: str, options: TopicOptions, there_ar
     at = "earliest" if isinstance(options.start, Mapping) else options.start
     search = OffsetSearch(router, topic, at, rest)
     try:
-        await _search(router, topic, search, PATIENCE_S)
+        await _search(router, topic, search, START_WAIT_S)
     except TidelogError as error:
         if not error.retriable:
             raise
         unconfirmed = await _known_ends(router, topic, search.missing) if at == "latest" else {}
         if unconfirmed:
             _log.warning(
-                "%s: nobody can confirm where partitions %s end: they are read from the end on that a replica knows, "
-                "so that older records may come: %s",
+                "%s: the ends of partitions %s cannot be confirmed; reading from the end that a replica knows, which "
+                "may return older records: %s",
                 topic,
                 sorted(unconfirmed),
-                told(error),
+                describe_error(error),
             )
         positions |= unconfirmed
         rest = [partition for partition in search.missing if partition not in unconfirmed]
@@ -308,42 +321,44 @@ async def _positions(router: Router, topic: str, options: TopicOptions, there_ar
     return _Positions(positions | found, None, committed)
 
 
-async def find_rest(router: Router, topic: str, search: OffsetSearch, found: Callable[[dict[int, int]], None]) -> None:
-    """Look for beginnings until all are found; tell `found` of those that are new, and the log of what is missing.
+async def find_missing_starts(
+    router: Router, topic: str, search: OffsetSearch, found: Callable[[dict[int, int]], None]
+) -> None:
+    """Retry until all start offsets are resolved; pass new ones to `found`, and log what is missing.
 
     Raises:
-        TidelogError: trying again would not help.
+        TidelogError: the error is not retriable.
     """
     loop = asyncio.get_running_loop()
-    tell_at = 0.0
+    log_at = 0.0
     while search.missing:
         before = set(search.found)
         try:
-            await _search(router, topic, search, PATIENCE_S)
+            await _search(router, topic, search, START_WAIT_S)
         except TidelogError as error:
             if not error.retriable:
                 raise
-            if loop.time() >= tell_at:
-                tell_at = loop.time() + TELL_EVERY_S
+            if loop.time() >= log_at:
+                log_at = loop.time() + LOG_INTERVAL_S
                 _log.warning(
-                    "%s: partitions %s cannot be read yet, the others are; still trying: %s",
+                    "%s: start offsets of partitions %s are not known yet; reading the others, still retrying: %s",
                     topic,
                     search.missing,
-                    told(error),
+                    describe_error(error),
                 )
         new = {partition: each.offset for partition, each in search.found.items() if partition not in before}
         if new:
             found(new)
 
 
-async def _search(router: Router, topic: str, search: OffsetSearch, patience_s: float) -> None:
-    """Look until all is found or the time is over.
+async def _search(router: Router, topic: str, search: OffsetSearch, timeout_s: float) -> None:
+    """Search until all offsets are found or the time is up.
 
     Raises:
-        TidelogError: why something is missing.
+        TidelogError: why offsets are missing.
     """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + patience_s
+    deadline = loop.time() + timeout_s
     backoff = Backoff()
     while True:
         try:
@@ -356,7 +371,7 @@ async def _search(router: Router, topic: str, search: OffsetSearch, patience_s: 
             router.learn_from(topic, error)
             await router.news(topic, wait_s)
         except TimeoutError:
-            failure = NodeUnreachableError(f"no answer within {patience_s:g} s")
+            failure = NodeUnreachableError(f"no answer within {timeout_s:g} s")
             search.failures |= dict.fromkeys(search.missing, failure)
             raise failure from None
         else:
@@ -364,10 +379,10 @@ async def _search(router: Router, topic: str, search: OffsetSearch, patience_s: 
 
 
 async def _known_ends(router: Router, topic: str, partitions: list[int]) -> dict[int, int]:
-    """Return the ends of partitions as far as replicas know them; those of which none can be asked are left out."""
+    """Return the log ends that replicas know; partitions without a reachable replica are missing."""
     search = OffsetSearch(router, topic, "earliest", partitions)
     try:
-        await _search(router, topic, search, PATIENCE_S)
+        await _search(router, topic, search, START_WAIT_S)
     except TidelogError as error:
         if not error.retriable:
             raise
@@ -375,10 +390,10 @@ async def _known_ends(router: Router, topic: str, partitions: list[int]) -> dict
 
 
 async def _committed(router: Router, group: str, topic: str) -> list[Committed]:
-    """Return a group's positions, however long it takes until a quorum confirms them; the router's log says so.
+    """Return a group's committed positions, waiting for a quorum as long as necessary; the router logs the wait.
 
     Raises:
-        TidelogError: no node can be reached, or trying again would not help.
+        TidelogError: no node can be reached, or the error is not retriable.
     """
     while True:
         try:

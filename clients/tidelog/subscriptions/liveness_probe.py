@@ -1,6 +1,6 @@
-"""Which nodes of subscriptions are doubted: subscriptions wait for nothing in particular, so silence says nothing.
+"""Probes of quiet nodes: an idle subscription has no due answer, so its silence alone cannot reveal a dead node.
 
-A connection that has been quiet for `PROBE_S` is asked a question; its silence is then noticed like any other.
+A connection that has been quiet for `PROBE_S` gets a request; the silence after it is detected as for any request.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from tidelog.cluster.routing import Router
 from tidelog.subscriptions.subscription import Subscription
 
 PROBE_S: Final = 3.0
-"""How long the connection of a subscription may be quiet before the node is asked something."""
+"""How long the connection of a subscription may be quiet before the node is probed."""
 
 
-class Doubts:
-    """The doubts about the nodes of one consumer."""
+class LivenessProbe:
+    """Probes the nodes that serve one consumer."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
         self._doubted_at: dict[Subscription, float] = {}
-        """When nodes were asked whether they only let something else wait."""
+        """Loop time of the probe of a node whose pending answers may be delayed by a quorum only."""
 
     def probe(self, subscriptions: Mapping[Subscription, tuple[Connection, int]]) -> None:
-        """Ask the nodes of quiet connections something."""
+        """Probe the nodes of quiet connections."""
         for subscription, (connection, _) in subscriptions.items():
-            # A question that is under way is enough; its answer makes the connection not quiet. But what is under way
-            # may be a publish that waits for a quorum, which says nothing of the node.
+            # A pending request serves as the probe. But if it is a publish that waits for a quorum, its delay does not
+            # reveal the state of the node, so after `PROBE_S` a probe follows.
             now = asyncio.get_running_loop().time()
             doubted_at = self._doubted_at.get(subscription)
             if doubted_at is not None and connection.quiet_s < now - doubted_at:
@@ -41,8 +41,8 @@ class Doubts:
                 if doubted:
                     self._doubted_at[subscription] = now
 
-    def is_deaf(self, subscription: Subscription, connection: Connection) -> bool:
-        """Whether a node has said nothing at all since it was asked because of its silence."""
+    def is_unresponsive(self, subscription: Subscription, connection: Connection) -> bool:
+        """Whether a node has sent nothing since it was probed because of its silence."""
         doubted_at = self._doubted_at.get(subscription)
         if doubted_at is None:
             return False
@@ -50,5 +50,5 @@ class Doubts:
         return since_s >= PROBE_S and connection.quiet_s >= since_s
 
     def forget(self, subscription: Subscription) -> None:
-        """A subscription has ended."""
+        """Forget a subscription that has ended."""
         self._doubted_at.pop(subscription, None)

@@ -1,7 +1,7 @@
-"""How much a member of a group reads of each of its partitions: measured a batch at a time, told a part at a time.
+"""The load of each partition that a group member reads, measured per batch and reported in portions.
 
-A rate is an average of bytes per second that forgets: what was read `MEMORY_S` ago counts for a third of what is read
-now. Of each partition that takes three numbers, however much is read. No I/O and no clock.
+A rate is an exponentially decaying average of bytes per second: bytes read `MEMORY_S` ago count for 1/e. It takes three
+numbers per partition. No I/O and no clock.
 """
 
 from __future__ import annotations
@@ -16,94 +16,94 @@ from tidelog.model import TopicPartition
 from tidelog_proto.limits import LOAD_BYTES_S_MAX
 
 MEMORY_S: Final = 30.0
-"""What was read so long ago counts for 1/e."""
+"""Time constant of the decay."""
 AGE_MIN_S: Final = 5.0
-"""A partition that has been read for less is not told of: it may be catching up, and its last reader's rate stands."""
-TELL_EVERY_S: Final = 5.0
-"""A member tells its rates so often at most, whatever its session."""
-TOLD_MAX: Final = 1_000
-"""Partitions that are told of at a time, about 35 kB; who reads more tells of them in turn."""
+"""Partitions read for less are not reported: they may be catching up, and the last member's rate is better."""
+REPORT_INTERVAL_S: Final = 5.0
+"""Minimum interval between reports, whatever the session time-out."""
+REPORTED_MAX: Final = 1_000
+"""Partitions per report, about 35 kB; members with more partitions report them in turn."""
 
 
 @dataclass(slots=True)
-class _Reading:
+class _PartitionLoad:
     since: float
     at: float
     read_bytes: float = 0.0
-    """By `at`, the older the less of it."""
+    """Decayed as of `at`."""
     end_offset: int = 0
-    """Of what was counted: what is put back by a pause, and taken again, counts once."""
+    """Of the counted batches, so that a batch that a pause put back counts once."""
 
 
 class LoadMeter:
-    """See the module.
+    """Measures the load of a member's partitions.
 
     Args:
-        now: seconds of a clock that does not go back.
+        now: seconds of a monotonic clock.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._readings: dict[TopicPartition, _Reading] = {}
-        self._tell_at = 0.0
-        self._told = 0
+        self._loads: dict[TopicPartition, _PartitionLoad] = {}
+        self._report_at = 0.0
+        self._reported = 0
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
-        """Measure partitions from now on."""
+        """Start to measure partitions."""
         now = self._now()
         for where in partitions:
-            self._readings[where] = _Reading(now, now)
+            self._loads[where] = _PartitionLoad(now, now)
 
     def end(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget partitions."""
+        """Stop to measure partitions."""
         for where in partitions:
-            self._readings.pop(where, None)
+            self._loads.pop(where, None)
 
-    def sought(self, where: TopicPartition) -> None:
-        """Reading goes on elsewhere: what was read before counts again when it is read again."""
-        if (reading := self._readings.get(where)) is not None:
-            reading.end_offset = 0
+    def seek(self, where: TopicPartition) -> None:
+        """Note a seek: records that are read again count again."""
+        if (load := self._loads.get(where)) is not None:
+            load.end_offset = 0
 
     def taken(self, where: TopicPartition, end_offset: int, size_bytes: int) -> None:
-        """A batch was taken to be handed out.
+        """Count a batch that was taken for delivery.
 
         Args:
             where: the partition.
-            end_offset: behind its last record.
-            size_bytes: as it came, compressed if it is.
+            end_offset: of the batch.
+            size_bytes: as received, compressed if it was sent so.
         """
-        reading = self._readings.get(where)
-        if reading is None or end_offset <= reading.end_offset:
+        load = self._loads.get(where)
+        if load is None or end_offset <= load.end_offset:
             return
         now = self._now()
-        reading.read_bytes = reading.read_bytes * exp((reading.at - now) / MEMORY_S) + size_bytes
-        reading.at, reading.end_offset = now, end_offset
+        load.read_bytes = load.read_bytes * exp((load.at - now) / MEMORY_S) + size_bytes
+        load.at, load.end_offset = now, end_offset
 
     def rates(self) -> dict[TopicPartition, float]:
-        """Return bytes per second of each partition that has been read for long enough to tell."""
-        return self._rates(self._readings)
+        """Return bytes per second of each partition that has been read for at least `AGE_MIN_S`."""
+        return self._rates(self._loads)
 
     def due(self) -> dict[TopicPartition, float]:
-        """Return what is to be told now, as `rates`, of `TOLD_MAX` partitions at most; nothing if it is too early."""
+        """Return the rates to report now, of at most `REPORTED_MAX` partitions; empty if it is too early."""
         now = self._now()
-        if now < self._tell_at:
+        if now < self._report_at:
             return {}
-        self._tell_at = now + TELL_EVERY_S
-        count = len(self._readings)
-        if count <= TOLD_MAX:
+        self._report_at = now + REPORT_INTERVAL_S
+        count = len(self._loads)
+        if count <= REPORTED_MAX:
             return self.rates()
-        first = self._told % count
-        self._told = first + TOLD_MAX
-        return self._rates(islice(cycle(self._readings), first, self._told))
+        first = self._reported % count
+        self._reported = first + REPORTED_MAX
+        return self._rates(islice(cycle(self._loads), first, self._reported))
 
     def _rates(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, float]:
         now = self._now()
         rates: dict[TopicPartition, float] = {}
         for where in partitions:
-            reading = self._readings[where]
-            if (age_s := now - reading.since) >= AGE_MIN_S:
-                left_bytes = reading.read_bytes * exp((reading.at - now) / MEMORY_S)
-                # What a steady rate would have come to by this age, so that a young partition's is right, too.
+            load = self._loads[where]
+            if (age_s := now - load.since) >= AGE_MIN_S:
+                left_bytes = load.read_bytes * exp((load.at - now) / MEMORY_S)
+                # Normalize by the weight accumulated at this age, so that young partitions are not underestimated.
                 seconds = MEMORY_S * (1 - exp(-age_s / MEMORY_S))
                 rates[where] = min(left_bytes / seconds, LOAD_BYTES_S_MAX)
         return rates

@@ -1,7 +1,7 @@
-"""What has arrived for a consumer and was not handed out yet, and who waits for it.
+"""The queue of received batches of a consumer that were not taken yet.
 
-A queue in the order of arrival. What belongs to a paused partition lies beside it. A partition that cannot be read on
-puts its error in line, behind what arrived of it; the others go on.
+Batches are in order of arrival; those of paused partitions are stored separately. An error of one partition is queued
+after its batches, and the others continue.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from tidelog.model import TopicPartition
 from tidelog.subscriptions.prefetch import NONE, Credit
 from tidelog.subscriptions.subscription import Prefetched
 
-DOUBT_LOOK_S: Final = 0.01
+SUSPENDED_CHECK_S: Final = 0.01
 
 
-class _Reason(NamedTuple):
-    """Why nothing more arrives. It is raised to whoever asks, each time with the traceback that it came with.
+class _StoredError(NamedTuple):
+    """An error that may be raised several times, each time with its original traceback.
 
-    Else each time would add to it, keep the frames of all those calls, and tell of them in the log of the last one.
+    Raising the same exception again would extend its traceback, and keep the frames of all earlier calls alive.
     """
 
     error: BaseException
     traceback: TracebackType | None
 
     @classmethod
-    def of(cls, error: BaseException) -> _Reason:
+    def of(cls, error: BaseException) -> _StoredError:
         return cls(error, error.__traceback__)
 
     def again(self) -> BaseException:
@@ -38,86 +38,86 @@ class _Reason(NamedTuple):
 
 
 class _Failure(NamedTuple):
-    """Stands in line for the error of a partition."""
+    """Queue entry for the error of a partition."""
 
     where: TopicPartition
-    reason: _Reason
+    reason: _StoredError
 
 
-class Arrivals:
-    """A queue that credits bound. It ends when it is closed, or with an error behind what arrived before.
+class ReceiveBuffer:
+    """A queue that credit bounds. It ends when closed, or with an error after the batches received before it.
 
     Args:
-        admit: asked with the bytes of what arrives whether that may be kept; None: always.
-        dropped: told of the bytes of what was kept and is let go, as its partition is read no more or for now.
+        admit: called with the size of arriving batches; returns whether they may be stored. None: always.
+        dropped: called with the size of batches that were stored and are discarded unread.
 
     Attributes:
-        is_doubtful: asked before anything is taken; while it is True nothing is, because what has arrived may be
-            another's by now.
+        is_suspended: called before a batch is taken; while it returns True none is, because another group member may
+            own the partitions.
     """
 
     def __init__(
         self, admit: Callable[[int], bool] | None = None, dropped: Callable[[int], None] | None = None
     ) -> None:
-        self.is_doubtful: Callable[[], bool] = lambda: False
+        self.is_suspended: Callable[[], bool] = lambda: False
         self._admit = admit
         self._dropped = dropped
         self._refused = False
         self._queue: deque[Prefetched | _Failure] = deque()
         self._paused: dict[TopicPartition, deque[Prefetched]] = {}
-        self._failures: dict[TopicPartition, _Reason] = {}
+        self._failures: dict[TopicPartition, _StoredError] = {}
         self._waiter: asyncio.Future[None] | None = None
-        self._error: _Reason | None = None
+        self._error: _StoredError | None = None
         self._closed = False
 
     @property
-    def are_there(self) -> bool:
-        """Whether there is something to take right now, if only an error."""
+    def has_items(self) -> bool:
+        """Whether `take` would return or raise immediately."""
         if self._closed or self._error is not None:
             return True
-        return bool(self._queue or self._failures) and not self.is_doubtful()
+        return bool(self._queue or self._failures) and not self.is_suspended()
 
-    async def certain(self) -> None:
-        """Wait until it is known whether what has arrived is still to be handed out.
+    async def wait_while_suspended(self) -> None:
+        """Wait until it is known whether received batches may still be delivered.
 
         Raises:
-            TidelogError: why nothing more arrives.
+            TidelogError: the reason why reading has ended.
         """
-        while self.is_doubtful() and not self._closed:
+        while self.is_suspended() and not self._closed:
             if self._error is not None:
                 raise self._error.again()
-            await asyncio.sleep(DOUBT_LOOK_S)  # a clock decides, and nobody tells
+            await asyncio.sleep(SUSPENDED_CHECK_S)  # depends on a clock, so there is no event to wait for
 
     @property
-    def are_awaited(self) -> bool:
-        """Whether a task waits, as nothing has arrived, and what arrives next may be taken."""
+    def has_waiter(self) -> bool:
+        """Whether a task is waiting in `take` on an empty queue and may take the next batch."""
         waiter = self._waiter
-        return waiter is not None and not waiter.done() and not self._queue and not self.is_doubtful()
+        return waiter is not None and not waiter.done() and not self._queue and not self.is_suspended()
 
     def take_now(self) -> Prefetched | None:
-        """As `take`, where a batch comes first in line; else None."""
+        """Return the next batch if a batch is first in the queue; otherwise None."""
         item = self._queue[0] if self._queue else None
-        if not isinstance(item, Prefetched) or self.is_doubtful():
+        if not isinstance(item, Prefetched) or self.is_suspended():
             return None
         self._queue.popleft()
         _free(item)
         return item
 
     async def take(self) -> Prefetched | None:
-        """Wait for the next batch and return it, with its credit given back; None when this was closed.
+        """Wait for the next batch and return it, with its credit returned; None when closed.
 
         Raises:
-            UsageError: another task waits already.
-            TidelogError: why nothing more arrives, or not of one partition; that one is told of again when there is
-                nothing else to take, until `drop`.
+            UsageError: another task is waiting.
+            TidelogError: the reason why reading has ended, in general or for one partition; the latter is raised again
+                whenever the queue is empty, until `drop`.
         """
         while True:
             while not self._queue:
                 await self._wait()
                 if self._closed and not self._queue:
                     return None
-            if self.is_doubtful() and not self._closed:
-                await self.certain()
+            if self.is_suspended() and not self._closed:
+                await self.wait_while_suspended()
                 continue
             item = self._queue.popleft()
             if isinstance(item, _Failure):
@@ -128,7 +128,7 @@ class Arrivals:
             return item
 
     def put_back(self, item: Prefetched) -> None:
-        """Have something that was taken come next again."""
+        """Put a taken batch back to the front of the queue."""
         if not self._closed:
             self._queue.appendleft(item)
             self._wake()
@@ -141,26 +141,26 @@ class Arrivals:
         for failure in self._failures.values():
             raise failure.again()
         if self._waiter is not None and not self._waiter.done():
-            raise UsageError("one task at a time iterates over a consumer; make a consumer for each")
+            raise UsageError("another task is reading from this consumer; create one consumer per task")
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Let go of what has arrived of some partitions, and of their errors."""
+        """Discard the batches and errors of partitions."""
         kept: deque[Prefetched | _Failure] = deque()
         for item in self._queue:
             if item.where not in partitions:
                 kept.append(item)
             elif isinstance(item, Prefetched):
-                self._let_go(item)
+                self._discard(item)
         self._queue = kept
         for where in partitions:
             self._failures.pop(where, None)
             for item in self._paused.pop(where, ()):
-                self._let_go(item)
+                self._discard(item)
 
     def close(self) -> None:
-        """Let go of everything; whoever waits comes to the end."""
+        """Discard everything; a waiting `take` returns None."""
         self._closed = True
         self._queue.clear()
         self._paused.clear()
@@ -170,8 +170,8 @@ class Arrivals:
     # --- pausing ---------------------------------------------------------------------------------------
 
     @property
-    def beside(self) -> Credit:
-        """How much lies beside the line."""
+    def paused_size(self) -> Credit:
+        """Size of the batches of paused partitions."""
         total = NONE
         for items in self._paused.values():
             for item in items:
@@ -179,15 +179,15 @@ class Arrivals:
         return total
 
     def pause(self, where: TopicPartition, first: Prefetched | None, room: Credit) -> int | None:
-        """Put beside the line what has arrived of a partition, whose subscription has ended.
+        """Move the batches of a partition, whose subscription has ended, to the separate store.
 
         Args:
             where: the partition.
-            first: what comes before all that is in line, if there is something.
-            room: how much of it may be kept; what comes behind that is let go.
+            first: a batch that precedes those in the queue, if any.
+            room: how much may be kept; later batches are discarded.
 
         Returns:
-            Where the first batch that was let go begins; None when all is kept.
+            Offset of the first discarded batch; None if all were kept.
         """
         mine: deque[Prefetched] = deque() if first is None else deque([first])
         others: deque[Prefetched | _Failure] = deque()
@@ -202,41 +202,41 @@ class Arrivals:
             room = room.minus(_size(item))
             if room.records < 0 or room.bytes < 0:
                 for gone in list(mine)[index:]:
-                    self._let_go(gone)
+                    self._discard(gone)
                 return item.batch.base_offset
-            kept.append(_by_itself(item))
+            kept.append(_with_own_credit(item))
         return None
 
     def resume(self, where: TopicPartition) -> None:
-        """Put what was put beside the line back into it; what arrives from now on comes behind it."""
+        """Append the stored batches of a partition to the queue."""
         self._queue.extend(self._paused.pop(where, ()))
         self._wake()
 
-    # --- what serving reports --------------------------------------------------------------------------
+    # --- subscription events --------------------------------------------------------------------------
 
     def prefetched(self, items: list[Prefetched]) -> None:
-        """Batches arrived. Without room for them reading ends: a gap is never handed out."""
+        """Queue batches that arrived. If they are not admitted, reading ends, because a gap must never be delivered."""
         if self._admit is not None and not self._refused:
             self._refused = not self._admit(sum(item.batch.header.length for item in items))
             if self._refused:
-                self.broken(OverloadedError("there is no room for what arrived; read on from your position later"))
+                self.broken(OverloadedError("no memory for received batches; continue from the position later"))
         if self._refused:
             return
         self._queue.extend(items)
         self._wake()
 
     def failed(self, where: TopicPartition, error: BaseException) -> None:
-        """One partition cannot be read on; the user is told behind what has arrived of it."""
-        self._failures[where] = reason = _Reason.of(error)
+        """Queue the error of a partition that cannot be read further, after its batches."""
+        self._failures[where] = reason = _StoredError.of(error)
         self._queue.append(_Failure(where, reason))
         self._wake()
 
     def broken(self, error: BaseException) -> None:
-        """Reading cannot go on; the user is told after what has arrived."""
-        self._error = self._error or _Reason.of(error)
+        """End reading with an error, after the queued batches."""
+        self._error = self._error or _StoredError.of(error)
         self._wake()
 
-    def _let_go(self, item: Prefetched) -> None:
+    def _discard(self, item: Prefetched) -> None:
         _free(item)
         if self._dropped is not None:
             self._dropped(item.batch.header.length)
@@ -251,10 +251,10 @@ def _size(item: Prefetched) -> Credit:
     return Credit(len(item.batch), item.batch.header.length)
 
 
-def _by_itself(item: Prefetched) -> Prefetched:
-    """Return an item that holds credit for itself alone, and give back what it holds beyond that.
+def _with_own_credit(item: Prefetched) -> Prefetched:
+    """Return the item with credit for itself only, and give the remainder back.
 
-    The credit of an event lies on its last batch. Those before it may have been taken long ago.
+    The credit of an event is attached to its last batch; earlier ones may have been taken already.
     """
     size = _size(item)
     item.lender.give_back((item.credit or NONE).minus(size))

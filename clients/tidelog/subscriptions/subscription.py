@@ -1,8 +1,8 @@
-"""One SUBSCRIBE on one connection: where its partitions are, and what became of what it sent. No I/O of its own.
+"""One SUBSCRIBE on one connection: its positions, and the processing of received events. No I/O of its own.
 
-The node sends whole batches as long as it has credit (`prefetch.py`), which goes back as the user takes batches: the
-pipe never runs dry, and a user who stops reading stops the node. Where an event begins before the position that is
-wanted (a batch is sent whole) it is trimmed here; what comes twice is dropped here.
+The node sends whole batches while it has credit (`prefetch.py`), which returns as the application takes batches; an
+application that stops reading also stops the node. A batch that begins before the wanted position is trimmed;
+duplicates are dropped.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.wire.frames import Frame
 
 _SPAN_MAX: Final = 2**32
-"""How many offsets a batch covers at most."""
+"""Maximum number of offsets that a batch covers."""
 
 
 class Lender(Protocol):
-    """Who is told that something was taken: a window, or the whole bound."""
+    """The owner of credit: a window, or the consumer's prefetch limit."""
 
     def give_back(self, cost: Credit) -> None:
-        """Something that waited was taken."""
+        """Return the credit of a batch that was taken."""
 
 
 class Prefetched(NamedTuple):
-    """A batch that waits for the user. `credit` is due when it is taken: the event's, on its last batch.
+    """A received batch. `credit`, that of the whole event, is attached to its last batch and returned with it.
 
-    `high_watermark` is the partition's end, as the node knew it when it sent the event.
+    `high_watermark` is the partition's end as of the event.
     """
 
     where: TopicPartition
@@ -43,20 +43,20 @@ class Prefetched(NamedTuple):
 
 
 class Listener(Protocol):
-    """The consumer, as its subscriptions see it."""
+    """The consumer, as its subscriptions use it."""
 
     def prefetched(self, items: list[Prefetched]) -> None:
-        """Batches arrived."""
+        """Process batches that arrived."""
 
     def take_at_once(self, where: TopicPartition, batch: RecordBatch) -> bool:
-        """Process a batch that has just arrived, and that nothing precedes; False to have it wait."""
+        """Process a batch synchronously if nothing precedes it; False to queue it."""
         ...
 
     def detached(self, subscription: Subscription, partitions: Collection[TopicPartition], error: TidelogError) -> None:
-        """Partitions are no longer served by a subscription."""
+        """Handle partitions that a subscription no longer serves."""
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
-        """The node sent something that no reader can go on from."""
+        """Handle an event from which reading cannot continue."""
 
 
 class Subscription:
@@ -64,10 +64,10 @@ class Subscription:
 
     Args:
         topics: topic id, 16 bytes -> name.
-        positions: partition -> next offset wanted.
-        window: what it may send.
-        listener: gets what arrives.
-        filtered: whether only some records are wanted, so that those between are left out.
+        positions: partition -> next offset to receive.
+        window: its flow-control window.
+        listener: receives the batches.
+        filtered: whether a record filter is set, so that events have gaps.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Subscription:
         self._filtered = filtered
 
     def pushed(self, frame: Frame) -> None:
-        """Take a MESSAGE_EVENT or SUBSCRIPTION_ENDED."""
+        """Process a MESSAGE_EVENT or SUBSCRIPTION_ENDED."""
         if frame.envelope.WhichOneof("kind") == "subscription_ended":
             ended = frame.envelope.subscription_ended
             self.end(TopicPartition(self._topics.get(ended.topic_id, ""), ended.partition), error_of(ended.error))
@@ -94,9 +94,9 @@ class Subscription:
         event, attachment = frame.envelope.message_event, frame.attachment
         where = TopicPartition(self._topics.get(event.topic_id, ""), event.partition)
         records, size_bytes = event.record_count, len(attachment)
-        sole = self._sole(where, event.next_offset, attachment)
+        single = self._single_batch(where, event.next_offset, attachment)
         try:
-            batches = self._accept(where, event.next_offset, attachment) if sole is None else [sole]
+            batches = self._accept(where, event.next_offset, attachment) if single is None else [single]
         except TidelogError as error:
             self.window.passed(records, size_bytes)
             self._listener.failed(where, error)
@@ -119,19 +119,19 @@ class Subscription:
         )
 
     def connection_lost(self, error: TidelogError) -> None:
-        """The connection is gone, and the subscription with it."""
+        """Detach all partitions, because the connection is lost."""
         if self.positions:
             self._listener.detached(self, list(self.positions), error)
 
     def end(self, where: TopicPartition, error: TidelogError) -> None:
-        """One partition is no longer served."""
+        """Detach one partition."""
         if where in self.positions:
             self._listener.detached(self, [where], error)
 
-    def _sole(self, where: TopicPartition, next_offset: int, attachment: memoryview) -> RecordBatch | None:
-        """Return the batch of an event that is one batch from the wanted position on, and move the position.
+    def _single_batch(self, where: TopicPartition, next_offset: int, attachment: memoryview) -> RecordBatch | None:
+        """Return the batch of an event that consists of the next batch only, and advance the position.
 
-        None for all other events, which are for `_accept`, and where nothing was changed.
+        Fast path; None, without changes, for all other events, which `_accept` processes.
         """
         if not is_one_batch(attachment):
             return None
@@ -148,25 +148,25 @@ class Subscription:
         return batch
 
     def _accept(self, where: TopicPartition, next_offset: int, attachment: memoryview) -> list[RecordBatch]:
-        """Return the event's batches from the wanted position on and move the position.
+        """Return the event's batches from the wanted position on and advance the position.
 
         Raises:
-            TidelogError: they are damaged, or records between are missing.
+            TidelogError: a batch is damaged, or records are missing.
         """
         position = self.positions.get(where)
         if position is None:
-            return []  # on its way when the partition was given up
+            return []  # sent before the partition was removed
         accepted: list[RecordBatch] = []
         try:
             for view in iter_batches(attachment):
                 batch = RecordBatch.parse(view)
                 if batch.base_offset > position and not self._filtered:
                     raise BadReplyError(
-                        f"partition {where.partition}: records {position} to {batch.base_offset - 1} were left out"
+                        f"{where.topic}/{where.partition}: records {position} to {batch.base_offset - 1} are missing"
                     )
                 if batch.end_offset > position:
                     accepted.append(
-                        _nothing(position, batch.end_offset, batch.header.epoch)
+                        _empty_batch(position, batch.end_offset, batch.header.epoch)
                         if batch.control
                         else batch.slice_from(position)
                     )
@@ -174,13 +174,13 @@ class Subscription:
         except ProtocolError as error:
             raise error_of_read(error, where.topic, where.partition, position) from error
         if self._filtered and next_offset > position:
-            accepted.append(_nothing(position, next_offset))
+            accepted.append(_empty_batch(position, next_offset))
         self.positions[where] = max(position, next_offset)
         return accepted
 
 
-def _nothing(offset: int, end_offset: int, epoch: int = 0) -> RecordBatch:
-    """Return a batch without records: what a filter has left of a stretch of the log, so that positions get past it."""
+def _empty_batch(offset: int, end_offset: int, epoch: int = 0) -> RecordBatch:
+    """Return a batch without records, which advances the position over a range that a filter left out."""
     base_offset = max(offset, end_offset - _SPAN_MAX)
     header = BatchHeader(
         flags=Flags.DERIVED,

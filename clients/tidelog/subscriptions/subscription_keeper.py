@@ -1,16 +1,14 @@
-"""Keeps every partition of a consumer subscribed, at its exact position, at whoever owns it.
+"""Keeps every partition of a consumer subscribed, at its exact position, at its owner.
 
-One task watches over it. Partitions without a subscription are taken up again grouped by owner, each group by a small
-task of its own, so that an owner who cannot be reached holds nobody else up; a partition that fails waits longer each
-time until something arrives, and news about owners ends the wait. Positions here are those of what has *arrived*: a
-partition that changes hands is subscribed where its arrivals ended, so nothing is lost or repeated.
+One task supervises all partitions. Partitions without a subscription are grouped by owner, and each group is subscribed
+by a task of its own, so that an unreachable owner does not delay the others. A failing partition backs off until a
+batch arrives or metadata changes. Positions here are those of *received* records: a moved partition is subscribed where
+receiving ended, so nothing is lost or repeated.
 
-Three things end the service of a partition: the node says so, the connection breaks, or metadata names another owner
-(`owner_changes.py`). The last matters when the old owner says nothing (`liveness_probe.py`).
-
-Where an owner is gone and none follows, for want of a quorum, another replica is subscribed (`fallback_replicas.py`)
-and says what it knows is committed. Every `PROBE_S` it is looked whether the owner is back.
-With a zone, a replica in it is read instead of an owner elsewhere (`nearest_replica.py`).
+A partition is detached when the node ends it, when the connection is lost, or when metadata names another owner
+(`owner_changes.py`); the last covers a silent owner (`liveness_probe.py`). Without an owner, for lack of a quorum,
+another replica is subscribed, and the keeper checks every `PROBE_S` whether the owner is back (`fallback_replicas.py`).
+With a zone, a replica in it is read instead of an owner in another zone (`nearest_replica.py`).
 """
 
 from __future__ import annotations
@@ -23,11 +21,11 @@ from typing import Final, Protocol
 
 from tidelog.cluster.answers import results_of
 from tidelog.cluster.connection import Address, Connection
-from tidelog.cluster.fallback_replicas import Reached
-from tidelog.cluster.metadata import gone_error
-from tidelog.cluster.nearest_replica import look_again
+from tidelog.cluster.fallback_replicas import ReadReplica
+from tidelog.cluster.metadata import deleted_topic_error
+from tidelog.cluster.nearest_replica import monitor_lag
 from tidelog.cluster.owner_changes import Expectation
-from tidelog.cluster.read_epochs import ArrivedEpochs
+from tidelog.cluster.read_epochs import ReceivedEpochs
 from tidelog.cluster.routing import Router
 from tidelog.errors import (
     ClosedError,
@@ -35,8 +33,8 @@ from tidelog.errors import (
     OffsetOutOfRangeError,
     TidelogError,
     UnknownTopicError,
+    describe_error,
     error_of,
-    told,
 )
 from tidelog.model import Offset, TopicPartition
 from tidelog.requests import list_offsets
@@ -44,47 +42,47 @@ from tidelog.requests.paging import in_requests, request_count
 from tidelog.requests.record_filters import RecordFilter
 from tidelog.subscriptions import liveness_probe
 from tidelog.subscriptions.consumer_options import OnOutOfRange
-from tidelog.subscriptions.liveness_probe import Doubts
+from tidelog.subscriptions.liveness_probe import LivenessProbe
 from tidelog.subscriptions.prefetch import Credit, Prefetch
-from tidelog.subscriptions.resubscribe_backoff import Pacing
+from tidelog.subscriptions.resubscribe_backoff import ResubscribeBackoff
 from tidelog.subscriptions.subscription import Prefetched, Subscription
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.record_batch import RecordBatch
 
 SUBSCRIPTIONS_PER_NODE: Final = 4
-"""With more of them at one node its partitions are subscribed anew, all together."""
+"""Above this number of subscriptions at one node, its partitions are resubscribed together."""
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
 
 class Reader(Protocol):
-    """The consumer, as what serves it sees it."""
+    """The consumer, as the keeper uses it."""
 
     def prefetched(self, items: list[Prefetched]) -> None:
-        """Batches arrived."""
+        """Process batches that arrived."""
 
-    def take_at_once(self, where: TopicPartition, batch: RecordBatch) -> bool: ...  # noqa: D102 - as of a `Listener`
+    def take_at_once(self, where: TopicPartition, batch: RecordBatch) -> bool: ...  # noqa: D102 - see `Listener`
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
-        """One partition cannot be read on."""
+        """Handle a partition that cannot be read further."""
 
-    def gone(self, topic: str, error: TidelogError) -> None:
-        """A topic that is read is gone, or another has its name."""
+    def topic_deleted(self, topic: str, error: TidelogError) -> None:
+        """Handle the deletion of a topic that is read, or its replacement by another of its name."""
 
     def broken(self, error: BaseException) -> None:
-        """Reading cannot go on."""
+        """End reading with an error."""
 
 
-class Serving:
+class SubscriptionKeeper:
     """The subscriptions of one consumer.
 
     Args:
         router: the client's.
-        prefetch: bounds what is received ahead.
-        reader: gets what arrives.
-        on_out_of_range: what is done where retention has overtaken a position.
-        wanted: which records; None for all.
-        goes_without: whether what may not be read ends nothing, and is read on when it may be.
+        prefetch: limits what is received ahead.
+        reader: receives the batches.
+        on_out_of_range: reaction to a position that retention has deleted.
+        wanted: record filter; None for all records.
+        skips_forbidden: whether forbidden topics are skipped and retried, instead of ending the consumer.
     """
 
     def __init__(
@@ -95,131 +93,131 @@ class Serving:
         *,
         on_out_of_range: OnOutOfRange,
         wanted: RecordFilter | None = None,
-        goes_without: bool = False,
+        skips_forbidden: bool = False,
     ) -> None:
         self.topic_ids: dict[str, bytes] = {}
-        """Of the topics that are read, by name: a partition belongs to the topic that it began with."""
+        """Name -> id of the topics that are read: a partition belongs to the topic that it began with."""
         self._router = router
         self._prefetch = prefetch
         self._reader = reader
         self._on_out_of_range = on_out_of_range
         self._wanted = wanted
-        self._goes_without = goes_without
+        self._skips_forbidden = skips_forbidden
         self._arrived: dict[TopicPartition, int] = {}
-        self._epochs = ArrivedEpochs(router.ends, router.epochs)
-        self._serving: dict[TopicPartition, Subscription | None] = {}
+        self._epochs = ReceivedEpochs(router.known_ends, router.read_epochs)
+        self._subscription_of: dict[TopicPartition, Subscription | None] = {}
         self._paused: set[TopicPartition] = set()
         self._failed: set[TopicPartition] = set()
-        """What cannot be read on where it is: it waits for a seek."""
+        """Partitions that cannot be read at their position and wait for a seek."""
         self._subscriptions: dict[Subscription, tuple[Connection, int]] = {}
         self._expected: dict[TopicPartition, Expectation] = {}
-        self._stand_ins: set[TopicPartition] = set()
-        """Partitions that another node than the owner serves, or is to serve; the user was told."""
-        self.near: dict[TopicPartition, Address] = {}
-        """Partitions that a replica in the client's zone serves, and where that is."""
-        self._doubts = Doubts(router)
-        self._pacing = Pacing()
+        self._on_fallback: set[TopicPartition] = set()
+        """Partitions that a replica serves in place of an unreachable owner; this was logged."""
+        self.near_replicas: dict[TopicPartition, Address] = {}
+        """Partitions that a replica in the client's zone serves, with its address."""
+        self._liveness_probe = LivenessProbe(router)
+        self._backoff = ResubscribeBackoff()
         self._attempts: dict[TopicPartition, asyncio.Task[None]] = {}
-        self._stirred = asyncio.Event()
-        prefetch.in_need = self.stir
-        self._keeper: asyncio.Task[None] | None = None
-        self._looker: asyncio.Task[None] | None = None
+        self._wake_event = asyncio.Event()
+        prefetch.on_starved = self.wake
+        self._task: asyncio.Task[None] | None = None
+        self._lag_monitor: asyncio.Task[None] | None = None
         self._broken = False
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """The partitions that are read, the paused ones too."""
-        return frozenset(self._serving)
+        """The partitions that are read, including paused ones."""
+        return frozenset(self._subscription_of)
 
-    # ---------------------------------------------------------------------------------- what the consumer wants
+    # ---------------------------------------------------------------------------------- requests of the consumer
 
     def add(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read more partitions from now on, each from an offset; their topics are in `topic_ids`."""
+        """Read additional partitions, each from an offset; their topics are in `topic_ids`."""
         for where, offset in positions.items():
-            self._serving[where] = None
+            self._subscription_of[where] = None
             self._arrived[where] = offset
             self._epochs.begin(where, self.topic_ids[where.topic], offset)
-        if self._keeper is None:
-            self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="consume")
-            self._keeper.add_done_callback(self._kept)
-            if self._router.nearby.zone:
-                look = look_again(self._router.nearby, self)
-                self._looker = asyncio.get_running_loop().create_task(look, name="look at replicas")
-                self._looker.add_done_callback(self._kept)
-        self.stir()
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="consume")
+            self._task.add_done_callback(self._task_done)
+            if self._router.nearest_replica.zone:
+                work = monitor_lag(self._router.nearest_replica, self)
+                self._lag_monitor = asyncio.get_running_loop().create_task(work, name="monitor replica lag")
+                self._lag_monitor.add_done_callback(self._task_done)
+        self.wake()
 
     def remove(self, partitions: Collection[TopicPartition]) -> None:
-        """Read some partitions no more."""
+        """Stop reading partitions."""
         for where in partitions:
-            self._leave(where)
-            del self._serving[where], self._arrived[where]
+            self._unsubscribe(where)
+            del self._subscription_of[where], self._arrived[where]
             self._epochs.forget(where)
-            for each in (self._paused, self._failed, self._stand_ins):
+            for each in (self._paused, self._failed, self._on_fallback):
                 each.discard(where)
-        self._pacing.begin_anew(partitions)
-        self.stir()
+        self._backoff.reset(partitions)
+        self.wake()
 
     def seek(self, where: TopicPartition, offset: int) -> None:
-        """Go on at `offset` in one partition."""
-        self._leave(where)
+        """Continue at `offset` in one partition."""
+        self._unsubscribe(where)
         self._arrived[where] = offset
         self._epochs.forget(where)
         self._failed.discard(where)
-        self.stir()
+        self.wake()
 
     def pause(self, where: TopicPartition) -> None:
-        """Receive nothing of a partition until `resume`."""
+        """Stop receiving a partition until `resume`."""
         self._paused.add(where)
-        self._leave(where)
-        self.stir()
+        self._unsubscribe(where)
+        self.wake()
 
     def resume(self, where: TopicPartition) -> None:
-        """Receive it again, from where its arrivals ended."""
+        """Receive a partition again, from where receiving ended."""
         self._paused.discard(where)
-        self.stir()
+        self.wake()
 
     def rewind(self, where: TopicPartition, offset: int) -> None:
-        """What arrived of a paused partition from `offset` on was let go: it is to come again."""
+        """Set the position of a paused partition back to `offset`, because later batches were discarded."""
         self._arrived[where] = offset
         self._epochs.forget(where)
 
-    def stir(self) -> None:
-        """Look at once at what is to be done."""
-        self._stirred.set()
+    def wake(self) -> None:
+        """Run the supervising task now."""
+        self._wake_event.set()
 
-    def news(self) -> None:
-        """Something about a topic has changed: do not wait any longer."""
-        self._pacing.news()
-        self.stir()
+    def metadata_changed(self) -> None:
+        """End all back-offs, because metadata of a topic has changed."""
+        self._backoff.retry_now()
+        self.wake()
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop all tasks and end all subscriptions."""
         tasks = [*dict.fromkeys(self._attempts.values())]
-        tasks += [task for task in (self._keeper, self._looker) if task is not None]
+        tasks += [task for task in (self._task, self._lag_monitor) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for subscription in list(self._subscriptions):
             self._drop(subscription)
 
-    def _leave(self, where: TopicPartition) -> None:
-        serving = self._serving[where]
-        if serving is not None:
-            # The subscription is ended whole: the node has no message that takes one partition out of it.
-            self._make_anew(serving)
+    def _unsubscribe(self, where: TopicPartition) -> None:
+        current = self._subscription_of[where]
+        if current is not None:
+            # The whole subscription ends: the protocol has no message that removes one partition.
+            self._restart(current)
 
-    def _make_anew(self, subscription: Subscription) -> None:
-        """End a subscription that nothing is wrong with: its partitions are subscribed again at once."""
-        self._pacing.begin_anew(subscription.positions)
+    def _restart(self, subscription: Subscription) -> None:
+        """End a working subscription, so that its partitions are resubscribed immediately."""
+        self._backoff.reset(subscription.positions)
         self._drop(subscription)
-        self.stir()
+        self.wake()
 
-    # ----------------------------------------------------------------------------- what subscriptions report
+    # ----------------------------------------------------------------------------- subscription events
 
     def prefetched(self, items: list[Prefetched]) -> None:
-        """Batches arrived."""
+        """Process batches that arrived."""
         for item in items:
-            self._pacing.arrived(item.where)
+            self._backoff.arrived(item.where)
         self._epochs.arrived(self.topic_ids[items[-1].where.topic], items)
         self._reader.prefetched(items)
 
@@ -227,35 +225,36 @@ class Serving:
         """See `subscription.Listener`."""
         if not self._reader.take_at_once(where, batch):
             return False
-        self._pacing.arrived(where)
+        self._backoff.arrived(where)
         self._epochs.passed(where, self.topic_ids[where.topic], batch)
         return True
 
     def detached(self, subscription: Subscription, partitions: Collection[TopicPartition], error: TidelogError) -> None:
-        """Partitions are no longer served by a subscription."""
+        """Handle partitions that a subscription no longer serves."""
         for where in partitions:
             if where not in subscription.positions:
-                continue  # taken away because of one before it
+                continue  # removed by the handling of an earlier one
             self._arrived[where] = subscription.positions.pop(where)
-            if where in self.near and not isinstance(error, (OffsetOutOfRangeError, UnknownTopicError, ClosedError)):
-                self._router.nearby.shun(self.near[where], told(error))
+            is_final = isinstance(error, (OffsetOutOfRangeError, UnknownTopicError, ClosedError))
+            if where in self.near_replicas and not is_final:
+                self._router.nearest_replica.exclude(self.near_replicas[where], describe_error(error))
             self._release(where)
             self._router.learn_from(where.topic, error, where.partition)
-            self._pacing.failed(where, error)
+            self._backoff.failed(where, error)
             if isinstance(error, OffsetOutOfRangeError):
                 self._out_of_range(where, error)
             elif not error.retriable and not isinstance(error, ClosedError):
                 self.failed(where, error)
         if not subscription.positions:
             self._drop(subscription)
-        self.stir()
+        self.wake()
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
-        """What stands in the way of a partition is in the way of all: of its topic, or of the whole consumer."""
+        """Handle a final error of a partition, which affects its topic or the whole consumer."""
         if isinstance(error, UnknownTopicError):
-            self._reader.gone(where.topic, error)
-        elif self._goes_without and isinstance(error, ForbiddenError):
-            self._pacing.refused(where, error)
+            self._reader.topic_deleted(where.topic, error)
+        elif self._skips_forbidden and isinstance(error, ForbiddenError):
+            self._backoff.refused(where, error)
         else:
             self._break(error)
 
@@ -271,7 +270,7 @@ class Serving:
             return
         offset = error.log_start_offset if self._on_out_of_range == "earliest" else error.high_watermark
         _log.warning(
-            "%s/%d: position %d is out of range, the log begins at %d now and ends at %d: going on at %d, because "
+            "%s/%d: position %d is out of range: the log now has offsets %d to %d; continuing at %d because "
             "on_out_of_range is %r: %s",
             *where,
             self._arrived[where],
@@ -279,122 +278,122 @@ class Serving:
             error.high_watermark,
             offset,
             self._on_out_of_range,
-            told(error),
+            describe_error(error),
         )
         self._arrived[where] = offset
         self._epochs.forget(where)
 
     def _break(self, error: TidelogError) -> None:
-        """Reading cannot go on."""
+        """End reading with an error."""
         self._broken = True
         self._reader.broken(error)
-        self.stir()
+        self.wake()
 
-    # ------------------------------------------------------------------------------ replicas that are near
+    # ------------------------------------------------------------------------------ nearest replicas
 
     @property
-    def far(self) -> list[TopicPartition]:
-        """The partitions that are read at their owner."""
-        return [
-            where
-            for where, serving in self._serving.items()
-            if serving is not None and where not in self.near and where not in self._stand_ins
-        ]
+    def read_at_owner(self) -> list[TopicPartition]:
+        """The partitions that are read from their owner."""
+        served = (where for where, current in self._subscription_of.items() if current is not None)
+        return [where for where in served if where not in self.near_replicas and where not in self._on_fallback]
 
-    def stands(self, where: TopicPartition) -> int | None:
-        """Return where the arrivals of a partition have ended; None where no more may come: there is no credit."""
-        serving = self._serving.get(where)
-        return serving.positions.get(where) if serving is not None and serving.window.may_send else None
+    def position_with_credit(self, where: TopicPartition) -> int | None:
+        """Return the next offset to receive; None if the node has no credit to send more."""
+        current = self._subscription_of.get(where)
+        return current.positions.get(where) if current is not None and current.window.may_send else None
 
-    def serve_anew(self, partitions: Iterable[TopicPartition]) -> None:
-        """Subscribe partitions again, wherever that is to be now."""
+    def resubscribe(self, partitions: Iterable[TopicPartition]) -> None:
+        """Subscribe partitions again, at the replica that is selected now."""
         for where in partitions:
-            if where in self._serving:
-                self._leave(where)
+            if where in self._subscription_of:
+                self._unsubscribe(where)
 
-    def lies_beyond(self, where: TopicPartition, end: Offset) -> None:
-        """A partition is read from beyond its end, as its owner says; the replica that serves it only waits there."""
-        self._leave(where)
+    def beyond_end(self, where: TopicPartition, end: Offset) -> None:
+        """Handle a position past the log end that the owner reports; a replica would wait there for records."""
+        self._unsubscribe(where)
         self._out_of_range(where, list_offsets.beyond_end_error(*where, self._arrived[where], end))
-        self.stir()
+        self.wake()
 
     async def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:
-        """Return the ends of logs as their owners say; without those that do not say it now."""
+        """Return the ends of logs as reported by their owners; partitions whose owner does not answer are missing."""
         return await list_offsets.ends_of(self._router, partitions)
 
-    # --------------------------------------------------------------------------------------------- keeping
+    # --------------------------------------------------------------------------------------------- supervision
 
-    async def _keep(self) -> None:
-        """Keep every partition subscribed until the consumer is closed or broken."""
+    async def _run(self) -> None:
+        """Keep every partition subscribed until the consumer is closed or failed."""
         loop = asyncio.get_running_loop()
         while not self._broken:
             now = loop.time()
-            self._doubts.probe(self._subscriptions)
-            self._leave_who_should_not_serve()
-            self._take_back_credit()
+            self._liveness_probe.probe(self._subscriptions)
+            self._switch_replicas()
+            self._reclaim_credit()
             self._begin_attempts(now)
             try:
                 async with asyncio.timeout_at(self._wake_at(now)):
-                    await self._stirred.wait()
+                    await self._wake_event.wait()
             except TimeoutError:
                 continue
-            self._stirred.clear()
+            self._wake_event.clear()
 
-    def _kept(self, keeper: asyncio.Task[None]) -> None:
-        """Tell the user of a bug in the keeper: without it nothing would ever arrive."""
+    def _task_done(self, keeper: asyncio.Task[None]) -> None:
+        """Report an unexpected exception of a background task, without which nothing would be received."""
         if not keeper.cancelled() and (error := keeper.exception()) is not None:
             self._reader.broken(error)
 
     def _wake_at(self, now: float) -> float:
-        free = (where for where, serving in self._serving.items() if serving is None and self._may_attempt(where))
-        return min([now + liveness_probe.PROBE_S, *(self._pacing.due_at(where, now) for where in free)])
+        free = (
+            where for where, current in self._subscription_of.items() if current is None and self._may_attempt(where)
+        )
+        return min([now + liveness_probe.PROBE_S, *(self._backoff.due_at(where, now) for where in free)])
 
     def _may_attempt(self, where: TopicPartition) -> bool:
         return where not in self._attempts and where not in self._paused and where not in self._failed
 
-    def _leave_who_should_not_serve(self) -> None:
-        """Leave an owner that is silent for others, and others for an owner that is back."""
-        stand_ins = self._router.stand_ins
+    def _switch_replicas(self) -> None:
+        """Switch from a silent owner to another replica, and from a fallback back to the owner."""
+        fallback = self._router.fallback_replicas
         for subscription, (connection, _) in list(self._subscriptions.items()):
             for where in subscription.positions:
-                if self._serving[where] is not subscription:
+                if self._subscription_of[where] is not subscription:
                     continue
-                if where in self._stand_ins:
-                    leaves = stand_ins.owner_is_back(*where)
+                if where in self._on_fallback:
+                    leaves = fallback.owner_has_returned(*where)
                     self._router.refresh_later(where.topic)
                 else:
-                    leaves = self._doubts.is_deaf(subscription, connection) and stand_ins.exist(*where)
+                    is_silent = self._liveness_probe.is_unresponsive(subscription, connection)
+                    leaves = is_silent and fallback.has_others(*where)
                 if leaves:
-                    if where in self.near:
-                        self._router.nearby.shun(self.near[where], "it says nothing")
-                    self._drop(subscription)  # whole: see `_leave`
-                    self.stir()
+                    if where in self.near_replicas:
+                        self._router.nearest_replica.exclude(self.near_replicas[where], "it does not respond")
+                    self._drop(subscription)  # the whole subscription, see `_unsubscribe`
+                    self.wake()
                     break
 
-    def _take_back_credit(self) -> None:
-        """Make subscriptions anew that have credit which others need: there is no message that takes some back."""
+    def _reclaim_credit(self) -> None:
+        """Restart subscriptions whose unused credit others need; the protocol cannot revoke credit."""
         overdrawn = self._prefetch.overdrawn()
         if overdrawn:
             for subscription in [each for each in self._subscriptions if each.window in overdrawn]:
-                self._make_anew(subscription)
+                self._restart(subscription)
 
-    def _tell_who_serves(self, reached: Reached, partitions: list[TopicPartition]) -> None:
-        if reached.is_near:
-            self._stand_ins.difference_update(partitions)
+    def _log_replica(self, replica: ReadReplica, partitions: list[TopicPartition]) -> None:
+        if replica.is_near:
+            self._on_fallback.difference_update(partitions)
             return
-        name = reached.connection.name
+        name = replica.connection.name
         for topic in dict.fromkeys(where.topic for where in partitions):
             mine = [where for where in partitions if where.topic == topic]
-            known = self._stand_ins.intersection(mine)
-            if reached.is_owner:
-                self._stand_ins -= known
+            known = self._on_fallback.intersection(mine)
+            if replica.is_owner:
+                self._on_fallback -= known
                 if known:
-                    _log.warning("%s: partitions %s are read from their owner %s again", topic, _numbers(known), name)
+                    _log.warning("%s: reading partitions %s from their owner %s again", topic, _numbers(known), name)
             elif len(known) < len(mine):
-                self._stand_ins.update(mine)
+                self._on_fallback.update(mine)
                 _log.warning(
-                    "%s: nobody can be reached who owns partitions %s, perhaps too few nodes are up: "
-                    "what %s knows was committed is read, and nothing newer until there is an owner",
+                    "%s: no owner of partitions %s can be reached, possibly for lack of a quorum: reading the "
+                    "committed records that %s knows; newer ones follow when an owner is available",
                     topic,
                     _numbers(mine),
                     name,
@@ -403,33 +402,33 @@ class Serving:
     # ----------------------------------------------------------------------------------------- subscribing
 
     def _begin_attempts(self, now: float) -> None:
-        """Take up what is not served and need not wait, one task for each owner."""
+        """Subscribe the partitions that are due, with one task per owner."""
         groups: dict[Address | None, list[TopicPartition]] = {}
         owners: dict[Address | None, int] = {}
-        for where, serving in self._serving.items():
+        for where, current in self._subscription_of.items():
             if where in self._paused:
                 continue
-            address = self._router.nearby.address(*where) or self._router.metadata.owner_address(*where)
+            address = self._router.nearest_replica.address(*where) or self._router.metadata.owner_address(*where)
             owners[address] = owners.get(address, 0) + 1
-            if serving is None and self._may_attempt(where) and self._pacing.due_at(where, now) <= now:
+            if current is None and self._may_attempt(where) and self._backoff.due_at(where, now) <= now:
                 groups.setdefault(address, []).append(where)
         many = len(self._subscriptions) + len(groups) + len(set(self._attempts.values()))
-        self._prefetch.parts = max(many, sum(request_count(count) for count in owners.values()))
+        self._prefetch.subscription_count = max(many, sum(request_count(count) for count in owners.values()))
         for address, partitions in groups.items():
-            self._join_many(address, partitions)
+            self._merge_small_subscriptions(address, partitions)
             task = asyncio.get_running_loop().create_task(self._attempt(partitions), name="subscribe")
             for where in partitions:
                 self._attempts[where] = task
-                self._pacing.tried(where, now)
+                self._backoff.tried(where, now)
             task.add_done_callback(partial(self._attempted, partitions))
 
-    def _join_many(self, address: Address | None, partitions: list[TopicPartition]) -> None:
-        """Take up along with some what many small subscriptions at the same node serve."""
+    def _merge_small_subscriptions(self, address: Address | None, partitions: list[TopicPartition]) -> None:
+        """Resubscribe many small subscriptions of a node together with `partitions`."""
         there = [each for each, (connection, _) in self._subscriptions.items() if connection.address == address]
         if len(there) >= SUBSCRIPTIONS_PER_NODE + request_count(sum(len(each.positions) for each in there)):
             for subscription in there:
                 partitions += [where for where in subscription.positions if where not in self._attempts]
-                self._make_anew(subscription)
+                self._restart(subscription)
 
     def _attempted(self, partitions: list[TopicPartition], task: asyncio.Task[None]) -> None:
         for where in partitions:
@@ -437,63 +436,63 @@ class Serving:
                 del self._attempts[where]
         if not task.cancelled() and (error := task.exception()) is not None:
             self._reader.broken(error)
-        self.stir()
+        self.wake()
 
     async def _attempt(self, partitions: list[TopicPartition]) -> None:
-        """Subscribe partitions of one owner, or of none: at other nodes, perhaps several."""
+        """Subscribe partitions of one owner; without an owner, at the replicas that hold them."""
         metadata = self._router.metadata
         rest = partitions
         while rest:
             first, *rest = rest
-            near = self._router.nearby.address(*first)
+            near = self._router.nearest_replica.address(*first)
             try:
-                reached = await self._reach(first, near)
-                address = reached.connection.address
-                if reached.is_near:
-                    mine = [each for each in (first, *rest) if self._router.nearby.address(*each) == near]
+                replica = await self._find_replica(first, near)
+                address = replica.connection.address
+                if replica.is_near:
+                    mine = [each for each in (first, *rest) if self._router.nearest_replica.address(*each) == near]
                     rest = [each for each in rest if each not in mine]
-                elif reached.is_owner:
+                elif replica.is_owner:
                     mine = [each for each in (first, *rest) if metadata.owner_address(*each) == address]
-                    rest = []  # what has moved meanwhile is another attempt's
+                    rest = []  # moved partitions belong to another attempt
                 else:
                     more = dict.fromkeys(each for each in rest if address in metadata.replica_addresses(*each))
                     mine, rest = [first, *more], [each for each in rest if each not in more]
                 for part in in_requests(mine):
-                    await self._subscribe(reached, part)
+                    await self._subscribe(replica, part)
             except TidelogError as error:
-                if near is not None and near == self._router.nearby.address(*first):
-                    self._router.nearby.shun(near, told(error))
+                if near is not None and near == self._router.nearest_replica.address(*first):
+                    self._router.nearest_replica.exclude(near, describe_error(error))
                 self._router.learn_from(first.topic, error)
-                self._pacing.tell(first, error)
+                self._backoff.log_wait(first, error)
                 if not error.retriable and self._is_free(first):
                     self._failed_all(partitions if isinstance(error, ForbiddenError) else [first], first.topic, error)
-                if not error.retriable or not self._router.stand_ins.is_away(*first):
+                if not error.retriable or not self._router.fallback_replicas.owner_has_failed(*first):
                     return
 
-    async def _reach(self, where: TopicPartition, near: Address | None) -> Reached:
-        """Return who is to serve a partition.
+    async def _find_replica(self, where: TopicPartition, near: Address | None) -> ReadReplica:
+        """Return the replica that is to serve a partition.
 
         Raises:
             TidelogError: as `Router.reading_connection`.
         """
-        connection = None if near is None else await self._router.nearby.connection(near)
+        connection = None if near is None else await self._router.nearest_replica.connection(near)
         if connection is None:
             return await self._router.reading_connection(*where)
-        return Reached(connection, is_owner=False, is_near=True)
+        return ReadReplica(connection, is_owner=False, is_near=True)
 
     def _is_free(self, where: TopicPartition) -> bool:
-        """Whether a partition is still to be subscribed: it may have been taken away, paused or taken up meanwhile."""
-        return where in self._serving and self._serving[where] is None and where not in self._paused
+        """Whether a partition still needs a subscription: it may have been removed, paused or subscribed meanwhile."""
+        return where in self._subscription_of and self._subscription_of[where] is None and where not in self._paused
 
     async def _known_topics(self, partitions: list[TopicPartition]) -> dict[bytes, str]:
-        """Return topic id -> name; topics that are gone are told of and left out."""
+        """Return topic id -> name; deleted topics are reported and left out."""
         topics: dict[bytes, str] = {}
         for name in dict.fromkeys(where.topic for where in partitions):
             expected = self.topic_ids.get(name)
             try:
                 route = await self._router.topic(name)
             except UnknownTopicError as error:
-                self._reader.gone(name, error)
+                self._reader.topic_deleted(name, error)
                 continue
             except ForbiddenError as error:
                 self._failed_all(partitions, name, error)
@@ -501,17 +500,17 @@ class Serving:
             if route.topic_id == expected:
                 topics[route.topic_id] = name
             elif expected is not None:
-                self._reader.gone(name, gone_error(name))
+                self._reader.topic_deleted(name, deleted_topic_error(name))
         return topics
 
-    async def _subscribe(self, reached: Reached, partitions: list[TopicPartition]) -> None:
-        connection = reached.connection
+    async def _subscribe(self, replica: ReadReplica, partitions: list[TopicPartition]) -> None:
+        connection = replica.connection
         topics = await self._known_topics(partitions)
         names = set(topics.values())
         partitions = [where for where in partitions if where.topic in names and self._is_free(where)]
         if not partitions:
             return
-        self._tell_who_serves(reached, partitions)
+        self._log_replica(replica, partitions)
         window = self._prefetch.open()
         positions = {where: self._arrived[where] for where in partitions}
         wanted = self._wanted
@@ -531,16 +530,16 @@ class Serving:
                 )
                 for where, offset in positions.items()
             ],
-            credit_records=window.owed.records,
-            credit_bytes=window.owed.bytes,
+            credit_records=window.outstanding.records,
+            credit_bytes=window.outstanding.bytes,
         )
-        # Events may come before the answer is looked at.
+        # Events may be processed before the answer.
         for where in partitions:
-            self._serving[where] = subscription
-            if reached.is_near:
-                self.near[where] = connection.address
+            self._subscription_of[where] = subscription
+            if replica.is_near:
+                self.near_replicas[where] = connection.address
         try:
-            frame = await self._router.call_reader(partitions, reached, pb.Envelope(subscribe=request))
+            frame = await self._router.call_reader(partitions, replica, pb.Envelope(subscribe=request))
             results = results_of(frame.envelope.subscribe_reply.results, len(partitions), connection)
         except BaseException:
             self._drop(subscription)
@@ -548,42 +547,42 @@ class Serving:
         for where, result in zip(partitions, results, strict=True):
             if result.HasField("error"):
                 subscription.end(where, error_of(result.error, connection.name))
-            elif self._serving.get(where) is subscription:
-                self._expected[where] = self._router.moves.expect(
+            elif self._subscription_of.get(where) is subscription:
+                self._expected[where] = self._router.owner_changes.expect(
                     *where,
                     connection,
-                    partial(self._owner_changed, subscription, where, is_near=reached.is_near),
+                    partial(self._owner_changed, subscription, where, is_near=replica.is_near),
                     wait_s=None,
-                    instead_of=self._router.instead_of(reached, where),
+                    instead_of=self._router.instead_of(replica, where),
                 )
         window.ready(partial(self._send_credit, connection, subscription_id))
-        self.stir()  # there may have been too little credit left for it
+        self.wake()  # the subscription may have started without credit
         for name in names:
-            self._router.moves.changed(name)  # it may have moved while the answer was on its way
+            self._router.owner_changes.changed(name)  # a partition may have moved in the meantime
 
     def _owner_changed(
         self, subscription: Subscription, where: TopicPartition, error: TidelogError, *, is_near: bool
     ) -> None:
-        """Metadata names another owner: whoever serves a partition in place of the old one is looked at again."""
+        """Handle a new owner of a partition: detach it, or select the nearest replica again."""
         if not is_near:
             subscription.end(where, error)
-        elif self._serving.get(where) is subscription:
-            self._make_anew(subscription)  # nothing is wrong with the replica
+        elif self._subscription_of.get(where) is subscription:
+            self._restart(subscription)  # the replica itself is healthy
 
     def _send_credit(self, connection: Connection, subscription_id: int, credit: Credit) -> None:
         more = pb.Credit(subscription_id=subscription_id, records=credit.records, bytes=credit.bytes)
         connection.send(pb.Envelope(credit=more))
 
     def _release(self, where: TopicPartition) -> None:
-        self._serving[where] = None
-        self.near.pop(where, None)
+        self._subscription_of[where] = None
+        self.near_replicas.pop(where, None)
         expected = self._expected.pop(where, None)
         if expected is not None:
-            self._router.moves.forget(expected)
+            self._router.owner_changes.forget(expected)
 
     def _drop(self, subscription: Subscription) -> None:
-        """End a subscription; its partitions keep the positions of what has arrived."""
-        self._doubts.forget(subscription)
+        """End a subscription; its partitions keep their positions."""
+        self._liveness_probe.forget(subscription)
         connection, subscription_id = self._subscriptions.pop(subscription, (None, 0))
         if connection is None:
             return

@@ -1,7 +1,7 @@
-"""Which topics a pattern means: a regular expression over whole names.
+"""Topic patterns: regular expressions that must match whole topic names.
 
-RE2 evaluates it, which takes a time in proportion to pattern and name: whoever writes the pattern cannot make a
-consumer stand still. It has no look-around and no back references.
+RE2 evaluates them in time linear in pattern and name, so a pattern cannot block the consumer. RE2 supports neither
+look-around nor back-references.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ class TopicPattern:
     """A pattern of topic names.
 
     Args:
-        text: in the syntax of RE2; at most `PATTERN_CHARS_MAX` characters.
-        besides: the name of a topic that never matches; None: there is none.
+        text: in RE2 syntax; at most `PATTERN_CHARS_MAX` characters.
+        exclude: name of a topic that never matches; None for none.
 
     Raises:
-        InvalidRequestError: it is none.
+        InvalidRequestError: the pattern is invalid.
     """
 
-    def __init__(self, text: str, *, besides: str | None = None) -> None:
+    def __init__(self, text: str, *, exclude: str | None = None) -> None:
         if not isinstance(text, str):
-            raise InvalidRequestError(f"a pattern is text in the syntax of RE2, not {text!r}")
+            raise InvalidRequestError(f"pattern must be text in RE2 syntax, got {text!r}")
         self.text = text
-        self._besides = besides
+        self._exclude = exclude
         if not 0 < len(text) <= PATTERN_CHARS_MAX:
-            raise InvalidRequestError(f"a pattern has 1 to {PATTERN_CHARS_MAX} characters, this one {len(text)}")
+            raise InvalidRequestError(f"pattern must have 1 to {PATTERN_CHARS_MAX} characters, got {len(text)}")
         self._whole = rf"\A(?:{text})\z"
         try:
-            for each in (text, self._whole):  # by itself first: parentheses must not pair with those around it
+            for each in (text, self._whole):  # alone first: its parentheses must be balanced
                 _matches(each, [""])
         except pa.ArrowInvalid as error:
-            raise InvalidRequestError(f"{text!r} is no pattern of topics: {error}") from error
+            raise InvalidRequestError(f"invalid topic pattern {text!r}: {error}") from error
 
     def matching(self, names: Sequence[str]) -> list[str]:
-        """Return the names that match as a whole, in order; those of the broker's own topics never do."""
+        """Return the names that match entirely, in order; internal topics never match."""
         found = _matches(self._whole, names)
         return [
             name
             for name, matches in zip(names, found, strict=True)
-            if matches and name != self._besides and not name.startswith(INTERNAL_PREFIX)
+            if matches and name != self._exclude and not name.startswith(INTERNAL_PREFIX)
         ]
 
     async def topics(self, router: Router) -> list[str]:
-        """Return the topics that there are and that match.
+        """Return the existing topics that match.
 
         Raises:
-            TidelogError: no node could tell.
+            TidelogError: no node could answer.
         """
         found: list[str] = []
         after, more = "", True

@@ -1,13 +1,13 @@
-"""The client for programs that block: the same names as `tidelog`, without `await`.
+"""The client for blocking programs: the same names as `tidelog`, without `await`.
 
     from tidelog.sync import Client
 
     with Client("127.0.0.1:7400") as client:
         receipt = client.producer("flights").send(b"value", key=b"UA")
 
-Each client has one background thread with an event loop of its own; calls are handed over to it, a batch and not a
-record at a time when consuming. Use it from any number of threads, but iterate over one consumer in one thread only.
-Ctrl-C interrupts a waiting call and leaves the client usable.
+Each client runs an event loop in a background thread and passes calls to it; a consumer passes whole batches, not
+records. A client may be used from any number of threads, but one consumer is iterated in one thread only. Ctrl-C
+interrupts a waiting call and leaves the client usable.
 """
 
 from __future__ import annotations

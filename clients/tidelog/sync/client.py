@@ -16,7 +16,7 @@ from tidelog.base.loop_thread import LoopThread
 from tidelog.base.refuse_pickling import refuse_to_pickle
 from tidelog.client import REQUEST_TIMEOUT_S_DEFAULT
 from tidelog.client_options import ClientOptions
-from tidelog.cluster.contexts import the_context
+from tidelog.cluster.contexts import require_context
 from tidelog.credentials import ApiKey, Credentials
 from tidelog.errors import TidelogError
 from tidelog.fetch_options import FetchOptions
@@ -50,7 +50,7 @@ from tidelog.requests.conversions import At
 from tidelog.subscriptions.consumer_options import OnOutOfRange, Partitions, Start
 from tidelog.subscriptions.deserializers import Deserializer, OnUndecodable
 from tidelog.sync.consumer import Consumer
-from tidelog.sync.groups import Groups, told_in_threads
+from tidelog.sync.groups import Groups, with_callbacks_in_threads
 from tidelog.sync.receipts import PendingReceipt, PendingReceipts
 from tidelog.sync.security import Security
 from tidelog.tls import Tls
@@ -58,7 +58,7 @@ from tidelog_proto.batch.columns import Headers, import_for_columns
 from tidelog_proto.process.busy_poll import POLL_US_DEFAULT
 
 LAST_FLUSH_S: Final = 5.0
-"""How long a client that nobody closed may flush when the program ends."""
+"""How long an unclosed client may flush when the program ends."""
 
 _log: Final = logging.getLogger("tidelog.sync")
 
@@ -100,14 +100,14 @@ class Client:
         self.security = Security(self._thread, self._client.security)
         """See `tidelog.Client.security`."""
         self._producers = weakref.WeakSet[Producer]()
-        # Closes what nobody closed, at the end of the program or of this object.
+        # Closes the client at interpreter exit or garbage collection if the application has not.
         name = f"{client_id!r} of {bootstrap}"
         self._finalizer = weakref.finalize(self, _shut_down, self._thread, self._client, name)
 
     @classmethod
     def from_context(cls, name: str | None = None, **options: Unpack[ClientOptions]) -> Self:
         """See `tidelog.Client.from_context`."""
-        context = the_context(name)
+        context = require_context(name)
         return cls(context.bootstrap, **context.with_options(options))
 
     def __enter__(self) -> Self:
@@ -282,7 +282,7 @@ class Client:
         consumer = self._client.consumer(
             *topics,
             pattern=pattern,
-            group=told_in_threads(group) if isinstance(group, Group) else group,
+            group=with_callbacks_in_threads(group) if isinstance(group, Group) else group,
             start=start,
             partitions=partitions,
             on_out_of_range=on_out_of_range,
@@ -309,7 +309,7 @@ class Client:
                     self._thread.run(how)
                 finally:
                     for producer in list(self._producers):
-                        producer.abort()  # and have everybody told of what other threads put while it was closed
+                        producer.abort()  # fails records that other threads put during the close
         finally:
             self._finalizer.detach()
             self._thread.stop()
@@ -320,7 +320,7 @@ class Producer:
 
     def __init__(self, client: Client, thread: LoopThread, producer: asynchronous_producer.Producer) -> None:
         self.topic = producer.topic
-        self._client = client  # keeps it from being closed while this producer lives
+        self._client = client  # prevents its finalizer from running while this producer exists
         self._thread = thread
         self._producer = producer
         self._handoff = ThreadHandoff(thread, producer.internals)
@@ -348,10 +348,10 @@ class Producer:
         timestamp_us: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> PendingReceipt:
-        """See `tidelog.Producer.put`: it never blocks, any thread may call it, and the receipt has a `result()`.
+        """See `tidelog.Producer.put`; never blocks, thread-safe, and the receipt has a `result()`.
 
-        Records of one thread keep their order, and those of several get one. `on_delivery` is called in the client's
-        own thread, where nothing of this client that blocks may be called.
+        Records of one thread keep their order; those of several threads are interleaved. `on_delivery` is called in the
+        client's thread, where blocking methods of this client must not be called.
         """
         batch, index = self._handoff.put(value, key, headers, tag, partition, timestamp_us, on_delivery)
         return PendingReceipt(self._thread, batch, index)
@@ -426,7 +426,7 @@ class Producer:
         self._thread.run(self._producer.begin)
 
     def ready(self) -> None:
-        """See `tidelog.Producer.ready`: the next `put` of this thread has that room, within a second."""
+        """See `tidelog.Producer.ready`: the room is reserved for the next `put` of this thread, for up to a second."""
         self._handoff.ready()
 
     def flush(self) -> None:
@@ -435,7 +435,7 @@ class Producer:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, or aborted."""
+        """Whether it was closed or aborted."""
         return self._producer.closed
 
     def close(self) -> None:
@@ -451,7 +451,7 @@ class Producer:
 
 
 def _shut_down(thread: LoopThread, client: asynchronous.Client, name: str) -> None:
-    """Close a client that nobody closed; errors have nobody to go to but the log."""
+    """Close an unclosed client; errors are only logged."""
     if thread.closed or not thread.started:
         return
 
@@ -461,10 +461,9 @@ def _shut_down(thread: LoopThread, client: asynchronous.Client, name: str) -> No
     try:
         thread.run(close, timeout_s=LAST_FLUSH_S)
     except (TidelogError, TimeoutError) as error:
-        why = str(error) or f"they were not acknowledged within {LAST_FLUSH_S:g} s"
+        why = str(error) or f"not acknowledged within {LAST_FLUSH_S:g} s"
         _log.warning(
-            "the client %s was not closed, and lost records when it was thrown away (%s): close it, or use it with "
-            "`with`, and errors are raised",
+            "client %s was not closed and has lost records (%s); use `with`, or call close(), which raises such errors",
             name,
             why,
         )

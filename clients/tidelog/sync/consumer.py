@@ -1,4 +1,4 @@
-"""The consumer for programs that block. The client's loop receives batches; records are made in the caller's thread."""
+"""The consumer for blocking programs. The client's loop receives batches; the caller's thread decodes records."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tidelog.model import Committed, ConsumedBatch, Record, TopicPartition
 from tidelog.subscriptions.cursor import Cursor
 
 _SIGNALS_S: Final = 0.5
-"""Python misses a signal that comes between its last look and the wait for a lock: a consumer looks again so often."""
+"""Interval of waits for a lock: Python misses a signal that arrives between its last check and the wait."""
 
 T = TypeVar("T")
 
 
-class _Asked(Generic[T]):
-    """Something that is asked of the loop once at a time: who is interrupted while it waits finds it again."""
+class _LoopCall(Generic[T]):
+    """A call on the event loop, made once at a time; after an interrupted wait the next caller gets its result."""
 
     def __init__(self, thread: LoopThread, make: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._thread = thread
@@ -35,14 +35,14 @@ class _Asked(Generic[T]):
 
     @property
     def is_late(self) -> bool:
-        """Whether it was asked for by somebody who was interrupted, and may have come long ago."""
+        """Whether an interrupted caller made the call, so that its result may be old."""
         return self._future is not None
 
     def get(self, timeout_s: float | None = None) -> T:
-        """Wait for it.
+        """Wait for the result.
 
         Raises:
-            TimeoutError: it is still asked for.
+            TimeoutError: the call is still pending.
         """
         if self._future is None:
             self._future = self._thread.submit(self._make)
@@ -58,11 +58,11 @@ class _Asked(Generic[T]):
 
 
 class _Taken(NamedTuple):
-    """A batch that the loop has taken, and how often the user had been taken away from its partition by then."""
+    """A batch that the loop has taken, and the partition's reset count at that time."""
 
     batch: ConsumedBatch
     where: TopicPartition
-    departures: int
+    resets: int
 
 
 def _of(record: Record) -> TopicPartition:
@@ -70,24 +70,24 @@ def _of(record: Record) -> TopicPartition:
 
 
 class Consumer:
-    """See `tidelog.Consumer`. Made by `tidelog.sync.Client.consumer`."""
+    """See `tidelog.Consumer`. Created by `tidelog.sync.Client.consumer`."""
 
     def __init__(self, client: object, thread: LoopThread, consumer: asynchronous.Consumer) -> None:
-        self._client = client  # is held for one thing only: it is not closed while this consumer lives
+        self._client = client  # prevents its finalizer from running while this consumer exists
         self._thread = thread
         self._consumer = consumer
         self._cursor = consumer.cursor
-        # The only one that loads the cursor: of two, one would load a batch over what the other has loaded.
-        self._more = _Asked(thread, consumer.more)
-        self._next = _Asked(thread, self._take_next)
+        # The only call that loads the cursor: a second one could overwrite the loaded batch.
+        self._more = _LoopCall(thread, consumer.more)
+        self._next = _LoopCall(thread, self._take_next)
         self._held: list[_Taken] = []
-        """Batches that came for a wait which was interrupted, of partitions that were paused after it."""
-        self._turns = _Asked(thread, consumer.turn)
+        """Batches of an interrupted wait whose partition was paused afterwards."""
+        self._turns = _LoopCall(thread, consumer.turn)
         self._is_member = consumer.reads_until < math.inf
         self._taken: list[Record] = []
-        """What `poll` has taken and not returned, as it was interrupted."""
-        self._departures: dict[TopicPartition, int] = {}
-        """How often the user had been taken away from the partitions of those records by then."""
+        """Records that an interrupted `poll` has taken and not returned."""
+        self._resets: dict[TopicPartition, int] = {}
+        """Reset counts of the partitions of those records."""
 
     def __enter__(self) -> Self:
         self.begin()
@@ -109,21 +109,21 @@ class Consumer:
         while True:
             try:
                 yield from cursor.records
-            except Exception as error:  # noqa: BLE001 - a deserialiser of the user's may raise anything
+            except Exception as error:  # noqa: BLE001 - the application's deserializer may raise anything
                 cursor.failed(error)
                 continue
-            except KeyboardInterrupt:  # in the middle of a deserialiser: the record was not handed out
+            except KeyboardInterrupt:  # inside a deserializer: the record was not delivered
                 cursor.again()
                 raise
             if not cursor.open() and not self.fill():
                 return
 
     def _records_of_member(self) -> Iterator[Record]:
-        """As `_records`, with a look at the clock before each record: when the session is over it is another's."""
-        cursor, sure_until = self._cursor, 0.0
+        """As `_records`, but check the session before each record, because another member may own it afterwards."""
+        cursor, valid_until = self._cursor, 0.0
         while True:
-            if session_time() >= sure_until:
-                sure_until = self._be_sure()
+            if session_time() >= valid_until:
+                valid_until = self._check_session()
             try:
                 record = next(cursor.records, None)
             except Exception as error:  # noqa: BLE001 - see above
@@ -137,8 +137,8 @@ class Consumer:
             elif not cursor.open() and not self.fill():
                 return
 
-    def _be_sure(self) -> float:
-        """Have dropped what may be another's by now; return until when nothing is, by `session_time`."""
+    def _check_session(self) -> float:
+        """Drop records if the session has expired; return the `session_time` until which the session is valid."""
         if session_time() >= self.reads_until:
             self.turn()
         return self.reads_until
@@ -149,7 +149,7 @@ class Consumer:
     def batches(self) -> Iterator[ConsumedBatch]:
         """See `tidelog.Consumer.batches`."""
         while True:
-            self._be_sure()
+            self._check_session()
             batch = self._cursor.rest()
             if batch is not None:
                 yield batch
@@ -158,39 +158,39 @@ class Consumer:
                 return
 
     def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[Record]:
-        """See `tidelog.Consumer.poll`. What a call that Ctrl-C ended has taken, the next one returns."""
+        """See `tidelog.Consumer.poll`. The next call returns records that a call interrupted by Ctrl-C has taken."""
         if max_records < 1 or timeout_s < 0:
-            raise InvalidRequestError("max_records is at least 1, timeout_s not negative")
+            raise InvalidRequestError(f"max_records must be >= 1 and timeout_s >= 0, got {max_records}, {timeout_s}")
         self.begin()
-        taken = [each for each in self._taken if self._departures[_of(each)] == self._departed(each)]
+        taken = [each for each in self._taken if self._resets[_of(each)] == self._resets_of_record(each)]
         self._taken = []
         if not taken:
             self.ask(polls=True)
         try:
             self._take_more(taken, max_records, time.monotonic() + timeout_s)
-        except BaseException:  # Ctrl-C, or an error that has come behind what was taken
-            self._keep(self._cursor.kept(taken))
+        except BaseException:  # Ctrl-C, or an error after some records
+            self._keep(self._cursor.still_assigned(taken))
             raise
         if len(taken) > max_records:
             self._keep(taken[max_records:])
         return taken[:max_records]
 
-    def _departed(self, record: Record) -> int:
-        return self._cursor.departures_from(_of(record))
+    def _resets_of_record(self, record: Record) -> int:
+        return self._cursor.resets_of(_of(record))
 
     def _keep(self, records: list[Record]) -> None:
-        """Keep what was taken and not returned for the next call."""
+        """Store taken records for the next call."""
         self._taken = records
-        self._departures = {_of(each): self._departed(each) for each in records}
+        self._resets = {_of(each): self._resets_of_record(each) for each in records}
 
     def _take_more(self, taken: list[Record], max_records: int, deadline: float) -> None:
-        """Add what is there to what was taken; whoever is interrupted has it there."""
-        sure_until, losses = self._be_sure(), self._cursor.losses
+        """Append available records to `taken`, which an interrupted caller keeps."""
+        valid_until, losses = self._check_session(), self._cursor.losses
         while len(taken) < max_records:
             try:
                 before = len(taken)
                 self._cursor.take(max_records - before, taken)
-                # Where something is left it lies behind a record that does not decode: the next call goes on there.
+                # `has_left` means that an undecodable record follows: the next call continues there.
                 is_end = len(taken) == before or self._cursor.has_left or not self.has_arrivals
                 if len(taken) >= max_records or (taken and is_end):
                     break
@@ -203,11 +203,11 @@ class Consumer:
                 if not taken:
                     raise
                 break
-        if session_time() >= sure_until:
-            self._be_sure()
+        if session_time() >= valid_until:
+            self._check_session()
         if self._cursor.losses != losses:
-            # What is given up in good order meanwhile waits until the user is done with what is returned here.
-            taken[:] = self._cursor.kept(taken)
+            # Only lost partitions: a graceful revocation waits until the returned records are processed.
+            taken[:] = self._cursor.still_assigned(taken)
 
     @internal
     def ask(self, *, polls: bool = False) -> None:
@@ -230,9 +230,8 @@ class Consumer:
             is_late = self._next.is_late
             if (taken := self._next.get()) is None:
                 return None
-            # The loop may have taken it long ago, for a wait that was interrupted: it may be another's by now, lie
-            # behind a place that the user has sought, or in a partition that he has paused.
-            self._be_sure()
+            # After an interrupted wait the batch may be old: the partition may have been revoked, sought or paused.
+            self._check_session()
             if not self._is_current(taken):
                 continue
             if is_late and taken.where in self.paused():
@@ -241,11 +240,11 @@ class Consumer:
             return taken.batch
 
     def _is_current(self, taken: _Taken) -> bool:
-        return self._cursor.departures_from(taken.where) == taken.departures
+        return self._cursor.resets_of(taken.where) == taken.resets
 
     def _no_longer_paused(self) -> _Taken | None:
-        """Return what was held the longest of a partition that is no longer paused; None where there is nothing."""
-        self._be_sure()
+        """Return the oldest held batch whose partition is not paused; None if there is none."""
+        self._check_session()
         self._held = [each for each in self._held if self._is_current(each)]
         paused = self.paused()
         for each in self._held:
@@ -259,7 +258,7 @@ class Consumer:
         if batch is None:
             return None
         where = TopicPartition(batch.topic, batch.partition)
-        return _Taken(batch, where, self._cursor.departures_from(where))
+        return _Taken(batch, where, self._cursor.resets_of(where))
 
     @internal
     def fill(self) -> bool:
@@ -280,7 +279,7 @@ class Consumer:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the consumer was closed."""
         return self._consumer.closed
 
     @property
@@ -343,7 +342,7 @@ class Consumer:
     ) -> None:
         """See `tidelog.Consumer.commit_soon`.
 
-        `on_commit` is called in the client's own thread, where nothing of this client that blocks may be called.
+        `on_commit` is called in the client's thread, where blocking methods of this client must not be called.
         """
         self._in_loop(lambda: self._consumer.commit_soon(positions, on_commit=on_commit))
 
@@ -376,7 +375,7 @@ class Consumer:
             self._thread.run(self._consumer.abort)
 
     def _in_loop(self, do: Callable[[], T]) -> T:
-        """Do something in the loop's thread, which alone changes what is read."""
+        """Call a function in the loop's thread, the only one that may change the assignment."""
 
         async def done() -> T:
             return do()

@@ -1,4 +1,4 @@
-"""The consumer groups of a cluster, and being a member of one, for programs that block."""
+"""Consumer groups for blocking programs: administration, and callbacks that may block."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Groups:
         )
 
 
-def told_in_threads(group: Group) -> Group:
-    """Return a group whose callbacks are called in a thread of their own, so that they may use what blocks."""
+def with_callbacks_in_threads(group: Group) -> Group:
+    """Return the group options with callbacks that run in a separate thread, so that they may block."""
     return replace(
         group,
         on_assigned=_in_thread(group.on_assigned),
@@ -66,9 +66,9 @@ def _in_thread(callback: OnPartitions | None) -> Callable[[frozenset[TopicPartit
     if callback is None:
         return None
 
-    async def told(partitions: frozenset[TopicPartition]) -> None:
+    async def called(partitions: frozenset[TopicPartition]) -> None:
         waits = await asyncio.to_thread(callback, partitions)
-        if inspect.isawaitable(waits):  # anything else that it returns nobody asked for
+        if inspect.isawaitable(waits):  # other results are ignored
             await waits
 
-    return told
+    return called

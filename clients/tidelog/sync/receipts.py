@@ -1,7 +1,6 @@
-"""Receipts of the blocking client: waited for with `result` instead of `await`.
+"""Receipts of the blocking client, with `result` instead of `await`.
 
-What is known already is told without the client's loop, so also when the client is closed, and for a hundredth of the
-time.
+A known outcome is returned without the client's loop: a hundred times faster, and also after the client was closed.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ T = TypeVar("T")
 
 
 class _Pending(Protocol[T_co]):
-    """What both kinds of receipts are for an event loop."""
+    """A receipt as an awaitable."""
 
     def done(self) -> bool: ...
 
@@ -29,7 +28,7 @@ class _Pending(Protocol[T_co]):
 
 
 class PendingReceipt:
-    """See `tidelog.PendingReceipt`: a record that is accepted and on its way."""
+    """See `tidelog.PendingReceipt`: the receipt of an accepted record that is in flight."""
 
     __slots__ = ("_batch", "_index", "_thread")
 
@@ -39,36 +38,36 @@ class PendingReceipt:
         self._index = index
 
     def done(self) -> bool:
-        """Whether `result` would not wait."""
+        """Whether `result` would return immediately."""
         return asynchronous_receipts.PendingReceipt(self._batch, self._index).done()
 
     def result(self, timeout_s: float | None = None) -> Receipt:
-        """Wait for the acknowledgement; what is known may be asked for also when the client is closed.
+        """Wait for the acknowledgement; a known outcome is available even after the client was closed.
 
         Raises:
             TidelogError: the record was not acknowledged.
-            TimeoutError: not yet.
+            TimeoutError: it is still pending.
         """
         return _result(self._thread, asynchronous_receipts.PendingReceipt(self._batch, self._index), timeout_s)
 
 
 class PendingReceipts:
-    """See `tidelog.PendingReceipts`: many records that are accepted and on their way."""
+    """See `tidelog.PendingReceipts`: the receipts of accepted records that are in flight."""
 
     def __init__(self, thread: LoopThread, pending: asynchronous_receipts.PendingReceipts) -> None:
         self._thread = thread
         self._pending = pending
 
     def done(self) -> bool:
-        """Whether `result` would not wait."""
+        """Whether `result` would return immediately."""
         return self._pending.done()
 
     def result(self, timeout_s: float | None = None) -> Receipts:
-        """Wait for the acknowledgements; what is known may be asked for also when the client is closed.
+        """Wait for the acknowledgements; a known outcome is available even after the client was closed.
 
         Raises:
-            TidelogError: not all of the records were acknowledged; a note says how many were.
-            TimeoutError: not yet.
+            TidelogError: not all records were acknowledged; a note on the exception says how many were.
+            TimeoutError: some are still pending.
         """
         return _result(self._thread, self._pending, timeout_s)
 
@@ -83,11 +82,11 @@ def _result(thread: LoopThread, pending: _Pending[T], timeout_s: float | None) -
             return thread.run(wait, timeout_s=timeout_s)
         except UsageError as error:
             if not pending.done():
-                error.definite = False  # the loop cannot be asked; the record was accepted, and may be stored
+                error.definite = False  # the record was accepted and may be stored
                 raise
     try:
         pending.__await__().send(None)
     except StopIteration as end:
         outcome: T = end.value
         return outcome
-    raise AssertionError("what is done waits for nothing")
+    raise AssertionError("a receipt that is done must not wait")

@@ -1,4 +1,4 @@
-"""API keys, users, rules and quotas, for programs that block."""
+"""API keys, users, access rules and quotas for blocking programs."""
 
 from __future__ import annotations
 

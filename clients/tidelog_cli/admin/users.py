@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from tidelog import Client
-from tidelog.auth.authentication_exchange import text_of
+from tidelog.auth.authentication_exchange import read_secret_file
 from tidelog.errors import InvalidRequestError
 from tidelog.security import UserInfo
 from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, print_json, print_table, time_text
@@ -95,7 +95,7 @@ def _password(file: str) -> str:
     if file == FROM_STDIN:
         return _one(sys.stdin.read(PASSWORD_CHARS_MAX + 1))
     if file:
-        return _one(text_of(Path(file), "password", PASSWORD_CHARS_MAX))
+        return _one(read_secret_file(Path(file), "password", PASSWORD_CHARS_MAX))
     if not sys.stdin.isatty():
         raise InvalidRequestError("there is no terminal to ask for the password: give --password-file FILE, or -")
     password = getpass("Password: ")

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from tidelog import Client, ConsumedBatch, Consumer
 from tidelog.errors import NodeUnreachableError, TidelogError
-from tidelog.subscriptions.consumer_options import PATIENCE_S, TELL_EVERY_S
+from tidelog.subscriptions.consumer_options import LOG_INTERVAL_S, START_WAIT_S
 from tidelog_cli.base.output import note
 
 TRY_S: Final = 1.5
@@ -71,7 +71,7 @@ class Ends:
         if not self._wanted:
             return
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(START_WAIT_S):
                 await self._ask(self._wanted)
         except TimeoutError:
             pass
@@ -117,7 +117,7 @@ class Ends:
             if not self.missing:
                 return
             if time.monotonic() >= tell_at:
-                tell_at = time.monotonic() + TELL_EVERY_S
+                tell_at = time.monotonic() + LOG_INTERVAL_S
                 names = ", ".join(map(str, self.missing))
                 note(
                     f"tidelog: {self._topic}: nobody can confirm where partitions {names} end; "

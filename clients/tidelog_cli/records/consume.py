@@ -24,7 +24,7 @@ import typer
 
 from tidelog import Client, ConsumedBatch, Consumer, Offset
 from tidelog.errors import GroupNotEmptyError
-from tidelog.subscriptions.consumer_options import PATIENCE_S
+from tidelog.subscriptions.consumer_options import START_WAIT_S
 from tidelog_cli.base.background_io import call_in_background
 from tidelog_cli.base.end_offsets import Ends, insisting
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
@@ -220,8 +220,8 @@ async def _check_range(client: Client, topic: str, positions: Mapping[int, int],
     """
     asked = [partition for partition, position in positions.items() if position == begin]
     found: dict[int, Offset] = {}
-    with contextlib.suppress(TimeoutError):  # without a quorum nobody knows; `Ends` says so
-        async with asyncio.timeout(PATIENCE_S):
+    with contextlib.suppress(TimeoutError):  # without a quorum the end is unknown, and `Ends` reports it
+        async with asyncio.timeout(START_WAIT_S):
             found = await client.list_offsets(topic, "latest", asked) if asked else {}
     bounds = {p: (offset.log_start_offset, offset.high_watermark) for p, offset in sorted(found.items())}
     outside = [partition for partition, (start, end) in bounds.items() if not start <= begin <= end]

@@ -21,7 +21,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from tidelog.client import Client
-from tidelog.cluster.metadata import gone_error
+from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.errors import OverloadedError, TidelogError
 from tidelog.model import ConsumedBatch
 from tidelog_gateway.budget.connection_output import ConnectionOutput
@@ -178,7 +178,7 @@ class SharedFeed:
             tag=self.scope.tag,
         ) as consumer:
             if consumer.topic_ids.get(self.scope.topic) != self.scope.topic_id:
-                raise gone_error(self.scope.topic)
+                raise deleted_topic_error(self.scope.topic)
             consumer.at_once(self._take_at_once)
             while await self._take(await consumer.next_batch()):
                 if consumer.has_arrivals:
@@ -230,7 +230,7 @@ class SharedFeed:
     async def _take(self, consumed: ConsumedBatch | None) -> bool:
         """Add one batch to the ring, in as many pieces as the bounds of a message make of it; False to read again."""
         if consumed is None:
-            raise gone_error(self.scope.topic)  # the client was closed
+            raise deleted_topic_error(self.scope.topic)  # the client was closed
         partition, batch = consumed.partition, consumed.batch
         if not len(batch):
             await self._push(partition, batch.base_offset, batch.end_offset, NOTHING)

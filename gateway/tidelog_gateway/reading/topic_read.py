@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Final, Literal, NamedTuple
 
-from tidelog.cluster.metadata import gone_error
+from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.errors import OffsetOutOfRangeError
 from tidelog.model import Offset
 from tidelog_gateway.context import Gateway
@@ -87,7 +87,7 @@ class TopicRead:
         """Look up the ends again, and partitions that were added."""
         described = await self._gateway.client.topic(self.scope.topic)
         if described.topic_id != self.scope.topic_id:
-            raise gone_error(self.scope.topic)
+            raise deleted_topic_error(self.scope.topic)
         # A node that lags tells of fewer partitions.
         numbers = {*self.positions, *(partition.partition for partition in described.partitions)}
         ends = await self._gateway.client.list_offsets(self.scope.topic, "latest", sorted(numbers))

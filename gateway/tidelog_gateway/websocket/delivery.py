@@ -20,7 +20,7 @@ from typing import Any, Final
 from starlette.websockets import WebSocketDisconnect
 
 from tidelog import Consumer
-from tidelog.cluster.metadata import gone_error
+from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.errors import OverloadedError, TidelogError
 from tidelog.model import Committed, ConsumedBatch
 from tidelog_gateway.context import Gateway
@@ -249,7 +249,7 @@ class Delivery:
             tag=self._sub.tag,
         ) as consumer:
             if consumer.topic_ids.get(self._sub.topic) != self._topic_id:  # the positions are those of another topic
-                raise gone_error(self._sub.topic)
+                raise deleted_topic_error(self._sub.topic)
             # No name for a batch here: it would keep what is no longer counted while this waits, and in tracebacks.
             while await self._deliver(await self._next(consumer)) and await self._credit():
                 if self._ahead.window(self._protocol.credit(self._sub.sid)).is_much_more_than(window):

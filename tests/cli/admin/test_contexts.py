@@ -55,7 +55,7 @@ def test_contexts_are_listed_without_their_keys_and_removed(named: Cli, tmp_path
     assert str(token) in named("context", "list").out
     named("context", "remove", "bearer")
     assert (
-        "one of them"
+        "only one of"
         in named(
             *("context", "add", "x", "--bootstrap", "a:1", "--token-file", str(token)), *("--api-key-file", str(file))
         ).err
@@ -93,8 +93,8 @@ def test_what_is_wrong_is_told_and_keeps_nothing(named: Cli, tmp_path: Path) -> 
         in named("context", "add", "x", "--bootstrap", "a:1", "--api-key-file", str(tmp_path / "none")).err
     )
     assert "no API key" in named("context", "add", "x", "--bootstrap", "a:1", "--api-key-file", "-").err
-    assert "there is no context 'y'" in named("context", "use", "y").err
-    assert "there is no context 'y'" in named("--context", "y", "topic", "list").err
+    assert "context 'y' does not exist" in named("context", "use", "y").err
+    assert "context 'y' does not exist" in named("--context", "y", "topic", "list").err
     assert [each["name"] for each in json.loads(named("context", "list", "--json").out)] == ["here"]
 
 

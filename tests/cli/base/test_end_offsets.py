@@ -15,7 +15,7 @@ from tidelog_cli.base.end_offsets import Ends, insisting
 
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(module, "START_WAIT_S", 0.05)
     monkeypatch.setattr(module, "TRY_S", 0.02)
 
 

@@ -1,4 +1,4 @@
-"""Compaction that is asked for: what goes to whom, and what comes back."""
+"""Requested compaction: requests to owners, and their results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Asked = list[list[int]]
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Let the fake node compact: of partition 0 nothing at first, the others at once."""
+    """Let the fake node answer COMPACT: for partition 0 an error first, for the others a result."""
     found: Asked = []
 
     def on_compact(connection: FakeConnection, frame: Frame) -> None:
@@ -39,22 +39,20 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return found
 
 
-async def test_each_partition_is_compacted_and_asked_again_when_it_must_be(
-    node: FakeNode, client: Client, asked: Asked
-) -> None:
+async def test_each_partition_is_compacted_with_retries(node: FakeNode, client: Client, asked: Asked) -> None:
     node.add_topic("t", partitions=3)
     assert await client.compact_topic("t") == {each: Compacted(10 + each, 100 + each) for each in range(3)}
     assert asked == [[0], [0], [1], [2]]
 
 
-async def test_only_what_is_asked_for(node: FakeNode, client: Client, asked: Asked) -> None:
+async def test_only_requested_partitions_are_compacted(node: FakeNode, client: Client, asked: Asked) -> None:
     node.add_topic("t", partitions=3)
     assert await client.compact_topic("t", [2, 2]) == {2: Compacted(12, 102)}
     assert asked == [[2], [2]]
     assert await client.compact_topic("t", []) == {}
 
 
-async def test_a_pass_may_take_longer_than_a_request(
+async def test_pass_may_exceed_the_request_timeout(
     node: FakeNode, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add_topic("t")
@@ -69,7 +67,7 @@ async def test_a_pass_may_take_longer_than_a_request(
         assert await client.compact_topic("t") == {0: Compacted(10, 100)}
 
 
-async def test_refusals(node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refusals_are_raised(node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     node.add_topic("t")
     with pytest.raises(UnknownTopicError):
         await client.compact_topic("nowhere")
@@ -85,7 +83,7 @@ async def test_refusals(node: FakeNode, client: Client, monkeypatch: pytest.Monk
         await client.compact_topic("t")
 
 
-async def test_programs_that_block(node: FakeNode, asked: Asked) -> None:
+async def test_blocking_client_compacts(node: FakeNode, asked: Asked) -> None:
     node.add_topic("t")
 
     def work() -> dict[int, Compacted]:
@@ -96,7 +94,7 @@ async def test_programs_that_block(node: FakeNode, asked: Asked) -> None:
     assert asked == [[0], [0]]
 
 
-async def test_one_that_is_refused_is_told_with_what_was_compacted(
+async def test_refusal_reports_compacted_partitions(
     node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add_topic("t", partitions=4)

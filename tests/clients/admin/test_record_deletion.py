@@ -1,4 +1,4 @@
-"""Deleting records: what the client asks of whom, what it refuses by itself, and what it says of what was done."""
+"""Deletion of records: requests, local refusals, and reports of partial results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ US = 1_000_000
 
 
 class Deletions:
-    """What a fake node was asked, and the refusals that it has for the next entries of a partition."""
+    """The requests that a fake node received, and scripted refusals for the next entries of a partition."""
 
     def __init__(self) -> None:
         self.asked: list[list[int]] = []
@@ -69,7 +69,7 @@ def moment(year: int, **how: Any) -> datetime:
     return datetime(year, 1, 1, tzinfo=UTC, **how)
 
 
-async def test_many_partitions_are_several_requests_and_one_answer_in_order(
+async def test_many_partitions_need_several_requests_and_results_are_in_order(
     node: FakeNode, client: Client, deletions: Deletions
 ) -> None:
     node.add_topic("t", partitions=5)
@@ -81,31 +81,27 @@ async def test_many_partitions_are_several_requests_and_one_answer_in_order(
     assert await client.delete_records("t", moment(2026), []) == {}
 
 
-async def test_one_that_is_refused_is_told_with_what_was_done(
-    node: FakeNode, client: Client, deletions: Deletions
-) -> None:
+async def test_refusal_reports_completed_partitions(node: FakeNode, client: Client, deletions: Deletions) -> None:
     node.add_topic("t", partitions=5)
     deletions.refusals[2] = [ProtocolError(pb.FORBIDDEN, "t is on hold")]
     with pytest.raises(ForbiddenError) as refused:
         await client.delete_records("t", moment(2026))
     assert str(refused.value) == "t is on hold; deleted nevertheless: partitions 0 to 1, 3 to 4"
     assert refused.value.done == {0: 10, 1: 11, 3: 13, 4: 14}
-    assert not refused.value.definite, "something was done"
+    assert not refused.value.definite, "something was deleted"
     with pytest.raises(InvalidRequestError) as nothing:
         await client.delete_records("t", 7)
     assert (nothing.value.done, nothing.value.definite) == ({}, True)
 
 
-async def test_only_those_are_asked_again_that_were_not_done(
-    node: FakeNode, client: Client, deletions: Deletions
-) -> None:
+async def test_only_failed_partitions_are_retried(node: FakeNode, client: Client, deletions: Deletions) -> None:
     node.add_topic("t", partitions=4)
     deletions.refusals[1] = [ProtocolError(pb.EPOCH_CHANGING, "in a moment", retry_after_ms=1)] * 2
     assert await client.delete_records("t", moment(2026)) == {each: 10 + each for each in range(4)}
     assert deletions.asked == [[0, 1], [2, 3], [1], [1]]
 
 
-async def test_what_was_done_in_a_topic_is_not_done_in_another_one_of_its_name(
+async def test_results_of_a_deleted_topic_do_not_count_for_its_successor(
     node: FakeNode, client: Client, deletions: Deletions
 ) -> None:
     node.add_topic("t", partitions=4)
@@ -120,18 +116,16 @@ async def test_what_was_done_in_a_topic_is_not_done_in_another_one_of_its_name(
     assert deletions.asked == [[0, 1], [2, 3], [0, 1], [2, 3]]
 
 
-async def test_a_topic_that_grows_meanwhile_is_taken_with_what_it_has_by_then(
-    node: FakeNode, client: Client, deletions: Deletions
-) -> None:
+async def test_partitions_added_meanwhile_are_included(node: FakeNode, client: Client, deletions: Deletions) -> None:
     node.add_topic("t", partitions=1)
-    assert await client.delete_records("t", 5) == {0: 10}, "of its only partition an offset is enough"
+    assert await client.delete_records("t", 5) == {0: 10}, "with a single partition an offset is enough"
     deletions.refusals[0] = [ProtocolError(pb.EPOCH_CHANGING, "in a moment", retry_after_ms=1)]
     deletions.behind = lambda: void(node.add_topic("t", partitions=3))
     assert await client.delete_records("t", moment(2026)) == {0: 10, 1: 11, 2: 12}
-    with pytest.raises(InvalidRequestError, match="3 partitions: say of which one"):
+    with pytest.raises(InvalidRequestError, match="3 partitions: name those"):
         await client.delete_records("t", 5)
     node.add_topic("t", partitions=6)
-    assert await client.delete_records("t", 5, [5]) == {5: 15}, "one that this client has not heard of"
+    assert await client.delete_records("t", 5, [5]) == {5: 15}, "a partition that this client does not know"
 
 
 def void(_: object) -> None:
@@ -139,7 +133,7 @@ def void(_: object) -> None:
 
 
 @pytest.mark.parametrize("partition", [3, -1, 2**32, -(2**70)])
-async def test_a_partition_that_there_is_not_is_refused_before_anything_is_asked(
+async def test_unknown_partition_is_refused_before_any_request(
     node: FakeNode, client: Client, deletions: Deletions, partition: int
 ) -> None:
     node.add_topic("t", partitions=3)
@@ -151,17 +145,17 @@ async def test_a_partition_that_there_is_not_is_refused_before_anything_is_asked
 @pytest.mark.parametrize(
     ("before", "what"),
     [
-        (-1, "not negative"),
-        (2**63, "below 2"),
+        (-1, ">= 0"),
+        (2**63, "< 2"),
         (True, "an offset or a datetime"),
         (None, "an offset or a datetime"),
         ("2026-01-01", "an offset or a datetime"),
         (1.5, "an offset or a datetime"),
         (date(2026, 1, 1), "an offset or a datetime"),
-        (datetime(2026, 1, 1), "no time zone"),  # noqa: DTZ001 - that is what is refused
+        (datetime(2026, 1, 1), "no time zone"),  # noqa: DTZ001 - a datetime without a zone is refused
     ],
 )
-async def test_what_is_no_point_in_a_log_is_refused_before_anything_is_asked(
+async def test_invalid_position_is_refused_before_any_request(
     node: FakeNode, client: Client, deletions: Deletions, before: Any, what: str
 ) -> None:
     node.add_topic("t")
@@ -170,7 +164,7 @@ async def test_what_is_no_point_in_a_log_is_refused_before_anything_is_asked(
     assert (deletions.asked, node.requests) == ([], [])
 
 
-async def test_times_far_away_get_there_as_they_are(node: FakeNode, client: Client, deletions: Deletions) -> None:
+async def test_distant_times_are_sent_unchanged(node: FakeNode, client: Client, deletions: Deletions) -> None:
     node.add_topic("t")
     east = timezone(timedelta(hours=14))
     for before in (
@@ -188,9 +182,7 @@ async def test_times_far_away_get_there_as_they_are(node: FakeNode, client: Clie
     ]
 
 
-async def test_errors_of_the_node_come_with_what_they_tell(
-    node: FakeNode, client: Client, deletions: Deletions
-) -> None:
+async def test_node_errors_keep_their_attributes(node: FakeNode, client: Client, deletions: Deletions) -> None:
     node.add_topic("t")
     deletions.refusals[0] = [
         ProtocolError(pb.OFFSET_OUT_OF_RANGE, "the log ends at 9", log_start_offset=3, high_watermark=9)

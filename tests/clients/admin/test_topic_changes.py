@@ -1,4 +1,4 @@
-"""A topic is made and deleted once, also when the node that was asked for it does not say what became of it."""
+"""Topics are created and deleted exactly once, even if the outcome of an attempt is unknown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog_proto.wire.frames import Frame
 
 
 class Script:
-    """What the node does with the next changes of topics: the code that it answers, and whether it does it as well."""
+    """Scripted answers to topic changes: the error code, and whether the node also applies the change."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[pb.ErrorCode, bool]] = []
@@ -42,11 +42,11 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
     for name in ("on_topic_create", "on_topic_delete"):
         monkeypatch.setattr(FakeConnection, name, script.wrap(getattr(FakeConnection, name)))
     yield script
-    assert not script.steps, "not all was tried"
+    assert not script.steps, "not all scripted answers were used"
 
 
 @pytest.mark.parametrize("done", [False, True])
-async def test_a_deletion_of_which_nobody_knows_is_tried_again(client: Client, script: Script, *, done: bool) -> None:
+async def test_deletion_with_unknown_outcome_is_retried(client: Client, script: Script, *, done: bool) -> None:
     await client.create_topic("doomed")
     script.steps = [(pb.TIMED_OUT, done)]
     await client.delete_topic("doomed")
@@ -54,7 +54,7 @@ async def test_a_deletion_of_which_nobody_knows_is_tried_again(client: Client, s
         await client.topic("doomed")
 
 
-async def test_a_new_topic_of_the_name_is_not_deleted_with_it(client: Client, script: Script) -> None:
+async def test_recreated_topic_is_not_deleted(client: Client, script: Script) -> None:
     old = await client.create_topic("doomed")
     script.steps = [(pb.TIMED_OUT, True)]
     script.meanwhile = lambda node: node.add_topic("doomed", topic_id=b"another topic!!!")
@@ -62,10 +62,10 @@ async def test_a_new_topic_of_the_name_is_not_deleted_with_it(client: Client, sc
     assert (await client.topic("doomed")).topic_id != old.topic_id
 
 
-async def test_a_new_topic_is_spared_by_a_try_again_that_comes_late(
+async def test_late_attempt_does_not_delete_a_recreated_topic(
     client: Client, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first try is done after the second one has looked, and a new topic made at once."""
+    """The first attempt is executed after the second one has checked, and the topic was recreated meanwhile."""
     await client.create_topic("doomed")
     script.steps = [(pb.TIMED_OUT, False)]
     describe = FakeConnection.on_topic_describe
@@ -81,7 +81,7 @@ async def test_a_new_topic_is_spared_by_a_try_again_that_comes_late(
 
 
 @pytest.mark.parametrize("done", [False, True])
-async def test_a_creation_of_which_nobody_knows_is_tried_again(client: Client, script: Script, *, done: bool) -> None:
+async def test_creation_with_unknown_outcome_is_retried(client: Client, script: Script, *, done: bool) -> None:
     script.steps = [(pb.TIMED_OUT, done)]
     topic = await client.create_topic("new", partitions=3)
     assert (topic.name, topic.partition_count) == ("new", 3)
@@ -89,16 +89,14 @@ async def test_a_creation_of_which_nobody_knows_is_tried_again(client: Client, s
         await client.create_topic("new", partitions=3)
 
 
-async def test_a_topic_that_somebody_else_made_otherwise_is_not_taken_for_the_own(
-    client: Client, script: Script
-) -> None:
+async def test_topic_with_other_settings_is_not_mistaken_for_the_created_one(client: Client, script: Script) -> None:
     script.steps = [(pb.TIMED_OUT, False)]
     script.meanwhile = lambda node: node.add_topic("new", partitions=7)
     with pytest.raises(TopicExistsError):
         await client.create_topic("new", partitions=3)
 
 
-async def test_what_is_certain_stays_certain(client: Client, script: Script) -> None:
+async def test_definite_outcome_stays_definite(client: Client, script: Script) -> None:
     script.steps = [(pb.EPOCH_CHANGING, False)]
     await client.create_topic("first")
     script.steps = [(pb.EPOCH_CHANGING, False)]
@@ -109,7 +107,7 @@ async def test_what_is_certain_stays_certain(client: Client, script: Script) -> 
         await client.delete_topic("nowhere")
 
 
-async def test_what_is_not_certain_does_not_become_so(node: FakeNode, script: Script) -> None:
+async def test_unknown_outcome_stays_unknown(node: FakeNode, script: Script) -> None:
     async with Client(f"127.0.0.1:{node.port}", request_timeout_s=1) as client:
         script.steps = [(pb.TIMED_OUT, False), *[(pb.EPOCH_CHANGING, False)] * 100]
         with pytest.raises(TidelogError) as caught:

@@ -16,7 +16,7 @@ def figures(*pages: list[pb.TopicInfo]) -> dict[str, TopicFigures]:
     return sums.figures()
 
 
-def test_sums_go_over_all_pages_of_a_topic() -> None:
+def test_sums_cover_all_pages_of_a_topic() -> None:
     first = partition(log_start_offset=10, high_watermark=30, size_bytes=5)
     second = partition(high_watermark=4, size_bytes=6)
     topic = pb.TopicInfo(name="t", topic_id=b"1")
@@ -29,24 +29,24 @@ def test_sums_go_over_all_pages_of_a_topic() -> None:
     assert found["u"] == TopicFigures(b"2")
 
 
-def test_a_topic_that_was_made_again_between_two_pages_counts_alone() -> None:
+def test_topic_recreated_between_pages_is_counted_alone() -> None:
     old = pb.TopicInfo(name="t", topic_id=b"1", partitions=[partition(high_watermark=9)])
     new = pb.TopicInfo(name="t", topic_id=b"2", partitions=[partition(high_watermark=1)])
     assert figures([old], [new])["t"] == TopicFigures(b"2", 1, 1, 1)
 
 
-def test_an_idle_partition_is_counted_and_adds_nothing() -> None:
+def test_idle_partition_is_counted_without_figures() -> None:
     found = figures([pb.TopicInfo(name="t", partitions=[partition(state="idle"), partition(high_watermark=2)])])["t"]
     assert (found.partitions, found.idle, found.records, found.unavailable) == (2, 1, 2, 0)
 
 
-def test_partitions_that_take_no_records_are_unavailable() -> None:
+def test_partitions_that_accept_no_records_are_unavailable() -> None:
     states = ["active", "sealed", "no quorum", "limbo", "failed", "no owner", "away"]
     found = figures([pb.TopicInfo(name="t", partitions=[partition(state=state) for state in states])])["t"]
     assert found.unavailable == 5
 
 
-def test_partitions_with_a_copy_that_lacks_something_are_under_replicated() -> None:
+def test_partitions_with_incomplete_replica_are_under_replicated() -> None:
     def with_replica(**told: object) -> pb.PartitionInfo:
         replica = pb.ReplicaInfo(**({"streaming": True} | told))  # type: ignore[arg-type]
         return partition(replicas=[pb.ReplicaInfo(streaming=True), replica])

@@ -8,7 +8,7 @@ from tidelog.auth.authentication_exchange import SecretFile
 from tidelog.errors import InvalidRequestError
 
 
-def test_a_secret_is_read_each_time_and_kept_while_its_file_is_not_to_be_had(tmp_path: Path) -> None:
+def test_secret_is_read_each_time_with_fallback_while_file_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.touch(mode=0o600)
     path.write_text(" one\n")

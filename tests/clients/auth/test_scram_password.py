@@ -16,7 +16,7 @@ from tidelog_proto.limits import PROTOCOL_VERSION
 from tidelog_proto.wire.frames import Frame
 
 
-async def test_a_password_is_not_sent_and_its_file_is_read_each_time(tmp_path: Path) -> None:
+async def test_password_is_not_sent_and_its_file_is_read_each_time(tmp_path: Path) -> None:
     path = tmp_path / "password"
     keep_private(path, "one password\n")
     source = Password("ann", path)
@@ -28,15 +28,15 @@ async def test_a_password_is_not_sent_and_its_file_is_read_each_time(tmp_path: P
         challenge = f"r={nonce},s={base64.b64encode(salt).decode()},i={ITERATIONS_MIN}"
         answers.append((await shown.answer(pb.HelloChallenge(scram=challenge))).scram)
         assert "one" not in shown.credentials.scram + answers[-1]
-    assert len(set(answers)) == 3, "each has a nonce of its own"
+    assert len(set(answers)) == 3, "each exchange has its own nonce"
     path.unlink()
     with pytest.raises(InvalidRequestError, match="cannot read the password"):
         await source.shown()
-    with pytest.raises(InvalidRequestError, match="no name of a user"):
+    with pytest.raises(InvalidRequestError, match="invalid user name"):
         Password("a\nb", "x")
 
 
-async def test_the_environment_may_name_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_environment_may_name_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TIDELOG_API_KEY", "TIDELOG_API_KEY_FILE", "TIDELOG_TOKEN_FILE", "TIDELOG_PASSWORD_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TIDELOG_USER", "ann")
@@ -51,7 +51,7 @@ async def test_the_environment_may_name_a_user(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("lie", ["iterations", "nonce", "signature", "nothing", "twice"])
-async def test_a_node_that_lies_is_not_spoken_to(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_node_without_valid_proof_is_refused(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def on_hello(peer: FakeConnection, frame: Frame) -> None:
         said = frame.envelope.hello.credentials.scram
         greeting = pb.HelloReply(version=PROTOCOL_VERSION, node_id="n", principal="ann")
@@ -71,7 +71,7 @@ async def test_a_node_that_lies_is_not_spoken_to(lie: str, monkeypatch: pytest.M
     await node.start()
     try:
         async with Client(f"127.0.0.1:{node.port}", credentials=Password("ann", "secret word")) as client:
-            with pytest.raises(Exception, match=r"refused|proven|something else") as refused:
+            with pytest.raises(Exception, match=r"refuses|proven|another message") as refused:
                 await client.connect()
             assert isinstance(refused.value, UnauthenticatedError) == (lie != "twice")
             assert "secret" not in str(refused.value)

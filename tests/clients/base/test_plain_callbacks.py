@@ -12,7 +12,7 @@ from tests.clients.fake_node import FakeNode
 
 from tidelog import Client
 from tidelog.base.plain_callbacks import check_callback
-from tidelog.consume.background_commits import CommitsSoon
+from tidelog.consume.background_commits import BackgroundCommits
 from tidelog.errors import MemberFencedError
 from tidelog.requests.partial_results import Commits
 
@@ -62,7 +62,7 @@ async def test_commit_soon_refuses_coroutine_function() -> None:
     async def store(*_: object) -> Commits:
         raise AssertionError
 
-    soon, wrong = CommitsSoon(store, "g", dict), Later()
+    soon, wrong = BackgroundCommits(store, "g", dict), Later()
     with pytest.raises(TypeError, match="on_commit must be a plain function"):
         soon.add({T0: 1}, wrong)
     with pytest.raises(TypeError, match="on_commit must be a plain function"):

@@ -1,4 +1,4 @@
-"""A client that asks on behalf of somebody else, over the connections of another one."""
+"""A client that sends requests on behalf of a caller, over the connections of another client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog_proto.features import ON_BEHALF
 
 
 class Ann:
-    """A caller whose tickets are numbers, one after the other."""
+    """A caller with numbered tickets."""
 
     principal = "ann"
 
@@ -23,7 +23,7 @@ class Ann:
 
     def ticket(self) -> bytes:
         if self.is_over:
-            raise UnauthenticatedError("ann is nobody any more")
+            raise UnauthenticatedError("the credentials of ann are no longer valid")
         return b"%d" % self.number
 
     def refused(self, ticket: bytes) -> None:
@@ -42,7 +42,7 @@ def asking_for(ann: Ann, gate: Client, node: FakeNode) -> Client:
     return Client(f"127.0.0.1:{node.port}", router=gate.security.for_caller(ann))
 
 
-async def test_each_request_says_for_whom_it_is_over_the_connections_of_another(node: FakeNode, gate: Client) -> None:
+async def test_requests_carry_the_callers_ticket_over_shared_connections(node: FakeNode, gate: Client) -> None:
     await gate.connect()
     async with asking_for(Ann(), gate, node) as client:
         await client.producer("t").send(b"x")
@@ -54,12 +54,10 @@ async def test_each_request_says_for_whom_it_is_over_the_connections_of_another(
     assert set(asked.values()) == {b"1"}
     assert node.requests.count("hello") == 1
     await gate.fetch("t", 0, 0)
-    assert node.tickets[-1] == ("fetch", b""), "the connections stand, and the other client's requests are its own"
+    assert node.tickets[-1] == ("fetch", b""), "connections stay open, and the other client's requests carry no ticket"
 
 
-async def test_a_ticket_that_is_refused_is_replaced_and_nothing_is_lost_or_stored_twice(
-    node: FakeNode, gate: Client
-) -> None:
+async def test_refused_ticket_is_renewed_without_loss_or_duplicates(node: FakeNode, gate: Client) -> None:
     ann = Ann()
     async with asking_for(ann, gate, node) as client:
         producer = client.producer("t")
@@ -70,7 +68,7 @@ async def test_a_ticket_that_is_refused_is_replaced_and_nothing_is_lost_or_store
         assert node.values("t") == [b"x1", b"x2", b"x3"]
 
 
-async def test_who_is_nobody_any_more_sends_nothing(node: FakeNode, gate: Client) -> None:
+async def test_caller_with_invalid_credentials_sends_nothing(node: FakeNode, gate: Client) -> None:
     ann = Ann()
     async with asking_for(ann, gate, node) as client:
         producer = client.producer("t")
@@ -84,12 +82,10 @@ async def test_who_is_nobody_any_more_sends_nothing(node: FakeNode, gate: Client
         assert len(node.requests) == count
 
 
-async def test_a_node_that_does_not_know_of_callers_is_sent_none_of_their_requests(
-    node: FakeNode, gate: Client
-) -> None:
-    """It would take them for those of the gateway itself."""
+async def test_node_without_caller_support_gets_no_caller_requests(node: FakeNode, gate: Client) -> None:
+    """Such a node would attribute them to the gateway."""
     node.features = []
     async with asking_for(Ann(), gate, node) as client:
-        with pytest.raises(NodeUnreachableError, match="does not know of callers"):
+        with pytest.raises(NodeUnreachableError, match="does not support requests on behalf"):
             await client.fetch("t", 0, 0)
         assert set(node.requests) == {"hello"}

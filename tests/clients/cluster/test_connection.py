@@ -38,42 +38,42 @@ def silence(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(FakeConnection, f"on_{kind}", lambda *_: None)
 
 
-async def test_requests_are_answered_each_by_its_own(connection: Connection, node: FakeNode) -> None:
+async def test_answers_are_matched_to_requests(connection: Connection, node: FakeNode) -> None:
     assert connection.greeting.node_id == node.node_id
     asked = [pb.Envelope(topic_describe=pb.TopicDescribe(name=name)) for name in ("t", "wide", "t")]
     frames = await asyncio.gather(*(connection.call(envelope, timeout_s=5.0) for envelope in asked))
     assert [frame.envelope.topic_reply.topics[0].name for frame in frames] == ["t", "wide", "t"]
 
 
-async def test_an_error_answer_is_raised(connection: Connection) -> None:
+async def test_error_answer_is_raised(connection: Connection) -> None:
     with pytest.raises(TidelogError) as caught:
         await connection.call(pb.Envelope(topic_delete=pb.TopicDelete(name="none")), timeout_s=5.0)
     assert caught.value.code == pb.UNKNOWN_TOPIC
 
 
-async def test_an_answer_in_time_or_an_error(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_times_out_and_connection_stays_usable(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     silence(monkeypatch, "cluster_status")
     with pytest.raises(RequestTimeoutError) as caught:
         await connection.call(STATUS, timeout_s=0.01)
     assert not caught.value.definite
-    assert not connection.closed, "the connection goes on"
+    assert not connection.closed, "the connection stays usable"
 
 
-async def test_every_request_has_its_own_time_whatever_the_others_have(
-    connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_each_request_has_its_own_timeout(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     silence(monkeypatch, "cluster_status")
     waits = connection.request(STATUS, timeout_s=60.0)
     soon = connection.request(STATUS, timeout_s=0.02)
     soonest = connection.request(STATUS, timeout_s=0.01)
     assert connection._requests._timer_at < asyncio.get_running_loop().time() + 0.02, (
-        "the first to be late is looked for first"
+        "the earliest deadline is checked first"
     )
     for late in (soonest, soon):
         with pytest.raises(RequestTimeoutError, match=r"within 0\.0"):
             await late
     assert not waits.done()
-    assert connection._requests._timer is not None, "the one that waits is still timed"
+    assert connection._requests._timer is not None, "the pending request still times out"
     await connection.call(pb.Envelope(topic_describe=pb.TopicDescribe(name="t")), timeout_s=5.0)
     connection.close()
     with pytest.raises(TidelogError):
@@ -81,7 +81,9 @@ async def test_every_request_has_its_own_time_whatever_the_others_have(
     assert connection._requests._timer is None
 
 
-async def test_a_late_answer_is_dropped_and_a_wrong_number_is_not(connection: Connection, node: FakeNode) -> None:
+async def test_late_answer_is_dropped_and_unknown_id_closes_the_connection(
+    connection: Connection, node: FakeNode
+) -> None:
     (peer,) = node.connections
     await connection.call(STATUS, timeout_s=5.0)
     peer.transport.write(encode_frame(pb.Envelope(correlation_id=1, metadata_reply=pb.MetadataReply())))
@@ -100,14 +102,14 @@ async def test_a_late_answer_is_dropped_and_a_wrong_number_is_not(connection: Co
         encode_frame(pb.Envelope()),
     ],
 )
-async def test_garbage_closes_the_connection_with_a_clear_error(
+async def test_garbage_closes_the_connection(
     connection: Connection, node: FakeNode, monkeypatch: pytest.MonkeyPatch, garbage: bytes
 ) -> None:
     silence(monkeypatch, "cluster_status")
     pending = connection.request(STATUS, timeout_s=5.0)
     (peer,) = node.connections
     peer.transport.write(garbage)
-    with pytest.raises(BadReplyError, match="does not speak"):
+    with pytest.raises(BadReplyError, match="violated"):
         await pending
     assert connection.closed
 
@@ -127,7 +129,7 @@ async def test_pending_requests_end_with_the_connection(
     assert caught.value.definite, "nothing was sent"
 
 
-async def test_what_the_node_says_before_it_closes_is_the_reason(
+async def test_error_pushed_before_close_is_the_reason(
     connection: Connection, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silence(monkeypatch, "cluster_status")
@@ -138,10 +140,10 @@ async def test_what_the_node_says_before_it_closes_is_the_reason(
     assert isinstance(await connection.lost, InvalidRequestError)
     with pytest.raises(InvalidRequestError, match="go away") as ended:
         await pending
-    assert not ended.value.definite, "it may have been done"
+    assert not ended.value.definite, "the outcome is unknown"
 
 
-async def test_a_session_that_ends_says_nothing_of_what_was_under_way(
+async def test_end_of_session_leaves_pending_outcomes_unknown(
     connection: Connection, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silence(monkeypatch, "cluster_status")
@@ -177,7 +179,7 @@ async def test_requests_in_flight_are_bounded(
     await asyncio.gather(*calls)
 
 
-async def test_silence_counts_from_when_an_answer_is_due_until_anything_comes(
+async def test_silence_counts_from_due_answer_until_next_byte(
     connection: Connection, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert connection.silent_s == 0.0
@@ -201,19 +203,19 @@ async def test_silence_counts_from_when_an_answer_is_due_until_anything_comes(
 
 
 def transport_of(connection: Connection) -> asyncio.Transport:
-    """Return what nobody else is given."""
+    """Return the transport, which the connection keeps private."""
     found = connection._transport
     assert found is not None
     return found
 
 
-async def test_the_kernel_is_asked_to_notice_dead_peers(connection: Connection) -> None:
+async def test_tcp_keepalive_is_enabled(connection: Connection) -> None:
     sock = transport_of(connection).get_extra_info("socket")
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == module.UNACKNOWLEDGED_MS_MAX
 
 
-async def test_a_full_write_buffer_holds_requests_back(connection: Connection) -> None:
+async def test_full_write_buffer_delays_requests(connection: Connection) -> None:
     connection.pause_writing()
     call = asyncio.ensure_future(connection.call(STATUS, timeout_s=5.0))
     await asyncio.sleep(0)
@@ -222,14 +224,14 @@ async def test_a_full_write_buffer_holds_requests_back(connection: Connection) -
     assert (await call).envelope.WhichOneof("kind") == "cluster_status_reply"
 
 
-async def test_a_request_too_large_is_refused_before_it_is_sent(connection: Connection) -> None:
+async def test_oversized_request_is_refused_before_sending(connection: Connection) -> None:
     huge = pb.Envelope(metadata=pb.Metadata(topics=["x" * 2_000_000]))
     with pytest.raises(InvalidRequestError):
         connection.request(huge, timeout_s=5.0)
     await connection.call(STATUS, timeout_s=5.0)
 
 
-async def test_closing_ends_everything(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_close_ends_requests_and_subscriptions(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     silence(monkeypatch, "cluster_status")
     pending = connection.request(STATUS, timeout_s=5.0)
     connection.close()
@@ -238,8 +240,8 @@ async def test_closing_ends_everything(connection: Connection, monkeypatch: pyte
     connection.close()
 
 
-async def test_pushes_go_to_their_subscription(connection: Connection, node: FakeNode) -> None:
-    class Ear:
+async def test_pushes_reach_their_subscription(connection: Connection, node: FakeNode) -> None:
+    class Listener:
         def __init__(self) -> None:
             self.heard: list[str | None] = []
             self.errors: list[TidelogError] = []
@@ -250,7 +252,7 @@ async def test_pushes_go_to_their_subscription(connection: Connection, node: Fak
         def connection_lost(self, error: TidelogError) -> None:
             self.errors.append(error)
 
-    ear = Ear()
+    ear = Listener()
     subscription_id = connection.new_subscription_id()
     connection.subscribe(subscription_id, ear)
     (peer,) = node.connections
@@ -265,12 +267,12 @@ async def test_pushes_go_to_their_subscription(connection: Connection, node: Fak
     assert len(ear.errors) == 1
 
 
-async def test_a_host_that_is_none() -> None:
+async def test_invalid_host_is_unreachable() -> None:
     with pytest.raises(NodeUnreachableError):
         await connect(("a..b", 1), client_id="t", software="t", timeout_s=5.0)
 
 
-async def test_closing_does_not_wait_for_a_peer_that_reads_nothing(connection: Connection, node: FakeNode) -> None:
+async def test_close_does_not_wait_for_peer_that_reads_nothing(connection: Connection, node: FakeNode) -> None:
     (peer,) = node.connections
     peer.transport.pause_reading()
     publish = pb.Envelope(publish=pb.Publish())
@@ -285,12 +287,12 @@ async def test_closing_does_not_wait_for_a_peer_that_reads_nothing(connection: C
             await each
 
 
-async def test_an_attachment_that_ends_with_nothing_leaves_nothing_behind(
+async def test_attachment_with_empty_last_part_is_sent_completely(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch without keys has an empty part."""
     silence(monkeypatch, "publish")
-    size_bytes = JOIN_BYTES_MAX + 1  # the kernel takes it at once
+    size_bytes = JOIN_BYTES_MAX + 1  # the kernel accepts it immediately
     parts = [bytes(size_bytes), memoryview(b"")]
     pending = connection.request(pb.Envelope(publish=pb.Publish()), parts, attachment_bytes=size_bytes, timeout_s=5.0)
     connection.close()
@@ -299,8 +301,8 @@ async def test_an_attachment_that_ends_with_nothing_leaves_nothing_behind(
         await pending
 
 
-async def test_nothing_is_sent_on_a_connection_that_breaks_in_this_very_turn(connection: Connection) -> None:
-    """Asyncio tells of it in the next one, and everything asked for until then would have an unknown outcome."""
+async def test_nothing_is_sent_on_connection_lost_in_the_same_loop_iteration(connection: Connection) -> None:
+    """Asyncio reports the loss in the next iteration; requests sent until then would have an unknown outcome."""
     transport_of(connection).abort()
     assert connection.closed
     assert not connection.ready
@@ -313,12 +315,12 @@ async def test_nothing_is_sent_on_a_connection_that_breaks_in_this_very_turn(con
     assert isinstance(await connection.lost, ConnectionLostError)
 
 
-async def test_a_port_where_nobody_listens() -> None:
+async def test_connection_refused_is_reported() -> None:
     with pytest.raises(NodeUnreachableError, match="is the node running"):
         await connect(("127.0.0.1", 1), client_id="t", software="t", timeout_s=1.0)
 
 
-async def test_a_server_of_another_protocol_is_named_as_such() -> None:
+async def test_server_of_another_protocol_is_reported() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -327,13 +329,13 @@ async def test_a_server_of_another_protocol_is_named_as_such() -> None:
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    with pytest.raises(NodeUnreachableError, match="does not speak Tidelog"):
+    with pytest.raises(NodeUnreachableError, match="violated Tidelog"):
         await connect(("127.0.0.1", port), client_id="t", software="t", timeout_s=5.0)
     server.close()
     await server.wait_closed()
 
 
-async def test_a_node_that_refuses_the_greeting(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refused_hello_is_raised(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         FakeConnection, "on_hello", lambda peer, frame: peer.fail(frame, pb.UNSUPPORTED_VERSION, "too old")
     )
@@ -341,14 +343,14 @@ async def test_a_node_that_refuses_the_greeting(node: FakeNode, monkeypatch: pyt
         await connect(("127.0.0.1", node.port), client_id="t", software="t", timeout_s=5.0)
 
 
-async def test_a_greeting_of_another_kind(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unexpected_hello_answer_is_refused(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     reply = pb.Envelope(hello_reply=pb.HelloReply(version=99))
     monkeypatch.setattr(FakeConnection, "on_hello", lambda peer, frame: peer.reply(frame, reply))
     with pytest.raises(BadReplyError):
         await connect(("127.0.0.1", node.port), client_id="t", software="t", timeout_s=5.0)
 
 
-async def test_answers_that_come_soon_are_waited_for_awake(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fast_answers_are_busy_polled(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
     monkeypatch.setattr(IdlePoll, "_look", lambda _: looks.append(1))
     for idle_poll_us in (0, 10_000):

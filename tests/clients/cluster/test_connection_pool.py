@@ -14,7 +14,7 @@ def pool() -> ConnectionPool:
     return ConnectionPool(Identity("test", "test", 5.0))
 
 
-async def test_many_who_want_a_connection_share_one(node: FakeNode, pool: ConnectionPool) -> None:
+async def test_concurrent_callers_share_a_connection(node: FakeNode, pool: ConnectionPool) -> None:
     address = ("127.0.0.1", node.port)
     assert pool.now(address) is None
     connections = await asyncio.gather(*(pool.get(address) for _ in range(5)))
@@ -25,7 +25,7 @@ async def test_many_who_want_a_connection_share_one(node: FakeNode, pool: Connec
     await pool.close()
 
 
-async def test_a_lost_connection_is_made_anew(node: FakeNode, pool: ConnectionPool) -> None:
+async def test_lost_connection_is_reopened(node: FakeNode, pool: ConnectionPool) -> None:
     address = ("127.0.0.1", node.port)
     first = await pool.get(address)
     node.drop_connections()
@@ -35,14 +35,14 @@ async def test_a_lost_connection_is_made_anew(node: FakeNode, pool: ConnectionPo
     await pool.close()
 
 
-async def test_a_failed_attempt_is_told_to_all_who_waited_and_the_next_one_waits(pool: ConnectionPool) -> None:
+async def test_failed_attempt_is_raised_to_all_waiters_and_the_next_backs_off(pool: ConnectionPool) -> None:
     outcomes = await asyncio.gather(*(pool.get(("127.0.0.1", 1)) for _ in range(3)), return_exceptions=True)
     assert all(isinstance(outcome, NodeUnreachableError) for outcome in outcomes)
     assert pool._backoffs["127.0.0.1", 1].failures == 1
     await pool.close()
 
 
-async def test_an_address_is_doubtful_from_a_failure_to_the_next_success(node: FakeNode, pool: ConnectionPool) -> None:
+async def test_address_is_doubtful_from_failure_to_next_success(node: FakeNode, pool: ConnectionPool) -> None:
     address = ("127.0.0.1", node.port)
     assert not pool.doubtful(address)
     first = await pool.get(address)
@@ -60,7 +60,7 @@ async def test_an_address_is_doubtful_from_a_failure_to_the_next_success(node: F
     await pool.close()
 
 
-async def test_one_who_is_cancelled_does_not_take_the_attempt_along(node: FakeNode, pool: ConnectionPool) -> None:
+async def test_cancelled_caller_does_not_cancel_the_attempt(node: FakeNode, pool: ConnectionPool) -> None:
     address = ("127.0.0.1", node.port)
     impatient = asyncio.ensure_future(pool.get(address))
     patient = asyncio.ensure_future(pool.get(address))
@@ -70,7 +70,7 @@ async def test_one_who_is_cancelled_does_not_take_the_attempt_along(node: FakeNo
     await pool.close()
 
 
-async def test_closing_while_connecting(node: FakeNode, pool: ConnectionPool) -> None:
+async def test_close_cancels_connection_attempts(node: FakeNode, pool: ConnectionPool) -> None:
     waiting = asyncio.ensure_future(pool.get(("127.0.0.1", node.port)))
     await asyncio.sleep(0)
     await pool.close()
@@ -80,7 +80,7 @@ async def test_closing_while_connecting(node: FakeNode, pool: ConnectionPool) ->
         await pool.get(("127.0.0.1", node.port))
 
 
-async def test_join_tells_a_closed_client_from_a_cancelled_caller() -> None:
+async def test_join_distinguishes_closed_client_from_cancelled_caller() -> None:
     async def forever() -> None:
         await asyncio.Event().wait()
 
@@ -98,6 +98,6 @@ async def test_join_tells_a_closed_client_from_a_cancelled_caller() -> None:
         await other
 
 
-def test_addresses() -> None:
+def test_addresses_are_parsed() -> None:
     assert parse_addresses("a:1, b ,[::1]:3,a:1") == [("a", 1), ("b", 7400), ("::1", 3)]
     assert parse_addresses(["127.0.0.1:9", "[fe80::1]"]) == [("127.0.0.1", 9), ("fe80::1", 7400)]

@@ -20,7 +20,7 @@ from tidelog.cluster.contexts import (
     contexts_path,
     find_context,
     read_contexts,
-    the_context,
+    require_context,
     using,
     with_context,
     without_context,
@@ -43,7 +43,7 @@ def add(name: str, context: Context = PROD, *, instead: bool = False, use: bool 
     return change_contexts(lambda contexts: with_context(contexts, name, context, instead=instead, use=use))
 
 
-def test_contexts_are_kept_for_their_owner_alone(path: Path) -> None:
+def test_contexts_file_is_readable_by_its_owner_only(path: Path) -> None:
     assert read_contexts() == Contexts()
     assert find_context() is None
     add("prod")
@@ -56,7 +56,7 @@ def test_contexts_are_kept_for_their_owner_alone(path: Path) -> None:
     assert "secret" not in repr(kept)
 
 
-def test_the_first_is_current_until_another_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_context_is_current_until_another_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     add("prod")
     lab = Context(("c:3",))
     assert add("lab", lab).current == "prod"
@@ -66,14 +66,14 @@ def test_the_first_is_current_until_another_is_used(monkeypatch: pytest.MonkeyPa
     assert find_context() == lab
     monkeypatch.delenv("TIDELOG_CONTEXT")
     change_contexts(lambda contexts: using(contexts, "lab"))
-    assert the_context() == lab
+    assert require_context() == lab
     assert add("new", lab, use=True).current == "new"
     assert change_contexts(lambda contexts: without_context(contexts, "new")).current is None
-    with pytest.raises(InvalidRequestError, match="none is current"):
-        the_context()
+    with pytest.raises(InvalidRequestError, match="no context is selected"):
+        require_context()
 
 
-def test_a_name_is_taken_once_and_may_be_replaced() -> None:
+def test_existing_name_is_refused_unless_replaced() -> None:
     add("prod")
     with pytest.raises(InvalidRequestError, match="already"):
         add("prod")
@@ -82,15 +82,15 @@ def test_a_name_is_taken_once_and_may_be_replaced() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "-x", ".x", "a b", "a/b", "é", "x" * 65, "a\nb"])
-def test_a_name_that_may_not_be_is_refused(name: str) -> None:
-    with pytest.raises(InvalidRequestError, match="a context's name has"):
+def test_invalid_name_is_refused(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match="invalid context name"):
         add(name)
 
 
-def test_unknown_names_are_told_with_those_that_there_are() -> None:
+def test_unknown_name_error_lists_known_names() -> None:
     add("prod")
     for ask in (find_context, lambda name: using(read_contexts(), name), lambda name: without_context(PRODS, name)):
-        with pytest.raises(InvalidRequestError, match="there are: prod"):
+        with pytest.raises(InvalidRequestError, match="known contexts: prod"):
             ask("prd")
 
 
@@ -106,7 +106,7 @@ PRODS = Contexts({"prod": PROD}, "prod")
         {"bootstrap": ("a:1",), "api_key_file": "relative"},
     ],
 )
-def test_what_is_no_context_is_refused(arguments: dict[str, Any]) -> None:
+def test_invalid_context_is_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError):
         Context(**arguments)
 
@@ -138,7 +138,7 @@ WHOLE: dict[str, Any] = {"format_version": 1, "current": "a", "contexts": {"a": 
         " " * (FILE_BYTES_MAX + 1),
     ],
 )
-def test_garbage_in_the_file_is_told_and_stays(path: Path, text: str) -> None:
+def test_malformed_file_is_reported_and_kept(path: Path, text: str) -> None:
     write(path, text)
     with pytest.raises(InvalidRequestError, match=r"contexts\.json"):
         read_contexts()
@@ -147,7 +147,7 @@ def test_garbage_in_the_file_is_told_and_stays(path: Path, text: str) -> None:
     assert path.read_text() == text
 
 
-def test_a_file_that_others_may_read_is_refused(path: Path) -> None:
+def test_file_readable_by_others_is_refused(path: Path) -> None:
     write(path, json.dumps(WHOLE))
     assert find_context() == Context(("h:1",))
     path.chmod(0o640)
@@ -155,20 +155,20 @@ def test_a_file_that_others_may_read_is_refused(path: Path) -> None:
         find_context()
 
 
-def test_a_current_context_that_is_not_there_is_told(path: Path) -> None:
+def test_missing_current_context_is_reported(path: Path) -> None:
     write(path, json.dumps(WHOLE | {"current": "b"}))
-    with pytest.raises(InvalidRequestError, match="no context 'b'"):
+    with pytest.raises(InvalidRequestError, match="context 'b' does not exist"):
         find_context()
 
 
-def test_too_many_are_refused() -> None:
+def test_number_of_contexts_is_limited() -> None:
     many = {f"c{number}": Context(("a:1",)) for number in range(CONTEXTS_MAX)}
     change_contexts(lambda _: Contexts(many, "c1"))
     with pytest.raises(InvalidRequestError, match="context remove"):
         add("prod")
 
 
-def test_a_directory_that_cannot_be_written_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_directory_is_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.parent.mkdir()
     (path.parent / "file").write_text("")
     monkeypatch.setenv("TIDELOG_CONTEXTS", str(path.parent / "file" / "contexts.json"))
@@ -181,7 +181,7 @@ def _add_some(first: int) -> None:
         add(f"c{number}")
 
 
-def test_two_at_a_time_lose_nothing() -> None:
+def test_concurrent_changes_are_all_stored() -> None:
     spawning = multiprocessing.get_context("fork")
     writers = [spawning.Process(target=_add_some, args=(first,)) for first in (0, 10, 20)]
     for writer in writers:
@@ -191,7 +191,7 @@ def test_two_at_a_time_lose_nothing() -> None:
     assert set(read_contexts().by_name) == {f"c{number}" for number in range(30)}
 
 
-def test_the_place_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TIDELOG_CONTEXTS")
     monkeypatch.setenv("XDG_CONFIG_HOME", "/config")
     assert contexts_path() == Path("/config/tidelog/contexts.json")
@@ -200,7 +200,7 @@ def test_the_place_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
     assert contexts_path() == Path("/home/ann/.config/tidelog/contexts.json")
 
 
-def test_what_a_client_is_given_goes_before_the_context(tmp_path: Path) -> None:
+def test_client_arguments_override_the_context(tmp_path: Path) -> None:
     assert PROD.with_options({}) == {"credentials": "tlk_secret", "tls": None}
     assert PROD.with_options({"api_key": "other", "zone": "z"}) == {"api_key": "other", "tls": None, "zone": "z"}
     file = tmp_path / "key"
@@ -212,37 +212,37 @@ def test_what_a_client_is_given_goes_before_the_context(tmp_path: Path) -> None:
     token = Context(("a:1",), token_file="/tokens/lab")
     assert isinstance(token.credentials(), TokenFile)
     assert token.with_options({"api_key": "other"}) == {"api_key": "other", "tls": None}
-    with pytest.raises(InvalidRequestError, match="one of them"):
+    with pytest.raises(InvalidRequestError, match="only one of"):
         Context(("a:1",), api_key="tlk_secret", token_file="/tokens/lab")
     with pytest.raises(InvalidRequestError, match="absolute"):
         Context(("a:1",), token_file="tokens/lab")
 
 
-def test_a_context_says_how_its_nodes_are_reached() -> None:
-    assert Context(("a:1",)).encryption() is None, "the environment says"
+def test_context_determines_encryption() -> None:
+    assert Context(("a:1",)).encryption() is None, "the environment decides"
     assert Context(("a:1",), tls=True).encryption() == Tls()
     filed = Context(("a:1",), ca_file="/ca.pem", cert_file="/c.pem", key_file="/c.key", crl_file="/crl.pem")
     add("filed", filed)
-    assert the_context("filed") == filed
+    assert require_context("filed") == filed
     assert filed.with_options({}).get("tls") == Tls("/ca.pem", "/c.pem", "/c.key", crl_file="/crl.pem")
     assert Context(("a:1",), crl_file="/crl.pem").encryption() == Tls(crl_file="/crl.pem"), "implies TLS"
-    with pytest.raises(InvalidRequestError, match="is absolute"):
+    with pytest.raises(InvalidRequestError, match="must be absolute"):
         Context(("a:1",), ca_file="ca.pem")
-    with pytest.raises(InvalidRequestError, match="is absolute"):
+    with pytest.raises(InvalidRequestError, match="must be absolute"):
         Context(("a:1",), crl_file="crl.pem")
-    with pytest.raises(InvalidRequestError, match="without its certificate"):
+    with pytest.raises(InvalidRequestError, match="key_file needs cert_file"):
         Context(("a:1",), key_file="/c.key")
     contexts_path().write_text(contexts_path().read_text().replace('"ca_file": "/ca.pem"', '"tls": "yes"'))
-    with pytest.raises(InvalidRequestError, match="`tls` is true or false"):
+    with pytest.raises(InvalidRequestError, match="`tls` must be true or false"):
         read_contexts()
 
 
-async def test_both_clients_connect_where_the_context_says() -> None:
+async def test_both_clients_connect_to_the_context() -> None:
     add("nobody", Context(("127.0.0.1:1",)))
     async with Client.from_context("nobody", request_timeout_s=1) as client:
         with pytest.raises(NodeUnreachableError, match=r"127\.0\.0\.1:1"):
             await client.connect()
     with blocking.Client.from_context(request_timeout_s=1) as client, pytest.raises(NodeUnreachableError):
         client.connect()
-    with pytest.raises(InvalidRequestError, match="no context"):
+    with pytest.raises(InvalidRequestError, match="context 'other' does not exist"):
         Client.from_context("other")

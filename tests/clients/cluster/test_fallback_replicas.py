@@ -1,4 +1,4 @@
-"""Without a quorum: an owner is gone and none follows. What is committed is read from other replicas."""
+"""Reads without a quorum: the owner fails, no other is elected, and committed records are read from other replicas."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.wire.frames import Frame
 
-pytestmark = pytest.mark.usefixtures("impatience")
+pytestmark = pytest.mark.usefixtures("short_timeouts")
 
 LOOK_S = 0.01
 
 
 @pytest.fixture
-def impatience(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Take silence for what it is after a fraction of the usual time."""
+def short_timeouts(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Shorten the time-outs for silent nodes."""
     monkeypatch.setattr("tidelog.cluster.owner_changes.SILENCE_S", 0.1)
     monkeypatch.setattr("tidelog.cluster.owner_changes.READER_SILENCE_S", 0.2)
     monkeypatch.setattr("tidelog.cluster.owner_changes.GRACE_S", 0.1)
     monkeypatch.setattr("tidelog.cluster.routing.SILENCE_S", 0.1)
     monkeypatch.setattr("tidelog.cluster.routing.HEDGE_S", 0.05)
-    monkeypatch.setattr("tidelog.cluster.routing.TELL_AFTER_S", 0.2)
-    monkeypatch.setattr("tidelog.cluster.fallback_replicas.STAND_IN_S", 0.2)
+    monkeypatch.setattr("tidelog.cluster.routing.LOG_AFTER_S", 0.2)
+    monkeypatch.setattr("tidelog.cluster.fallback_replicas.FALLBACK_AFTER_S", 0.2)
     monkeypatch.setattr("tidelog.subscriptions.liveness_probe.PROBE_S", 0.1)
-    monkeypatch.setattr("tidelog.subscriptions.consumer_options.PATIENCE_S", 0.5)
+    monkeypatch.setattr("tidelog.subscriptions.consumer_options.START_WAIT_S", 0.5)
     caplog.set_level(logging.WARNING)
 
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[FakeCluster]:
-    """Of `wide`, partition p belongs to node p, and every node has a copy of all."""
+    """Partition p of `wide` belongs to node p, and every node has a replica of all partitions."""
     async with running_cluster() as cluster:
         cluster.replicated = True
         yield cluster
@@ -64,12 +64,12 @@ async def lose_quorum(cluster: FakeCluster) -> None:
 
 
 _KEPT: list[Consumer] = []
-"""Consumers are closed with their clients, so each lives as long as those."""
+"""Consumers are closed with their clients, so each must live as long as its client."""
 
 
 @pytest.fixture(autouse=True)
 def kept_until_clients_are_closed() -> Iterator[None]:
-    """Is set up before the clients, and so torn down after them."""
+    """Set up before the clients, and so torn down after them."""
     yield
     _KEPT.clear()
 
@@ -80,28 +80,28 @@ async def taken(consumer: Consumer, count: int) -> set[str]:
         return {((await anext(consumer)).value or b"").decode() for _ in range(count)}
 
 
-async def told(caplog: pytest.LogCaptureFixture, text: str) -> None:
+async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
     async with asyncio.timeout(20):
-        while text not in caplog.text:  # noqa: ASYNC110 - a log wakes nobody
+        while text not in caplog.text:  # noqa: ASYNC110 - logging has no event
             await asyncio.sleep(LOOK_S)
 
 
 @pytest.mark.parametrize("start", ["earliest", 0])
-async def test_a_consumer_reads_what_is_committed_and_goes_on_when_nodes_return(
+async def test_consumer_reads_committed_records_and_continues_when_nodes_return(
     cluster: FakeCluster, client: Client, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     await publish(client, "abc")
     await lose_quorum(cluster)
     async with Client(cluster.bootstrap) as late, late.consumer("wide", start=start) as consumer:
         assert await taken(consumer, 3) == set("abc")
-        assert "nobody can be reached who owns partitions" in caplog.text
+        assert "no owner of partitions" in caplog.text
         for node in cluster.nodes[1:]:
             await node.restart()
         await publish(client, "def")
         assert await taken(consumer, 3) == set("def")
 
 
-async def test_who_was_reading_goes_to_another_replica_and_back(cluster: FakeCluster, client: Client) -> None:
+async def test_running_consumer_switches_to_another_replica_and_back(cluster: FakeCluster, client: Client) -> None:
     await publish(client, "abc")
     async with client.consumer("wide") as consumer:
         assert await taken(consumer, 3) == set("abc")
@@ -118,7 +118,7 @@ async def test_who_was_reading_goes_to_another_replica_and_back(cluster: FakeClu
         assert await taken(consumer, 3) == set("def")
 
 
-async def test_an_owner_who_only_lets_a_publish_wait_is_not_left(
+async def test_owner_with_delayed_publish_is_kept(
     cluster: FakeCluster, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     await publish(client, "abc")
@@ -128,16 +128,16 @@ async def test_an_owner_who_only_lets_a_publish_wait_is_not_left(
         producer = client.producer("wide")
         waiting = await producer.enqueue(b"d", partition=1)
         await cluster.nodes[1].received("publish", 2)
-        await asyncio.sleep(1)  # ten times the patience of this test
+        await asyncio.sleep(1)  # ten times the time-out of this test
         assert (await client.fetch("wide", 1, 0)).next_offset == 1
-        assert "nobody can be reached" not in caplog.text
+        assert "no owner of partitions" not in caplog.text
         await producer.abort()
-        cluster.nodes[1].drop_connections()  # what is in flight is answered, or ends with its connection
+        cluster.nodes[1].drop_connections()  # requests in flight are answered, or end with their connection
         with pytest.raises(OutcomeUnknownError):
             await waiting
 
 
-async def test_a_new_owner_is_followed(cluster: FakeCluster, client: Client) -> None:
+async def test_new_owner_is_used(cluster: FakeCluster, client: Client) -> None:
     await publish(client, "abc")
     await lose_quorum(cluster)
     async with client.consumer("wide") as consumer:
@@ -149,7 +149,9 @@ async def test_a_new_owner_is_followed(cluster: FakeCluster, client: Client) -> 
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-async def test_a_fetch_and_the_beginning_are_answered_by_others(cluster: FakeCluster, client: Client, how: str) -> None:
+async def test_fetch_and_earliest_offset_are_answered_by_other_replicas(
+    cluster: FakeCluster, client: Client, how: str
+) -> None:
     await publish(client, "abc")
     for node in cluster.nodes[1:]:
         if how == "killed":
@@ -163,9 +165,7 @@ async def test_a_fetch_and_the_beginning_are_answered_by_others(cluster: FakeClu
     assert {partition: offset.high_watermark for partition, offset in found.items()} == {0: 1, 1: 1, 2: 1}
 
 
-async def test_the_end_is_not_told_by_who_cannot_know_it(
-    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_latest_offset_needs_the_owner(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     async with Client(cluster.bootstrap, quorum_timeout_s=0.5) as client:
         await publish(client, "abc")
         await lose_quorum(cluster)
@@ -174,21 +174,21 @@ async def test_the_end_is_not_told_by_who_cannot_know_it(
     assert "still trying" in caplog.text
 
 
-async def test_from_the_latest_on_nothing_newer_is_missed(
+async def test_start_at_latest_misses_no_newer_record(
     cluster: FakeCluster, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     await publish(client, "abc")
     await lose_quorum(cluster)
     async with asyncio.timeout(20), client.consumer("wide", start="latest") as consumer:
         assert consumer.position() == {TopicPartition("wide", number): 1 for number in range(3)}
-        assert "where partitions [1, 2] end" in caplog.text
+        assert "the ends of partitions [1, 2] cannot be confirmed" in caplog.text
         for node in cluster.nodes[1:]:
             await node.restart()
         await publish(client, "def")
         assert await taken(consumer, 3) == set("def")
 
 
-async def test_a_partition_that_nobody_can_tell_of_holds_nobody_up(
+async def test_unreachable_partition_does_not_delay_others(
     cluster: FakeCluster, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     await publish(client, "abc")
@@ -197,12 +197,12 @@ async def test_a_partition_that_nobody_can_tell_of_holds_nobody_up(
     async with Client(cluster.bootstrap) as late, late.consumer("wide") as consumer:
         assert await taken(consumer, 2) == set("ac")
         assert consumer.position().keys() == {("wide", 0), ("wide", 2)}
-        await told(caplog, "partitions [1] cannot be read yet")
+        await logged(caplog, "start offsets of partitions [1] are not known yet")
         await cluster.nodes[1].restart()
         assert await taken(consumer, 1) == {"b"}
 
 
-async def test_a_group_waits_until_its_positions_are_known(
+async def test_group_waits_for_its_positions(
     cluster: FakeCluster, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await publish(client, "abcdef")
@@ -216,8 +216,8 @@ async def test_a_group_waits_until_its_positions_are_known(
     monkeypatch.setattr(FakeConnection, "on_committed", refuse)
     async with Client(cluster.bootstrap, quorum_timeout_s=0.3) as late:
         reading = asyncio.ensure_future(taken(late.consumer("wide", group="g", partitions="all"), 3))
-        await told(caplog, "__offsets/0: 1 of 3 replicas")
-        await asyncio.sleep(0.5)  # longer than one request lasts
+        await logged(caplog, "__offsets/0: 1 of 3 replicas")
+        await asyncio.sleep(0.5)  # longer than the request timeout
         assert not reading.done()
         monkeypatch.setattr(FakeConnection, "on_committed", answer)
         assert await reading == set("def")

@@ -12,7 +12,7 @@ LONG_S = 60.0
 
 
 class Runner:
-    """Attempts that do what they are told, and a note of which were begun and which cancelled."""
+    """Scripted attempts, with a record of which were started and cancelled."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -48,29 +48,29 @@ def runner() -> Runner:
     return Runner()
 
 
-async def test_the_first_success_is_enough(runner: Runner) -> None:
+async def test_first_success_is_returned(runner: Runner) -> None:
     assert await race([runner.attempt("a"), runner.attempt("b")], stagger_s=LONG_S) == "a"
     assert runner.begun == ["a"]
 
 
-async def test_a_failure_begins_the_next_at_once(runner: Runner) -> None:
+async def test_failure_starts_the_next_attempt_immediately(runner: Runner) -> None:
     attempts = [runner.attempt("a", NodeUnreachableError("down")), runner.attempt("b")]
     assert await race(attempts, stagger_s=LONG_S) == "b"
 
 
-async def test_one_that_takes_long_is_joined_by_the_next_and_cancelled_in_the_end(runner: Runner) -> None:
+async def test_slow_attempt_is_hedged_and_finally_cancelled(runner: Runner) -> None:
     assert await race([runner.stuck("a"), runner.stuck("b"), runner.attempt("c")], stagger_s=0.01) == "c"
     assert runner.begun == ["a", "b", "c"]
     assert sorted(runner.cancelled) == ["a", "b"]
 
 
-async def test_what_no_other_node_can_mend_ends_it(runner: Runner) -> None:
+async def test_non_retriable_error_ends_the_race(runner: Runner) -> None:
     with pytest.raises(UnknownTopicError):
         await race([runner.attempt("a", UnknownTopicError("no")), runner.attempt("b")], stagger_s=LONG_S)
     assert runner.begun == ["a"]
 
 
-async def test_cancelling_it_cancels_the_attempts(runner: Runner) -> None:
+async def test_cancellation_cancels_the_attempts(runner: Runner) -> None:
     racing = asyncio.ensure_future(race([runner.stuck("a"), runner.stuck("b")], stagger_s=0.01))
     await runner.both.wait()
     racing.cancel()
@@ -78,14 +78,14 @@ async def test_cancelling_it_cancels_the_attempts(runner: Runner) -> None:
     assert sorted(runner.cancelled) == ["a", "b"]
 
 
-async def test_when_all_fail_the_doubt_is_kept(runner: Runner) -> None:
+async def test_unknown_outcome_takes_precedence(runner: Runner) -> None:
     failures = [NodeUnreachableError("down"), OverloadedError("busy"), ConnectionLostError("gone")]
     with pytest.raises(ConnectionLostError) as caught:
         await race([runner.attempt(str(each), each) for each in failures], stagger_s=LONG_S)
     assert not caught.value.definite
 
 
-def test_of_several_failures_one_is_told() -> None:
+def test_several_failures_are_combined() -> None:
     down = [NodeUnreachableError("a is down"), NodeUnreachableError("b is down")]
     busy, lost = OverloadedError("busy"), ConnectionLostError("gone")
     assert str(summary(down)) == "a is down; b is down"

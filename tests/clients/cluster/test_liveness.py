@@ -20,7 +20,7 @@ TIMEOUT_S = 0.3
 
 
 class Quiet:
-    """A connection of which the test says what has come and what has left."""
+    """A connection whose received and sent bytes the test controls."""
 
     def __init__(self) -> None:
         self.name, self.closed = "node:7400", False
@@ -54,7 +54,7 @@ async def outcome(
     during: Callable[[float], None] = lambda _: None,
     retry_after_s: float = 1.6,
 ) -> tuple[BaseException | None, float]:
-    """Watch a request for a while; return how it failed, if it did, and after how long."""
+    """Watch a request for some time; return its error, if any, and when it failed."""
     liveness, answer = Liveness(quiet, quiet.loop, TIMEOUT_S), quiet.loop.create_future()
     began = quiet.loop.time()
     task = asyncio.create_task(liveness.watch(kind, answer, wait_s=wait_s))
@@ -75,12 +75,12 @@ async def test_a_request_to_a_silent_node_fails_once_a_probe_has_no_answer(kind:
     quiet = Quiet()
     failure, took_s = await outcome(quiet, kind)
     assert isinstance(failure, error)
-    assert "node:7400 is silent" in str(failure)
+    assert "node:7400 does not respond" in str(failure)
     assert took_s >= PROBE_AFTER_S + TIMEOUT_S
-    assert [probe.WhichOneof("kind") for probe in quiet.probes] == ["metadata"], "one probe, however many looks"
+    assert [probe.WhichOneof("kind") for probe in quiet.probes] == ["metadata"], "one probe for several checks"
 
 
-async def test_a_slow_node_that_answers_probes_is_waited_for() -> None:
+async def test_slow_node_that_answers_probes_is_waited_for() -> None:
     quiet = Quiet()
 
     def answers_probes(_: float) -> None:
@@ -91,7 +91,7 @@ async def test_a_slow_node_that_answers_probes_is_waited_for() -> None:
     heard = [0]
     failure, _ = await outcome(quiet, "fetch", during=answers_probes, retry_after_s=3.0)
     assert failure is None
-    assert len(quiet.probes) >= 2, "each time that it was quiet for long it was probed again"
+    assert len(quiet.probes) >= 2, "probed again after each quiet period"
 
 
 async def test_a_node_that_sends_anything_is_not_probed() -> None:
@@ -101,7 +101,7 @@ async def test_a_node_that_sends_anything_is_not_probed() -> None:
     assert not quiet.probes
 
 
-async def test_bytes_that_leave_are_a_sign_of_life_and_bytes_that_stand_are_not() -> None:
+async def test_bytes_being_sent_are_a_sign_of_life_and_stalled_ones_are_not() -> None:
     quiet = Quiet()
     left = [10_000_000]
 
@@ -122,16 +122,16 @@ async def test_bytes_that_leave_are_a_sign_of_life_and_bytes_that_stand_are_not(
         return grown[0]
 
     quiet.unsent = growing
-    assert (await outcome(quiet, "fetch"))[0] is not None, "bytes that other requests write are no sign of life"
+    assert (await outcome(quiet, "fetch"))[0] is not None, "newly written bytes are not a sign of life"
 
 
-async def test_a_long_poll_is_not_doubted_before_its_answer_is_due() -> None:
+async def test_long_poll_is_not_probed_before_its_answer_is_due() -> None:
     quiet = Quiet()
     assert (await outcome(quiet, "fetch", wait_s=5.0))[0] is None
     assert not quiet.probes
 
 
-async def test_the_answer_is_handed_on_and_a_node_that_is_back_is_not_lost() -> None:
+async def test_answer_is_returned_and_returned_node_is_not_lost() -> None:
     quiet = Quiet()
     liveness, answer = Liveness(quiet, quiet.loop, TIMEOUT_S), quiet.loop.create_future()
     quiet.loop.call_later(0.05, answer.set_result, Frame(pb.Envelope(correlation_id=7), memoryview(b"")))
@@ -143,7 +143,7 @@ async def test_the_answer_is_handed_on_and_a_node_that_is_back_is_not_lost() -> 
     assert not liveness.is_lost
 
 
-def test_what_the_other_side_does_not_take_is_counted() -> None:
+def test_unacknowledged_bytes_are_counted() -> None:
     assert unsent_in_kernel(None) == 0
     server = socket.create_server(("127.0.0.1", 0))
     with server, socket.create_connection(server.getsockname()) as sock:
@@ -153,10 +153,10 @@ def test_what_the_other_side_does_not_take_is_counted() -> None:
             while True:
                 sock.send(bytes(1 << 16))
         assert unsent_in_kernel(sock) > 0
-    assert unsent_in_kernel(sock) == 0, "it is closed"
+    assert unsent_in_kernel(sock) == 0, "the socket is closed"
 
 
-async def test_an_answer_is_freed_without_the_garbage_collector() -> None:
+async def test_answer_is_freed_without_garbage_collection() -> None:
     quiet = Quiet()
     liveness, answer = Liveness(quiet, quiet.loop, TIMEOUT_S), quiet.loop.create_future()
     dropped = weakref.ref(answer)

@@ -35,7 +35,7 @@ def test_owners_are_found() -> None:
     assert metadata.name_of(b"1" * 16) == "t"
 
 
-def test_an_older_epoch_does_not_move_an_owner_back() -> None:
+def test_older_epoch_does_not_restore_an_owner() -> None:
     metadata = Metadata()
     metadata.merge(reply("b", 3), HERE)
     metadata.merge(reply("a", 2), HERE)
@@ -44,7 +44,7 @@ def test_an_older_epoch_does_not_move_an_owner_back() -> None:
     assert metadata.owner_address("t", 0) == ("ha", 1)
 
 
-def test_nobody_replaces_no_owner_of_the_same_epoch() -> None:
+def test_unknown_owner_does_not_replace_owner_of_the_same_epoch() -> None:
     metadata = Metadata()
     metadata.merge(reply("b", 3), HERE)
     metadata.merge(reply("", 3), HERE)
@@ -55,13 +55,13 @@ def test_nobody_replaces_no_owner_of_the_same_epoch() -> None:
     assert metadata.owner_address("t", 0) == ("ha", 1)
 
 
-def test_an_epoch_that_was_heard_of_outdates_what_is_known() -> None:
+def test_newer_epoch_outdates_the_known_owner() -> None:
     metadata = Metadata()
-    metadata.heard_of_epoch("t", 0, 3)
+    metadata.note_epoch("t", 0, 3)
     metadata.merge(reply("b", 3), HERE)
-    metadata.heard_of_epoch("t", 0, 3)
+    metadata.note_epoch("t", 0, 3)
     assert metadata.owner_address("t", 0) == ("hb", 2)
-    metadata.heard_of_epoch("t", 0, 5)
+    metadata.note_epoch("t", 0, 5)
     metadata.merge(reply("a", 4), HERE)
     route = metadata.route("t", 0)
     assert route is not None
@@ -70,7 +70,7 @@ def test_an_epoch_that_was_heard_of_outdates_what_is_known() -> None:
     assert metadata.owner_address("t", 0) == ("ha", 1)
 
 
-def test_the_address_of_the_newest_incarnation_counts() -> None:
+def test_address_of_newest_incarnation_is_kept() -> None:
     metadata = Metadata()
     for incarnation, port in ((2, 20), (1, 10)):
         answer = reply("a", 0)
@@ -79,27 +79,27 @@ def test_the_address_of_the_newest_incarnation_counts() -> None:
     assert metadata.owner_address("t", 0) == ("ha", 20)
 
 
-def test_only_news_counts_as_a_revision() -> None:
+def test_revision_grows_with_changes_only() -> None:
     metadata = Metadata()
     metadata.merge(reply("a", 1), HERE)
     before = metadata.revision
     metadata.merge(reply("a", 1), HERE)
     metadata.merge(reply("b", 0), HERE)
-    metadata.heard_of_epoch("t", 0, 1)
+    metadata.note_epoch("t", 0, 1)
     metadata.forget("unknown")
     assert metadata.revision == before
     metadata.merge(reply("b", 2), HERE)
     assert metadata.revision > before
 
 
-def test_another_id_is_another_topic_whatever_its_epochs() -> None:
+def test_another_topic_id_replaces_the_topic() -> None:
     metadata = Metadata()
     metadata.merge(reply("b", 3), HERE)
     metadata.merge(reply("a", 0, b"2" * 16), HERE)
     assert metadata.owner_address("t", 0) == ("ha", 1)
 
 
-def test_a_topic_with_an_error_is_forgotten_and_reported() -> None:
+def test_topic_with_error_is_forgotten_and_reported() -> None:
     metadata = Metadata()
     metadata.merge(reply("a", 0), HERE)
     gone = pb.MetadataReply(topics=[pb.TopicInfo(name="t", error=pb.Error(code=pb.UNKNOWN_TOPIC, message="no"))])
@@ -108,7 +108,7 @@ def test_a_topic_with_an_error_is_forgotten_and_reported() -> None:
     assert metadata.topic("t") is None
 
 
-def test_a_node_without_an_address_is_where_the_answer_came_from() -> None:
+def test_node_without_address_gets_the_answers_address() -> None:
     metadata = Metadata()
     answer = reply("a", 0)
     answer.nodes[0].host = ""
@@ -117,20 +117,20 @@ def test_a_node_without_an_address_is_where_the_answer_came_from() -> None:
     assert metadata.owner_address("t", 0) == HERE
 
 
-def test_what_is_known_says_from_which_epoch_on_there_is_news() -> None:
+def test_long_poll_names_the_first_unknown_epoch() -> None:
     metadata = Metadata()
     assert metadata.known(["t"]) is None
     assert metadata.known([]) == []
     metadata.merge(reply("a", 3), HERE)
     [known] = metadata.known(["t"]) or []
     assert (known.topic_id, list(known.news_from)) == (b"1" * 16, [4])
-    metadata.heard_of_epoch("t", 0, 5)
+    metadata.note_epoch("t", 0, 5)
     [known] = metadata.known(["t"]) or []
-    assert list(known.news_from) == [5], "who owns it then is not known"
+    assert list(known.news_from) == [5], "the owner of that epoch is unknown"
     assert metadata.known(["t", "u"]) is None
 
 
-def test_a_partition_that_was_left_out_is_news_in_any_epoch() -> None:
+def test_unknown_partition_is_requested_from_epoch_0() -> None:
     metadata = Metadata()
     answer = reply("a", 3)
     answer.topics[0].partitions[0].partition = 2
@@ -147,13 +147,13 @@ def id_of(metadata: Metadata) -> bytes | None:
     return route.topic_id if route is not None else None
 
 
-def test_an_older_topic_of_the_name_does_not_come_back() -> None:
+def test_older_topic_of_the_name_is_ignored() -> None:
     metadata = Metadata()
     metadata.merge(reply("a", 0, OLD, serial=3), HERE)
     assert metadata.merge(reply("a", 0, NEW, serial=5), HERE) == {}
     assert id_of(metadata) == NEW
     errors = metadata.merge(reply("b", 7, OLD, serial=3), HERE)
-    assert isinstance(errors["t"], EpochChangingError), "another node may know better: try again"
+    assert isinstance(errors["t"], EpochChangingError), "retriable: another node may be current"
     assert id_of(metadata) == NEW
     metadata.forget("t")
     assert isinstance(metadata.merge(reply("b", 7, OLD, serial=3), HERE)["t"], EpochChangingError)
@@ -161,26 +161,26 @@ def test_an_older_topic_of_the_name_does_not_come_back() -> None:
 
 
 @pytest.mark.parametrize("serial", [0, 3])
-def test_a_topic_that_is_gone_does_not_come_back(serial: int) -> None:
+def test_deleted_topic_is_ignored(serial: int) -> None:
     metadata = Metadata()
     metadata.merge(reply("a", 0, OLD, serial=serial), HERE)
-    metadata.gone("t", OLD)
+    metadata.note_deleted("t", OLD)
     assert id_of(metadata) is None
     assert isinstance(metadata.merge(reply("a", 9, OLD, serial=serial), HERE)["t"], EpochChangingError)
     assert metadata.merge(reply("a", 0, NEW, serial=serial and serial + 1), HERE) == {}
-    metadata.gone("t", OLD)
-    assert id_of(metadata) == NEW, "what is said of an older one says nothing of this one"
+    metadata.note_deleted("t", OLD)
+    assert id_of(metadata) == NEW, "an answer about the older topic does not affect this one"
 
 
-def test_who_made_a_topic_is_told_of_no_older_one() -> None:
+def test_creator_ignores_older_topics_of_the_name() -> None:
     metadata = Metadata()
     metadata.merge(reply("a", 0, OLD, serial=3), HERE)
-    metadata.made(pb.TopicInfo(name="t", topic_id=NEW, serial=4))
+    metadata.note_created(pb.TopicInfo(name="t", topic_id=NEW, serial=4))
     assert "t" in metadata.merge(reply("a", 0, OLD, serial=3), HERE)
     assert metadata.merge(reply("a", 0, NEW, serial=4), HERE) == {}
 
 
-def test_a_node_that_cannot_say_takes_nothing_away() -> None:
+def test_unconfirmed_answer_removes_nothing() -> None:
     metadata = Metadata()
     metadata.merge(reply("a", 0), HERE)
     unsure = pb.TopicInfo(name="t", error=pb.Error(code=pb.EPOCH_CHANGING))
@@ -188,10 +188,10 @@ def test_a_node_that_cannot_say_takes_nothing_away() -> None:
     assert metadata.topic("t") is not None
 
 
-def test_what_is_remembered_of_topics_that_are_gone_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_deletions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_module, "REMEMBERED_MAX", 3)
     metadata = Metadata()
     for number in range(9):
-        metadata.gone("t", bytes([number]) * 16)
-        metadata.made(pb.TopicInfo(name=f"t-{number}", topic_id=bytes(16), serial=1))
+        metadata.note_deleted("t", bytes([number]) * 16)
+        metadata.note_created(pb.TopicInfo(name=f"t-{number}", topic_id=bytes(16), serial=1))
     assert longest_of(metadata) == 3

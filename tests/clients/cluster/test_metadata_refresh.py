@@ -10,7 +10,7 @@ from tidelog.errors import ClosedError, NodeUnreachableError, TidelogError, Unkn
 
 
 class Asked:
-    """Notes the questions and answers them as told."""
+    """Records the requests and answers them as scripted."""
 
     def __init__(self) -> None:
         self.rounds: list[tuple[list[str], int]] = []
@@ -44,23 +44,23 @@ def refresher(asked: Asked) -> Refresher:
     return Refresher(asked)
 
 
-async def test_what_is_wanted_at_once_is_one_question(asked: Asked, refresher: Refresher) -> None:
+async def test_concurrent_topics_are_one_request(asked: Asked, refresher: Refresher) -> None:
     await asyncio.gather(*(refresher.want(topic) for topic in ("a", "b", "a")))
     assert [topics for topics, _ in asked.rounds] == [["a", "b"]]
 
 
-async def test_what_is_wanted_meanwhile_is_the_next_question(asked: Asked, refresher: Refresher) -> None:
+async def test_topics_wanted_meanwhile_are_the_next_request(asked: Asked, refresher: Refresher) -> None:
     asked.hold = asyncio.Event()
     first = refresher.want("a")
     await asked.begun.wait()
     others = [refresher.want("b"), refresher.want("c")]
-    assert refresher.want("a") is first, "it is being asked"
+    assert refresher.want("a") is first, "the request is in flight"
     asked.hold.set()
     await asyncio.gather(first, *others)
     assert [topics for topics, _ in asked.rounds] == [["a"], ["b", "c"]]
 
 
-async def test_rounds_without_news_are_counted_and_news_begins_anew(asked: Asked, refresher: Refresher) -> None:
+async def test_rounds_without_change_are_counted_and_reset_by_a_change(asked: Asked, refresher: Refresher) -> None:
     for _ in range(3):
         await refresher.want("a")
     asked.news = True
@@ -69,7 +69,7 @@ async def test_rounds_without_news_are_counted_and_news_begins_anew(asked: Asked
     assert [rounds for _, rounds in asked.rounds] == [0, 1, 2, 3, 0]
 
 
-async def test_rounds_without_news_are_spaced_out(asked: Asked, refresher: Refresher) -> None:
+async def test_rounds_without_change_back_off(asked: Asked, refresher: Refresher) -> None:
     await refresher.want("a")
     loop = asyncio.get_running_loop()
     gaps = []
@@ -80,7 +80,7 @@ async def test_rounds_without_news_are_spaced_out(asked: Asked, refresher: Refre
     assert all(gap >= least for gap, least in zip(gaps, [0.005, 0.01, 0.02, 0.04], strict=True))
 
 
-async def test_errors_of_a_topic_and_of_a_round_reach_who_asked(asked: Asked, refresher: Refresher) -> None:
+async def test_errors_of_topics_and_rounds_are_raised(asked: Asked, refresher: Refresher) -> None:
     asked.errors = {"b": UnknownTopicError("no")}
     good, bad = refresher.want("a"), refresher.want("b")
     await good
@@ -93,12 +93,12 @@ async def test_errors_of_a_topic_and_of_a_round_reach_who_asked(asked: Asked, re
     await refresher.want("a")
 
 
-async def test_a_question_stays_within_the_protocols_bound(asked: Asked, refresher: Refresher) -> None:
+async def test_request_stays_within_the_protocols_bound(asked: Asked, refresher: Refresher) -> None:
     await asyncio.gather(*(refresher.want(str(number)) for number in range(TOPICS_PER_QUESTION + 1)))
     assert [len(topics) for topics, _ in asked.rounds] == [TOPICS_PER_QUESTION, 1]
 
 
-async def test_closing_ends_what_is_asked_and_what_waits(asked: Asked, refresher: Refresher) -> None:
+async def test_close_ends_pending_requests(asked: Asked, refresher: Refresher) -> None:
     asked.hold = asyncio.Event()
     answers = [refresher.want("a")]
     await asked.begun.wait()
@@ -110,7 +110,7 @@ async def test_closing_ends_what_is_asked_and_what_waits(asked: Asked, refresher
             await answer
 
 
-async def test_a_bug_in_asking_is_told_and_does_not_end_it(asked: Asked, refresher: Refresher) -> None:
+async def test_unexpected_exception_is_raised_and_contained(asked: Asked, refresher: Refresher) -> None:
     asked.failure = ValueError("bug")  # type: ignore[assignment] # no error of the client's
     with pytest.raises(ValueError, match="bug"):
         await refresher.want("a")
@@ -118,7 +118,7 @@ async def test_a_bug_in_asking_is_told_and_does_not_end_it(asked: Asked, refresh
     await refresher.want("a")
 
 
-async def test_only_who_is_patient_has_the_answer_held_back(asked: Asked, refresher: Refresher) -> None:
+async def test_only_patient_callers_have_the_answer_held_back(asked: Asked, refresher: Refresher) -> None:
     await refresher.want("a", patient=True)
     await asyncio.gather(refresher.want("a", patient=True), refresher.want("b"))
     await refresher.want("b", patient=True)
@@ -127,7 +127,7 @@ async def test_only_who_is_patient_has_the_answer_held_back(asked: Asked, refres
     assert asked.holds_s == [HOLD_S, 0.0, HOLD_S, 0.0, HOLD_S]
 
 
-async def test_who_joins_a_question_that_is_held_back_hurries_no_later_one(asked: Asked, refresher: Refresher) -> None:
+async def test_joining_a_held_request_does_not_hurry_later_ones(asked: Asked, refresher: Refresher) -> None:
     asked.hold = asyncio.Event()
     first = refresher.want("a", patient=True)
     await asked.begun.wait()
@@ -138,18 +138,16 @@ async def test_who_joins_a_question_that_is_held_back_hurries_no_later_one(asked
     assert asked.holds_s == [HOLD_S, HOLD_S]
 
 
-async def test_after_an_answer_that_was_held_back_the_next_question_is_due_at_once(
-    asked: Asked, refresher: Refresher
-) -> None:
+async def test_next_request_is_due_immediately_after_a_held_answer(asked: Asked, refresher: Refresher) -> None:
     asked.hold = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.call_later(0.05, asked.hold.set)
     await refresher.want("a", patient=True)
     await asyncio.sleep(0)
-    assert refresher._next_at <= loop.time(), "what was waited for counts"
+    assert refresher._next_at <= loop.time(), "time held back counts"
 
 
-async def test_who_decides_by_the_answer_joins_no_older_question(asked: Asked, refresher: Refresher) -> None:
+async def test_deciding_caller_does_not_join_an_older_request(asked: Asked, refresher: Refresher) -> None:
     asked.hold = asyncio.Event()
     first = refresher.want("a")
     await asked.begun.wait()

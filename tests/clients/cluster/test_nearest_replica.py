@@ -1,4 +1,4 @@
-"""A consumer with a zone reads at the replica there, as long as that keeps up, and loses and repeats nothing."""
+"""A consumer with a zone reads from the replica in it while it keeps up, without loss or duplicates."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tidelog.errors import OffsetOutOfRangeError, UnknownTopicError
 from tidelog.subscriptions import liveness_probe
 from tidelog_proto import broker_pb2 as pb
 
-LOOK_S = 0.01
+CHECK_INTERVAL_S = 0.01
 
 
 @pytest.fixture(autouse=True)
-def impatience(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(nearest_replica, "LOOK_S", 0.1)
-    monkeypatch.setattr(nearest_replica, "BEHIND_S", 0.1)
-    monkeypatch.setattr(nearest_replica, "SHUN_S", 0.5)
+def short_timeouts(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(nearest_replica, "CHECK_INTERVAL_S", 0.1)
+    monkeypatch.setattr(nearest_replica, "LAG_GRACE_S", 0.1)
+    monkeypatch.setattr(nearest_replica, "EXCLUDE_S", 0.5)
     monkeypatch.setattr(nearest_replica, "CONNECT_S", 0.2)
     monkeypatch.setattr(owner_changes, "SILENCE_S", 0.1)
     monkeypatch.setattr(owner_changes, "GRACE_S", 0.1)
@@ -32,7 +32,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[FakeCluster]:
-    """Of `wide`, partition p belongs to node p, and every node has a copy of all. Each node is a zone."""
+    """Partition p of `wide` belongs to node p, and every node, each a zone, has a replica of all partitions."""
     async with running_cluster() as cluster:
         cluster.replicated = True
         yield cluster
@@ -50,7 +50,7 @@ async def client(cluster: FakeCluster, near: ClusterNode) -> AsyncIterator[Clien
 
 
 async def publish(cluster: FakeCluster, values: str, *, told: bool = True) -> None:
-    """Publish to the three partitions in turn; replicas hear of it, unless they are not `told`."""
+    """Publish to the three partitions in turn; unless `told`, replicas do not learn of the commits."""
     async with Client(cluster.bootstrap) as client, client.producer("wide") as producer:
         for number, value in enumerate(values):
             await producer.send(value.encode(), partition=number % 3)
@@ -67,7 +67,7 @@ def asked(cluster: FakeCluster) -> list[int]:
     return [node.requests.count("subscribe") for node in cluster.nodes]
 
 
-async def test_everything_is_read_in_the_zone(cluster: FakeCluster, client: Client) -> None:
+async def test_all_partitions_are_read_in_the_zone(cluster: FakeCluster, client: Client) -> None:
     await publish(cluster, "abc")
     async with client.consumer("wide") as consumer:
         assert await taken(consumer, 3) == list("abc")
@@ -76,10 +76,10 @@ async def test_everything_is_read_in_the_zone(cluster: FakeCluster, client: Clie
         before = asked(cluster)
         assert before[:2] == [0, 0]
         await asyncio.sleep(0.5)
-        assert asked(cluster) == before, "who keeps up is not left"
+        assert asked(cluster) == before, "a replica that keeps up stays in use"
 
 
-async def test_who_does_not_hear_of_commits_is_left_for_the_owners_and_come_back_to(
+async def test_lagging_replica_is_replaced_by_owners_and_used_again(
     cluster: FakeCluster, client: Client, near: ClusterNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.move("wide", cluster.nodes[0], 2)
@@ -90,7 +90,7 @@ async def test_who_does_not_hear_of_commits_is_left_for_the_owners_and_come_back
         near.hears = False
         await publish(cluster, "def", told=False)
         assert await taken(consumer, 3) == list("def")
-        assert "behind their owners" in caplog.text
+        assert "lagged behind the owners" in caplog.text
         assert all(asked(cluster)[number] > before[number] for number in (0, 1))
         near.hears = True
         away = asked(cluster)[2]
@@ -99,7 +99,7 @@ async def test_who_does_not_hear_of_commits_is_left_for_the_owners_and_come_back
         assert await taken(consumer, 3) == list("ghi")
 
 
-async def test_who_begins_beyond_the_end_is_told_so_though_a_replica_cannot_tell(
+async def test_position_beyond_end_is_detected_through_the_owner(
     cluster: FakeCluster, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     await publish(cluster, "abc")
@@ -107,13 +107,13 @@ async def test_who_begins_beyond_the_end_is_told_so_though_a_replica_cannot_tell
         with pytest.raises(OffsetOutOfRangeError, match="wide/0: offset 5 is beyond the end of the log, 1") as refused:
             await anext(consumer)
         assert (refused.value.log_start_offset, refused.value.high_watermark) == (0, 1)
-        assert asked(cluster)[0] == 0, "the replica was read all the time"
+        assert asked(cluster)[0] == 0, "the replica was read throughout"
     async with client.consumer("wide", start=5, on_out_of_range="earliest") as consumer:
         assert await taken(consumer, 3) == list("abc")
-    assert "going on at 0, because on_out_of_range is 'earliest'" in caplog.text
+    assert "continuing at 0 because on_out_of_range is 'earliest'" in caplog.text
 
 
-async def test_who_reads_slowly_is_not_taken_for_a_replica_that_is_behind(cluster: FakeCluster, client: Client) -> None:
+async def test_slow_reader_is_not_mistaken_for_a_lagging_replica(cluster: FakeCluster, client: Client) -> None:
     await publish(cluster, "abcdef")
     async with client.consumer("wide", prefetch_records=1) as consumer:
         assert len(await taken(consumer, 1)) == 1
@@ -122,32 +122,30 @@ async def test_who_reads_slowly_is_not_taken_for_a_replica_that_is_behind(cluste
         assert len(await taken(consumer, 5)) == 5
 
 
-async def test_who_catches_up_is_not_behind(
+async def test_replica_that_catches_up_is_not_lagging(
     cluster: FakeCluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nearest_replica, "BEHIND_S", 2.0)
+    monkeypatch.setattr(nearest_replica, "LAG_GRACE_S", 2.0)
     async with Client(cluster.bootstrap) as writer, writer.producer("wide") as producer:
-        for _ in range(260):  # to one partition: the fake would send all of one before any of the next
+        for _ in range(260):  # one partition: the fake node sends partitions one after another
             await producer.send(b"x", partition=1)
     for node in cluster.nodes:
         node.push()
     async with client.consumer("wide", prefetch_records=4) as consumer:
-        for _ in range(260):  # for longer than is looked for
+        for _ in range(260):  # for longer than a check takes
             await taken(consumer, 1)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_INTERVAL_S)
         assert asked(cluster)[:2] == [0, 0]
 
 
-async def test_without_a_replica_in_the_zone_owners_are_read(cluster: FakeCluster, near: ClusterNode) -> None:
+async def test_owners_are_read_without_a_replica_in_the_zone(cluster: FakeCluster, near: ClusterNode) -> None:
     await publish(cluster, "abc")
     async with Client(cluster.bootstrap, zone="nowhere") as client, client.consumer("wide") as consumer:
         assert await taken(consumer, 3) == list("abc")
         assert asked(cluster) == [1, 1, 1]
 
 
-async def test_a_replica_that_cannot_be_reached_or_goes_away_is_not_waited_for(
-    cluster: FakeCluster, client: Client, near: ClusterNode
-) -> None:
+async def test_unreachable_replica_is_not_waited_for(cluster: FakeCluster, client: Client, near: ClusterNode) -> None:
     cluster.move("wide", cluster.nodes[0], 2)
     await publish(cluster, "abc")
     await near.stop()
@@ -155,14 +153,14 @@ async def test_a_replica_that_cannot_be_reached_or_goes_away_is_not_waited_for(
         assert await taken(consumer, 3) == list("abc")
         await near.restart()
         async with asyncio.timeout(20):
-            while not near.requests.count("subscribe"):  # noqa: ASYNC110 (a fake tells nobody)
-                await asyncio.sleep(LOOK_S)
+            while not near.requests.count("subscribe"):  # noqa: ASYNC110 (the fake has no event)
+                await asyncio.sleep(CHECK_INTERVAL_S)
         await near.stop()
         await publish(cluster, "def")
         assert await taken(consumer, 3) == list("def")
 
 
-async def test_a_replica_that_falls_silent_is_left(cluster: FakeCluster, client: Client, near: ClusterNode) -> None:
+async def test_silent_replica_is_replaced(cluster: FakeCluster, client: Client, near: ClusterNode) -> None:
     cluster.move("wide", cluster.nodes[0], 2)
     await publish(cluster, "abc")
     async with client.consumer("wide") as consumer:
@@ -184,7 +182,7 @@ async def test_owners_may_change(cluster: FakeCluster, client: Client, near: Clu
             assert await taken(consumer, 3) == list("def")
 
 
-async def test_a_replica_is_not_left_because_the_owner_has_changed(
+async def test_replica_stays_in_use_after_an_owner_change(
     cluster: FakeCluster, client: Client, near: ClusterNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.move("wide", cluster.nodes[0], 2)
@@ -198,10 +196,10 @@ async def test_a_replica_is_not_left_because_the_owner_has_changed(
         assert await taken(consumer, 3) == list("def")
         await near.received("subscribe", before[2] + 1)
         assert asked(cluster)[:2] == before[:2]
-        assert "is not read" not in caplog.text
+        assert "not reading from replica" not in caplog.text
 
 
-async def test_a_replica_is_not_left_because_a_topic_is_deleted(
+async def test_replica_stays_in_use_after_a_topic_deletion(
     client: Client, near: ClusterNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with client.consumer("t") as consumer:
@@ -211,7 +209,7 @@ async def test_a_replica_is_not_left_because_a_topic_is_deleted(
             connection.end_subscriptions(pb.UNKNOWN_TOPIC)
         with pytest.raises(UnknownTopicError):
             await anext(consumer)
-    assert "is not read" not in caplog.text
+    assert "not reading from replica" not in caplog.text
 
 
 async def fetched(client: Client, offset: int = 0) -> list[bytes | None]:
@@ -223,38 +221,38 @@ def fetches(cluster: FakeCluster) -> list[int]:
     return [node.requests.count("fetch") for node in cluster.nodes]
 
 
-async def test_a_fetch_of_the_nearest_asks_the_replica_in_the_zone(cluster: FakeCluster, client: Client) -> None:
+async def test_nearest_fetch_uses_the_replica_in_the_zone(cluster: FakeCluster, client: Client) -> None:
     await publish(cluster, "abc")
     assert await fetched(client) == [b"a"]
     assert fetches(cluster) == [0, 0, 1]
     assert (await client.fetch("wide", 0, 0)).batches
-    assert fetches(cluster) == [1, 0, 1], "who does not say so asks the owner"
+    assert fetches(cluster) == [1, 0, 1], "without `nearest` the owner is asked"
 
 
-async def test_a_replica_that_has_not_heard_of_what_is_asked_for_is_left_for_the_owner(
+async def test_fetch_falls_back_to_owner_if_replica_lacks_the_records(
     cluster: FakeCluster, client: Client, near: ClusterNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     await publish(cluster, "abc")
     near.hears = False
     assert await fetched(client) == [b"a"]
     assert fetches(cluster) == [1, 0, 1]
-    assert "is not read for" in caplog.text
+    assert "not reading from replica" in caplog.text
     assert await fetched(client) == [b"a"]
-    assert fetches(cluster) == [2, 0, 1], "nor is it asked again"
+    assert fetches(cluster) == [2, 0, 1], "the replica is not asked again"
 
 
-async def test_a_fetch_beyond_what_a_replica_has_heard_of_asks_the_owner(cluster: FakeCluster, client: Client) -> None:
+async def test_fetch_at_the_end_asks_the_owner(cluster: FakeCluster, client: Client) -> None:
     await publish(cluster, "abc")
     assert await fetched(client, 1) == []
-    assert fetches(cluster) == [0, 0, 1], "the next record comes there"
+    assert fetches(cluster) == [0, 0, 1], "the next record will be appended there"
     with pytest.raises(OffsetOutOfRangeError):
         await fetched(client, 2)
     assert fetches(cluster) == [1, 0, 2]
     assert await fetched(client) == [b"a"]
-    assert fetches(cluster) == [1, 0, 3], "nothing is wrong with the replica"
+    assert fetches(cluster) == [1, 0, 3], "the replica stays usable"
 
 
-async def test_a_replica_that_cannot_be_reached_is_not_waited_for_by_a_fetch(
+async def test_fetch_does_not_wait_for_unreachable_replica(
     cluster: FakeCluster, client: Client, near: ClusterNode
 ) -> None:
     await publish(cluster, "abc")

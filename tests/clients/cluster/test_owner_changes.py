@@ -1,4 +1,4 @@
-"""When waiting for an owner is in vain. The whole of it, with nodes that freeze, is in test_failover.py."""
+"""Abandonment of requests to a former owner. Tests with frozen nodes are in test_failover.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.clients.fake_node import FakeNode
 
 from tidelog.cluster.connection import Address, Connection, connect
 from tidelog.cluster.metadata import Metadata
-from tidelog.cluster.owner_changes import Expectation, Moves
+from tidelog.cluster.owner_changes import Expectation, OwnerChanges
 from tidelog.errors import ConnectionLostError
 from tidelog_proto import broker_pb2 as pb
 
@@ -26,7 +26,7 @@ def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class World:
-    """Metadata of one topic with one partition, and a note of what happens."""
+    """Metadata of one topic with one partition, and a record of events."""
 
     def __init__(self, owner: Address) -> None:
         self.metadata = Metadata()
@@ -34,7 +34,7 @@ class World:
         self.abandoned: list[ConnectionLostError] = []
         self.refreshed = asyncio.Event()
         self.gone = asyncio.Event()
-        self.moves = Moves(self.metadata, lambda _: self.refreshed.set())
+        self.owner_changes = OwnerChanges(self.metadata, lambda _: self.refreshed.set())
         self.move(owner)
 
     def move(self, to: Address) -> None:
@@ -48,7 +48,7 @@ class World:
             ),
             to,
         )
-        self.moves.changed("t")
+        self.owner_changes.changed("t")
 
     def abandon(self, error: ConnectionLostError) -> None:
         self.abandoned.append(error)
@@ -67,45 +67,43 @@ async def connection(node: FakeNode) -> AsyncIterator[Connection]:
 async def world(connection: Connection) -> AsyncIterator[World]:
     world = World(connection.address)
     yield world
-    world.moves.close()
+    world.owner_changes.close()
 
 
-async def test_a_connection_that_cannot_be_made_is_given_up_for_the_new_owner(
-    world: World, connection: Connection
-) -> None:
-    world.moves.expect("t", 0, connection.address, world.abandon)
+async def test_pending_connection_is_abandoned_for_the_new_owner(world: World, connection: Connection) -> None:
+    world.owner_changes.expect("t", 0, connection.address, world.abandon)
     world.move(NOBODY)
-    assert not world.abandoned, "nobody else owns it yet"
+    assert not world.abandoned, "no other node owns it yet"
     world.move(ELSEWHERE)
     assert len(world.abandoned) == 1
     world.move(connection.address)
     world.move(ELSEWHERE)
-    assert len(world.abandoned) == 1, "at most once"
+    assert len(world.abandoned) == 1, "abandoned at most once"
 
 
-async def test_what_waits_for_nothing_in_particular_goes_at_once(world: World, connection: Connection) -> None:
-    world.moves.expect("t", 0, connection, world.abandon, wait_s=None)
-    world.moves.changed("t")
+async def test_idle_subscription_is_abandoned_immediately(world: World, connection: Connection) -> None:
+    world.owner_changes.expect("t", 0, connection, world.abandon, wait_s=None)
+    world.owner_changes.changed("t")
     assert not world.abandoned
     world.move(ELSEWHERE)
     assert len(world.abandoned) == 1
 
 
-async def test_what_is_forgotten_is_not_abandoned(world: World, connection: Connection) -> None:
-    expectation = world.moves.expect("t", 0, connection, world.abandon, wait_s=None)
-    world.moves.forget(expectation)
-    world.moves.forget(expectation)
+async def test_forgotten_expectation_is_not_abandoned(world: World, connection: Connection) -> None:
+    expectation = world.owner_changes.expect("t", 0, connection, world.abandon, wait_s=None)
+    world.owner_changes.forget(expectation)
+    world.owner_changes.forget(expectation)
     world.move(ELSEWHERE)
     assert not world.abandoned
 
 
-async def test_silence_asks_for_metadata_and_a_move_then_ends_it(
+async def test_silence_refreshes_metadata_and_a_move_abandons(
     world: World, connection: Connection, node: FakeNode
 ) -> None:
     (peer,) = node.connections
     peer.transport.pause_reading()
     asked = connection.request(pb.Envelope(cluster_status=pb.ClusterStatus()), timeout_s=60.0)
-    world.moves.expect("t", 0, connection, world.abandon)
+    world.owner_changes.expect("t", 0, connection, world.abandon)
     await world.refreshed.wait()
     assert not world.abandoned
     world.move(ELSEWHERE)
@@ -113,42 +111,44 @@ async def test_silence_asks_for_metadata_and_a_move_then_ends_it(
     asked.cancel()
 
 
-async def test_who_speaks_is_given_time_after_a_move(world: World, connection: Connection) -> None:
-    world.moves.expect("t", 0, connection, world.abandon)
+async def test_responsive_node_gets_a_grace_period_after_a_move(world: World, connection: Connection) -> None:
+    world.owner_changes.expect("t", 0, connection, world.abandon)
     world.move(ELSEWHERE)
     assert not world.abandoned
     assert not world.refreshed.is_set()
     await world.gone.wait()
 
 
-async def test_a_move_back_ends_the_time_of_grace(world: World, connection: Connection) -> None:
-    expectation = world.moves.expect("t", 0, connection, world.abandon)
+async def test_move_back_ends_the_grace_period(world: World, connection: Connection) -> None:
+    expectation = world.owner_changes.expect("t", 0, connection, world.abandon)
     world.move(ELSEWHERE)
     assert expectation.moved_at is not None
     world.move(connection.address)
     assert expectation.moved_at is None
 
 
-async def test_a_long_poll_is_not_silence(world: World, connection: Connection, node: FakeNode) -> None:
+async def test_long_poll_is_not_silence(world: World, connection: Connection, node: FakeNode) -> None:
     (peer,) = node.connections
     peer.transport.pause_reading()
     status = pb.Envelope(cluster_status=pb.ClusterStatus())
     asked = connection.request(status, timeout_s=60.0, wait_s=30.0)
-    world.moves.expect("t", 0, connection, world.abandon, wait_s=30.0)
+    world.owner_changes.expect("t", 0, connection, world.abandon, wait_s=30.0)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(world.refreshed.wait(), 0.2)
     assert connection.silent_s == 0.0
     asked.cancel()
 
 
-async def test_abandoning_one_may_forget_another(world: World, connection: Connection) -> None:
+async def test_abandon_callback_may_forget_another_expectation(world: World, connection: Connection) -> None:
     expected: list[Expectation] = []
     gone: list[int] = []
 
     def forget(other: int, _: ConnectionLostError) -> None:
         gone.append(other)
-        world.moves.forget(expected[other])
+        world.owner_changes.forget(expected[other])
 
-    expected += [world.moves.expect("t", 0, connection, partial(forget, other), wait_s=None) for other in (1, 0)]
+    expected += [
+        world.owner_changes.expect("t", 0, connection, partial(forget, other), wait_s=None) for other in (1, 0)
+    ]
     world.move(ELSEWHERE)
     assert len(gone) == 1

@@ -1,12 +1,12 @@
-"""Which epoch goes with a position: only one in which the record in front of it was read, or was told to be."""
+"""The epoch of a position: that of the record before it, if it was read or reported."""
 
 from __future__ import annotations
 
 import pytest
 
 from tidelog.cluster import read_epochs
-from tidelog.cluster.known_ends import Ends
-from tidelog.cluster.read_epochs import ArrivedEpochs, ReadEpochs
+from tidelog.cluster.known_ends import KnownEnds
+from tidelog.cluster.read_epochs import ReadEpochs, ReceivedEpochs
 from tidelog.model import TopicPartition
 from tidelog.subscriptions.prefetch import Credit
 from tidelog.subscriptions.subscription import Prefetched
@@ -17,7 +17,7 @@ ID = b"1" * 16
 WHERE = TopicPartition("t", 0)
 
 
-class Nobody:
+class NoLender:
     def give_back(self, cost: Credit) -> None:
         raise AssertionError(cost)
 
@@ -36,17 +36,17 @@ def batch(base_offset: int, end_offset: int, epoch: int, *, records: int = 1) ->
     return RecordBatch(header, b"")
 
 
-def test_a_position_has_the_epoch_of_the_record_in_front_of_it() -> None:
+def test_position_has_epoch_of_the_preceding_record() -> None:
     epochs = ReadEpochs()
     epochs.read(ID, 0, [batch(10, 20, 2), batch(20, 30, 2), batch(30, 40, 5)])
     found = [epochs.at(ID, 0, offset) for offset in (10, 11, 30, 31, 40, 41)]
-    assert found == [None, 2, 2, 5, 5, None], "in front of the first record lies what was not read"
+    assert found == [None, 2, 2, 5, 5, None], "the record before the first one was not read"
     assert epochs.at(ID, 1, 15) is None
     epochs.read(ID, 0, [batch(50, 60, 5)])
-    assert epochs.at(ID, 0, 45) == 5, "both sides of a gap are of the epoch, so the gap is"
+    assert epochs.at(ID, 0, 45) == 5, "a gap within an epoch belongs to it"
 
 
-def test_what_was_read_last_counts_where_the_log_was_written_anew() -> None:
+def test_last_read_epoch_counts_after_truncation() -> None:
     epochs = ReadEpochs()
     epochs.read(ID, 0, [batch(0, 100, 2)])
     epochs.read(ID, 0, [batch(50, 70, 3)])
@@ -55,29 +55,29 @@ def test_what_was_read_last_counts_where_the_log_was_written_anew() -> None:
     assert epochs.at(ID, 0, 60) == 2
 
 
-def test_what_a_filter_has_left_out_is_of_no_known_epoch() -> None:
+def test_filtered_range_has_no_known_epoch() -> None:
     epochs = ReadEpochs()
     epochs.read(ID, 0, [batch(0, 10, 0), batch(10, 20, 0, records=0)])
     assert (epochs.at(ID, 0, 10), epochs.at(ID, 0, 20)) == (0, None)
     epochs.read(ID, 0, [batch(20, 30, 4, records=0)])
-    assert epochs.at(ID, 0, 30) == 4, "of the broker's own a reader sees no record either"
+    assert epochs.at(ID, 0, 30) == 4, "control batches have no records either"
 
 
-def test_what_was_told_counts_for_that_position_alone() -> None:
+def test_committed_epoch_applies_to_its_position_only() -> None:
     epochs = ReadEpochs()
-    epochs.told(ID, 0, offset=7, epoch=3)
+    epochs.note_committed(ID, 0, offset=7, epoch=3)
     assert [epochs.at(ID, 0, offset) for offset in (6, 7, 8)] == [None, 3, None]
     epochs.read(ID, 0, [batch(0, 10, 1)])
-    assert epochs.at(ID, 0, 7) == 1, "what was read here is known better"
-    assert epochs.told_of(ID, 0, 7) == 3
+    assert epochs.at(ID, 0, 7) == 1, "records read here take precedence"
+    assert epochs.committed_epoch(ID, 0, 7) == 3
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_epochs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_epochs, "PARTITIONS_MAX", 3)
     epochs = ReadEpochs()
     for partition in range(9):
         epochs.read(ID, partition, [batch(0, 1, 1)])
-        epochs.told(ID, partition, offset=5, epoch=1)
+        epochs.note_committed(ID, partition, offset=5, epoch=1)
     assert [partition for partition in range(9) if epochs.at(ID, partition, 1) is not None] == [6, 7, 8]
     assert [partition for partition in range(9) if epochs.at(ID, partition, 5) is not None] == [6, 7, 8]
     for epoch in range(9):
@@ -85,18 +85,18 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [epochs.at(ID, 0, epoch + 1) for epoch in range(9)] == [None] * 6 + [6, 7, 8]
 
 
-def test_of_what_arrives_the_last_record_counts_and_the_end_is_noted() -> None:
-    ends, epochs = Ends(), ReadEpochs()
-    epochs.told(ID, 0, offset=10, epoch=2)
-    here = ArrivedEpochs(ends, epochs)
+def test_last_received_record_sets_epoch_and_end() -> None:
+    ends, epochs = KnownEnds(), ReadEpochs()
+    epochs.note_committed(ID, 0, offset=10, epoch=2)
+    here = ReceivedEpochs(ends, epochs)
     here.begin(WHERE, ID, 11)
     assert here.at(WHERE) is None
     here.begin(WHERE, ID, 10)
     assert here.at(WHERE) == 2
-    here.arrived(ID, [Prefetched(WHERE, each, Nobody(), None) for each in (batch(10, 20, 2), batch(20, 30, 3))])
+    here.arrived(ID, [Prefetched(WHERE, each, NoLender(), None) for each in (batch(10, 20, 2), batch(20, 30, 3))])
     assert (here.at(WHERE), epochs.at(ID, 0, 15), ends.newest(ID, 0)) == (3, 2, 30)
-    here.arrived(ID, [Prefetched(WHERE, batch(30, 40, 0, records=0), Nobody(), None)])
+    here.arrived(ID, [Prefetched(WHERE, batch(30, 40, 0, records=0), NoLender(), None)])
     assert (here.at(WHERE), ends.newest(ID, 0), ends.known(ID, 0, epoch=3)) == (None, 40, 40)
-    here.arrived(ID, [Prefetched(WHERE, batch(40, 50, 3), Nobody(), None)])
+    here.arrived(ID, [Prefetched(WHERE, batch(40, 50, 3), NoLender(), None)])
     here.forget(WHERE)
     assert here.at(WHERE) is None

@@ -25,7 +25,7 @@ from tidelog_proto import broker_pb2 as pb
 STATUS = pb.Envelope(cluster_status=pb.ClusterStatus())
 
 
-async def test_owners_are_found_and_remembered(node: FakeNode, router: Router) -> None:
+async def test_owners_are_found_and_cached(node: FakeNode, router: Router) -> None:
     assert router.connection_now("t", 0) is None
     connection = await router.connection("t", 0)
     assert router.connection_now("t", 0) is connection
@@ -33,16 +33,16 @@ async def test_owners_are_found_and_remembered(node: FakeNode, router: Router) -
     assert node.requests.count("metadata") == 1
 
 
-async def test_unknown_topics_and_partitions(node: FakeNode, router: Router) -> None:
+async def test_unknown_topics_and_partitions_are_refused(node: FakeNode, router: Router) -> None:
     with pytest.raises(UnknownTopicError):
         await router.connection("nowhere", 0)
-    with pytest.raises(UnknownPartitionError, match="partitions 0 to 0, not 1"):
+    with pytest.raises(UnknownPartitionError, match="partitions 0 to 0, got 1"):
         await router.connection("t", 1)
     node.add_topic("t", 2)
-    assert not (await router.connection("t", 1)).closed, "a topic that grew is looked at again"
+    assert not (await router.connection("t", 1)).closed, "metadata of a grown topic is refreshed"
 
 
-async def test_an_owner_that_nobody_knows_is_worth_another_try(node: FakeNode, router: Router) -> None:
+async def test_unknown_owner_is_retriable(node: FakeNode, router: Router) -> None:
     node.owner_of = {0: "somebody"}
     with pytest.raises(NotOwnerError):
         await router.connection("t", 0)
@@ -52,12 +52,12 @@ async def test_an_owner_that_nobody_knows_is_worth_another_try(node: FakeNode, r
     await router.connection("t", 0)
 
 
-async def test_refreshes_wanted_at_once_are_one(node: FakeNode, router: Router) -> None:
+async def test_concurrent_refreshes_are_merged(node: FakeNode, router: Router) -> None:
     await asyncio.gather(*(router.topic("t") for _ in range(5)), router.refresh("t"))
     assert node.requests.count("metadata") == 1
 
 
-async def test_watchers_hear_of_news_until_they_stop(node: FakeNode, router: Router) -> None:
+async def test_watchers_are_called_until_they_stop(node: FakeNode, router: Router) -> None:
     heard: list[int] = []
     unwatch = router.watch("t", lambda: heard.append(node.epoch))
     await router.refresh("t")
@@ -71,7 +71,7 @@ async def test_watchers_hear_of_news_until_they_stop(node: FakeNode, router: Rou
     assert heard == [0, 4]
 
 
-async def test_news_ends_a_wait(node: FakeNode, router: Router) -> None:
+async def test_metadata_change_ends_a_wait(node: FakeNode, router: Router) -> None:
     await router.topic("t")
     waiting = asyncio.ensure_future(router.news("t", 3600.0))
     await asyncio.sleep(0)
@@ -81,12 +81,12 @@ async def test_news_ends_a_wait(node: FakeNode, router: Router) -> None:
     await router.news("t", 0.001)
 
 
-async def test_who_waits_for_news_says_what_is_known_and_asks_all_the_time(node: FakeNode, router: Router) -> None:
+async def test_waiting_for_changes_uses_continuous_long_polls(node: FakeNode, router: Router) -> None:
     await router.topic("t")
     waiting = asyncio.ensure_future(router.news("t", 3600.0))
     await node.received("metadata", 4)
     first, *later = node.metadata_asked
-    assert not first.known, "of an unknown topic anything is news"
+    assert not first.known, "for an unknown topic any answer is a change"
     for asked in later:
         assert asked.wait_ms == int(HOLD_S * 1000)
         assert [list(known.news_from) for known in asked.known] == [[1]]
@@ -95,26 +95,26 @@ async def test_who_waits_for_news_says_what_is_known_and_asks_all_the_time(node:
     assert router.metadata.route("t", 0) == PartitionRoute(node.node_id, 1)
 
 
-async def test_a_closed_client_waits_for_no_news(node: FakeNode, router: Router) -> None:
+async def test_closed_client_does_not_wait_for_changes(node: FakeNode, router: Router) -> None:
     await router.topic("t")
     await router.close()
     await router.news("t", 0.01)
     assert node.requests.count("metadata") == 1
 
 
-async def test_an_owners_error_tells_the_epoch(node: FakeNode, router: Router) -> None:
+async def test_not_owner_error_updates_the_epoch(node: FakeNode, router: Router) -> None:
     await router.topic("t")
     error = NotOwnerError("moved")
     error.epoch = 3
     router.learn_from("t", error, 0)
-    with pytest.raises(NotOwnerError, match="nobody knows"):
+    with pytest.raises(NotOwnerError, match="currently unknown"):
         await router.connection("t", 0)
     node.epoch = 3
     await router.refresh("t")
     await router.connection("t", 0)
 
 
-async def test_a_question_that_may_be_repeated_goes_to_another_node_when_one_takes_long(
+async def test_repeatable_request_is_hedged_when_a_node_is_slow(
     node: FakeNode, router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "REQUEST_HEDGE_S", 0.02)
@@ -128,7 +128,7 @@ async def test_a_question_that_may_be_repeated_goes_to_another_node_when_one_tak
         await router.close()
 
 
-async def test_errors_teach_the_cache(node: FakeNode, router: Router) -> None:
+async def test_errors_update_the_cache(node: FakeNode, router: Router) -> None:
     await router.topic("t")
     router.learn_from("t", OverloadedError("full"))
     router.learn_from("t", ConnectionLostError("gone"))
@@ -137,7 +137,7 @@ async def test_errors_teach_the_cache(node: FakeNode, router: Router) -> None:
     assert router.metadata.topic("t") is None
 
 
-async def test_what_may_be_repeated_is_until_the_time_is_over(router: Router) -> None:
+async def test_repeatable_request_is_retried_until_the_timeout(router: Router) -> None:
     tries: list[int] = []
 
     async def flaky() -> int:
@@ -157,7 +157,7 @@ async def test_what_may_be_repeated_is_until_the_time_is_over(router: Router) ->
 
 
 @pytest.mark.parametrize(("error", "tries"), [(ConnectionLostError("gone"), 1), (UnknownTopicError("none"), 1)])
-async def test_what_may_have_happened_is_not_done_twice(router: Router, error: TidelogError, tries: int) -> None:
+async def test_request_with_unknown_outcome_is_not_repeated(router: Router, error: TidelogError, tries: int) -> None:
     made: list[int] = []
 
     async def once() -> None:
@@ -169,7 +169,7 @@ async def test_what_may_have_happened_is_not_done_twice(router: Router, error: T
     assert len(made) == tries
 
 
-async def test_a_refusal_that_certainly_did_nothing_is_tried_again(router: Router) -> None:
+async def test_definite_refusal_is_retried(router: Router) -> None:
     made: list[int] = []
 
     async def busy_once() -> None:
@@ -181,10 +181,10 @@ async def test_a_refusal_that_certainly_did_nothing_is_tried_again(router: Route
     assert len(made) == 2
 
 
-async def test_what_must_not_be_done_twice_is_asked_of_a_node_that_can_when_another_certainly_did_not(
+async def test_non_repeatable_request_moves_to_another_node_after_definite_refusal(
     node: FakeNode, router: Router
 ) -> None:
-    """As when a node is cut off the others and not off the client: it goes on saying that it has no quorum."""
+    """A node that is partitioned from the others, but not from the client, keeps reporting that it has no quorum."""
     async with running_fake_node() as other:
         router = Router([("127.0.0.1", node.port), ("127.0.0.1", other.port)], router.pool, request_timeout_s=0.5)
         asked: list[int] = []

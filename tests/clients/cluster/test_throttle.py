@@ -1,4 +1,4 @@
-"""When a client publishes again after a node has told it to wait."""
+"""When a client publishes again after a node has throttled it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class World:
-    """A throttle, what it has counted, and who was let through."""
+    """A throttle, the delays that it has counted, and the waiters that were called."""
 
     def __init__(self, ask: Callable[[], None] | None = None) -> None:
         self.delays_s: list[float] = []
@@ -31,7 +31,7 @@ class World:
         self.throttle.when_open(name, lambda: self.woken.append(name))
 
 
-async def test_nothing_is_published_before_the_debt_is_paid() -> None:
+async def test_nothing_is_published_during_the_pause() -> None:
     world = World()
     assert world.throttle.may_publish()
     world.heard(50)
@@ -39,13 +39,13 @@ async def test_nothing_is_published_before_the_debt_is_paid() -> None:
     world.wait("a")
     world.wait("a")
     world.wait("b")
-    await settled(lambda: bool(world.woken), "nobody was told to go on")
-    assert world.woken == ["a", "b"], "each is told once, however often it asked"
+    await settled(lambda: bool(world.woken), "no waiter was called")
+    assert world.woken == ["a", "b"], "each waiter is called once"
     assert world.throttle.may_publish()
 
 
-async def test_after_a_debt_publishes_go_one_by_one_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CAREFUL_S", 0.5)
+async def test_publishes_are_serial_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SERIAL_PHASE_S", 0.5)
     world = World()
     world.heard(1)
     await settled(world.throttle.may_publish, "a debt of a millisecond lasts")
@@ -60,22 +60,22 @@ async def test_after_a_debt_publishes_go_one_by_one_for_a_while(monkeypatch: pyt
     await settled(world.throttle.may_publish, "it goes one by one for ever")
 
 
-async def test_answers_that_tell_of_no_debt_make_nobody_careful_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CAREFUL_S", 0.2)
+async def test_answers_without_pause_do_not_extend_the_careful_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SERIAL_PHASE_S", 0.2)
     world = World()
     world.heard(60_000)
     world.heard(0)
     world.throttle.published(100)
     assert not world.throttle.may_publish()
 
-    def may_publish_behind_an_answer() -> bool:
+    def may_publish_after_an_answer() -> bool:
         world.heard(0)
         return world.throttle.may_publish()
 
-    await settled(may_publish_behind_an_answer, "it goes one by one for ever")
+    await settled(may_publish_after_an_answer, "it goes one by one for ever")
 
 
-async def test_who_waits_for_an_answer_that_tells_of_a_debt_waits_for_that_too() -> None:
+async def test_waiter_also_waits_for_a_pause_reported_meanwhile() -> None:
     world = World()
     world.heard(1)
     await asyncio.sleep(0.01)
@@ -85,10 +85,10 @@ async def test_who_waits_for_an_answer_that_tells_of_a_debt_waits_for_that_too()
     world.heard(20)
     world.throttle.answered(1_000)
     assert world.woken == []
-    await settled(lambda: world.woken == ["a"], "nobody was told to go on")
+    await settled(lambda: world.woken == ["a"], "no waiter was called")
 
 
-async def test_of_a_known_rate_a_little_is_on_its_way_and_one_request_always() -> None:
+async def test_in_flight_bytes_are_limited_and_one_request_always_passes() -> None:
     world = World()
     world.throttle.greeted(10_000)
     for size_bytes, may in ((4_000, True), (2_000, False)):
@@ -97,21 +97,21 @@ async def test_of_a_known_rate_a_little_is_on_its_way_and_one_request_always() -
     world.throttle.answered(6_000)
     world.throttle.published(1_000_000)
     assert not world.throttle.may_publish()
-    world.throttle.answered(2_000_000)  # also what was sent before anything was known
+    world.throttle.answered(2_000_000)  # including requests sent before the rate was known
     assert world.throttle.may_publish()
 
 
-async def test_delays_are_counted_once_where_they_overlap_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_overlapping_delays_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     with caplog.at_level(logging.WARNING, "tidelog.client"):
         for throttle_ms in (1_000, 500, 2_000):
             world.heard(throttle_ms, "fetch_reply")
     assert sum(world.delays_s) == pytest.approx(2, abs=0.2)
-    assert world.throttle.may_publish(), "what is read holds up nothing that is written"
+    assert world.throttle.may_publish(), "a throttled fetch does not delay publishes"
     assert len(caplog.records) == 1
 
 
-async def test_whoever_waits_is_told_when_the_connection_is_gone() -> None:
+async def test_waiters_are_called_when_the_connection_is_lost() -> None:
     world = World()
     world.heard(60_000, "hello_reply")
     world.wait("a")
@@ -119,15 +119,15 @@ async def test_whoever_waits_is_told_when_the_connection_is_gone() -> None:
     assert world.woken == ["a"]
 
 
-async def test_a_debt_that_lasts_is_asked_about_and_ends_with_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.02)
+async def test_long_pause_is_queried_and_ends_with_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHECK_INTERVAL_S", 0.02)
     asked: list[bool] = []
     world = World(lambda: asked.append(world.throttle.may_publish()))
     world.heard(60_000)
     await asyncio.sleep(0.1)
-    assert asked == [], "nobody waits"
+    assert asked == [], "nothing is waiting"
     world.wait("a")
-    await settled(lambda: len(asked) >= 3, "nobody asks")
+    await settled(lambda: len(asked) >= 3, "the node was not asked")
     assert not any(asked)
     world.heard(50_000, "hello_reply")
     assert world.woken == []
@@ -136,20 +136,20 @@ async def test_a_debt_that_lasts_is_asked_about_and_ends_with_the_answer(monkeyp
     assert world.throttle.may_publish()
 
 
-async def test_where_nobody_can_be_asked_one_publish_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.1)
+async def test_without_a_query_one_publish_is_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHECK_INTERVAL_S", 0.1)
     world = World()
     loop = asyncio.get_running_loop()
     world.heard(60_000)
     assert not world.throttle.may_publish()
     for name in ("a", "b"):
         world.wait(name)
-        await settled(lambda name=name: world.woken[-1:] == [name], "nobody may try")  # type: ignore[misc]  # bound
+        await settled(lambda name=name: world.woken[-1:] == [name], "no waiter was called")  # type: ignore[misc]  # bound
         assert world.throttle.may_publish()
-        assert world.throttle.open_at > loop.time() + 50, "what is told is how long it lasts"
+        assert world.throttle.open_at > loop.time() + 50, "the answer contains the remaining pause"
         world.throttle.published(1_000)
         assert not world.throttle.may_publish(), "one at a time"
         world.throttle.answered(1_000)
-        assert not world.throttle.may_publish(), "it was refused"
+        assert not world.throttle.may_publish(), "the publish was refused"
     world.heard(0)
     assert world.throttle.may_publish()

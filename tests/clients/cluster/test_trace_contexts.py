@@ -1,4 +1,4 @@
-"""Requests to nodes carry the contexts of what they are for, and nothing where nobody exports traces."""
+"""Requests to nodes carry trace contexts, and none without a source."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def carried(node: FakeNode, kind: str) -> list[list[str]]:
     return [contexts for each, contexts in node.traces if each == kind]
 
 
-async def test_a_publish_carries_the_contexts_of_its_records(source: list[str]) -> None:
+async def test_publish_carries_the_contexts_of_its_records(source: list[str]) -> None:
     node = await node_with_topic()
     async with Client(f"127.0.0.1:{node.port}") as client, client.producer("t") as producer:
         for context in (CONTEXT, OTHER, CONTEXT, ""):
@@ -53,7 +53,7 @@ async def test_a_publish_carries_the_contexts_of_its_records(source: list[str]) 
     assert carried(node, "publish") == [[CONTEXT, OTHER], [CONTEXT], []]
 
 
-async def test_a_request_carries_the_context_of_what_runs(source: list[str]) -> None:
+async def test_request_carries_the_current_context(source: list[str]) -> None:
     node = await node_with_topic()
     async with Client(f"127.0.0.1:{node.port}") as client:
         source[0] = CONTEXT
@@ -64,7 +64,7 @@ async def test_a_request_carries_the_context_of_what_runs(source: list[str]) -> 
     assert carried(node, "fetch") == [[CONTEXT], []]
 
 
-def test_contexts_are_bounded_and_each_stands_once() -> None:
+def test_contexts_are_bounded_and_unique() -> None:
     envelope = pb.Envelope()
     trace_contexts.carry(envelope, [CONTEXT, "", CONTEXT, *(f"{number}" for number in range(100))])
     assert len(envelope.trace_contexts) == TRACE_CONTEXTS_MAX

@@ -1,4 +1,4 @@
-"""Commits that nobody waits for: their order, what is joined, what is told and when, and that they are bounded."""
+"""Background commits: order, merging, reported outcomes, and bounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.clients.fake_node import FakeNode
 from tests.clients.sharing import Silence, new_topic, positions, reading, silence, until
 
 from tidelog import Client, Group, TopicPartition
-from tidelog.consume.background_commits import CALLBACKS_MAX, PARTITIONS_MAX, CommitsSoon
+from tidelog.consume.background_commits import CALLBACKS_MAX, PARTITIONS_MAX, BackgroundCommits
 from tidelog.errors import (
     BufferFullError,
     ClosedError,
@@ -32,7 +32,7 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Store:
-    """Stores what it is given when the gate is open, or fails."""
+    """Stores positions when its gate is open, or fails."""
 
     def __init__(self) -> None:
         self.asked: list[dict[TopicPartition, int]] = []
@@ -49,8 +49,8 @@ class Store:
         return Commits(held, self.failed)
 
 
-class Told:
-    """What a callback was told, in order."""
+class Outcomes:
+    """The outcomes that a callback received, in order."""
 
     def __init__(self) -> None:
         self.told: list[tuple[dict[TopicPartition, int], TidelogError | None]] = []
@@ -59,13 +59,13 @@ class Told:
         self.told.append(({where: each.next_offset for where, each in held.items()}, error))
 
 
-async def test_one_is_under_way_at_a_time_and_the_newest_position_of_each_partition_counts() -> None:
-    store, first, later = Store(), Told(), Told()
-    soon = CommitsSoon(store, "g", dict)
+async def test_one_commit_is_in_flight_and_newest_positions_count() -> None:
+    store, first, later = Store(), Outcomes(), Outcomes()
+    soon = BackgroundCommits(store, "g", dict)
     soon.add({A: 1}, first)
     await asyncio.sleep(0)
     soon.add({A: 3, B: 2}, later)
-    soon.add({A: 2}, later)  # whoever goes back says so last
+    soon.add({A: 2}, later)  # the last call counts, even if it moves back
     await asyncio.sleep(0)
     assert (store.asked, first.told) == ([{A: 1}], [])
     store.gate.set()
@@ -73,13 +73,13 @@ async def test_one_is_under_way_at_a_time_and_the_newest_position_of_each_partit
     assert store.asked == [{A: 1}, {A: 2, B: 2}]
     soon.add({B: 3}, None)
     await soon.settled()
-    assert store.asked[2:] == [{B: 3}], "what was stored waits no more"
+    assert store.asked[2:] == [{B: 3}], "stored positions are no longer pending"
     assert (first.told, later.told) == ([({A: 1}, None)], [({A: 2, B: 2}, None)])
 
 
-async def test_settling_waits_for_what_was_asked_for_before_and_for_nothing_later() -> None:
+async def test_settled_waits_for_earlier_commits_only() -> None:
     store = Store()
-    soon = CommitsSoon(store, "g", dict)
+    soon = BackgroundCommits(store, "g", dict)
     await soon.settled()
 
     def again(*_: object) -> None:
@@ -98,9 +98,9 @@ async def test_settling_waits_for_what_was_asked_for_before_and_for_nothing_late
         await soon.settled()
 
 
-async def test_errors_are_told_by_the_callback_or_by_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    store, told = Store(), Told()
-    soon = CommitsSoon(store, "g", dict)
+async def test_errors_are_passed_to_the_callback_or_logged(caplog: pytest.LogCaptureFixture) -> None:
+    store, told = Store(), Outcomes()
+    soon = BackgroundCommits(store, "g", dict)
     store.gate.set()
     refused = store.failed[B] = MemberFencedError("assigned to another member")
     soon.add({A: 1, B: 1}, told)
@@ -109,20 +109,20 @@ async def test_errors_are_told_by_the_callback_or_by_the_log(caplog: pytest.LogC
     soon.add({A: 2}, told)
     await soon.settled()
     soon.refuse(refused, told)
-    assert len(told.told) == 2, "a call is over before anything is told of it"
+    assert len(told.told) == 2, "outcomes are reported asynchronously"
     await asyncio.sleep(0)
     assert told.told == [({A: 1}, refused), ({}, lost), ({}, refused)]
     assert not caplog.records
     with caplog.at_level(logging.WARNING, "tidelog.consumer"):
         soon.add({A: 3}, None)
         await soon.settled()
-    assert ["positions are not committed" in record.message for record in caplog.records] == [True]
+    assert ["commit failed" in record.message for record in caplog.records] == [True]
 
 
-async def test_a_position_in_an_earlier_topic_of_a_name_is_none_in_the_one_that_was_made_again() -> None:
-    store, told, ids = Store(), Told(), {"t": b"old", "u": b"u"}
+async def test_position_in_a_deleted_topic_is_not_stored_for_its_successor() -> None:
+    store, told, ids = Store(), Outcomes(), {"t": b"old", "u": b"u"}
     other = TopicPartition("u", 0)
-    soon = CommitsSoon(store, "g", lambda: ids)
+    soon = BackgroundCommits(store, "g", lambda: ids)
     soon.add({A: 1}, None)
     await asyncio.sleep(0)
     soon.add({A: 1000, B: 1000, other: 3}, told)
@@ -136,8 +136,8 @@ async def test_a_position_in_an_earlier_topic_of_a_name_is_none_in_the_one_that_
     assert isinstance(error, UnknownTopicError)
 
 
-async def test_a_callback_that_raises_ends_nothing() -> None:
-    loop, met, told = asyncio.get_running_loop(), list[Any](), Told()
+async def test_exception_of_a_callback_is_contained() -> None:
+    loop, met, told = asyncio.get_running_loop(), list[Any](), Outcomes()
     loop.set_exception_handler(lambda _, context: met.append(context["exception"]))
 
     def raises(*_: object) -> None:
@@ -145,7 +145,7 @@ async def test_a_callback_that_raises_ends_nothing() -> None:
 
     store = Store()
     store.gate.set()
-    soon = CommitsSoon(store, "g", dict)
+    soon = BackgroundCommits(store, "g", dict)
     soon.add({A: 1}, raises)
     soon.add({A: 1}, told)
     await soon.settled()
@@ -156,15 +156,15 @@ async def test_a_callback_that_raises_ends_nothing() -> None:
 
 
 @pytest.mark.parametrize("begun", [True, False])
-async def test_what_was_cancelled_is_told_and_keeps_nobody_waiting(*, begun: bool) -> None:
-    store, first, later = Store(), Told(), Told()
-    soon = CommitsSoon(store, "g", dict)
+async def test_cancelled_commit_is_reported_and_ends_waits(*, begun: bool) -> None:
+    store, first, later = Store(), Outcomes(), Outcomes()
+    soon = BackgroundCommits(store, "g", dict)
     soon.add({A: 1}, first)
     if begun:
         await asyncio.sleep(0)
     soon.add({A: 2}, later)
-    for task in asyncio.all_tasks() - {asyncio.current_task()}:  # as asyncio.run does at its end
-        if task.get_name() == "commits soon of g":
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:  # like asyncio.run at its end
+        if task.get_name() == "background commits of g":
             task.cancel()
     async with asyncio.timeout(5):
         await soon.settled()
@@ -173,12 +173,12 @@ async def test_what_was_cancelled_is_told_and_keeps_nobody_waiting(*, begun: boo
     store.gate.set()
     soon.add({A: 3}, later)
     await soon.settled()
-    assert later.told[1:] == [({A: 3}, None)], "the next one is stored"
+    assert later.told[1:] == [({A: 3}, None)], "the next commit is stored"
 
 
-async def test_what_waits_is_bounded() -> None:
-    store, told = Store(), Told()
-    soon = CommitsSoon(store, "g", dict)
+async def test_pending_commits_are_bounded() -> None:
+    store, told = Store(), Outcomes()
+    soon = BackgroundCommits(store, "g", dict)
     for number in range(CALLBACKS_MAX):
         soon.add({A: number}, lambda *_: None)
     with pytest.raises(BufferFullError):
@@ -197,9 +197,9 @@ async def test_what_waits_is_bounded() -> None:
 # ------------------------------------------------------------------------------------------------ in a consumer
 
 
-async def test_who_is_no_member_commits_soon_and_closing_waits_for_it(node: FakeNode, client: Client) -> None:
+async def test_close_waits_for_background_commits_without_membership(node: FakeNode, client: Client) -> None:
     await publish(node, b"0", b"1", b"2")
-    told = Told()
+    told = Outcomes()
     async with client.consumer("t", group="g", partitions="all") as consumer:
         for offset in range(3):
             assert (await anext(consumer)).offset == offset
@@ -210,9 +210,9 @@ async def test_who_is_no_member_commits_soon_and_closing_waits_for_it(node: Fake
     assert [each.next_offset for each in await client.committed("g", "t")] == [3]
 
 
-async def test_a_commit_that_is_waited_for_comes_behind_those_that_are_not(node: FakeNode, client: Client) -> None:
+async def test_commit_runs_after_background_commits(node: FakeNode, client: Client) -> None:
     node.reach("t", 3)
-    first, second = Told(), Told()
+    first, second = Outcomes(), Outcomes()
     consumer = client.consumer("t", group="g", partitions="all")
     consumer.commit_soon({T0: 1}, on_commit=first)
     await asyncio.sleep(0)
@@ -221,11 +221,9 @@ async def test_a_commit_that_is_waited_for_comes_behind_those_that_are_not(node:
     assert (first.told, second.told) == ([({T0: 1}, None)], [({T0: 2}, None)])
 
 
-async def test_of_several_topics_the_callback_hears_what_is_stored_and_what_is_not(
-    node: FakeNode, client: Client
-) -> None:
+async def test_callback_receives_partial_results_of_several_topics(node: FakeNode, client: Client) -> None:
     node.reach("t", 3)
-    told = Told()
+    told = Outcomes()
     async with client.consumer("t", group="g", partitions="all") as consumer:
         consumer.commit_soon({T0: 1, TopicPartition("nowhere", 0): 1}, on_commit=told)
     ((held, error),) = told.told
@@ -233,7 +231,7 @@ async def test_of_several_topics_the_callback_hears_what_is_stored_and_what_is_n
     assert isinstance(error, TidelogError)
 
 
-async def test_what_is_none_is_refused_at_once(client: Client) -> None:
+async def test_invalid_arguments_are_refused_immediately(client: Client) -> None:
     async with client.consumer("t") as alone, client.consumer("t", group="g", partitions="all") as consumer:
         with pytest.raises(InvalidRequestError, match="no group"):
             alone.commit_soon()
@@ -245,9 +243,9 @@ async def test_what_is_none_is_refused_at_once(client: Client) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.usefixtures("silence")
-async def test_the_next_member_begins_where_the_one_before_commits_soon_as_it_gives_up(real: Client) -> None:
+async def test_next_member_begins_at_background_commit_of_revocation(real: Client) -> None:
     topic = await new_topic(real, partitions=1, records=10)
-    told = Told()
+    told = Outcomes()
     consumer = real.consumer(
         topic, group=Group(topic, commit="manual", on_revoked=lambda _: consumer.commit_soon(on_commit=told))
     )
@@ -259,10 +257,10 @@ async def test_the_next_member_begins_where_the_one_before_commits_soon_as_it_gi
 
 
 @pytest.mark.e2e
-async def test_who_has_lost_what_he_read_hears_it_once(shared_node: str, real: Client, silence: Silence) -> None:
+async def test_loss_of_partitions_is_reported_once(shared_node: str, real: Client, silence: Silence) -> None:
     topic = await new_topic(real, partitions=1, records=5)
     wish = Group(topic, commit="manual", session_timeout_s=0.8)
-    told = Told()
+    told = Outcomes()
     async with Client(shared_node) as other, reading(other.consumer(topic, group=wish)) as first:
         await until(lambda: len(first.seen) == 5)
         member = first.consumer.member_id

@@ -19,7 +19,7 @@ from tidelog.errors import (
     UnknownTopicError,
     UsageError,
 )
-from tidelog.subscriptions.resubscribe_backoff import TELLING_FAILURES
+from tidelog.subscriptions.resubscribe_backoff import LOG_AFTER_FAILURES
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.wire.frames import Frame
@@ -28,7 +28,7 @@ T0 = TopicPartition("t", 0)
 
 
 async def publish(node: FakeNode, *values: bytes, topic: str = "t", partition: int = 0, batch: int = 2) -> None:
-    """Store values through a client of their own, `batch` a batch."""
+    """Publish values with a separate client, `batch` per batch."""
     async with Client(f"127.0.0.1:{node.port}") as client:
         producer = client.producer(topic)
         for at in range(0, len(values), batch):
@@ -36,7 +36,7 @@ async def publish(node: FakeNode, *values: bytes, topic: str = "t", partition: i
 
 
 async def take(consumer: Consumer, count: int) -> list[bytes | None]:
-    """Take `count` records' values."""
+    """Return the values of `count` records."""
     values: list[bytes | None] = []
     async for record in consumer:
         values.append(record.value)
@@ -46,7 +46,7 @@ async def take(consumer: Consumer, count: int) -> list[bytes | None]:
 
 
 async def places(consumer: Consumer, count: int) -> list[tuple[str, int, int]]:
-    """Take `count` records' topics, partitions and offsets."""
+    """Return topic, partition and offset of `count` records."""
     records = [await anext(consumer) for _ in range(count)]
     return [(record.topic, record.partition, record.offset) for record in records]
 
@@ -59,7 +59,7 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(first, first + count)]
 
 
-async def test_records_come_in_order_with_their_places(node: FakeNode, client: Client) -> None:
+async def test_records_are_delivered_in_order_with_offsets(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(5))
     async with client.consumer("t") as consumer:
         records = [await anext(consumer) for _ in range(5)]
@@ -68,7 +68,7 @@ async def test_records_come_in_order_with_their_places(node: FakeNode, client: C
     ]
 
 
-async def test_what_is_published_later_is_pushed(node: FakeNode, client: Client) -> None:
+async def test_later_records_are_pushed(node: FakeNode, client: Client) -> None:
     async with client.consumer("t") as consumer:
         waiting = asyncio.ensure_future(take(consumer, 3))
         await node.received("subscribe")
@@ -76,7 +76,7 @@ async def test_what_is_published_later_is_pushed(node: FakeNode, client: Client)
         assert await waiting == numbered(3)
 
 
-async def test_latest_begins_at_the_end(node: FakeNode, client: Client) -> None:
+async def test_latest_starts_at_the_end(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(4))
     async with client.consumer("t", start="latest") as consumer:
         await publish(node, b"new")
@@ -84,13 +84,13 @@ async def test_latest_begins_at_the_end(node: FakeNode, client: Client) -> None:
 
 
 @pytest.mark.parametrize("start", [3, {0: 3}])
-async def test_an_offset_inside_a_batch_is_exact(node: FakeNode, client: Client, start: int | dict[int, int]) -> None:
+async def test_offset_inside_a_batch_is_exact(node: FakeNode, client: Client, start: int | dict[int, int]) -> None:
     await publish(node, *numbered(6), batch=6)
     async with client.consumer("t", start=start) as consumer:
         assert await take(consumer, 3) == numbered(3, 3)
 
 
-async def test_batches_give_columns(node: FakeNode, client: Client) -> None:
+async def test_batches_have_columns(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(6), batch=3)
     async with client.consumer("t") as consumer:
         first = await anext(consumer)
@@ -103,26 +103,26 @@ async def test_batches_give_columns(node: FakeNode, client: Client) -> None:
     assert taken == [[b"1", b"2"], [b"3", b"4", b"5"]]
 
 
-async def test_commit_stores_what_was_handed_out_and_a_group_goes_on_there(node: FakeNode, client: Client) -> None:
+async def test_commit_stores_delivered_positions_and_group_continues_there(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(10), batch=5)
     async with client.consumer("t", group="g", partitions="all") as consumer:
         assert await take(consumer, 3) == numbered(3)
         assert consumer.position() == {T0: 3}
         assert (await consumer.commit())[T0].next_offset == 3
-        assert await consumer.commit() == {}, "nothing moved since"
+        assert await consumer.commit() == {}, "nothing has moved since"
     async with client.consumer("t", group="g", partitions="all") as consumer:
         assert await take(consumer, 7) == numbered(7, 3)
     async with client.consumer("t", group="g", start={0: 8}) as consumer:
-        assert await take(consumer, 2) == numbered(2, 8), "offsets given win over committed ones"
+        assert await take(consumer, 2) == numbered(2, 8), "given offsets override committed ones"
 
 
-async def test_a_commit_without_a_group_is_refused(client: Client) -> None:
+async def test_commit_without_a_group_is_refused(client: Client) -> None:
     async with client.consumer("t") as consumer:
         with pytest.raises(InvalidRequestError, match="no group"):
             await consumer.commit()
 
 
-async def test_seek_goes_back_and_forth(node: FakeNode, client: Client) -> None:
+async def test_seek_moves_back_and_forth(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(10))
     async with client.consumer("t") as consumer:
         assert await take(consumer, 5) == numbered(5)
@@ -136,7 +136,7 @@ async def test_seek_goes_back_and_forth(node: FakeNode, client: Client) -> None:
             await consumer.seek(0, -1)
 
 
-async def test_all_partitions_are_read_and_chosen_ones_only(node: FakeNode, client: Client) -> None:
+async def test_all_or_chosen_partitions_are_read(node: FakeNode, client: Client) -> None:
     for partition in range(4):
         await publish(node, b"%d" % partition, topic="wide", partition=partition)
     async with client.consumer("wide") as consumer:
@@ -146,23 +146,23 @@ async def test_all_partitions_are_read_and_chosen_ones_only(node: FakeNode, clie
         assert consumer.position() == {TopicPartition("wide", 2): 1}
 
 
-async def test_credit_bounds_what_is_received_ahead(node: FakeNode, client: Client) -> None:
+async def test_credit_bounds_prefetched_records(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(100), batch=5)
     async with client.consumer("t", prefetch_records=10) as consumer:
         assert await take(consumer, 1) == [b"0"]
         (connection,) = (each for each in node.connections if each.subscriptions)
         (subscription,) = connection.subscriptions.values()
         (position,) = subscription.positions.values()
-        assert position <= 20, "one window, and what its first half freed"
+        assert position <= 20, "one window, plus the credit returned by its first half"
         assert await take(consumer, 99) == numbered(99, 1)
 
 
 async def take_all(consumer: Consumer, into: list[bytes | None]) -> None:
     async for record in consumer:
-        into.append(record.value)  # noqa: PERF401 - what came before an error counts
+        into.append(record.value)  # noqa: PERF401 - keeps records before an error
 
 
-async def test_what_is_not_admitted_is_dropped_and_ends_reading_behind_what_was(node: FakeNode, client: Client) -> None:
+async def test_refused_batch_ends_reading_after_admitted_ones(node: FakeNode, client: Client) -> None:
     await publish(node, *[b"v%d" % at for at in range(20)])
     asked: list[int] = []
 
@@ -172,17 +172,17 @@ async def test_what_is_not_admitted_is_dropped_and_ends_reading_behind_what_was(
 
     seen: list[bytes | None] = []
     async with client.consumer("t", prefetch_records=2, admit=admit) as consumer:
-        with pytest.raises(OverloadedError, match="no room"):
+        with pytest.raises(OverloadedError, match="no memory"):
             await take_all(consumer, seen)
         position = consumer.position()[T0]
-    assert seen == [b"v%d" % at for at in range(position)], "what comes behind a gap is never handed out"
+    assert seen == [b"v%d" % at for at in range(position)], "records after a gap are never delivered"
     assert 0 < position < 20
     assert all(size_bytes > 0 for size_bytes in asked)
     async with client.consumer("t", start={0: position}) as consumer:
         assert await take(consumer, 20 - position) == [b"v%d" % at for at in range(position, 20)]
 
 
-async def test_nothing_is_lost_or_repeated_when_the_connection_breaks(node: FakeNode, client: Client) -> None:
+async def test_lost_connection_neither_loses_nor_repeats_records(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(60), batch=4)
     async with client.consumer("t", prefetch_records=8) as consumer:
         taken: list[bytes | None] = []
@@ -193,7 +193,7 @@ async def test_nothing_is_lost_or_repeated_when_the_connection_breaks(node: Fake
         assert taken == numbered(60)
 
 
-async def test_an_ended_subscription_is_made_anew(node: FakeNode, client: Client) -> None:
+async def test_ended_subscription_is_restarted(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(4))
     async with client.consumer("t") as consumer:
         assert await take(consumer, 4) == numbered(4)
@@ -202,7 +202,7 @@ async def test_an_ended_subscription_is_made_anew(node: FakeNode, client: Client
         assert await take(consumer, 1) == [b"4"]
 
 
-async def test_an_end_for_good_reaches_the_user_behind_what_arrived(node: FakeNode, client: Client) -> None:
+async def test_final_error_is_raised_after_received_records(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(4))
     async with client.consumer("t") as consumer:
         assert await take(consumer, 1) == [b"0"]
@@ -216,7 +216,7 @@ def end_all(node: FakeNode, code: pb.ErrorCode) -> None:
         connection.end_subscriptions(code)
 
 
-async def test_an_offset_that_is_gone_is_an_error_with_its_bounds(node: FakeNode, client: Client) -> None:
+async def test_deleted_offset_is_an_error_with_bounds(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(6), batch=1)
     node.partition("t").log_start = 4
     async with client.consumer("t", start=1) as consumer:
@@ -226,9 +226,7 @@ async def test_an_offset_that_is_gone_is_an_error_with_its_bounds(node: FakeNode
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("earliest", b"4"), ("latest", b"6")])
-async def test_an_offset_that_is_gone_can_be_stepped_over(
-    node: FakeNode, client: Client, policy: str, expected: bytes
-) -> None:
+async def test_deleted_offset_can_be_skipped(node: FakeNode, client: Client, policy: str, expected: bytes) -> None:
     await publish(node, *numbered(6), batch=1)
     node.partition("t").log_start = 4
     async with client.consumer("t", start=1, on_out_of_range=policy) as consumer:  # type: ignore[arg-type] # parametrised
@@ -248,17 +246,15 @@ async def test_damaged_bytes_are_an_error(node: FakeNode, client: Client) -> Non
             await anext(consumer)
 
 
-async def test_records_that_a_node_leaves_out_are_an_error(node: FakeNode, client: Client) -> None:
+async def test_missing_records_are_an_error(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(4))
     del node.partition("t").batches[0]
     async with client.consumer("t") as consumer:
-        with pytest.raises(TidelogError, match="records 0 to 1 were left out"):
+        with pytest.raises(TidelogError, match="records 0 to 1 are missing"):
             await anext(consumer)
 
 
-async def test_a_refused_subscription_reaches_the_user(
-    node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_refused_subscription_is_raised(node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(connection: FakeConnection, frame: object) -> None:
         connection.fail(frame, pb.FORBIDDEN)  # type: ignore[arg-type] # the frame as it came
 
@@ -269,7 +265,7 @@ async def test_a_refused_subscription_reaches_the_user(
     assert caught.value.code == pb.FORBIDDEN
 
 
-async def test_what_a_partition_waits_for_is_told_once_when_it_goes_on_and_not_asked_sooner_than_wanted(
+async def test_retry_reason_is_logged_once_and_retry_hint_is_observed(
     node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked_s: list[float] = []
@@ -282,15 +278,15 @@ async def test_what_a_partition_waits_for_is_told_once_when_it_goes_on_and_not_a
 
     monkeypatch.setattr(FakeConnection, "on_subscribe", refuse)
     async with client.consumer("t"):
-        await node.received("subscribe", TELLING_FAILURES + 2)
+        await node.received("subscribe", LOG_AFTER_FAILURES + 2)
     gaps_s = [later - earlier for earlier, later in pairwise(asked_s)]
     assert min(gaps_s) > 0.09
     assert [record.message for record in caplog.records if "epoch 0 is being fetched" in record.message] == [
-        f"t/0: nothing comes yet, still trying: epoch 0 is being fetched (says 127.0.0.1:{node.port})"
+        f"t/0: cannot subscribe, still retrying: epoch 0 is being fetched (from 127.0.0.1:{node.port})"
     ]
 
 
-async def test_storage_failing_is_tried_again(node: FakeNode, client: Client) -> None:
+async def test_storage_failure_is_retried(node: FakeNode, client: Client) -> None:
     assert StorageFailedError("x").retriable
     await publish(node, b"0")
     async with client.consumer("t") as consumer:
@@ -300,7 +296,7 @@ async def test_storage_failing_is_tried_again(node: FakeNode, client: Client) ->
         assert await take(consumer, 1) == [b"1"]
 
 
-async def test_closing_ends_the_iteration(client: Client) -> None:
+async def test_close_ends_the_iteration(client: Client) -> None:
     consumer = client.consumer("t")
     waiting = asyncio.ensure_future(take(consumer, 1))
     await asyncio.sleep(0)
@@ -309,17 +305,17 @@ async def test_closing_ends_the_iteration(client: Client) -> None:
     assert await waiting == []
 
 
-async def test_a_second_task_that_iterates_is_refused(node: FakeNode, client: Client) -> None:
+async def test_second_iterating_task_is_refused(node: FakeNode, client: Client) -> None:
     async with client.consumer("t") as consumer:
         first = asyncio.ensure_future(take(consumer, 1))
         await asyncio.sleep(0)
-        with pytest.raises(UsageError, match="one task at a time"):
+        with pytest.raises(UsageError, match="another task is reading"):
             await anext(consumer)
         await publish(node, b"0")
         assert await first == [b"0"]
 
 
-async def test_new_partitions_are_found(node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_new_partitions_are_read(node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidelog.consume.topic_discovery.NEW_PARTITIONS_S", 0.01)
     async with client.consumer("t") as consumer:
         taken = asyncio.ensure_future(take(consumer, 1))
@@ -329,7 +325,7 @@ async def test_new_partitions_are_found(node: FakeNode, client: Client, monkeypa
         assert await taken == [b"late"]
 
 
-async def test_unknown_topics_and_partitions(client: Client) -> None:
+async def test_unknown_topics_and_partitions_are_refused(client: Client) -> None:
     with pytest.raises(UnknownTopicError):
         await client.consumer("nowhere").begin()
     with pytest.raises(UnknownPartitionError):
@@ -349,7 +345,7 @@ def test_wrong_options_are_refused(options: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("start", STARTS)
-async def test_a_compacted_log_is_read_from_anywhere(node: FakeNode, client: Client, start: int) -> None:
+async def test_compacted_log_is_read_from_any_offset(node: FakeNode, client: Client, start: int) -> None:
     node.partition("t").plant(compacted_log())
     async with client.consumer("t", start=start) as consumer:
         left = survivors_from(start)
@@ -357,13 +353,13 @@ async def test_a_compacted_log_is_read_from_anywhere(node: FakeNode, client: Cli
         assert [(record.offset, record.value) for record in records] == [(each, b"%d" % each) for each in left]
         if not left:
             return
-        assert consumer.position() == {T0: 62}, "nothing was asked for behind the last record yet"
+        assert consumer.position() == {T0: 62}, "nothing after the last record was requested yet"
         following = asyncio.ensure_future(anext(consumer))
         await publish(node, b"next")
         assert (await following).offset == END_OFFSET
 
 
-async def test_batches_of_a_compacted_log(node: FakeNode, client: Client) -> None:
+async def test_batches_of_a_compacted_log_are_read(node: FakeNode, client: Client) -> None:
     node.partition("t").plant(compacted_log())
     async with client.consumer("t", start=6) as consumer:
         offsets: list[int] = []
@@ -382,7 +378,7 @@ async def test_batches_of_a_compacted_log(node: FakeNode, client: Client) -> Non
 
 
 @pytest.mark.parametrize("start", STARTS)
-async def test_fetching_from_a_compacted_log(node: FakeNode, client: Client, start: int) -> None:
+async def test_compacted_log_is_fetched(node: FakeNode, client: Client, start: int) -> None:
     node.partition("t").plant(compacted_log())
     offset, offsets = start, list[int]()
     while offset < END_OFFSET:
@@ -394,7 +390,7 @@ async def test_fetching_from_a_compacted_log(node: FakeNode, client: Client, sta
     assert offsets == survivors_from(start)
 
 
-async def test_a_batch_without_records_moves_the_position(node: FakeNode, client: Client) -> None:
+async def test_batch_without_records_moves_the_position(node: FakeNode, client: Client) -> None:
     node.partition("t").plant(compacted_log())
     async with client.consumer("t", start=SURVIVORS[-1]) as consumer:
         assert (await anext(consumer)).offset == SURVIVORS[-1]

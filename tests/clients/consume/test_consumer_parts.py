@@ -34,12 +34,14 @@ async def drop_consumers(client: Client, topic: str, group: str | None) -> None:
     gc.collect()
 
 
-async def test_consumers_that_are_dropped_end_and_warn(running: LocalNode) -> None:
+async def test_collected_consumers_end_and_warn(running: LocalNode) -> None:
     topic = running.topic()
     async with running.async_client() as client:
         async with client.producer(topic) as producer:
             await producer.send(b"x")
-        with pytest.warns(ResourceWarning, match=f"a consumer of {topic} was dropped and not closed") as warned:
+        with pytest.warns(
+            ResourceWarning, match=f"a consumer of {topic} was garbage collected without being closed"
+        ) as warned:
             await drop_consumers(client, topic, None)
         assert len(warned) == CONSUMERS
         async with asyncio.timeout(60):
@@ -47,7 +49,7 @@ async def test_consumers_that_are_dropped_end_and_warn(running: LocalNode) -> No
                 await asyncio.sleep(0.05)
 
 
-async def test_a_member_that_is_dropped_leaves_its_group(running: LocalNode) -> None:
+async def test_collected_member_leaves_its_group(running: LocalNode) -> None:
     topic = running.topic()
     async with running.async_client() as client:
         async with client.producer(topic) as producer:
@@ -62,7 +64,7 @@ async def test_a_member_that_is_dropped_leaves_its_group(running: LocalNode) -> 
                 await asyncio.sleep(0.05)
 
 
-async def test_a_consumer_that_is_closed_warns_of_nothing(running: LocalNode, recwarn: pytest.WarningsRecorder) -> None:
+async def test_closed_consumer_does_not_warn(running: LocalNode, recwarn: pytest.WarningsRecorder) -> None:
     topic = running.topic()
     async with running.async_client() as client:
         consumer = client.consumer(topic)
@@ -76,7 +78,7 @@ async def test_a_consumer_that_is_closed_warns_of_nothing(running: LocalNode, re
     assert [str(each.message) for each in recwarn] == []
 
 
-def test_a_blocking_consumer_that_is_dropped_ends_and_warns(running: LocalNode) -> None:
+def test_collected_blocking_consumer_ends_and_warns(running: LocalNode) -> None:
     topic = running.topic()
     with running.client() as client:
         with client.producer(topic) as producer:
@@ -93,7 +95,7 @@ def test_a_blocking_consumer_that_is_dropped_ends_and_warns(running: LocalNode) 
             drop()
 
 
-async def test_producers_that_are_dropped_are_collected_once_their_records_are_stored(running: LocalNode) -> None:
+async def test_dropped_producers_are_collected_after_delivery(running: LocalNode) -> None:
     topic = running.topic()
     async with running.async_client() as client:
         alive = []
@@ -108,7 +110,7 @@ async def test_producers_that_are_dropped_are_collected_once_their_records_are_s
                 await asyncio.sleep(0.05)
 
 
-async def test_a_record_of_a_producer_that_was_dropped_is_stored_all_the_same(running: LocalNode) -> None:
+async def test_record_of_a_dropped_producer_is_stored(running: LocalNode) -> None:
     topic = running.topic()
     async with running.async_client() as client:
         for number in range(PRODUCERS):
@@ -119,7 +121,7 @@ async def test_a_record_of_a_producer_that_was_dropped_is_stored_all_the_same(ru
     assert values == {b"%d" % number for number in range(PRODUCERS)}
 
 
-async def test_an_unreported_failure_of_a_dropped_producer_is_raised_by_close(running: LocalNode) -> None:
+async def test_unreported_failure_of_a_dropped_producer_is_raised_by_close(running: LocalNode) -> None:
     topic = running.topic()
     client = running.async_client(request_timeout_s=2.0)
     producer = client.producer(topic, delivery_timeout_s=2.0)

@@ -1,4 +1,4 @@
-"""Records that do not decode, on their way to a topic of their own."""
+"""Dead letters: undecodable records are published to another topic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def records_of(node: FakeNode, topic: str) -> list[Any]:
     return [record for data in node.partition(topic).batches for record in RecordBatch.parse(data)]
 
 
-async def test_undecodable_records_go_to_a_topic_of_their_own_as_they_were_sent(node: FakeNode, client: Client) -> None:
+async def test_undecodable_records_are_published_unchanged(node: FakeNode, client: Client) -> None:
     node.add_topic("dead")
     producer = client.producer("t")
     await producer.send(b"1")
@@ -39,7 +39,7 @@ async def test_undecodable_records_go_to_a_topic_of_their_own_as_they_were_sent(
     assert headers == {"tidelog-topic": b"t", "tidelog-partition": b"0", "tidelog-offset": b"1"}
 
 
-async def test_a_record_is_passed_only_once_its_dead_letter_is_acknowledged(node: FakeNode, client: Client) -> None:
+async def test_record_is_passed_after_its_dead_letter_is_acknowledged(node: FakeNode, client: Client) -> None:
     node.add_topic("dead")
     await publish(node, b"{", b"2")
     async with client.consumer("t", value_deserializer="json", dead_letter="dead") as consumer:
@@ -53,7 +53,7 @@ async def test_a_record_is_passed_only_once_its_dead_letter_is_acknowledged(node
     assert len(records_of(node, "dead")) == 1
 
 
-async def test_a_dead_letter_that_fails_is_an_error_and_tried_again(node: FakeNode, client: Client) -> None:
+async def test_failed_dead_letter_is_raised_and_retried(node: FakeNode, client: Client) -> None:
     node.add_topic("dead")
     await publish(node, b"{", b"2")
     node.script.append(Refuse(pb.CORRUPT_BATCH))
@@ -68,7 +68,7 @@ async def test_a_dead_letter_that_fails_is_an_error_and_tried_again(node: FakeNo
 
 
 @pytest.mark.parametrize("code", [pb.BATCH_TOO_LARGE, pb.UNSUPPORTED_BATCH])
-async def test_a_record_that_cannot_be_a_dead_letter_is_named_and_can_be_passed_by_hand(
+async def test_refused_dead_letter_names_the_record_and_seek_passes_it(
     node: FakeNode, client: Client, code: pb.ErrorCode
 ) -> None:
     node.add_topic("dead")
@@ -77,7 +77,9 @@ async def test_a_record_that_cannot_be_a_dead_letter_is_named_and_can_be_passed_
         assert await take(consumer, 1) == [1]
         for _ in range(2):
             node.script.append(Refuse(code))
-            with pytest.raises(RecordError, match="offset 1 does not decode, and cannot be a dead letter") as refused:
+            with pytest.raises(
+                RecordError, match="offset 1 does not decode, and the dead-letter topic refuses it"
+            ) as refused:
                 await anext(consumer)
             assert (refused.value.topic, refused.value.partition, refused.value.offset) == ("t", 0, 1)
         await consumer.seek(0, 2)
@@ -85,7 +87,7 @@ async def test_a_record_that_cannot_be_a_dead_letter_is_named_and_can_be_passed_
     assert not records_of(node, "dead")
 
 
-async def test_polling_keeps_its_time_beside_dead_letters_which_go_on(node: FakeNode, client: Client) -> None:
+async def test_poll_observes_its_timeout_during_dead_letters(node: FakeNode, client: Client) -> None:
     node.add_topic("dead")
     await publish(node, *[b"{"] * 20, b"2", batch=21)
     async with client.consumer("t", value_deserializer="json", dead_letter="dead") as consumer:
@@ -98,10 +100,10 @@ async def test_polling_keeps_its_time_beside_dead_letters_which_go_on(node: Fake
         assert consumer.position() == {T0: 0}
         node.hold.set()
         assert [record.value for record in await consumer.poll(timeout_s=10)] == [2]
-    assert len(records_of(node, "dead")) == 20, "none of them twice"
+    assert len(records_of(node, "dead")) == 20, "each exactly once"
 
 
-async def test_closing_ends_who_waits_for_a_dead_letter(node: FakeNode, client: Client) -> None:
+async def test_close_ends_a_wait_for_a_dead_letter(node: FakeNode, client: Client) -> None:
     node.add_topic("dead")
     await publish(node, b"{", b"2")
     consumer = client.consumer("t", value_deserializer="json", dead_letter="dead")
@@ -114,7 +116,7 @@ async def test_closing_ends_who_waits_for_a_dead_letter(node: FakeNode, client: 
     await closing
 
 
-async def test_closing_does_not_wait_for_a_dead_letter_that_cannot_be_stored(node: FakeNode, client: Client) -> None:
+async def test_close_does_not_wait_for_an_unstorable_dead_letter(node: FakeNode, client: Client) -> None:
     node.add_topic("dead")
     await publish(node, b"{", b"1", b"{", b"2")
     consumer = client.consumer("t", value_deserializer="json", dead_letter="dead")
@@ -122,10 +124,10 @@ async def test_closing_does_not_wait_for_a_dead_letter_that_cannot_be_stored(nod
     node.hold = asyncio.Event()
     assert await consumer.poll(timeout_s=0.1) == []
     await asyncio.wait_for(consumer.close(), 5)
-    assert consumer.position() == {T0: 2}, "whoever reads on publishes it"
+    assert consumer.position() == {T0: 2}, "the next reader publishes it"
 
 
-async def test_a_dead_letter_topic_that_is_made_again_takes_them_again(node: FakeNode, client: Client) -> None:
+async def test_recreated_dead_letter_topic_is_used(node: FakeNode, client: Client) -> None:
     node.add_topic("dead")
     await publish(node, b"{", b"2", b"[", b"3", b"(", b"4")
     async with client.consumer("t", value_deserializer="json", dead_letter="dead") as consumer:
@@ -138,5 +140,5 @@ async def test_a_dead_letter_topic_that_is_made_again_takes_them_again(node: Fak
         assert await take(consumer, 1) == [3]
         await client.delete_topic("dead")
         node.add_topic("dead", topic_id=b"and again".ljust(16))
-        assert await take(consumer, 1) == [4], "it was not missed"
+        assert await take(consumer, 1) == [4], "no record was lost"
     assert [record.value for record in records_of(node, "dead")] == [b"("]

@@ -1,4 +1,4 @@
-"""Several topics in one consumer, and topics that match a pattern."""
+"""Consumers of several topics, and of topics that match a pattern."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T0 = TopicPartition("t", 0)
 WIDE = [TopicPartition("wide", number) for number in range(4)]
 
 
-async def test_several_topics_are_read_in_one_and_committed_by_one_group(node: FakeNode, client: Client) -> None:
+async def test_several_topics_are_read_and_committed_by_one_consumer(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(3))
     await publish(node, *numbered(2), topic="wide", partition=2)
     async with client.consumer("t", "wide", group="g", partitions="all") as consumer:
@@ -29,17 +29,17 @@ async def test_several_topics_are_read_in_one_and_committed_by_one_group(node: F
         assert consumer.position() == dict.fromkeys(WIDE, 0) | {T0: 3, WIDE[2]: 2}
         held = await consumer.commit()
         assert {where: each.next_offset for where, each in held.items()} == {T0: 3, WIDE[2]: 2}
-    assert node.requests.count("subscribe") == 1, "one subscription for all at one node"
+    assert node.requests.count("subscribe") == 1, "one subscription per node"
     await publish(node, b"new", topic="wide", partition=2)
     async with client.consumer("wide", "t", group="g", partitions="all") as consumer:
         assert await places(consumer, 1) == [("wide", 2, 2)]
 
 
-async def test_start_and_partitions_are_given_by_topic(node: FakeNode, client: Client) -> None:
+async def test_start_and_partitions_are_given_per_topic(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(4))
     await publish(node, *numbered(4), topic="wide", partition=1)
     async with client.consumer("t", "wide", start={WIDE[1]: 3}) as consumer:
-        assert consumer.position() == {T0: 0, WIDE[1]: 3}, "of a topic that start names these partitions only"
+        assert consumer.position() == {T0: 0, WIDE[1]: 3}, "only the partitions that `start` names"
     async with client.consumer("t", "wide", start=2, partitions={"t": [0], "wide": [1, 1]}) as consumer:
         assert consumer.position() == {T0: 2, WIDE[1]: 2}
 
@@ -56,7 +56,7 @@ async def test_start_and_partitions_are_given_by_topic(node: FakeNode, client: C
         {"dead_letter": "no such/name", "value_deserializer": "json"},
     ],
 )
-def test_what_does_not_say_of_which_topic_is_refused(options: dict[str, Any]) -> None:
+def test_partition_without_a_topic_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError if "dead_letter" not in options else Exception):
         Client("127.0.0.1:1").consumer("t", "wide", **options)
 
@@ -64,21 +64,21 @@ def test_what_does_not_say_of_which_topic_is_refused(options: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"topics": (["t", "wide"],)}, r"one by one, as in consumer\('a', 'b'\)"),
-        ({"topics": (b"t",)}, "no name"),
-        ({"topics": ("t",), "group": 123}, "group is a name"),
-        ({"topics": ("t",), "partitions": 0}, "partitions is some numbers"),
+        ({"topics": (["t", "wide"],)}, r"pass several as consumer\('a', 'b'\)"),
+        ({"topics": (b"t",)}, "must be text"),
+        ({"topics": ("t",), "group": 123}, "group must be a name"),
+        ({"topics": ("t",), "partitions": 0}, "partitions must be numbers"),
         ({"topics": ("t",), "dead_letter": 5, "value_deserializer": "json"}, "name must be a str"),
-        ({"pattern": b"t"}, "pattern is text"),
+        ({"pattern": b"t"}, "pattern must be text"),
     ],
 )
-def test_what_is_of_another_type_is_refused_with_what_is_wanted(arguments: dict[str, Any], text: str) -> None:
+def test_arguments_of_wrong_type_are_refused(arguments: dict[str, Any], text: str) -> None:
     for client in (Client("127.0.0.1:1"), sync.Client("127.0.0.1:1")):
         with pytest.raises(InvalidRequestError, match=text):
             client.consumer(*arguments.get("topics", ()), **{k: v for k, v in arguments.items() if k != "topics"})
 
 
-async def test_positions_of_another_type_are_refused_with_what_is_wanted(node: FakeNode, client: Client) -> None:
+async def test_positions_of_wrong_type_are_refused(node: FakeNode, client: Client) -> None:
     async with client.consumer("t", group="g", partitions="all") as consumer:
         for wrong, text in (
             ({0: 1}, "got the key 0"),
@@ -105,7 +105,7 @@ async def test_positions_of_another_type_are_refused_with_what_is_wanted(node: F
         await client.groups.describe(5)  # type: ignore[arg-type]
 
 
-async def test_the_dead_letter_topic_is_never_read(node: FakeNode, client: Client) -> None:
+async def test_dead_letter_topic_is_never_read(node: FakeNode, client: Client) -> None:
     dead: dict[str, Any] = {"dead_letter": "wide", "value_deserializer": "json"}
     with pytest.raises(InvalidRequestError, match="'wide' is this consumer's dead-letter topic"):
         client.consumer("t", "wide", **dead)
@@ -119,9 +119,7 @@ async def test_the_dead_letter_topic_is_never_read(node: FakeNode, client: Clien
             await consumer.assign({WIDE[0]: None})
 
 
-async def test_topics_that_match_are_taken_in_also_later(
-    node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_matching_topics_are_added_later(node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     node.add_topic("orders.eu")
     await publish(node, b"eu", topic="orders.eu")
     async with client.consumer(pattern=r"orders\..*", start="latest") as consumer:
@@ -132,11 +130,11 @@ async def test_topics_that_match_are_taken_in_also_later(
         node.add_topic("orders.us")
         node.add_topic("other.us")
         await publish(node, b"us", topic="orders.us")
-        assert await take(consumer, 1) == [b"us"], "of what comes later nothing is missed"
+        assert await take(consumer, 1) == [b"us"], "later topics are read from offset 0"
         assert consumer.assignment() == {("orders.eu", 0), ("orders.us", 0)}
 
 
-async def test_a_pattern_goes_on_without_a_topic_that_is_deleted_and_takes_in_another_of_its_name(
+async def test_pattern_continues_without_a_deleted_topic_and_adds_its_successor(
     node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_discovery, "NEW_PARTITIONS_S", 0.01)
@@ -153,7 +151,7 @@ async def test_a_pattern_goes_on_without_a_topic_that_is_deleted_and_takes_in_an
         assert await take(consumer, 1) == [b"anew"]
 
 
-async def test_a_named_topic_that_is_gone_ends_reading(node: FakeNode, client: Client) -> None:
+async def test_deletion_of_a_named_topic_ends_reading(node: FakeNode, client: Client) -> None:
     async with client.consumer("t", "wide") as consumer:
         await node.received("subscribe")
         await client.delete_topic("t")
@@ -162,7 +160,7 @@ async def test_a_named_topic_that_is_gone_ends_reading(node: FakeNode, client: C
             await anext(consumer)
 
 
-async def test_a_partition_that_was_assigned_by_hand_meanwhile_is_not_begun_again(
+async def test_manually_assigned_partition_is_not_started_again(
     node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_discovery, "NEW_PARTITIONS_S", 0.01)

@@ -1,4 +1,4 @@
-"""Groups looked at, moved and deleted, with and without members."""
+"""Administration of groups with and without members."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog.errors import GroupNotEmptyError, InvalidRequestError, UnknownGroup
 pytestmark = pytest.mark.e2e
 
 
-async def test_a_group_with_members_is_described_and_neither_moved_nor_deleted(real: Client) -> None:
+async def test_group_with_members_is_described_and_neither_reset_nor_deleted(real: Client) -> None:
     topic = await new_topic(real, partitions=2, records=3)
     wish = Group(topic, assignor="range", instance_id="one", session_timeout_s=0.5)
     async with reading(real.consumer(topic, group=wish)) as reader:
@@ -23,7 +23,7 @@ async def test_a_group_with_members_is_described_and_neither_moved_nor_deleted(r
         assert (told.state, told.assignor, told.member_count) == ("stable", "range", 1)
         assert (member.member_id, member.instance_id) == (reader.consumer.member_id, "one")
         assert member.reads == member.is_to_read == (TopicPartition(topic, 0), TopicPartition(topic, 1))
-        assert [row.lag for row in await real.groups.lag(topic)] == [3, 3], "of what its members read"
+        assert [row.lag for row in await real.groups.lag(topic)] == [3, 3], "of the topics that its members read"
         for refused in (real.groups.delete(topic), real.groups.reset(topic, "earliest", topic=topic)):
             with pytest.raises(GroupNotEmptyError, match="1 members"):
                 await refused
@@ -31,7 +31,7 @@ async def test_a_group_with_members_is_described_and_neither_moved_nor_deleted(r
     assert [row.lag for row in await real.groups.lag(topic)] == [0, 0]
 
 
-async def test_positions_are_moved_back_and_forth(real: Client) -> None:
+async def test_positions_are_reset_back_and_forth(real: Client) -> None:
     topic = await new_topic(real, partitions=2, records=10)
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
     await real.groups.reset(topic, 7, topic=topic, partitions=[0])
@@ -49,18 +49,18 @@ async def test_positions_are_moved_back_and_forth(real: Client) -> None:
     stamps = [row.commit_timestamp_us for row in await real.groups.lag(topic)]
     assert [row.commit_timestamp_us for row in told] == stamps
     assert (stamps[0] or 0) > (before_us or 0)
-    assert await positions(real, topic) == {zero: 10, one: 10}, "beyond the end the end counts"
+    assert await positions(real, topic) == {zero: 10, one: 10}, "limited to the log end"
     await real.groups.reset(topic, datetime(2000, 1, 1, tzinfo=UTC))
     assert await positions(real, topic) == {zero: 0, one: 0}
     async with reading(real.consumer(topic, group=topic)) as reader:
         await until(lambda: len(reader.seen) == 20)
 
 
-async def test_what_makes_no_sense_is_refused(real: Client) -> None:
+async def test_invalid_arguments_are_refused(real: Client) -> None:
     topic = await new_topic(real, partitions=1)
-    with pytest.raises(InvalidRequestError, match="not negative"):
+    with pytest.raises(InvalidRequestError, match=">= 0"):
         await real.groups.reset(topic, -1, topic=topic)
-    with pytest.raises(InvalidRequestError, match="name it"):
+    with pytest.raises(InvalidRequestError, match="pass topic="):
         await real.groups.reset(topic, 0, partitions=[0])
     with pytest.raises(UnknownPartitionError):
         await real.groups.reset(topic, 0, topic=topic, partitions=[0, 1])
@@ -71,7 +71,7 @@ async def test_what_makes_no_sense_is_refused(real: Client) -> None:
             await real.groups.describe(name)
 
 
-async def test_a_deleted_group_is_gone_with_its_positions(real: Client) -> None:
+async def test_deleted_group_loses_its_positions(real: Client) -> None:
     topic = await new_topic(real, partitions=1, records=1)
     await real.commit(topic, topic, {0: 1})
     await real.groups.delete(topic)
@@ -80,7 +80,7 @@ async def test_a_deleted_group_is_gone_with_its_positions(real: Client) -> None:
         await real.groups.delete(topic)
 
 
-def test_the_blocking_face_does_the_same(shared_node: str) -> None:
+def test_blocking_client_administers_groups(shared_node: str) -> None:
     with sync.Client(shared_node) as client:
         client.create_topic("blocking-groups", partitions=1)
         client.groups.reset("blocking-groups", "latest", topic="blocking-groups")

@@ -1,4 +1,4 @@
-"""What a member commits and what it may not: each way to commit, with a crash in the middle, and refusals."""
+"""Commits of members: every commit mode with a crash, and refused commits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAYS: tuple[CommitWhen, ...] = get_args(CommitWhen)
 
 
 async def crash_in_a_loop(consumer: Consumer) -> None:
-    """Fail with the fifth record in hand."""
+    """Raise while the fifth record is being processed."""
     async with consumer:
         async for record in consumer:
             if record.offset == 4:
@@ -30,9 +30,7 @@ async def crash_in_a_loop(consumer: Consumer) -> None:
 
 
 @pytest.mark.parametrize("commit", WAYS)
-async def test_what_was_in_hand_of_a_loop_is_read_again_and_what_was_done_is_not(
-    real: Client, commit: CommitWhen
-) -> None:
+async def test_record_in_hand_is_read_again_after_a_crash(real: Client, commit: CommitWhen) -> None:
     topic = await new_topic(real, partitions=1, records=10)
     wish = Group(topic, commit=commit)
     with pytest.raises(ZeroDivisionError):
@@ -44,7 +42,7 @@ async def test_what_was_in_hand_of_a_loop_is_read_again_and_what_was_done_is_not
 
 
 @pytest.mark.parametrize("commit", WAYS)
-async def test_a_list_and_a_batch_are_in_hand_as_a_whole(real: Client, commit: CommitWhen) -> None:
+async def test_list_and_batch_are_in_hand_as_a_whole(real: Client, commit: CommitWhen) -> None:
     topic = await new_topic(real, partitions=1, records=10)
     await fill(real, topic, 1, range(10, 20))
     where, wish = TopicPartition(topic, 0), Group(topic, commit=commit)
@@ -52,7 +50,7 @@ async def test_a_list_and_a_batch_are_in_hand_as_a_whole(real: Client, commit: C
     assert len(await consumer.poll(3)) == 3
     assert len(await consumer.poll(3)) == 3
     if commit == "processed":
-        assert await positions(real, topic) == {where: 3}, "as it asked for the second list"
+        assert await positions(real, topic) == {where: 3}, "committed when the second list was requested"
     await consumer.abort()
     assert await positions(real, topic) == ({} if commit == "manual" else {where: 3})
     consumer = real.consumer(topic, group=wish)
@@ -66,25 +64,25 @@ async def test_a_list_and_a_batch_are_in_hand_as_a_whole(real: Client, commit: C
 
 
 @pytest.mark.parametrize("commit", WAYS)
-async def test_closing_in_good_order_commits_what_was_handed_out(real: Client, commit: CommitWhen) -> None:
+async def test_close_commits_delivered_records(real: Client, commit: CommitWhen) -> None:
     topic = await new_topic(real, partitions=1, records=10)
     async with real.consumer(topic, group=Group(topic, commit=commit)) as consumer:
         assert len(await consumer.poll(3)) == 3
     assert await positions(real, topic) == ({} if commit == "manual" else {TopicPartition(topic, 0): 3})
 
 
-async def test_what_the_user_is_past_is_committed_by_and_by(real: Client) -> None:
+async def test_processed_positions_are_committed_periodically(real: Client) -> None:
     topic = await new_topic(real, partitions=1, records=10)
     async with real.consumer(topic, group=Group(topic, commit_interval_s=0.1)) as consumer:
         assert len(await consumer.poll(3)) == 3
         await asyncio.sleep(0.3)
-        assert await positions(real, topic) == {}, "three are in hand"
+        assert await positions(real, topic) == {}, "three records are in hand"
         assert len(await consumer.poll(3)) == 3
         await asyncio.sleep(0.5)
         assert await positions(real, topic) == {TopicPartition(topic, 0): 3}
 
 
-async def test_commits_by_hand(real: Client) -> None:
+async def test_manual_commits_store_positions(real: Client) -> None:
     topic = await new_topic(real, partitions=2, records=10)
     where = TopicPartition(topic, 0)
     async with real.consumer(topic, group=Group(topic, commit="manual")) as consumer:
@@ -103,7 +101,7 @@ async def test_commits_by_hand(real: Client) -> None:
     assert await positions(real, topic) == {where: 4}
 
 
-async def test_who_commits_by_hand_when_he_is_told_to_give_up_does_it_as_he_closes_too(real: Client) -> None:
+async def test_manual_commit_in_on_revoked_also_runs_on_close(real: Client) -> None:
     topic = await new_topic(real, partitions=1, records=10)
 
     async def revoked(_: frozenset[TopicPartition]) -> None:
@@ -115,7 +113,7 @@ async def test_who_commits_by_hand_when_he_is_told_to_give_up_does_it_as_he_clos
     assert await positions(real, topic) == {TopicPartition(topic, 0): 4}
 
 
-async def test_a_partition_of_another_is_refused_and_the_rest_is_stored(real: Client) -> None:
+async def test_partition_of_another_member_is_refused_and_the_rest_stored(real: Client) -> None:
     topic = await new_topic(real, partitions=2)
     wish = Group(topic, commit="manual")
     async with reading(real.consumer(topic, group=wish)) as first, reading(real.consumer(topic, group=wish)) as second:
@@ -128,9 +126,7 @@ async def test_a_partition_of_another_is_refused_and_the_rest_is_stored(real: Cl
         assert await positions(real, topic) == {mine: 2}
 
 
-async def test_positions_are_those_of_the_topic_that_was_read_as_they_were_committed(
-    real: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_positions_belong_to_the_topic_id_at_commit_time(real: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = await new_topic(real, partitions=1, records=10)
     where, entered, goes_on = TopicPartition(topic, 0), asyncio.Event(), asyncio.Event()
 
@@ -158,21 +154,19 @@ async def test_positions_are_those_of_the_topic_that_was_read_as_they_were_commi
         assert await positions(real, topic) == {}
 
 
-async def test_a_topic_that_a_member_does_not_read_is_named_and_the_rest_is_stored(real: Client) -> None:
+async def test_unread_topic_is_refused_and_the_rest_stored(real: Client) -> None:
     topic, unread = await new_topic(real, partitions=1, records=3), await new_topic(real, partitions=1, records=3)
     mine = TopicPartition(topic, 0)
     async with reading(real.consumer(topic, group=Group(topic, commit="manual"))) as reader:
         await until(lambda: len(reader.seen) == 3)
         for strange in (TopicPartition(unread, 0), TopicPartition("nowhere", 0)):
-            with pytest.raises(MemberFencedError, match=f"reads nothing of the topic '{strange.topic}'"):
+            with pytest.raises(MemberFencedError, match=f"does not read topic '{strange.topic}'"):
                 await reader.consumer.commit({strange: 1, mine: 2})
     assert await positions(real, topic) == {mine: 2}
 
 
-async def test_the_same_partition_in_a_later_generation_is_another_matter(
-    shared_node: str, real: Client, silence: Silence
-) -> None:
-    """Who has not heard that it lost a partition, and got it back since, has an old generation."""
+async def test_commit_with_an_old_generation_is_refused(shared_node: str, real: Client, silence: Silence) -> None:
+    """A member that lost a partition and got it back without noticing has an old generation."""
     topic = await new_topic(real, partitions=1, records=5)
     wish = Group(topic, commit="manual", session_timeout_s=0.8)
     where = TopicPartition(topic, 0)
@@ -192,7 +186,7 @@ async def test_the_same_partition_in_a_later_generation_is_another_matter(
         assert (await first.consumer.commit({where: 5}))[where].next_offset == 5
 
 
-async def test_commits_after_the_topic_was_deleted(real: Client) -> None:
+async def test_commit_after_topic_deletion_is_refused(real: Client) -> None:
     topic = await new_topic(real, partitions=1, records=5)
     where = TopicPartition(topic, 0)
     async with reading(real.consumer(topic, group=Group(topic, commit="manual"))) as reader:
@@ -206,10 +200,10 @@ async def test_commits_after_the_topic_was_deleted(real: Client) -> None:
     assert await real.committed(topic) == []
 
 
-async def test_who_is_no_member_commits_for_no_group_that_has_some(real: Client) -> None:
+async def test_non_member_cannot_commit_for_a_group_with_members(real: Client) -> None:
     topic = await new_topic(real, partitions=1, records=5)
     consumer = real.consumer(topic, group=topic)
-    with pytest.raises(MemberFencedError, match="no member"):
+    with pytest.raises(MemberFencedError, match="not a member"):
         await consumer.commit({TopicPartition(topic, 0): 1})
     async with reading(consumer):
         await until(lambda: bool(consumer.assignment()))

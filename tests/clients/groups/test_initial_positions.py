@@ -1,4 +1,4 @@
-"""Where a group begins that does not begin at the beginning: what is new, and members that are gone soon."""
+"""Initial positions of a group that does not start at the log start: new partitions, and short-lived members."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.clients.sharing import new_topic, positions, reading, until
 from tidelog import Client, Group, TopicPartition
 from tidelog.errors import EpochChangingError, MemberFencedError, TidelogError
 from tidelog.groups.commits import GroupCommits
-from tidelog.groups.initial_positions import Beginnings
+from tidelog.groups.initial_positions import InitialPositions
 from tidelog.groups.options import CommitWhen
 from tidelog.requests.partial_results import Commits
 from tidelog.subscriptions.consumer_options import ConsumerOptions
@@ -20,7 +20,7 @@ HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 @pytest.mark.e2e
-async def test_partitions_and_topics_that_are_new_are_read_from_their_beginning(real: Client) -> None:
+async def test_new_partitions_and_topics_are_read_from_offset_0(real: Client) -> None:
     topic = await new_topic(real, partitions=1, records=5)
     pattern = rf"{topic}[.].*"
     async with (
@@ -41,7 +41,7 @@ async def test_partitions_and_topics_that_are_new_are_read_from_their_beginning(
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("commit", get_args(CommitWhen))
-async def test_whoever_follows_a_member_that_committed_nothing_begins_where_it_began(
+async def test_successor_of_a_member_without_commits_starts_at_the_same_position(
     real: Client, commit: CommitWhen
 ) -> None:
     topic = await new_topic(real, partitions=2, records=5)
@@ -49,7 +49,7 @@ async def test_whoever_follows_a_member_that_committed_nothing_begins_where_it_b
     first = real.consumer(topic, group=wish, start="latest")
     await first.begin()
     async with asyncio.timeout(20):
-        while len(await positions(real, topic)) < 2:  # noqa: ASYNC110 - nobody tells
+        while len(await positions(real, topic)) < 2:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.02)
     async with real.producer(topic) as producer:
         await producer.send(b"0", partition=0)
@@ -62,7 +62,7 @@ async def test_whoever_follows_a_member_that_committed_nothing_begins_where_it_b
 
 
 @pytest.mark.e2e
-async def test_of_a_group_that_begins_at_the_beginning_nothing_is_stored_before_it_has_read(real: Client) -> None:
+async def test_earliest_start_stores_no_initial_positions(real: Client) -> None:
     topic = await new_topic(real, partitions=2, records=0)
     async with reading(real.consumer(topic, group=topic)) as member:
         await until(lambda: len(member.consumer.assignment()) == 2)
@@ -70,7 +70,7 @@ async def test_of_a_group_that_begins_at_the_beginning_nothing_is_stored_before_
 
 
 class Storing:
-    """The group's commits, with what becomes of each attempt."""
+    """The group's commits, with scripted outcomes."""
 
     def __init__(self, *outcomes: TidelogError | dict[TopicPartition, TidelogError]) -> None:
         self.outcomes = list(outcomes)
@@ -85,25 +85,25 @@ class Storing:
         return Commits({}, outcome)
 
 
-def beginnings(storing: Storing) -> Beginnings:
+def initial_positions(storing: Storing) -> InitialPositions:
     options = ConsumerOptions.of(("t",), group="g", start="latest")
     nobody: Any = None
-    return Beginnings(nobody, options, cast("GroupCommits", storing))
+    return InitialPositions(nobody, options, cast("GroupCommits", storing))
 
 
-async def test_what_cannot_be_stored_yet_is_tried_again_and_what_is_refused_is_not() -> None:
+async def test_retriable_failures_are_retried_and_refusals_are_not() -> None:
     moving, fenced = EpochChangingError("moves"), MemberFencedError("it is another's")
     storing = Storing(moving, {HERE: moving, THERE: fenced}, {})
-    await beginnings(storing).store({HERE: 3, THERE: 4}, lambda _: True)
+    await initial_positions(storing).store({HERE: 3, THERE: 4}, lambda _: True)
     assert storing.asked == [{HERE: 3, THERE: 4}, {HERE: 3, THERE: 4}, {HERE: 3}]
 
 
-async def test_what_is_to_be_read_no_longer_is_not_stored() -> None:
+async def test_unwanted_partitions_are_not_stored() -> None:
     storing = Storing(EpochChangingError("moves"))
     wanted = {HERE, THERE}
 
     def is_wanted(where: TopicPartition) -> bool:
         return where in wanted and not (storing.asked and where == HERE)
 
-    await beginnings(storing).store({HERE: 3, THERE: 4}, is_wanted)
+    await initial_positions(storing).store({HERE: 3, THERE: 4}, is_wanted)
     assert storing.asked == [{HERE: 3, THERE: 4}, {THERE: 4}]

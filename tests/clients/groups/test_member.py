@@ -1,4 +1,4 @@
-"""Members of a group at a real node: sharing, being silent, being idle, coming back, and ending."""
+"""Group members at a real node: sharing, silence, idleness, rejoining and closing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def values(partitions: int, count: int) -> list[bytes]:
     return sorted(b"%d:%d" % (partition, number) for partition in range(partitions) for number in range(count))
 
 
-async def test_two_members_share_and_nothing_is_read_twice_when_one_comes_and_goes(real: Client) -> None:
+async def test_rebalance_neither_loses_nor_repeats_records(real: Client) -> None:
     topic = await new_topic(real, partitions=4, records=200)
     async with reading(real.consumer(topic, group=topic), pause_s=0.001) as first:
         await until(lambda: len(first.seen) > 50)
@@ -38,9 +38,7 @@ async def test_two_members_share_and_nothing_is_read_twice_when_one_comes_and_go
     assert set((await positions(real, topic)).values()) == {200}
 
 
-async def test_a_silent_member_stops_by_its_own_clock_before_the_other_begins(
-    shared_node: str, real: Client, silence: Silence
-) -> None:
+async def test_silent_member_stops_before_another_begins(shared_node: str, real: Client, silence: Silence) -> None:
     topic = await new_topic(real, partitions=1, records=1000)
     wish = Group(topic, session_timeout_s=3.0, commit="manual")
     where = TopicPartition(topic, 0)
@@ -49,11 +47,11 @@ async def test_a_silent_member_stops_by_its_own_clock_before_the_other_begins(
         consumer = real.consumer(topic, group=wish)
         async with reading(consumer, pause_s=0.005) as second:
             await until(lambda: consumer.generation > 0)
-            assert first.consumer.assignment(), "what a member has stays with it"
+            assert first.consumer.assignment(), "members keep their partitions"
             before, silence.for_good = first.consumer.member_id, True
             silence.of.add(before)
             await until(lambda: bool(second.seen) or not first.consumer.assignment())
-            assert not second.seen, "the silent one stops first"
+            assert not second.seen, "the silent member stops first"
             stopped_at = len(first.seen)
             with pytest.raises(MemberFencedError):
                 await first.consumer.commit({where: 5})
@@ -70,7 +68,7 @@ async def test_a_silent_member_stops_by_its_own_clock_before_the_other_begins(
             assert await first.consumer.commit() == {}
 
 
-async def test_a_member_that_was_not_answered_asks_for_an_answer_at_once(
+async def test_heartbeat_after_a_failure_is_not_held_back(
     real: Client, silence: Silence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[int] = []
@@ -85,43 +83,43 @@ async def test_a_member_that_was_not_answered_asks_for_an_answer_at_once(
     consumer = real.consumer(topic, group=Group(topic, session_timeout_s=8.0))
     async with reading(consumer) as reader:
         await until(lambda: len(reader.seen) == 10)
-        assert set(waits) == {2000}, "the session would run out while it waits, if the coordinator died meanwhile"
+        assert set(waits) == {2000}, "a long poll could outlast the session if the coordinator died"
         silence.of.add(consumer.member_id)
         await until(lambda: len(waits) > 3)
         silence.of.clear()
         since = len(waits)
         await until(lambda: waits[-1] == 2000)
         assert set(waits[since:-1]) <= {0}
-        assert 0 in waits, "the session ran on while nobody answered"
+        assert 0 in waits, "part of the session passed without an answer"
 
 
-async def test_a_member_whose_loop_is_blocked_hands_out_nothing_when_its_session_is_over(real: Client) -> None:
-    """The user's own code keeps the loop from running: nobody could tell the consumer by then."""
+async def test_blocked_loop_delivers_nothing_after_session_expiry(real: Client) -> None:
+    """The application blocks the event loop, so no other task can notice the expiry."""
     topic = await new_topic(real, partitions=1, records=10)
     consumer = real.consumer(topic, group=Group(topic, session_timeout_s=0.5, commit="manual"))
     async with consumer:
         assert (await anext(consumer)).value == b"0:0"
         before = consumer.member_id
-        time.sleep(0.7)  # noqa: ASYNC251 - that is the point
-        assert (await anext(consumer)).value == b"0:0", "by then another member may have it: it begins again"
+        time.sleep(0.7)  # noqa: ASYNC251 - blocks the loop on purpose
+        assert (await anext(consumer)).value == b"0:0", "another member may own it: it begins again"
         assert consumer.member_id != before
 
 
-async def test_a_member_whose_machine_slept_hands_out_nothing_when_its_session_is_over(
+async def test_suspended_machine_delivers_nothing_after_session_expiry(
     real: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The monotonic clock, which the event loop's timers go by, stood still meanwhile."""
+    """The monotonic clock, which drives the event loop's timers, stopped during suspension."""
     topic = await new_topic(real, partitions=1, records=10)
     async with real.consumer(topic, group=Group(topic, session_timeout_s=5.0, commit="manual")) as consumer:
         assert (await anext(consumer)).value == b"0:0"
         before, clock = consumer.member_id, time.clock_gettime
         monkeypatch.setattr(time, "clock_gettime", lambda which: clock(which) + 60.0)
-        assert (await anext(consumer)).value == b"0:0", "another member may have read on: this one begins again"
+        assert (await anext(consumer)).value == b"0:0", "another member may have continued: this one begins again"
         assert consumer.member_id != before
 
 
-async def test_a_user_who_never_waits_stays_a_member(real: Client) -> None:
-    """Iterating over what has arrived needs no waiting; the member gets its turns all the same."""
+async def test_application_that_never_waits_stays_a_member(real: Client) -> None:
+    """Iterating over received records needs no waiting; the consumer yields for heartbeats nevertheless."""
     topic = await new_topic(real, partitions=1, records=100)
     async with real.consumer(topic, group=Group(topic, session_timeout_s=2.0)) as consumer:
         await until(lambda: bool(consumer.assignment()))
@@ -129,7 +127,7 @@ async def test_a_user_who_never_waits_stays_a_member(real: Client) -> None:
         seen = []
         async for record in consumer:
             seen.append(record.value)
-            time.sleep(0.04)  # noqa: ASYNC251 - work that does not wait
+            time.sleep(0.04)  # noqa: ASYNC251 - blocking work
             if len(seen) == 100:
                 break
         await asyncio.sleep(0.1)
@@ -137,7 +135,7 @@ async def test_a_user_who_never_waits_stays_a_member(real: Client) -> None:
     assert seen == [b"0:%d" % number for number in range(100)]
 
 
-async def test_a_fenced_member_goes_on_by_itself_and_the_log_says_so(
+async def test_fenced_member_rejoins_and_logs_it(
     real: Client, silence: Silence, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = await new_topic(real, partitions=2, records=50)
@@ -155,13 +153,13 @@ async def test_a_fenced_member_goes_on_by_itself_and_the_log_says_so(
             await until(lambda: set(reader.seen) == set(values(2, 50)))
             assert reader.error is None
         assert lost
-        told = [record.getMessage() for record in caplog.records if "joins anew" in record.getMessage()]
+        told = [record.getMessage() for record in caplog.records if "joining again" in record.getMessage()]
         assert told
         assert all(topic in each and group in each and "0.5 s" in each for each in told)
 
 
 @pytest.mark.parametrize("why", ["fenced", "idle"])
-async def test_who_closes_as_he_is_told_of_a_loss_is_a_member_no_more(real: Client, silence: Silence, why: str) -> None:
+async def test_close_in_on_lost_leaves_the_group(real: Client, silence: Silence, why: str) -> None:
     topic = await new_topic(real, partitions=2, records=50)
     consumers: list[Consumer] = []
     group = Group(
@@ -184,10 +182,10 @@ async def test_who_closes_as_he_is_told_of_a_loss_is_a_member_no_more(real: Clie
     assert not consumer.assignment()
 
 
-async def test_a_commit_that_is_refused_as_the_user_asks_for_more_does_not_end_reading(
+async def test_refused_commit_of_processed_records_does_not_end_reading(
     shared_node: str, real: Client, silence: Silence, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The partition is another's; the member has not heard of it, and commits what it is done with."""
+    """The partition has moved to another member, and this one commits before it notices."""
     topic = await new_topic(real, partitions=1, records=3)
     wish = Group(topic, session_timeout_s=1800.0, commit="processed", instance_id="one", takeover="at_once")
     async with Client(shared_node) as other, other.consumer(topic, group=wish) as first:
@@ -201,7 +199,7 @@ async def test_a_commit_that_is_refused_as_the_user_asks_for_more_does_not_end_r
             assert f"{topic}/0" in told
 
 
-async def test_of_two_processes_with_one_instance_the_later_one_holds(
+async def test_later_process_of_an_instance_fences_the_earlier(
     shared_node: str, real: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = await new_topic(real, partitions=1)
@@ -211,16 +209,16 @@ async def test_of_two_processes_with_one_instance_the_later_one_holds(
         async with reading(real.consumer(topic, group=wish)) as second:
             await until(lambda: bool(second.consumer.assignment()))
             holds = second.consumer.member_id
-            await until(lambda: sum("may not join" in each.getMessage() for each in caplog.records) > 1)
+            await until(lambda: sum("refused the join" in each.getMessage() for each in caplog.records) > 1)
             assert second.consumer.member_id == holds
             assert second.consumer.assignment()
             assert not first.consumer.assignment()
 
 
-async def test_a_successor_waits_until_a_static_member_that_is_cut_off_has_stopped(
+async def test_successor_waits_for_partitioned_static_member_to_stop(
     shared_node: str, real: Client, silence: Silence
 ) -> None:
-    """The member that is cut off from its coordinator is still sent records, and hands them out."""
+    """The member is partitioned from its coordinator but still receives and delivers records."""
     topic = await new_topic(real, partitions=1, records=1000)
     wish = Group(topic, session_timeout_s=3.0, commit="manual", instance_id="one")
     async with Client(shared_node) as other, reading(other.consumer(topic, group=wish), pause_s=0.005) as first:
@@ -229,14 +227,14 @@ async def test_a_successor_waits_until_a_static_member_that_is_cut_off_has_stopp
         silence.of.add(first.consumer.member_id)
         async with reading(real.consumer(topic, group=wish), pause_s=0.005) as second:
             await until(lambda: bool(second.seen) or not first.consumer.assignment())
-            assert not second.seen, "the one that is cut off stops first"
+            assert not second.seen, "the partitioned member stops first"
             stopped_at = len(first.seen)
             await until(lambda: len(second.seen) > 5)
             assert len(first.seen) == stopped_at
             silence.routers.clear()
 
 
-async def test_a_successor_that_takes_over_at_once_reads_beside_a_static_member_that_is_cut_off(
+async def test_immediate_takeover_overlaps_with_partitioned_static_member(
     shared_node: str, real: Client, silence: Silence
 ) -> None:
     topic = await new_topic(real, partitions=1, records=10)
@@ -250,9 +248,7 @@ async def test_a_successor_that_takes_over_at_once_reads_beside_a_static_member_
             assert first.consumer.assignment()
 
 
-async def test_a_static_member_that_is_heard_gives_its_successor_everything_without_repetition(
-    shared_node: str, real: Client
-) -> None:
+async def test_connected_static_member_hands_over_without_duplicates(shared_node: str, real: Client) -> None:
     topic = await new_topic(real, partitions=2, records=200)
     wish = Group(topic, session_timeout_s=1800.0, instance_id="one")
     async with Client(shared_node) as other, reading(other.consumer(topic, group=wish), pause_s=0.002) as first:
@@ -263,7 +259,7 @@ async def test_a_static_member_that_is_heard_gives_its_successor_everything_with
         assert sorted(first.seen + second.seen) == values(2, 200)
 
 
-async def test_a_successor_of_a_static_member_that_was_closed_does_not_wait(shared_node: str, real: Client) -> None:
+async def test_successor_of_a_closed_static_member_does_not_wait(shared_node: str, real: Client) -> None:
     topic = await new_topic(real, partitions=2)
     wish = Group(topic, session_timeout_s=1800.0, instance_id="one")
     async with Client(shared_node) as other, reading(other.consumer(topic, group=wish)) as first:
@@ -272,7 +268,7 @@ async def test_a_successor_of_a_static_member_that_was_closed_does_not_wait(shar
         await until(lambda: len(second.consumer.assignment()) == 2)
 
 
-async def test_partitions_of_a_user_who_asks_for_nothing_go_to_another_and_come_back(real: Client) -> None:
+async def test_idle_members_partitions_move_to_another_and_return(real: Client) -> None:
     topic = await new_topic(real, partitions=2, records=20)
     idle = Group(topic, poll_timeout_s=0.5, session_timeout_s=3.0)
     async with reading(real.consumer(topic, group=idle)) as first:
@@ -284,16 +280,16 @@ async def test_partitions_of_a_user_who_asks_for_nothing_go_to_another_and_come_
         started = time.monotonic()
         async with reading(real.consumer(topic, group=Group(topic, session_timeout_s=3.0))) as second:
             await until(lambda: len(second.consumer.assignment()) == 2)
-            assert time.monotonic() - started < 2.5, "not only with the next question of a third of the session"
+            assert time.monotonic() - started < 2.5, "earlier than the next regular heartbeat"
             await until(lambda: len(second.seen) == 40)
-            assert second.seen.count(in_hand) == 1, "what was in hand is read again"
+            assert second.seen.count(in_hand) == 1, "records in hand are read again"
             assert sorted({*first.seen, *second.seen}) == values(2, 40)
-            assert not {*first.seen[:40]} & {*second.seen}, "what was done is not"
+            assert not {*first.seen[:40]} & {*second.seen}, "processed records are not"
             first.gate.set()
             await until(lambda: len(first.consumer.assignment()) == 1)
 
 
-async def test_a_poll_that_waits_for_ever_is_not_idle(real: Client) -> None:
+async def test_waiting_poll_is_not_idle(real: Client) -> None:
     topic = await new_topic(real, partitions=1)
     wish = Group(topic, poll_timeout_s=0.2, session_timeout_s=0.6)
     async with real.consumer(topic, group=wish) as consumer:
@@ -306,7 +302,7 @@ async def test_a_poll_that_waits_for_ever_is_not_idle(real: Client) -> None:
         assert [record.value for record in await polling] == [b"0:0"]
 
 
-async def test_a_static_member_restarts_and_nobody_else_is_disturbed(real: Client) -> None:
+async def test_static_member_restart_causes_no_rebalance(real: Client) -> None:
     topic = await new_topic(real, partitions=4)
     told: list[str] = []
     wish = Group(
@@ -326,9 +322,7 @@ async def test_a_static_member_restarts_and_nobody_else_is_disturbed(real: Clien
         assert len(other.consumer.assignment()) == 2
 
 
-async def test_partitions_of_a_static_member_wait_for_a_session_though_its_connection_has_ended(
-    shared_node: str, real: Client
-) -> None:
+async def test_static_members_partitions_stay_reserved_after_disconnect(shared_node: str, real: Client) -> None:
     topic = await new_topic(real, partitions=2)
     async with Client(shared_node) as dies:
         consumer = dies.consumer(topic, group=Group(topic, instance_id="one", session_timeout_s=6.0))
@@ -341,20 +335,20 @@ async def test_partitions_of_a_static_member_wait_for_a_session_though_its_conne
         await until(lambda: len(other.consumer.assignment()) == 2)
 
 
-async def test_unknown_topics_are_refused_and_a_group_decides_what_is_read(real: Client) -> None:
+async def test_unknown_topics_and_manual_assignment_are_refused(real: Client) -> None:
     with pytest.raises(UnknownTopicError, match="no-such-topic"):
         await real.consumer("no-such-topic", group="g").begin()
     topic = await new_topic(real, partitions=1)
     async with real.consumer(topic, group=topic) as consumer:
-        with pytest.raises(InvalidRequestError, match="decides"):
+        with pytest.raises(InvalidRequestError, match="assigns partitions"):
             await consumer.assign({TopicPartition(topic, 0): None})
-        with pytest.raises(InvalidRequestError, match="decides"):
+        with pytest.raises(InvalidRequestError, match="assigns partitions"):
             await consumer.unassign([TopicPartition(topic, 0)])
-    with pytest.raises(InvalidRequestError, match="member"):
+    with pytest.raises(InvalidRequestError, match="do not join"):
         real.consumer(topic, group=Group(topic, commit="manual"), partitions=[0])
 
 
-async def test_closing_during_the_join_leaves_no_member(real: Client) -> None:
+async def test_close_during_join_leaves_no_member(real: Client) -> None:
     topic = await new_topic(real, partitions=1)
     for wait_s in (0.0, 0.001, 0.003, 0.006):
         consumer = real.consumer(topic, group=topic)
@@ -366,7 +360,7 @@ async def test_closing_during_the_join_leaves_no_member(real: Client) -> None:
         assert len((await real.groups.describe(topic)).members) == 1
 
 
-async def test_whoever_waits_comes_to_the_end_when_another_task_closes(real: Client) -> None:
+async def test_close_ends_waiting_iterations(real: Client) -> None:
     topic = await new_topic(real, partitions=1)
     consumer = real.consumer(topic, group=topic)
     waiting = asyncio.create_task(anext(consumer, None))
@@ -376,7 +370,7 @@ async def test_whoever_waits_comes_to_the_end_when_another_task_closes(real: Cli
     assert await consumer.poll(1, timeout_s=5.0) == []
 
 
-async def test_a_client_that_is_closed_closes_its_members(shared_node: str, real: Client) -> None:
+async def test_closing_the_client_closes_its_members(shared_node: str, real: Client) -> None:
     topic = await new_topic(real, partitions=1, records=10)
     async with Client(shared_node) as client:
         consumer = client.consumer(topic, group=topic)
@@ -386,14 +380,14 @@ async def test_a_client_that_is_closed_closes_its_members(shared_node: str, real
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 5, 8])
-async def test_closing_that_is_cancelled_leaves_nothing_running(real: Client, steps: int) -> None:
+async def test_cancelled_close_leaves_no_tasks(real: Client, steps: int) -> None:
     topic = await new_topic(real, partitions=1, records=10)
     before = asyncio.all_tasks()
     consumer = real.consumer(topic, group=topic)
     await consumer.begin()
     await until(lambda: bool(consumer.assignment()))
     closing = asyncio.create_task(consumer.close())
-    for _ in range(steps):  # the leave is under way after some of them
+    for _ in range(steps):  # some of them pass while the leave request is in flight
         await asyncio.sleep(0)
     closing.cancel()
     await asyncio.wait({closing})

@@ -35,21 +35,20 @@ from tidelog.groups.options import group_of
     ],
     ids=repr,
 )
-def test_what_has_no_such_value_is_refused(options: dict[str, Any]) -> None:
-    wish: dict[str, Any] = {"name": "g", **options}
+def test_invalid_values_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError):
-        Group(**wish)
+        Group(**{"name": "g", **options})
 
 
-def test_a_group_is_given_by_its_name_or_as_it_is() -> None:
+def test_group_is_given_by_name_or_options() -> None:
     assert (group_of(None), group_of("g"), group_of(Group("h"))) == (None, Group("g"), Group("h"))
     wrong: Any = 123
-    with pytest.raises(InvalidRequestError, match=r"a name, a Group\(...\) or None, not 123"):
+    with pytest.raises(InvalidRequestError, match=r"a name, a Group\(...\) or None, got 123"):
         group_of(wrong)
 
 
-def test_what_has_one_is_taken() -> None:
-    wish = Group(
+def test_valid_values_are_accepted() -> None:
+    options = Group(
         "g",
         commit="manual",
         assignor="load",
@@ -57,4 +56,4 @@ def test_what_has_one_is_taken() -> None:
         poll_timeout_s=float("inf"),
         commit_interval_s=float("inf"),
     )
-    assert (wish.commit, wish.assignor, wish.instance_id, wish.takeover) == ("manual", "load", None, "wait")
+    assert (options.commit, options.assignor, options.instance_id, options.takeover) == ("manual", "load", None, "wait")

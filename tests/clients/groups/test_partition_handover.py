@@ -1,6 +1,6 @@
-"""Partitions that change hands: what is in hand, what was received ahead, callbacks, and topics that come and go.
+"""Handover of partitions: records in hand, prefetched records, callbacks, and topic changes.
 
-Of two partitions shared by range the member "a" has the first one, so it takes that from "b", who was alone.
+With two partitions and the range assignor, member "a" has the first one, so it takes it from "b", which was alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def wish(topic: str, name: str, **options: Any) -> Group:
     return Group(topic, instance_id=name, assignor="range", **options)
 
 
-async def test_who_is_in_the_middle_of_a_record_finishes_it_and_it_is_committed_before_the_other_begins(
+async def test_record_in_hand_is_finished_and_committed_before_handover(
     real: Client,
 ) -> None:
     topic = await new_topic(real, partitions=2)
@@ -39,13 +39,13 @@ async def test_who_is_in_the_middle_of_a_record_finishes_it_and_it_is_committed_
             assert not second.consumer.assignment()
             first.gate.set()
             await until(lambda: len(second.seen) == 99)
-            assert first.seen == [b"0:0"], "99 records had been received ahead"
+            assert first.seen == [b"0:0"], "99 records were prefetched"
             assert second.seen[0] == b"0:1"
             await second.consumer.commit()
     assert (await positions(real, topic))[where] == 100
 
 
-async def test_a_list_that_was_polled_is_in_hand_as_a_whole(real: Client) -> None:
+async def test_polled_list_is_in_hand_as_a_whole(real: Client) -> None:
     topic = await new_topic(real, partitions=2)
     where = TopicPartition(topic, 0)
     async with real.consumer(topic, group=wish(topic, "b")) as first:
@@ -62,8 +62,8 @@ async def test_a_list_that_was_polled_is_in_hand_as_a_whole(real: Client) -> Non
             assert second.seen[0] == b"0:10"
 
 
-async def test_a_partition_that_comes_back_while_it_is_given_up_is_read_on(real: Client) -> None:
-    """No answer of the coordinator says so again: the member was never seen without it."""
+async def test_partition_reassigned_during_revocation_is_read_on(real: Client) -> None:
+    """No answer repeats the assignment, because the coordinator never saw the member without the partition."""
     topic = await new_topic(real, partitions=2)
     where = TopicPartition(topic, 0)
     async with reading(real.consumer(topic, group=wish(topic, "b", session_timeout_s=5.0))) as first:
@@ -76,14 +76,14 @@ async def test_a_partition_that_comes_back_while_it_is_given_up_is_read_on(real:
         async with other:
             await until(lambda: where not in first.consumer.assignment())
         await until(lambda: where not in first.consumer.assignment())
-        await asyncio.sleep(1.0)  # "a" is missed by then, and its partition is to go back
+        await asyncio.sleep(1.0)  # the session of "a" has expired by then, and its partition returns
         first.gate.set()
         await until(lambda: len(first.seen) == 100)
         assert first.seen == [b"0:%d" % number for number in range(100)]
         await second.close()
 
 
-async def test_pausing_does_not_go_along_with_a_partition(real: Client) -> None:
+async def test_pause_is_not_handed_over(real: Client) -> None:
     topic = await new_topic(real, partitions=2)
     where = TopicPartition(topic, 0)
     async with reading(real.consumer(topic, group=wish(topic, "b"))) as first:
@@ -99,7 +99,7 @@ async def test_pausing_does_not_go_along_with_a_partition(real: Client) -> None:
         await until(lambda: first.seen == [b"0:10", b"0:11"])
 
 
-async def test_callbacks_are_told_in_order_and_may_seek_pause_and_commit(real: Client) -> None:
+async def test_callbacks_run_in_order_and_may_seek_pause_and_commit(real: Client) -> None:
     topic = await new_topic(real, partitions=2, records=10)
     told: list[tuple[str, set[int]]] = []
     where = TopicPartition(topic, 0)
@@ -109,7 +109,7 @@ async def test_callbacks_are_told_in_order_and_may_seek_pause_and_commit(real: C
             await first.seek(each, 5)
         first.pause(TopicPartition(topic, 1))
         await asyncio.sleep(0.1)
-        assert first.position() == dict.fromkeys(partitions, 5), "nothing is handed out yet"
+        assert first.position() == dict.fromkeys(partitions, 5), "nothing is delivered yet"
         told.append(("assigned", {each.partition for each in partitions}))
 
     async def revoked(partitions: frozenset[TopicPartition]) -> None:
@@ -130,7 +130,7 @@ async def test_callbacks_are_told_in_order_and_may_seek_pause_and_commit(real: C
             assert not second.seen
 
 
-async def test_a_user_who_pauses_and_resumes_is_handed_nothing_before_on_assigned_has_ended(real: Client) -> None:
+async def test_pause_and_resume_deliver_nothing_before_on_assigned_returns(real: Client) -> None:
     topic = await new_topic(real, partitions=1, records=3)
     where = TopicPartition(topic, 0)
     goes_on = asyncio.Event()
@@ -152,7 +152,7 @@ async def test_a_user_who_pauses_and_resumes_is_handed_nothing_before_on_assigne
 
 
 @pytest.mark.parametrize("which", ["on_assigned", "on_revoked", "on_lost"])
-async def test_reading_ends_with_the_error_of_a_callback(real: Client, which: str) -> None:
+async def test_exception_of_a_callback_ends_reading(real: Client, which: str) -> None:
     topic = await new_topic(real, partitions=2, records=1)
 
     def fails(partitions: frozenset[TopicPartition]) -> None:
@@ -172,10 +172,10 @@ async def test_reading_ends_with_the_error_of_a_callback(real: Client, which: st
         await until(lambda: first.error is not None)
         assert isinstance(first.error, ZeroDivisionError)
         if which == "on_assigned":
-            assert not first.seen, "its partitions never came about"
+            assert not first.seen, "its partitions were never delivered"
 
 
-async def test_a_callback_may_close_its_consumer(real: Client) -> None:
+async def test_callback_may_close_its_consumer(real: Client) -> None:
     topic = await new_topic(real, partitions=2)
     consumers: list[Consumer] = []
     consumers.append(real.consumer(topic, group=wish(topic, "b", on_revoked=lambda _: consumers[0].close())))
@@ -186,7 +186,7 @@ async def test_a_callback_may_close_its_consumer(real: Client) -> None:
             await until(lambda: len(second.consumer.assignment()) == 2)
 
 
-async def test_closing_during_a_hand_over_commits_what_was_in_hand(real: Client) -> None:
+async def test_close_during_handover_commits_records_in_hand(real: Client) -> None:
     topic = await new_topic(real, partitions=2)
     where = TopicPartition(topic, 0)
     async with reading(real.consumer(topic, group=wish(topic, "b", session_timeout_s=0.5))) as first:
@@ -201,7 +201,7 @@ async def test_closing_during_a_hand_over_commits_what_was_in_hand(real: Client)
             await until(lambda: second.seen == [b"0:%d" % number for number in range(1, 10)])
 
 
-async def test_topics_that_match_grow_go_and_are_made_again(real: Client) -> None:
+async def test_matching_topics_may_grow_be_deleted_and_recreated(real: Client) -> None:
     topic = await new_topic(real, partitions=1, records=3)
     lost: list[TopicPartition] = []
     group = Group(topic, on_lost=lost.extend)
@@ -223,7 +223,7 @@ async def test_topics_that_match_grow_go_and_are_made_again(real: Client) -> Non
         assert reader.error is None
 
 
-async def test_nothing_that_was_read_of_a_topic_is_committed_in_the_one_that_is_made_again(real: Client) -> None:
+async def test_positions_are_not_committed_to_a_recreated_topic(real: Client) -> None:
     topic = await new_topic(real, partitions=2, records=20)
     goes_on = asyncio.Event()
 
@@ -241,12 +241,12 @@ async def test_nothing_that_was_read_of_a_topic_is_committed_in_the_one_that_is_
         await asyncio.sleep(0.5)
         begun = len(first.consumer.assignment())
         goes_on.set()
-        assert begun < 2, "it was still with what it gives up"
+        assert begun < 2, "it was still releasing its partitions"
         await until(lambda: len(first.seen) == 100)
         assert await positions(real, topic) == {}
 
 
-async def test_members_hold_the_dead_letter_topic_that_their_pattern_matches_but_do_not_read_it(real: Client) -> None:
+async def test_matching_dead_letter_topic_is_held_but_not_read(real: Client) -> None:
     topic = await new_topic(real, partitions=2, records=3)
     dead = f"{topic}-dead"
     await real.create_topic(dead, partitions=2)
@@ -269,10 +269,10 @@ async def test_members_hold_the_dead_letter_topic_that_their_pattern_matches_but
             assert first.consumer.assignment() == {TopicPartition(topic, 1)}
             assert (first.error, second.error) == (None, None)
     ends = await real.list_offsets(dead, "latest")
-    assert sum(each.offset for each in ends.values()) == 2, "each record once"
+    assert sum(each.offset for each in ends.values()) == 2, "each record exactly once"
 
 
-async def test_no_position_of_a_deleted_topic_is_committed_in_the_one_that_is_made_under_its_name(
+async def test_late_commit_is_not_stored_for_a_recreated_topic(
     real: Client,
 ) -> None:
     topic = await new_topic(real, partitions=1, records=50)
@@ -295,7 +295,7 @@ def _read(consumer: sync.Consumer, seen: list[bytes | None]) -> None:
     seen.extend(record.value for record in consumer)
 
 
-async def test_the_blocking_client_is_a_member_whose_callbacks_may_block(shared_node: str, real: Client) -> None:
+async def test_callbacks_of_a_blocking_member_may_block(shared_node: str, real: Client) -> None:
     topic = await new_topic(real, partitions=2, records=20)
     committed: list[int] = []
 

@@ -5,7 +5,7 @@ import time
 from tidelog.groups.session_clock import session_time
 
 
-def test_it_counts_from_the_start_of_the_machine() -> None:
+def test_session_time_counts_from_boot() -> None:
     before, told, after = (
         time.clock_gettime(time.CLOCK_BOOTTIME),
         session_time(),

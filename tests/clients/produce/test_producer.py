@@ -267,7 +267,7 @@ async def test_producer_of_deleted_topic_fails(node: FakeNode, client: Client) -
         await producer.send(b"w")
     node.add_topic("t", topic_id=b"anew".ljust(16))
     for way in (producer.send(b"x"), producer.send_many([b"x"])):
-        with pytest.raises(UnknownTopicError, match="make a new producer"):
+        with pytest.raises(UnknownTopicError, match="create a new producer"):
             await way
     assert node.values("t") == [], "a recreated topic is another topic"
     assert (await client.producer("t").send(b"y")).offset == 0

@@ -26,7 +26,7 @@ class Node:
         self.looks = 0
         self.liveness = self
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         self.looks += 1
         return self.is_lost
 

@@ -1,4 +1,4 @@
-"""Partitions of a consumer that are changed, paused and resumed while it is read."""
+"""Assignment changes, pause and resume of a running consumer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T0 = TopicPartition("t", 0)
 WIDE = [TopicPartition("wide", number) for number in range(4)]
 
 
-async def test_an_empty_consumer_reads_what_it_is_told_to(node: FakeNode, client: Client) -> None:
+async def test_empty_consumer_reads_assigned_partitions(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(4))
     await publish(node, *numbered(6, 10), topic="wide", partition=1)
     await client.commit("g", "wide", {1: 4})
@@ -43,10 +43,10 @@ async def test_an_empty_consumer_reads_what_it_is_told_to(node: FakeNode, client
         await consumer.assign({WIDE[1]: 5, T0: 2})
         assert sorted(await places(consumer, 3)) == [("t", 0, 2), ("t", 0, 3), ("wide", 1, 5)]
         await consumer.assign({T0: None})
-        assert consumer.position()[T0] == 4, "what is read already stays where it is"
+        assert consumer.position()[T0] == 4, "partitions that are read keep their positions"
 
 
-async def test_nothing_of_what_is_unassigned_is_handed_out(node: FakeNode, client: Client) -> None:
+async def test_unassigned_partitions_are_not_delivered(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(40), batch=10)
     await publish(node, *numbered(40, 100), topic="wide", partition=0, batch=10)
     async with client.consumer(group="g") as consumer:
@@ -62,7 +62,7 @@ async def test_nothing_of_what_is_unassigned_is_handed_out(node: FakeNode, clien
         assert await anext(consumer) == first
 
 
-async def test_what_is_not_there_cannot_be_assigned_and_changes_nothing(client: Client) -> None:
+async def test_assigning_unknown_partitions_changes_nothing(client: Client) -> None:
     async with client.consumer() as consumer:
         for positions, error in (
             ({T0: 0, TopicPartition("t", 7): 0}, UnknownPartitionError),
@@ -80,7 +80,7 @@ async def test_what_is_not_there_cannot_be_assigned_and_changes_nothing(client: 
                 change(T0)
 
 
-async def test_what_is_unassigned_by_hand_is_not_taken_in_again(
+async def test_manually_unassigned_partition_is_not_added_again(
     node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_discovery, "NEW_PARTITIONS_S", 0.01)
@@ -103,7 +103,7 @@ async def test_partitions_change_while_a_task_waits(node: FakeNode, client: Clie
         assert await waiting == [b"0", b"1"]
 
 
-async def test_a_paused_partition_waits_in_order_and_holds_up_nothing(node: FakeNode, client: Client) -> None:
+async def test_paused_partition_keeps_order_and_does_not_delay_others(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(30), batch=5)
     async with client.consumer("t", "wide", prefetch_records=10) as consumer:
         assert await take(consumer, 2) == numbered(2)
@@ -121,7 +121,7 @@ async def test_a_paused_partition_waits_in_order_and_holds_up_nothing(node: Fake
         assert await take(consumer, 31) == numbered(31, 2)
 
 
-async def test_a_paused_partition_can_be_sought_and_unassigned(node: FakeNode, client: Client) -> None:
+async def test_paused_partition_can_be_sought_and_unassigned(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(20), batch=5)
     async with client.consumer("t") as consumer:
         assert await take(consumer, 7) == numbered(7)
@@ -146,7 +146,7 @@ async def cluster() -> AsyncIterator[FakeCluster]:
         yield cluster
 
 
-async def test_what_is_received_ahead_is_bounded_over_all_nodes(cluster: FakeCluster) -> None:
+async def test_prefetch_is_bounded_over_all_nodes(cluster: FakeCluster) -> None:
     arrived: list[int] = []
 
     def admit(size_bytes: int) -> bool:
@@ -161,14 +161,14 @@ async def test_what_is_received_ahead_is_bounded_over_all_nodes(cluster: FakeClu
         async with client.consumer("wide", prefetch_bytes=30_000, admit=admit) as consumer:
             await asyncio.gather(*(node.received("subscribe") for node in cluster.nodes))
             await asyncio.sleep(0.2)
-            assert 15_000 < sum(arrived) < 30_000 + 3 * 1_500, "one more batch from each node"
+            assert 15_000 < sum(arrived) < 30_000 + 3 * 1_500, "one additional batch per node"
             seen = [(await anext(consumer)).value for _ in sent]
         assert sorted(seen) == sent
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_through_any_change_each_record_is_read_once_and_in_order(cluster: FakeCluster, seed: int) -> None:
-    """Partitions are taken away, given back, paused and sought, and move between nodes, while records come."""
+async def test_records_are_read_once_and_in_order_across_changes(cluster: FakeCluster, seed: int) -> None:
+    """Partitions are unassigned, assigned, paused, sought and moved between nodes while records arrive."""
     draw, count = random.Random(seed), 300
     parts = [TopicPartition("wide", number) for number in range(3)]
     async with Client(cluster.bootstrap) as client, client.consumer(prefetch_records=30) as consumer:
@@ -204,7 +204,7 @@ async def test_through_any_change_each_record_is_read_once_and_in_order(cluster:
         await asyncio.gather(*publishing)
 
 
-async def test_a_node_that_comes_later_gets_its_share_of_what_an_idle_one_holds(cluster: FakeCluster) -> None:
+async def test_later_node_gets_credit_of_an_idle_one(cluster: FakeCluster) -> None:
     async with Client(cluster.bootstrap) as client, client.consumer(prefetch_records=10) as consumer:
         await client.producer("wide").send_many(numbered(40), partition=1)
         await consumer.assign({WIDE[0]: 0})
@@ -217,7 +217,7 @@ async def test_a_node_that_comes_later_gets_its_share_of_what_an_idle_one_holds(
         assert await take(consumer, 1) == [b"idle no more"]
 
 
-async def test_what_is_taken_is_measured_once_whatever_is_paused_and_sought(node: FakeNode) -> None:
+async def test_load_counts_records_once_across_pause_and_seek(node: FakeNode) -> None:
     await publish(node, *numbered(6), batch=6)
     now = 0.0
     router = Router([("127.0.0.1", node.port)], ConnectionPool(Identity("test", "test", 5.0)), request_timeout_s=5.0)
@@ -238,7 +238,7 @@ async def test_what_is_taken_is_measured_once_whatever_is_paused_and_sought(node
     assert once > 0
     assignment.pause([T0])
     assignment.resume([T0])
-    assert await take_one() == once, "what is left of it came again"
+    assert await take_one() == once, "the rest of it was received again"
     assignment.seek(T0, 0)
     assert await take_one() == pytest.approx(2 * once)
     assignment.unassign([T0])
@@ -247,7 +247,7 @@ async def test_what_is_taken_is_measured_once_whatever_is_paused_and_sought(node
     await router.close()
 
 
-async def test_whoever_decides_what_is_read_gets_the_positions_that_may_be_committed(node: FakeNode) -> None:
+async def test_unassign_returns_positions_that_may_be_committed(node: FakeNode) -> None:
     await publish(node, *numbered(6), batch=6)
     router = Router([("127.0.0.1", node.port)], ConnectionPool(Identity("test", "test", 5.0)), request_timeout_s=5.0)
     assignment = Assignment(router, ConsumerOptions.of([]))

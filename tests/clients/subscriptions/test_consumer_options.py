@@ -36,7 +36,7 @@ def options(start: Start, *, group: str | None = None, partitions: Partitions = 
     return ConsumerOptions.of(["wide"], group=group, start=start, partitions=partitions).of_topic("wide")
 
 
-def test_defaults_and_repeated_partitions() -> None:
+def test_defaults_apply_and_repeated_partitions_are_merged() -> None:
     assert ConsumerOptions.of(["t"]).prefetch.bytes == PREFETCH_BYTES_DEFAULT
     assert options("latest", partitions=[2, 1, 2]).partitions == (2, 1)
     assert options({3: 1}).partitions == (3,)
@@ -53,13 +53,13 @@ def test_defaults_and_repeated_partitions() -> None:
         ({1: 9}, [1, 2], {1: 9, 2: 2}),
     ],
 )
-async def test_without_a_group(
+async def test_start_without_a_group_is_resolved(
     router: Router, start: Start, partitions: list[int] | None, expected: dict[int, int]
 ) -> None:
     assert (await resolve_start(router, "wide", options(start, partitions=partitions))).positions == expected
 
 
-async def test_a_group_goes_on_where_it_committed_unless_offsets_are_given(router: Router) -> None:
+async def test_group_starts_at_committed_positions_unless_offsets_are_given(router: Router) -> None:
     await fetch_and_commit.commit(router, "g", "wide", {0: 4, 1: 6}, reset=False, note="")
     asked = options("latest", group="g")
     beginning = await resolve_start(router, "wide", asked)
@@ -71,15 +71,15 @@ async def test_a_group_goes_on_where_it_committed_unless_offsets_are_given(route
     assert (await resolve_start(router, "wide", asked)).positions == {0: 1, 1: 6, 2: 2}
 
 
-async def test_partitions_that_are_not_there(router: Router) -> None:
-    with pytest.raises(UnknownPartitionError, match=r"not \[8, 9\]"):
+async def test_unknown_partitions_are_refused(router: Router) -> None:
+    with pytest.raises(UnknownPartitionError, match=r"got \[8, 9\]"):
         await resolve_start(router, "wide", options("latest", partitions=[0, 8, 9]))
 
 
-async def test_positions_are_all_of_the_topic_that_there_is_in_the_end(
+async def test_start_positions_belong_to_one_topic_id(
     node: FakeNode, router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is made again between two of the questions that a beginning takes."""
+    """The topic is recreated between two requests of the resolution."""
     committed, ids = committed_positions.committed, [node.topics["wide"].topic_id, b"anew".ljust(16)]
 
     async def made_again(*asked: Any) -> list[Committed]:

@@ -28,7 +28,7 @@ def batch_at(base_offset: int, count: int, partition: int = 0) -> ConsumedBatch:
     return ConsumedBatch("t", partition, RecordBatch.parse(data))
 
 
-def test_positions_follow_the_records_handed_out() -> None:
+def test_positions_follow_delivered_records() -> None:
     cursor = Cursor()
     cursor.begin({P0: 5, P1: 0})
     cursor.load(batch_at(5, 3))
@@ -38,7 +38,7 @@ def test_positions_follow_the_records_handed_out() -> None:
     assert (record.offset, cursor.positions[P0], cursor.uncommitted()) == (5, 6, {P0: 6})
 
 
-def test_a_used_up_batch_gives_none() -> None:
+def test_used_up_batch_has_no_rest() -> None:
     cursor = Cursor()
     assert next_of(cursor) is None
     cursor.load(batch_at(0, 1))
@@ -47,7 +47,7 @@ def test_a_used_up_batch_gives_none() -> None:
     assert cursor.rest() is None
 
 
-def test_the_rest_of_a_batch_is_a_batch() -> None:
+def test_rest_of_a_batch_is_a_batch() -> None:
     cursor = Cursor()
     cursor.load(batch_at(10, 4))
     next_of(cursor)
@@ -57,7 +57,7 @@ def test_the_rest_of_a_batch_is_a_batch() -> None:
     assert next_of(cursor) is None
 
 
-def test_a_batch_is_never_loaded_over_what_is_left_of_another() -> None:
+def test_load_refuses_to_overwrite_undelivered_records() -> None:
     cursor = decoding(skips=True)
     cursor.load(batch_at(0, 5))
     for taken in (0, 3):
@@ -71,7 +71,7 @@ def test_a_batch_is_never_loaded_over_what_is_left_of_another() -> None:
     assert [record.offset for record in cursor.take(9)] == [5]
 
 
-def test_seek_drops_what_is_left_of_that_partition_only() -> None:
+def test_seek_drops_the_rest_of_its_partition_only() -> None:
     cursor = Cursor()
     cursor.load(batch_at(0, 4))
     next_of(cursor)
@@ -82,7 +82,7 @@ def test_seek_drops_what_is_left_of_that_partition_only() -> None:
     assert cursor.positions == {P0: 100, P1: 7}
 
 
-def test_what_moved_during_a_commit_stays_uncommitted() -> None:
+def test_position_moved_during_a_commit_stays_uncommitted() -> None:
     cursor = Cursor()
     for batch in (batch_at(0, 2, partition=0), batch_at(0, 2, partition=1)):
         cursor.load(batch)
@@ -96,7 +96,7 @@ def test_what_moved_during_a_commit_stays_uncommitted() -> None:
     assert cursor.uncommitted() == {P1: 4}
 
 
-def test_behind_the_last_record_a_position_is_the_end_of_the_batch() -> None:
+def test_position_after_the_last_record_is_the_batch_end() -> None:
     cursor = Cursor()
     batches = [ConsumedBatch("t", 0, RecordBatch.parse(data)) for data in compacted_log()]
     cursor.load(batches[1])
@@ -106,7 +106,7 @@ def test_behind_the_last_record_a_position_is_the_end_of_the_batch() -> None:
     assert positions == [7, 20], "9 is the last record of a batch that reaches to 20"
     cursor.load(batches[2])
     assert next_of(cursor) is None
-    assert cursor.positions == cursor.uncommitted() == {P0: 40}, "a batch without records is handed out by loading it"
+    assert cursor.positions == cursor.uncommitted() == {P0: 40}, "loading a batch without records delivers it"
     cursor.load(batches[1])
     next_of(cursor)
     rest = cursor.rest()
@@ -123,11 +123,11 @@ def number_but_not_three(content: bytes) -> int:
     return int(content)
 
 
-def decoding(*, skips: bool = False, parks: bool = False) -> Cursor:
-    return Cursor(Decoding(number_but_not_three, skips=skips, parks=parks))
+def decoding(*, skips: bool = False, to_dead_letter: bool = False) -> Cursor:
+    return Cursor(Decoding(number_but_not_three, skips=skips, to_dead_letter=to_dead_letter))
 
 
-def test_a_record_that_does_not_decode_is_an_error_behind_those_before_it() -> None:
+def test_undecodable_record_is_an_error_after_the_records_before_it() -> None:
     cursor = decoding()
     cursor.load(batch_at(10, 6))
     assert [record.value for record in cursor.take(9)] == [0, 1, 2]
@@ -140,7 +140,7 @@ def test_a_record_that_does_not_decode_is_an_error_behind_those_before_it() -> N
     assert cursor.take(9) == []
 
 
-def test_a_record_that_does_not_decode_is_skipped_and_counted() -> None:
+def test_undecodable_record_is_skipped_and_counted() -> None:
     cursor = decoding(skips=True)
     cursor.load(batch_at(10, 6))
     taken = [*cursor.take(9), *cursor.take(9)]
@@ -149,11 +149,11 @@ def test_a_record_that_does_not_decode_is_skipped_and_counted() -> None:
     cursor.load(batch_at(16, 4))
     assert [record.value for record in cursor.take(9)] == [0, 1, 2]
     assert cursor.take(9) == []
-    assert (cursor.skipped, cursor.positions) == (2, {P0: 20}), "the last one of a batch, too"
+    assert (cursor.skipped, cursor.positions) == (2, {P0: 20}), "including the last one of a batch"
 
 
-def test_a_record_that_is_taken_away_stays_until_it_is_passed() -> None:
-    cursor = decoding(parks=True)
+def test_undecodable_record_stays_until_it_is_passed() -> None:
+    cursor = decoding(to_dead_letter=True)
     cursor.load(batch_at(10, 6))
     assert len(cursor.take(9)) == 3
     assert cursor.take(9) == []
@@ -166,8 +166,8 @@ def test_a_record_that_is_taken_away_stays_until_it_is_passed() -> None:
     assert [record.value for record in cursor.take(9)] == [4, 5]
 
 
-def test_a_record_whose_partition_is_dropped_while_it_is_taken_away_passes_nothing() -> None:
-    cursor = decoding(parks=True)
+def test_pass_over_after_unassign_has_no_effect() -> None:
+    cursor = decoding(to_dead_letter=True)
     cursor.load(batch_at(3, 4))
     cursor.take(9)
     cursor.take(9)
@@ -179,7 +179,7 @@ def test_a_record_whose_partition_is_dropped_while_it_is_taken_away_passes_nothi
     assert cursor.take(9) == []
 
 
-def test_keys_are_decoded_and_what_they_do_not_decode_to_is_told() -> None:
+def test_undecodable_key_is_reported() -> None:
     columns = columns_of([b"v", None], keys=[b"1", b"x"])
     data = bytearray(encode_batch(columns, now_us=1).to_bytes())
     stamp_owner(data, base_offset=0, append_timestamp_us=1, epoch=0, owner_incarnation=1, previous_digest=0)
@@ -192,7 +192,7 @@ def test_keys_are_decoded_and_what_they_do_not_decode_to_is_told() -> None:
     assert cursor.positions == {P0: 1}
 
 
-def test_who_runs_over_the_records_of_a_dropped_partition_comes_to_the_end() -> None:
+def test_iterator_ends_when_its_partition_is_dropped() -> None:
     cursor = Cursor()
     cursor.load(batch_at(0, 4))
     assert cursor.open()
@@ -209,7 +209,7 @@ def test_who_runs_over_the_records_of_a_dropped_partition_comes_to_the_end() -> 
     assert cursor.positions == {P0: 7}
 
 
-def test_what_is_left_of_a_paused_partition_is_given_back() -> None:
+def test_rest_of_a_paused_partition_is_returned() -> None:
     cursor = Cursor()
     cursor.load(batch_at(5, 4))
     next_of(cursor)
@@ -221,7 +221,7 @@ def test_what_is_left_of_a_paused_partition_is_given_back() -> None:
     assert cursor.positions == {P0: 6}
 
 
-def test_a_body_that_does_not_decode_is_an_error_each_time_and_nothing_moves() -> None:
+def test_corrupt_body_is_an_error_each_time_and_position_stays() -> None:
     cursor = Cursor()
     cursor.begin({P0: 0})
     cursor.load(ConsumedBatch("t", 0, RecordBatch(batch_at(0, 2).batch.header, bytes(10))))
@@ -231,7 +231,7 @@ def test_a_body_that_does_not_decode_is_an_error_each_time_and_nothing_moves() -
     assert cursor.positions == {P0: 0}
 
 
-def test_passing_what_does_not_decode_makes_no_columns_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipping_does_not_rebuild_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[RecordBatch] = []
 
     def counted(batch: RecordBatch) -> RecordColumns:
@@ -244,7 +244,7 @@ def test_passing_what_does_not_decode_makes_no_columns_anew(monkeypatch: pytest.
     monkeypatch.setattr(batch_records, "record_columns", counted)
     for skips in (True, False):
         made.clear()
-        cursor = Cursor(Decoding(never, never, skips=skips, parks=not skips))
+        cursor = Cursor(Decoding(never, never, skips=skips, to_dead_letter=not skips))
         cursor.load(batch_at(0, 500))
         while cursor.has_left:
             assert cursor.take(9) == []
@@ -254,7 +254,7 @@ def test_passing_what_does_not_decode_makes_no_columns_anew(monkeypatch: pytest.
         assert (cursor.skipped, cursor.positions) == (500 * skips, {P0: 500})
 
 
-def test_others_get_their_turn_while_much_is_passed() -> None:
+def test_skipping_yields_to_other_tasks() -> None:
     def slow(content: bytes) -> None:
         time.sleep(0.002)
         raise ValueError(content)
@@ -266,8 +266,8 @@ def test_others_get_their_turn_while_much_is_passed() -> None:
     assert 1 < cursor.skipped < 50
 
 
-def test_columns_stay_together_behind_what_does_not_decode() -> None:
-    """Where a key does not decode its value was not looked at yet; tags and headers neither."""
+def test_columns_stay_aligned_after_undecodable_records() -> None:
+    """When a key does not decode, the iterators of value, tag and headers have not advanced."""
     columns = columns_of(
         [b"%d" % number for number in range(6)],
         keys=[b"0", b"x", None, b"3", b"4", b"5"],
@@ -287,7 +287,7 @@ def test_columns_stay_together_behind_what_does_not_decode() -> None:
     ]
 
 
-def test_offsets_with_gaps_stay_with_their_records_behind_what_does_not_decode() -> None:
+def test_offsets_with_gaps_stay_aligned_after_undecodable_records() -> None:
     batch = ConsumedBatch("t", 0, RecordBatch.parse(compacted_log()[1]))
     records = list(batch)
     assert [record.offset for record in records] == [6, 9]
@@ -304,9 +304,9 @@ def test_offsets_with_gaps_stay_with_their_records_behind_what_does_not_decode()
         assert (cursor.skipped, cursor.positions, cursor.rest()) == (1, {P0: 20}, None)
 
 
-def test_a_record_that_was_passed_is_in_nobodys_hand() -> None:
-    for parks in (False, True):
-        cursor = decoding(skips=not parks, parks=parks)
+def test_skipped_record_is_not_in_hand() -> None:
+    for to_dead_letter in (False, True):
+        cursor = decoding(skips=not to_dead_letter, to_dead_letter=to_dead_letter)
         cursor.asked()
         cursor.load(batch_at(0, 8))
 
@@ -318,7 +318,7 @@ def test_a_record_that_was_passed_is_in_nobodys_hand() -> None:
                     cursor.failed(error)
                     continue
                 if record is None and cursor.undecodable is not None:
-                    assert (cursor.in_hand(), cursor.processed()) == ({}, {P0: 3}), "he is done with what came before"
+                    assert (cursor.in_hand(), cursor.processed()) == ({}, {P0: 3}), "earlier records are processed"
                     cursor.pass_over(cursor.undecodable)
                     assert (cursor.in_hand(), cursor.processed()) == ({}, {P0: 4})
                     continue
@@ -330,7 +330,7 @@ def test_a_record_that_was_passed_is_in_nobodys_hand() -> None:
         assert cursor.processed() == {P0: 5}
 
 
-def test_what_a_poll_returned_before_stays_in_hand_behind_what_was_passed() -> None:
+def test_polled_records_stay_in_hand_across_skipped_ones() -> None:
     cursor = decoding(skips=True)
     cursor.asked(polls=True)
     cursor.load(batch_at(0, 8))
@@ -342,7 +342,7 @@ def test_what_a_poll_returned_before_stays_in_hand_behind_what_was_passed() -> N
     assert (cursor.in_hand(), cursor.processed()) == ({}, {P0: 8})
 
 
-def test_what_is_at_hand_of_a_partition_that_is_paused_stays_in_hand() -> None:
+def test_delivered_records_of_a_paused_partition_stay_in_hand() -> None:
     cursor = Cursor()
     cursor.load(batch_at(0, 4))
     for _ in range(2):
@@ -352,8 +352,8 @@ def test_what_is_at_hand_of_a_partition_that_is_paused_stays_in_hand() -> None:
     assert cursor.processed() == {P0: 1}
 
 
-def test_who_asks_while_the_last_record_is_decoded_does_not_lose_what_becomes_of_it() -> None:
-    """In the blocking client another thread does so, to commit."""
+def test_position_query_during_decoding_loses_no_error() -> None:
+    """In the blocking client another thread queries the position, to commit."""
 
     def meanwhile(content: bytes) -> None:
         assert cursor.processed() == {P0: 0}

@@ -28,7 +28,9 @@ def decoding(
         ("utf-8", [None], [None]),
     ],
 )
-def test_columns_are_decoded_and_tombstones_stay(deserializer: Deserializer, column: Any, values: list[Any]) -> None:
+def test_columns_are_decoded_and_tombstones_stay_none(
+    deserializer: Deserializer, column: Any, values: list[Any]
+) -> None:
     function = decoding(value=deserializer).value
     assert function is not None
     assert list(decoder_of(column, function)(iter(column))) == values
@@ -45,20 +47,20 @@ def test_columns_are_decoded_and_tombstones_stay(deserializer: Deserializer, col
         {"value": "json", "on_undecodable": "skip", "dead_letter": "t"},
     ],
 )
-def test_what_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
+def test_invalid_arguments_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError):
         decoding(**options)
 
 
 @pytest.mark.parametrize("content", [b"", b" ", b"1 2", b"{", b"[1]]", b"\xff", b"\xef\xbb\xbf1"])
-def test_what_is_no_json_is_an_error(content: bytes) -> None:
+def test_invalid_json_is_an_error(content: bytes) -> None:
     function = decoding(value="json").value
     assert function is not None
-    with pytest.raises(ValueError):  # noqa: PT011 - what it says is the decoder's business
+    with pytest.raises(ValueError):  # noqa: PT011 - the message is the decoder's
         function(content)
 
 
-def test_a_function_that_raises_stop_iteration_does_not_end_the_column() -> None:
+def test_stop_iteration_of_a_function_does_not_end_the_column() -> None:
     function = decoding(key=lambda content: next(iter(content))).key
     assert function is not None
     with pytest.raises(ValueError, match="StopIteration"):

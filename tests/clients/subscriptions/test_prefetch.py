@@ -11,9 +11,9 @@ def opened(prefetch: Prefetch) -> tuple[Window, list[Credit]]:
     return window, sent
 
 
-def test_one_subscription_has_the_whole_bound_and_gets_it_back_by_halves() -> None:
+def test_single_subscription_gets_the_whole_bound_in_halves() -> None:
     window, sent = opened(Prefetch(BOUND))
-    assert window.owed == BOUND
+    assert window.outstanding == BOUND
     window.arrived(Credit(60, 60))
     window.give_back(Credit(40, 40))
     assert sent == []
@@ -21,58 +21,58 @@ def test_one_subscription_has_the_whole_bound_and_gets_it_back_by_halves() -> No
     assert sent == [Credit(60, 60)]
 
 
-def test_the_bound_holds_for_all_subscriptions_together() -> None:
+def test_bound_applies_to_all_subscriptions_together() -> None:
     prefetch = Prefetch(BOUND)
-    prefetch.parts = 3
+    prefetch.subscription_count = 3
     windows = [prefetch.open() for _ in range(3)]
-    assert [window.owed for window in windows] == [Credit(33, 333)] * 3
+    assert [window.outstanding for window in windows] == [Credit(33, 333)] * 3
     fourth = prefetch.open()
-    assert fourth.owed == Credit(1, 1), "what is left"
+    assert fourth.outstanding == Credit(1, 1), "the remainder"
     assert prefetch.held == BOUND
 
 
-def test_what_a_busy_one_gives_back_goes_to_who_has_nothing() -> None:
+def test_returned_credit_goes_to_starved_subscriptions() -> None:
     prefetch, needs = Prefetch(BOUND), list[None]()
-    prefetch.in_need = lambda: needs.append(None)
+    prefetch.on_starved = lambda: needs.append(None)
     first, to_first = opened(prefetch)
     second, to_second = opened(prefetch)
-    assert second.owed == NONE
+    assert second.outstanding == NONE
     assert needs == [None]
     first.arrived(Credit(80, 800))
     first.give_back(Credit(10, 100))
     assert to_second == [Credit(10, 100)]
     first.give_back(Credit(70, 700))
-    assert second.owed == Credit(50, 500), "its share and no more"
+    assert second.outstanding == Credit(50, 500), "exactly its share"
     assert to_first == [Credit(30, 300)]
     assert prefetch.held == BOUND
 
 
-def test_what_was_given_back_in_small_pieces_is_there_for_who_comes_next() -> None:
+def test_small_returns_are_available_to_the_next_subscription() -> None:
     prefetch = Prefetch(BOUND)
     first, sent = opened(prefetch)
     first.arrived(Credit(40, 400))
     for _ in range(4):
         first.give_back(Credit(10, 100))
-    assert sent == [], "not worth a message"
-    assert prefetch.open().owed == Credit(40, 400)
+    assert sent == [], "too little for a message"
+    assert prefetch.open().outstanding == Credit(40, 400)
     assert prefetch.held == BOUND
 
 
-def test_credit_that_idles_while_another_has_none_is_taken_back() -> None:
+def test_idle_credit_is_reclaimed_for_starved_subscriptions() -> None:
     prefetch = Prefetch(BOUND)
     first, _ = opened(prefetch)
     assert prefetch.overdrawn() == []
     second, to_second = opened(prefetch)
     assert prefetch.overdrawn() == [first]
-    prefetch.parts = 2
+    prefetch.subscription_count = 2
     first.close()
     assert to_second == [Credit(50, 500)]
     third, _ = opened(prefetch)
-    assert third.owed == second.owed == Credit(50, 500)
+    assert third.outstanding == second.outstanding == Credit(50, 500)
     assert prefetch.overdrawn() == []
 
 
-def test_a_subscription_that_the_node_has_not_taken_up_takes_nothing_from_others() -> None:
+def test_unacknowledged_subscription_is_not_starved() -> None:
     prefetch = Prefetch(BOUND)
     opened(prefetch)
     refused = prefetch.open()
@@ -81,36 +81,36 @@ def test_a_subscription_that_the_node_has_not_taken_up_takes_nothing_from_others
     assert prefetch.held == BOUND
 
 
-def test_what_waits_of_lost_subscriptions_is_counted_however_often_they_are_lost() -> None:
+def test_batches_of_lost_subscriptions_stay_counted() -> None:
     prefetch, waiting = Prefetch(BOUND), list[Window]()
     for _ in range(10):
         window, _ = opened(prefetch)
-        cost = window.owed
+        cost = window.outstanding
         window.arrived(cost)
         waiting.append(window)
         window.close()
         assert prefetch.held.records <= BOUND.records
         assert prefetch.held.bytes <= BOUND.bytes
     last, sent = opened(prefetch)
-    assert last.owed == NONE
+    assert last.outstanding == NONE
     assert prefetch.overdrawn() == []
     waiting[0].give_back(BOUND)
-    assert last.owed == BOUND
+    assert last.outstanding == BOUND
     assert sent == [BOUND]
 
 
-def test_a_batch_larger_than_the_credit_is_waited_for_and_not_taken_twice() -> None:
+def test_batch_larger_than_the_credit_is_settled_once() -> None:
     window, sent = opened(Prefetch(BOUND))
     window.arrived(Credit(250, 10))
     assert sent == []
     window.give_back(Credit(250, 10))
-    assert sent == [Credit(250, 10)], "so that the node, which is at -150, has 100 again"
+    assert sent == [Credit(250, 10)], "so that the node's balance of -150 becomes 100"
 
 
-def test_more_subscriptions_than_records_are_all_served_whatever_is_paused() -> None:
+def test_more_subscriptions_than_records_are_all_served() -> None:
     for beside in (NONE, Credit(1, 1)):
         prefetch = Prefetch(Credit(2, 2))
-        prefetch.parts = 3
-        assert beside.at_most(prefetch.beside_max) == beside
+        prefetch.subscription_count = 3
+        assert beside.at_most(prefetch.paused_max) == beside
         prefetch.keep(beside)
-        assert [prefetch.open().owed for _ in range(3)] == [Credit(1, 1)] * 3
+        assert [prefetch.open().outstanding for _ in range(3)] == [Credit(1, 1)] * 3

@@ -10,14 +10,14 @@ import pytest
 from tidelog.errors import OverloadedError, UsageError
 from tidelog.model import TopicPartition
 from tidelog.subscriptions.prefetch import Credit
-from tidelog.subscriptions.receive_buffer import Arrivals
+from tidelog.subscriptions.receive_buffer import ReceiveBuffer
 from tidelog.subscriptions.subscription import Prefetched
 from tidelog_proto.batch.columns import columns_of
 from tidelog_proto.batch.record_batch import RecordBatch, encode_batch
 
 
 class Credits:
-    """The subscription, as far as it is given credit back."""
+    """The credit interface of a subscription."""
 
     def __init__(self) -> None:
         self.given: list[Credit] = []
@@ -32,12 +32,12 @@ def arrived(partition: int, account: Credits | None = None) -> Prefetched:
     return Prefetched(TopicPartition("t", partition), batch, account or Credits(), credit)
 
 
-def arrivals(**how: Any) -> Arrivals:
-    return Arrivals(**how)
+def buffer(**how: Any) -> ReceiveBuffer:
+    return ReceiveBuffer(**how)
 
 
-async def test_who_waits_gets_what_arrives_and_its_credit_goes_back() -> None:
-    queue, account = arrivals(), Credits()
+async def test_waiter_gets_the_batch_and_credit_is_returned() -> None:
+    queue, account = buffer(), Credits()
     waiting = asyncio.create_task(queue.take())
     await asyncio.sleep(0)
     first, second = arrived(0), arrived(1, account)
@@ -48,18 +48,18 @@ async def test_who_waits_gets_what_arrives_and_its_credit_goes_back() -> None:
     assert account.given == [Credit(1, 10)]
 
 
-async def test_only_one_task_waits() -> None:
-    queue = arrivals()
+async def test_second_waiting_task_is_refused() -> None:
+    queue = buffer()
     waiting = asyncio.create_task(queue.take())
     await asyncio.sleep(0)
-    with pytest.raises(UsageError, match="one task"):
+    with pytest.raises(UsageError, match="another task"):
         await queue.take()
     queue.close()
     assert await waiting is None
 
 
-async def test_what_is_put_back_comes_next_again() -> None:
-    queue, account = arrivals(), Credits()
+async def test_put_back_batch_is_next() -> None:
+    queue, account = buffer(), Credits()
     first, second = arrived(0, account), arrived(1)
     queue.prefetched([first, second])
     assert await queue.take() is first
@@ -73,8 +73,8 @@ async def test_what_is_put_back_comes_next_again() -> None:
     assert await waiting is second
 
 
-async def test_an_error_is_told_behind_what_arrived_before_it() -> None:
-    queue = arrivals()
+async def test_error_is_raised_after_earlier_batches() -> None:
+    queue = buffer()
     item = arrived(0)
     queue.prefetched([item])
     queue.broken(ValueError("first"))
@@ -84,8 +84,8 @@ async def test_an_error_is_told_behind_what_arrived_before_it() -> None:
         await queue.take()
 
 
-async def test_an_error_that_is_told_again_and_again_does_not_grow() -> None:
-    queue, came = arrivals(), ZeroDivisionError("all")
+async def test_repeated_error_keeps_its_traceback_size() -> None:
+    queue, came = buffer(), ZeroDivisionError("all")
 
     async def lines_of_next() -> int:
         with pytest.raises(ZeroDivisionError) as raised:
@@ -93,20 +93,20 @@ async def test_an_error_that_is_told_again_and_again_does_not_grow() -> None:
         return len(traceback.format_tb(raised.value.__traceback__))
 
     queue.failed(TopicPartition("t", 0), ZeroDivisionError("one"))
-    await lines_of_next()  # it stood in line
+    await lines_of_next()  # the queued error
     assert len({await lines_of_next() for _ in range(5)}) == 1
     with contextlib.suppress(ZeroDivisionError):
         raise came
     queue.broken(came)
     assert len({await lines_of_next() for _ in range(5)}) == 1
-    queue.is_doubtful = lambda: True
+    queue.is_suspended = lambda: True
     with pytest.raises(ZeroDivisionError) as raised:
-        await queue.certain()
-    assert "raise came" in traceback.format_tb(raised.value.__traceback__)[-1], "where it came from stays"
+        await queue.wait_while_suspended()
+    assert "raise came" in traceback.format_tb(raised.value.__traceback__)[-1], "the origin stays in the traceback"
 
 
-async def test_what_is_dropped_gives_its_credit_back() -> None:
-    queue, account = arrivals(), Credits()
+async def test_dropped_batches_return_their_credit() -> None:
+    queue, account = buffer(), Credits()
     kept = arrived(1, account)
     queue.prefetched([arrived(0, account), kept])
     queue.drop([TopicPartition("t", 0)])
@@ -114,9 +114,9 @@ async def test_what_is_dropped_gives_its_credit_back() -> None:
     assert await queue.take() is kept
 
 
-async def test_behind_what_is_not_admitted_nothing_is_handed_out() -> None:
+async def test_nothing_is_delivered_after_a_refused_batch() -> None:
     allowed = iter([True, False])
-    queue = arrivals(admit=lambda _: next(allowed))
+    queue = buffer(admit=lambda _: next(allowed))
     first = arrived(0)
     for item in (first, arrived(0), arrived(0)):
         queue.prefetched([item])
@@ -125,9 +125,9 @@ async def test_behind_what_is_not_admitted_nothing_is_handed_out() -> None:
         await queue.take()
 
 
-async def test_what_waits_of_a_paused_partition_holds_credit_for_itself_alone() -> None:
-    """The last batch of an event has the credit of them all, which would be kept from the other partitions."""
-    queue, account = arrivals(), Credits()
+async def test_paused_batch_holds_only_its_own_credit() -> None:
+    """The last batch of an event carries the credit of all of them, which would be withheld from other partitions."""
+    queue, account = buffer(), Credits()
     event = [arrived(0), arrived(0), arrived(0), arrived(0)._replace(lender=account, credit=Credit(4, 4000))]
     size = Credit(1, event[0].batch.header.length)
     queue.prefetched([item._replace(lender=account) for item in event])
@@ -137,7 +137,7 @@ async def test_what_waits_of_a_paused_partition_holds_credit_for_itself_alone() 
     first = queue.take_now()
     assert first is not None
     queue.pause(first.where, first, Credit(10, 10_000))
-    assert _held(Credit(4, 4000), account) == size.plus(size) == queue.beside
+    assert _held(Credit(4, 4000), account) == size.plus(size) == queue.paused_size
     queue.resume(first.where)
     assert await queue.take() is not None
     assert await queue.take() is not None

@@ -21,7 +21,7 @@ P0 = TopicPartition("t", 0)
 
 
 class Recorder:
-    """Notes what a subscription reports."""
+    """Records the events of a subscription."""
 
     def __init__(self) -> None:
         self.items: list[Prefetched] = []
@@ -91,18 +91,18 @@ def test_batches_are_trimmed_to_the_position_and_repeats_dropped(
     assert subscription.positions == {P0: 9}
 
 
-def test_the_brokers_own_batches_move_the_position_unseen(subscription: Subscription, recorder: Recorder) -> None:
+def test_control_batches_move_the_position_only(subscription: Subscription, recorder: Recorder) -> None:
     subscription.pushed(event(stored(5, 1, control=True), stored(6, 1), records=2))
     assert values(recorder) == [b"6"]
     assert subscription.positions == {P0: 7}
 
 
-def test_the_event_says_where_to_go_on(subscription: Subscription) -> None:
+def test_event_sets_the_next_position(subscription: Subscription) -> None:
     subscription.pushed(event(stored(5, 1), records=1, next_offset=40))
     assert subscription.positions == {P0: 40}
 
 
-def test_credit_is_due_with_the_last_batch_of_an_event_and_sent_by_halves(
+def test_credit_is_returned_with_the_last_batch_and_sent_in_halves(
     subscription: Subscription, recorder: Recorder
 ) -> None:
     subscription.pushed(event(stored(5, 2), stored(7, 2), records=4))
@@ -119,7 +119,7 @@ def test_credit_is_due_with_the_last_batch_of_an_event_and_sent_by_halves(
 
 
 @pytest.mark.parametrize("takes", range(4))
-def test_batches_taken_at_once_precede_those_that_wait(
+def test_batches_processed_inline_precede_queued_ones(
     subscription: Subscription, recorder: Recorder, takes: int
 ) -> None:
     recorder.takes = takes
@@ -133,7 +133,7 @@ def test_batches_taken_at_once_precede_those_that_wait(
     assert [item.credit for item in recorder.items if item.credit is not None] == ([waiting] if takes < 3 else [])
 
 
-def test_credit_of_what_is_taken_at_once_is_sent_by_halves(subscription: Subscription, recorder: Recorder) -> None:
+def test_credit_of_inline_batches_is_sent_in_halves(subscription: Subscription, recorder: Recorder) -> None:
     recorder.takes = 9
     subscription.pushed(event(stored(5, 4), records=4, next_offset=9))
     assert recorder.credits == []
@@ -142,7 +142,7 @@ def test_credit_of_what_is_taken_at_once_is_sent_by_halves(subscription: Subscri
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 4), st.booleans(), st.integers(0, 30)), max_size=6))
-def test_an_event_of_one_batch_is_taken_as_every_other(events: list[tuple[int, int, bool, int]]) -> None:
+def test_single_batch_event_equals_the_general_path(events: list[tuple[int, int, bool, int]]) -> None:
     """The other subscription gets each batch after a repeated one, which it drops."""
     alone, repeated = Recorder(), Recorder()
     subscriptions = subscribed(alone, {0: 5}), subscribed(repeated, {0: 5})
@@ -156,7 +156,7 @@ def test_an_event_of_one_batch_is_taken_as_every_other(events: list[tuple[int, i
 
 
 @pytest.mark.parametrize("other", [{"partition": 3}, {"topic": b"x" * 16}])
-def test_what_is_not_wanted_any_more_gives_its_credit_back(
+def test_unwanted_batches_return_their_credit(
     subscription: Subscription, recorder: Recorder, other: dict[str, object]
 ) -> None:
     subscription.pushed(event(stored(5, 9), records=9, **other))  # type: ignore[arg-type] # parametrised
@@ -166,7 +166,7 @@ def test_what_is_not_wanted_any_more_gives_its_credit_back(
 
 @pytest.mark.parametrize(
     ("data", "complaint"),
-    [(stored(6, 1), "records 5 to 5 were left out"), (stored(5, 1)[:-1], ""), (b"x" * 200, "")],
+    [(stored(6, 1), "records 5 to 5 are missing"), (stored(5, 1)[:-1], ""), (b"x" * 200, "")],
 )
 def test_damage_and_gaps_break_the_subscription(
     subscription: Subscription, recorder: Recorder, data: bytes, complaint: str
@@ -177,7 +177,7 @@ def test_damage_and_gaps_break_the_subscription(
     assert recorder.items == []
 
 
-def test_ends_are_reported_once(subscription: Subscription, recorder: Recorder) -> None:
+def test_detached_partition_is_reported_once(subscription: Subscription, recorder: Recorder) -> None:
     ended = pb.SubscriptionEnded(topic_id=TOPIC, partition=0, error=pb.Error(code=pb.NOT_OWNER))
     subscription.pushed(Frame(pb.Envelope(subscription_ended=ended), memoryview(b"")))
     assert [(partitions, type(error)) for partitions, error in recorder.ended] == [([0], NotOwnerError)]
@@ -187,7 +187,7 @@ def test_ends_are_reported_once(subscription: Subscription, recorder: Recorder) 
     assert len(recorder.ended) == 1
 
 
-def test_a_lost_connection_ends_every_partition(recorder: Recorder) -> None:
+def test_lost_connection_detaches_every_partition(recorder: Recorder) -> None:
     subscription = subscribed(recorder, {0: 1, 2: 3})
     subscription.connection_lost(ConnectionLostError("gone"))
     assert recorder.ended[0][0] == [0, 2]
@@ -197,7 +197,7 @@ def filtered(recorder: Recorder) -> Subscription:
     return subscribed(recorder, {0: 5}, filtered=True)
 
 
-def test_what_a_filter_leaves_out_is_no_gap_and_positions_get_past_it(recorder: Recorder) -> None:
+def test_filtered_range_advances_the_position(recorder: Recorder) -> None:
     subscription = filtered(recorder)
     subscription.pushed(event(stored(7, 2), stored(20, 1), records=3, next_offset=30))
     assert not recorder.errors
@@ -208,7 +208,7 @@ def test_what_a_filter_leaves_out_is_no_gap_and_positions_get_past_it(recorder: 
     assert [item.credit is not None for item in recorder.items] == [False, False, True]
 
 
-def test_an_event_without_records_tells_how_far_a_filter_is(recorder: Recorder) -> None:
+def test_event_without_records_advances_the_position(recorder: Recorder) -> None:
     subscription = filtered(recorder)
     subscription.pushed(event(records=0, next_offset=9))
     subscription.pushed(event(records=0, next_offset=9))

@@ -1,4 +1,4 @@
-"""How partitions are kept subscribed. What becomes of records meanwhile: test_consumer.py and test_failover.py."""
+"""How partitions are kept subscribed. Delivery of records is tested in test_consumer.py and test_failover.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidelog.errors import TidelogError, UnknownTopicError
 from tidelog.model import TopicPartition
 from tidelog.subscriptions.prefetch import Credit, Prefetch
 from tidelog.subscriptions.subscription import Prefetched
-from tidelog.subscriptions.subscription_keeper import SUBSCRIPTIONS_PER_NODE, Serving
+from tidelog.subscriptions.subscription_keeper import SUBSCRIPTIONS_PER_NODE, SubscriptionKeeper
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.wire.frames import Frame
@@ -30,7 +30,7 @@ def wide(positions: dict[int, int]) -> dict[TopicPartition, int]:
 
 
 class Noted:
-    """A reader that notes what it is told."""
+    """A reader that records events."""
 
     def __init__(self) -> None:
         self.items: list[Prefetched] = []
@@ -49,7 +49,7 @@ class Noted:
         self.failed_in[where] = error
         self.told.set()
 
-    def gone(self, topic: str, error: TidelogError) -> None:
+    def topic_deleted(self, topic: str, error: TidelogError) -> None:
         self.broken(error)
 
     def broken(self, error: BaseException) -> None:
@@ -77,70 +77,72 @@ def reader() -> Noted:
 
 
 @pytest.fixture
-async def serving(router: Router, reader: Noted) -> AsyncIterator[Serving]:
-    serving = Serving(router, Prefetch(Credit(1000, 1 << 20)), reader, on_out_of_range="error")
-    serving.topic_ids["wide"] = WIDE
-    yield serving
-    await serving.close()
+async def keeper(router: Router, reader: Noted) -> AsyncIterator[SubscriptionKeeper]:
+    keeper = SubscriptionKeeper(router, Prefetch(Credit(1000, 1 << 20)), reader, on_out_of_range="error")
+    keeper.topic_ids["wide"] = WIDE
+    yield keeper
+    await keeper.close()
 
 
-async def test_each_owner_gets_one_subscription(cluster: FakeCluster, router: Router, serving: Serving) -> None:
-    cluster.move("wide", cluster.nodes[0], partition=1)
-    await router.topic("wide")
-    serving.add(wide(dict.fromkeys(range(3), 0)))
-    await asyncio.gather(cluster.nodes[0].received("subscribe"), cluster.nodes[2].received("subscribe"))
-    assert cluster.asked("subscribe") == 2
-    assert sorted(serving.partitions) == [("wide", 0), ("wide", 1), ("wide", 2)]
-
-
-async def test_a_partition_that_moves_takes_only_itself_along(
-    cluster: FakeCluster, router: Router, serving: Serving
+async def test_each_owner_gets_one_subscription(
+    cluster: FakeCluster, router: Router, keeper: SubscriptionKeeper
 ) -> None:
     cluster.move("wide", cluster.nodes[0], partition=1)
     await router.topic("wide")
-    serving.add(wide(dict.fromkeys(range(3), 0)))
+    keeper.add(wide(dict.fromkeys(range(3), 0)))
+    await asyncio.gather(cluster.nodes[0].received("subscribe"), cluster.nodes[2].received("subscribe"))
+    assert cluster.asked("subscribe") == 2
+    assert sorted(keeper.partitions) == [("wide", 0), ("wide", 1), ("wide", 2)]
+
+
+async def test_moved_partition_does_not_affect_others(
+    cluster: FakeCluster, router: Router, keeper: SubscriptionKeeper
+) -> None:
+    cluster.move("wide", cluster.nodes[0], partition=1)
+    await router.topic("wide")
+    keeper.add(wide(dict.fromkeys(range(3), 0)))
     await asyncio.gather(cluster.nodes[0].received("subscribe"), cluster.nodes[2].received("subscribe"))
     cluster.move("wide", cluster.nodes[1], partition=1)
     await cluster.nodes[1].received("subscribe")
     assert [node.requests.count("subscribe") for node in cluster.nodes] == [1, 1, 1]
 
 
-async def test_an_owner_who_refuses_is_not_asked_in_a_spin(
-    cluster: FakeCluster, router: Router, serving: Serving, monkeypatch: pytest.MonkeyPatch
+async def test_refusing_owner_is_not_asked_in_a_tight_loop(
+    cluster: FakeCluster, router: Router, keeper: SubscriptionKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(connection: FakeConnection, frame: object) -> None:
         connection.fail(frame, pb.EPOCH_CHANGING)  # type: ignore[arg-type] # the frame as it came
 
     monkeypatch.setattr(FakeConnection, "on_subscribe", refuse)
     await router.topic("wide")
-    serving.add(wide({0: 0}))
+    keeper.add(wide({0: 0}))
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(cluster.nodes[0].received("subscribe", 100), 0.5)
     assert cluster.nodes[0].requests.count("subscribe") > 1
 
 
-async def test_a_quiet_connection_is_asked_something(
-    cluster: FakeCluster, router: Router, serving: Serving, monkeypatch: pytest.MonkeyPatch
+async def test_quiet_connection_is_probed(
+    cluster: FakeCluster, router: Router, keeper: SubscriptionKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidelog.subscriptions.liveness_probe.PROBE_S", 0.02)
     await router.topic("wide")
-    serving.add(wide({2: 0}))
+    keeper.add(wide({2: 0}))
     await cluster.nodes[2].received("metadata", 3)
 
 
-async def test_a_topic_that_is_made_again_is_not_read_on(
-    cluster: FakeCluster, router: Router, serving: Serving, reader: Noted
+async def test_recreated_topic_is_not_read(
+    cluster: FakeCluster, router: Router, keeper: SubscriptionKeeper, reader: Noted
 ) -> None:
     await router.topic("wide")
-    serving.topic_ids["wide"] = b"another".ljust(16)
-    serving.add(wide(dict.fromkeys(range(3), 0)))
+    keeper.topic_ids["wide"] = b"another".ljust(16)
+    keeper.add(wide(dict.fromkeys(range(3), 0)))
     await reader.told.wait()
     assert isinstance(reader.errors[0], UnknownTopicError)
     assert cluster.asked("subscribe") == 0
 
 
-async def test_a_partition_is_read_on_with_the_epoch_of_what_has_arrived_and_elsewhere_without(
-    cluster: FakeCluster, router: Router, serving: Serving, reader: Noted, monkeypatch: pytest.MonkeyPatch
+async def test_resubscription_names_the_epoch_of_the_last_record(
+    cluster: FakeCluster, router: Router, keeper: SubscriptionKeeper, reader: Noted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[int, int | None]] = []
     on_subscribe = FakeConnection.on_subscribe
@@ -156,60 +158,60 @@ async def test_a_partition_is_read_on_with_the_epoch_of_what_has_arrived_and_els
         for _ in range(3):
             await producer.send(b"x", partition=0)
     await router.topic("wide")
-    router.epochs.told(WIDE, 0, offset=1, epoch=0)
-    serving.add(wide({0: 1}))
+    router.read_epochs.note_committed(WIDE, 0, offset=1, epoch=0)
+    keeper.add(wide({0: 1}))
     await until(lambda: len(reader.items) == 2)
-    serving.pause(where)
-    serving.resume(where)
+    keeper.pause(where)
+    keeper.resume(where)
     await until(lambda: len(asked) == 2)
-    serving.seek(where, 2)
+    keeper.seek(where, 2)
     await until(lambda: len(asked) == 3)
     assert asked == [(1, 0), (3, 0), (2, None)]
-    assert router.epochs.at(WIDE, 0, 3) == 0
-    assert router.ends.newest(WIDE, 0) == 3
+    assert router.read_epochs.at(WIDE, 0, 3) == 0
+    assert router.known_ends.newest(WIDE, 0) == 3
 
 
-async def test_an_offset_that_is_gone_stops_its_partition_alone_until_a_seek(
-    cluster: FakeCluster, router: Router, serving: Serving, reader: Noted
+async def test_deleted_offset_stops_one_partition_until_a_seek(
+    cluster: FakeCluster, router: Router, keeper: SubscriptionKeeper, reader: Noted
 ) -> None:
     await router.topic("wide")
-    serving.add(wide({0: 7, 1: 0}))
+    keeper.add(wide({0: 7, 1: 0}))
     await reader.told.wait()
     assert "gone" in str(reader.failed_in[TopicPartition("wide", 0)])
     assert not reader.errors
     await cluster.nodes[1].received("subscribe")
-    serving.news()
+    keeper.metadata_changed()
     await asyncio.sleep(0.05)
-    assert cluster.nodes[0].requests.count("subscribe") == 1, "it is not asked for again"
-    serving.seek(TopicPartition("wide", 0), 0)
+    assert cluster.nodes[0].requests.count("subscribe") == 1, "it is not requested again"
+    keeper.seek(TopicPartition("wide", 0), 0)
     await cluster.nodes[0].received("subscribe", 2)
 
 
-async def test_a_paused_partition_is_subscribed_no_more_until_it_is_resumed(
-    cluster: FakeCluster, router: Router, serving: Serving
+async def test_paused_partition_is_unsubscribed_until_resumed(
+    cluster: FakeCluster, router: Router, keeper: SubscriptionKeeper
 ) -> None:
     await router.topic("wide")
-    serving.add(wide({0: 0, 1: 0}))
+    keeper.add(wide({0: 0, 1: 0}))
     await asyncio.gather(cluster.nodes[0].received("subscribe"), cluster.nodes[1].received("subscribe"))
-    serving.pause(TopicPartition("wide", 0))
+    keeper.pause(TopicPartition("wide", 0))
     await cluster.nodes[0].received("unsubscribe")
-    serving.news()
+    keeper.metadata_changed()
     await asyncio.sleep(0.05)
     assert cluster.nodes[0].requests.count("subscribe") == 1
-    serving.resume(TopicPartition("wide", 0))
+    keeper.resume(TopicPartition("wide", 0))
     await cluster.nodes[0].received("subscribe", 2)
 
 
-async def test_many_small_subscriptions_at_one_node_become_one(
-    cluster: FakeCluster, router: Router, serving: Serving
+async def test_many_small_subscriptions_are_merged(
+    cluster: FakeCluster, router: Router, keeper: SubscriptionKeeper
 ) -> None:
     cluster.add_topic("many", 12)
     for partition in range(12):
         cluster.move("many", cluster.nodes[0], partition=partition)
-    serving.topic_ids["many"] = (await router.topic("many")).topic_id
+    keeper.topic_ids["many"] = (await router.topic("many")).topic_id
     open_there: list[FakeSubscription] = []
     for count in range(1, 13):
-        serving.add({TopicPartition("many", count - 1): 0})
+        keeper.add({TopicPartition("many", count - 1): 0})
         followed: set[tuple[bytes, int]] = set()
         while len(followed) < count:
             await asyncio.sleep(0.01)
@@ -218,4 +220,4 @@ async def test_many_small_subscriptions_at_one_node_become_one(
         assert len(open_there) <= SUBSCRIPTIONS_PER_NODE + 1
     asked = cluster.nodes[0].requests.count("subscribe")
     await asyncio.sleep(0.1)
-    assert cluster.nodes[0].requests.count("subscribe") == asked, "they are left in peace then"
+    assert cluster.nodes[0].requests.count("subscribe") == asked, "no further change follows"

@@ -28,7 +28,7 @@ def client(node: FakeNode) -> Iterator[Client]:
         yield client
 
 
-def test_topics_offsets_and_groups(client: Client) -> None:
+def test_topics_offsets_and_groups_work(client: Client) -> None:
     client.connect()
     assert client.create_topic("new", partitions=2).partition_count == 2
     assert client.alter_topic("new", partitions=3).partition_count == 3
@@ -43,7 +43,7 @@ def test_topics_offsets_and_groups(client: Client) -> None:
     assert len(client.cluster_status().nodes) == 1
 
 
-def test_publish_and_fetch(node: FakeNode, client: Client) -> None:
+def test_published_records_are_fetched(node: FakeNode, client: Client) -> None:
     with client.producer("t") as producer:
         assert producer.send(b"a").offset == 0
         pending = producer.enqueue(b"b")
@@ -56,7 +56,7 @@ def test_publish_and_fetch(node: FakeNode, client: Client) -> None:
     assert client.fetch("t", 0, 0).next_offset == 6
 
 
-def test_errors_reach_the_caller(node: FakeNode, client: Client) -> None:
+def test_errors_are_raised_to_the_caller(node: FakeNode, client: Client) -> None:
     node.script.append(Refuse(pb.CORRUPT_BATCH))
     with pytest.raises(CorruptBatchError):
         client.producer("t").send(b"x")
@@ -64,7 +64,7 @@ def test_errors_reach_the_caller(node: FakeNode, client: Client) -> None:
     assert client.producer("t").send(b"y").offset == 0
 
 
-def test_a_client_is_used_by_many_threads(node: FakeNode, client: Client) -> None:
+def test_client_is_thread_safe(node: FakeNode, client: Client) -> None:
     producer = client.producer("t")
     threads = [threading.Thread(target=lambda: [producer.send(b"x") for _ in range(20)]) for _ in range(5)]
     for thread in threads:
@@ -74,7 +74,7 @@ def test_a_client_is_used_by_many_threads(node: FakeNode, client: Client) -> Non
     assert len(node.values("t")) == 100
 
 
-def test_a_closed_client_says_so_and_closes_twice(node: FakeNode) -> None:
+def test_closed_client_is_refused_and_close_is_idempotent(node: FakeNode) -> None:
     client = Client(f"127.0.0.1:{node.port}")
     client.topics()
     client.close()
@@ -83,7 +83,7 @@ def test_a_closed_client_says_so_and_closes_twice(node: FakeNode) -> None:
         client.topics()
 
 
-def test_a_program_that_does_not_close_ends_cleanly_and_flushes(node: FakeNode) -> None:
+def test_program_without_close_flushes_at_exit(node: FakeNode) -> None:
     program = (
         "from tidelog.sync import Client\n"
         f"client = Client('127.0.0.1:{node.port}')\n"
@@ -95,7 +95,7 @@ def test_a_program_that_does_not_close_ends_cleanly_and_flushes(node: FakeNode) 
     assert node.values("t") == [b"last words"]
 
 
-def test_a_client_works_in_a_forked_child_only_if_made_there(node: FakeNode) -> None:
+def test_client_works_only_in_the_process_that_created_it(node: FakeNode) -> None:
     program = (
         "import os, sys\n"
         "from tidelog.sync import Client\n"
@@ -121,8 +121,8 @@ def test_a_client_works_in_a_forked_child_only_if_made_there(node: FakeNode) -> 
     assert (done.stdout.strip(), done.stderr) == ("7", "")
 
 
-def test_making_a_producer_leaves_no_import_to_the_loops_thread() -> None:
-    """A fork in the middle of one would leave a child that can never import it."""
+def test_creating_a_producer_imports_in_the_callers_thread() -> None:
+    """A fork during an import in the loop's thread would leave the child's import lock held."""
     program = (
         "import sys, tidelog.sync, pyarrow as pa\n"
         "tidelog.sync.Client('127.0.0.1:1').producer('t')\n"

@@ -26,7 +26,7 @@ def client(node: FakeNode) -> Iterator[Client]:
         yield client
 
 
-def test_consuming_records_batches_commit_and_seek(client: Client) -> None:
+def test_records_batches_commit_and_seek_work(client: Client) -> None:
     values = [b"%d" % number for number in range(10)]
     client.producer("t").send_many(values[:6])
     client.producer("t").send_many(values[6:])
@@ -44,7 +44,7 @@ def test_consuming_records_batches_commit_and_seek(client: Client) -> None:
         other.commit()
 
 
-def test_committing_without_waiting(client: Client) -> None:
+def test_background_commit_is_stored(client: Client) -> None:
     client.producer("t").send_many([b"0", b"1", b"2"])
     where, told = TopicPartition("t", 0), list[object]()
     with client.consumer("t", group="g", partitions="all") as consumer:
@@ -57,7 +57,7 @@ def test_committing_without_waiting(client: Client) -> None:
     assert [each.next_offset for each in client.committed("g", "t")] == [1]
 
 
-def test_polling_pausing_and_partitions_that_change(node: FakeNode, client: Client) -> None:
+def test_poll_pause_and_assignment_changes_work(node: FakeNode, client: Client) -> None:
     client.producer("t").send_many([b"%d" % number for number in range(6)])
     client.producer("wide").send_many([b"w0", b"w1"], partition=2)
     first, second = TopicPartition("t", 0), TopicPartition("wide", 2)
@@ -105,7 +105,7 @@ def test_values_are_decoded_in_the_callers_thread(node: FakeNode, client: Client
     assert node.values("dead") == [b"one"]
 
 
-def test_ctrl_c_interrupts_a_waiting_consumer_and_loses_nothing(client: Client) -> None:
+def test_ctrl_c_interrupts_a_wait_without_loss(client: Client) -> None:
     main = threading.get_ident()
     with client.consumer("t") as consumer:
         timer = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
@@ -132,7 +132,7 @@ def next_offset(consumer: Consumer) -> int:
     return batch.batch.base_offset
 
 
-def test_a_batch_that_came_for_an_interrupted_wait_comes_next_unless_the_user_has_sought_another_place(
+def test_batch_of_interrupted_wait_is_next_unless_sought(
     client: Client,
 ) -> None:
     producer = client.producer("t")
@@ -146,12 +146,12 @@ def test_a_batch_that_came_for_an_interrupted_wait_comes_next_unless_the_user_ha
         assert [next_offset(consumer) for _ in range(2)] == [0, 1]
 
 
-def test_a_batch_that_came_for_an_interrupted_wait_is_held_back_while_its_partition_is_paused(client: Client) -> None:
+def test_batch_of_interrupted_wait_is_held_while_its_partition_is_paused(client: Client) -> None:
     producer, zero = client.producer("t"), TopicPartition("t", 0)
     with client.consumer("t") as consumer:
         be_interrupted(consumer)
         producer.send(b"0")
-        time.sleep(0.3)  # the loop has it by now
+        time.sleep(0.3)  # the loop has received it by now
         consumer.pause(zero)
         be_interrupted(consumer)
         be_interrupted(consumer)
@@ -186,7 +186,7 @@ def test_ctrl_c_in_a_deserializer_loses_no_record(client: Client) -> None:
         assert [next(consumer).value for _ in range(2)] == [1, 2]
 
 
-def test_ctrl_c_in_a_poll_loses_nothing_that_was_taken(client: Client) -> None:
+def test_ctrl_c_in_a_poll_loses_no_taken_record(client: Client) -> None:
     interrupts = [b"2", b"4", b"5"]
 
     def number(content: bytes) -> int:
@@ -211,7 +211,7 @@ def test_ctrl_c_in_a_poll_loses_nothing_that_was_taken(client: Client) -> None:
         assert [record.value for record in consumer.poll()] == [6, 7]
 
 
-def test_nothing_is_handed_out_once_another_thread_took_a_partition_away(client: Client) -> None:
+def test_unassign_in_another_thread_stops_delivery(client: Client) -> None:
     client.producer("t").send_many([b"%d" % number for number in range(5000)])
     first = TopicPartition("t", 0)
     seen: list[int] = []
@@ -229,7 +229,7 @@ def test_nothing_is_handed_out_once_another_thread_took_a_partition_away(client:
         consumer.unassign([first])
         at = len(seen)
         time.sleep(0.05)
-        assert len(seen) <= at + 1, "but for the one that was on its way"
+        assert len(seen) <= at + 1, "except the record in flight"
         assert consumer.position() == {}
         consumer.assign({first: seen[-1] + 1})
         count = len(seen) + 20
@@ -240,7 +240,7 @@ def test_nothing_is_handed_out_once_another_thread_took_a_partition_away(client:
     assert seen == list(range(len(seen)))
 
 
-def test_polling_keeps_its_time_while_much_is_passed(client: Client) -> None:
+def test_poll_observes_its_timeout_while_skipping(client: Client) -> None:
     def slowly(content: bytes) -> int:
         time.sleep(0.002)
         return int(content)

@@ -1,4 +1,4 @@
-"""Callbacks of a blocking member run in a thread of their own."""
+"""Callbacks of a blocking member run in a separate thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tidelog import Group
 from tidelog.model import TopicPartition
-from tidelog.sync.groups import told_in_threads
+from tidelog.sync.groups import with_callbacks_in_threads
 
 WHAT = frozenset({TopicPartition("t", 0)})
 
@@ -24,13 +24,11 @@ async def _later(told: list[str]) -> None:
     [
         (lambda _: None, []),
         (lambda _: 7, []),
-        (lambda _: {TopicPartition("t", 0): 3}, []),  # as that of `commit()`
+        (lambda _: {TopicPartition("t", 0): 3}, []),  # like the result of `commit()`
         (_later, ["awaited"]),
     ],
 )
-async def test_what_a_callback_returns_is_awaited_only_if_it_can_be(
-    returns: Callable[[list[str]], Any], notes: list[str]
-) -> None:
+async def test_awaitable_result_of_a_callback_is_awaited(returns: Callable[[list[str]], Any], notes: list[str]) -> None:
     told: list[str] = []
     threads: set[str] = set()
 
@@ -39,7 +37,7 @@ async def test_what_a_callback_returns_is_awaited_only_if_it_can_be(
         threads.add(threading.current_thread().name)
         return returns(told)
 
-    group = told_in_threads(Group("g", on_assigned=callback, on_revoked=callback, on_lost=callback))
+    group = with_callbacks_in_threads(Group("g", on_assigned=callback, on_revoked=callback, on_lost=callback))
     for each in (group.on_assigned, group.on_revoked, group.on_lost):
         assert each is not None
         waits = each(WHAT)
@@ -49,5 +47,5 @@ async def test_what_a_callback_returns_is_awaited_only_if_it_can_be(
     assert threading.current_thread().name not in threads
 
 
-def test_what_is_not_told_stays_none() -> None:
-    assert told_in_threads(Group("g")) == Group("g")
+def test_missing_callback_stays_none() -> None:
+    assert with_callbacks_in_threads(Group("g")) == Group("g")

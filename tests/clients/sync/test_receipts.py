@@ -14,12 +14,12 @@ from tidelog.sync.receipts import PendingReceipt, PendingReceipts
 from tidelog_proto import broker_pb2 as pb
 
 
-def test_both_are_waited_for_in_the_same_way() -> None:
+def test_result_waits_for_both_kinds_of_receipts() -> None:
     one, many = (set(dict(inspect.getmembers(cls, inspect.isfunction))) for cls in (PendingReceipt, PendingReceipts))
     assert one == many == {"__init__", "done", "result"}
 
 
-def test_what_is_known_is_told_when_the_client_is_closed(node: FakeNode) -> None:  # noqa: F811
+def test_known_outcome_is_available_after_close(node: FakeNode) -> None:  # noqa: F811
     with Client(f"127.0.0.1:{node.port}") as client, client.producer("t") as producer:
         one, many = producer.put(b"a"), producer.enqueue_many([b"b", b"c"])
         producer.flush()
@@ -34,7 +34,7 @@ def test_what_is_known_is_told_when_the_client_is_closed(node: FakeNode) -> None
         refused.result()
 
 
-def test_what_can_no_longer_be_known_is_not_said_to_be_unwritten() -> None:
+def test_unknown_outcome_after_close_is_not_definite() -> None:
     thread = LoopThread("test")
     thread.stop()
     pending = PendingReceipt(thread, OpenBatch(deadline=0.0, timestamped=False), 0)

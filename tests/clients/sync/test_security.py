@@ -1,4 +1,4 @@
-"""API keys, users, rules and quotas through the client that blocks, on a real node without `auth`."""
+"""API keys, users, rules and quotas with the blocking client, on a real node without authentication."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tidelog.security import AccessRule
 from tidelog.security.quotas import Quota
 
 
-def test_the_client_that_blocks_does_the_same(shared_node: str) -> None:
+def test_keys_rules_and_quotas_work(shared_node: str) -> None:
     with tidelog.sync.Client(shared_node) as client:
         made = client.security.create_key("ben")
         rule = client.security.grant(AccessRule("ben", ("produce",), "topic", "t", deny=True))
@@ -20,7 +20,7 @@ def test_the_client_that_blocks_does_the_same(shared_node: str) -> None:
         client.security.revoke_key(made.info.key_id)
 
 
-def test_users_of_the_client_that_blocks(shared_node: str) -> None:
+def test_users_are_created_and_deleted(shared_node: str) -> None:
     with tidelog.sync.Client(shared_node) as client:
         client.security.create_user("carl", "long enough")
         client.security.set_password("carl", "another one")

@@ -11,7 +11,7 @@ from tests.simulation.groups.world import World
 from tests.simulation.hints import hint
 from tests.simulation.truth import ViolationError
 
-from tidelog.groups.membership import Change, Membership, Place
+from tidelog.groups.membership import Change, Membership, PartitionId
 from tidelog_broker.core.groups.membership import ConsumerGroup, ConsumerMember, MemberAssignment
 from tidelog_broker.core.groups.positions import GroupOffsets, OffsetKey
 from tidelog_broker.groups.sessions import MemberKey, Sessions
@@ -64,12 +64,14 @@ def _forgets_who_is_replaced(self: ConsumerGroup, record: pb.GroupRecord | None,
         self.remove(member_id)
 
 
-def _believes_any_report(self: ConsumerGroup, member_id: str, *, seen_revision: int, held: Collection[Place]) -> None:
+def _believes_any_report(
+    self: ConsumerGroup, member_id: str, *, seen_revision: int, held: Collection[PartitionId]
+) -> None:
     _report(self, member_id, seen_revision=1 << 60, held=held)
 
 
 def _takes_all_that_is_not_named(
-    self: ConsumerGroup, member_id: str, *, seen_revision: int, held: Collection[Place]
+    self: ConsumerGroup, member_id: str, *, seen_revision: int, held: Collection[PartitionId]
 ) -> None:
     del seen_revision
     member = self._members.get(member_id)
@@ -93,16 +95,16 @@ def _tells_the_target(self: ConsumerGroup, member_id: str) -> MemberAssignment |
     return MemberAssignment(told.generation, frozenset(self._members[member_id].target), told.revision)
 
 
-def _checks_no_commit(self: ConsumerGroup, member_id: str, generation: int, key: Place) -> None:
+def _checks_no_commit(self: ConsumerGroup, member_id: str, generation: int, key: PartitionId) -> None:
     del self, member_id, generation, key
 
 
-def _checks_members_only(self: ConsumerGroup, member_id: str, generation: int, key: Place) -> None:
+def _checks_members_only(self: ConsumerGroup, member_id: str, generation: int, key: PartitionId) -> None:
     if member_id not in self._members:
         _check_commit(self, member_id, generation, key)
 
 
-def _checks_no_generation(self: ConsumerGroup, member_id: str, generation: int, key: Place) -> None:
+def _checks_no_generation(self: ConsumerGroup, member_id: str, generation: int, key: PartitionId) -> None:
     del generation
     _check_commit(self, member_id, 1 << 60, key)
 
@@ -176,7 +178,7 @@ def _takes_the_first(self: GroupOffsets, record: pb.OffsetRecord) -> None:
         _apply(self, record)
 
 
-def _begins_with_anything(self: Membership, places: Iterable[Place], *, now: float) -> frozenset[Place]:
+def _begins_with_anything(self: Membership, places: Iterable[PartitionId], *, now: float) -> frozenset[PartitionId]:
     del now
     may = frozenset(places) - self.held
     self.held |= may
@@ -189,7 +191,7 @@ def _counts_from_the_answer(self: Membership, reply: pb.GroupHeartbeatReply, *, 
 
 def _gives_up_at_once(self: Membership, reply: pb.GroupHeartbeatReply, *, sent_at: float, now: float) -> Change:
     change = _answered(self, reply, sent_at=sent_at, now=now)
-    self.held -= change.gives_up
+    self.held -= change.revoked
     return change
 
 

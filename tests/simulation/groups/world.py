@@ -25,7 +25,7 @@ from tests.simulation.clock import Clock
 from tests.simulation.groups.log import Log, Node, Positions
 from tests.simulation.truth import ViolationError
 
-from tidelog.groups.membership import Membership, Place
+from tidelog.groups.membership import Membership, PartitionId
 from tidelog_broker.core.groups.member_access import UNRESTRICTED
 from tidelog_broker.core.groups.membership import ConsumerGroup, fenced, keys_of, partitions_of
 from tidelog_broker.core.groups.positions import OffsetKey
@@ -60,7 +60,7 @@ HAND_BACK_SEEDS = 1
 """In this one of four seeds the log goes to another node and back, while writes are pending."""
 
 
-def load_of(place: Place) -> float:
+def load_of(place: PartitionId) -> float:
     """Return what is read of a partition, in bytes per second."""
     return HEAVY if place[1] % 2 == 0 else HEAVY / 1000
 
@@ -139,7 +139,7 @@ class Coordinator:
         key = OffsetKey(GROUP, *sent.place)
         self.positions.commit(key, sent.offset, now_us=self.world.clock.now_us, answer=answer)
 
-    def position(self, place: Place) -> int:
+    def position(self, place: PartitionId) -> int:
         """Return where the group is in a partition."""
         standing = self.node.positions.get(OffsetKey(GROUP, *place))
         return 0 if standing is None else standing.next_offset
@@ -213,7 +213,7 @@ class Sent:
 
     member_id: str
     generation: int
-    place: Place
+    place: PartitionId
     offset: int
     tenure: int
 
@@ -239,12 +239,12 @@ class Reader:
     ended_id: str = ""
     lives: int = 0
     membership: Membership | None = None
-    reading: dict[Place, int] = field(default_factory=dict[Place, int])
-    tenures: dict[Place, int] = field(default_factory=dict[Place, int])
+    reading: dict[PartitionId, int] = field(default_factory=dict[PartitionId, int])
+    tenures: dict[PartitionId, int] = field(default_factory=dict[PartitionId, int])
     paused: bool = False
     asked_at: int = 0
     is_asking: bool = False
-    ending: set[Place] = field(default_factory=set[Place])
+    ending: set[PartitionId] = field(default_factory=set[PartitionId])
 
     def begin(self) -> None:
         if self.is_retired:
@@ -328,9 +328,9 @@ class Reader:
         if membership is not self.membership:
             return
         change = membership.answered(reply, sent_at=sent_at, now=self.world.now_s)
-        for place in sorted(change.gives_up - self.ending):
+        for place in sorted(change.revoked - self.ending):
             self.give_up_place(membership, place)
-        for place in sorted(change.begins):
+        for place in sorted(change.assigned):
             self.world.clock.after(
                 self.world.clock.random.randrange(20_000),
                 partial(self.when_awake, partial(self.read, membership, place)),
@@ -342,7 +342,7 @@ class Reader:
         if membership is self.membership:
             self.begin()
 
-    def give_up_place(self, membership: Membership, place: Place) -> None:
+    def give_up_place(self, membership: Membership, place: PartitionId) -> None:
         """Commit, then read no longer; the commit may take a while."""
         self.ending.add(place)
 
@@ -351,13 +351,13 @@ class Reader:
                 self.ending.discard(place)
                 if place not in membership.assigned:
                     self.reading.pop(place, None)
-                    membership.gave_up([place])
+                    membership.released([place])
                     self.ask()
 
         self.commit(place, lambda _: self.when_awake(ended))
         self.world.clock.after(self.world.clock.random.randrange(400_000), lambda: self.when_awake(ended))
 
-    def read(self, membership: Membership, place: Place) -> None:
+    def read(self, membership: Membership, place: PartitionId) -> None:
         """Begin with a partition, where the group is: that is asked of the coordinator, which answers exactly."""
         if membership is not self.membership:
             return
@@ -380,7 +380,7 @@ class Reader:
         if self.reading:
             self.commit(self.world.clock.random.choice(sorted(self.reading)), lambda _: None)
 
-    def commit(self, place: Place, done: Callable[[bool], None]) -> None:
+    def commit(self, place: PartitionId, done: Callable[[bool], None]) -> None:
         membership = self.membership
         if membership is None or place not in self.reading:
             return
@@ -416,8 +416,8 @@ class World:
         self.hands_back = seed % 4 == HAND_BACK_SEEDS
         self.topics = {topic: random.choice([1, 3, 8]) for topic in TOPICS[: random.choice([1, 2])]}
         self.loss = random.choice([0.0, 0.05, 0.2])
-        self.acknowledged: dict[Place, int] = {}
-        self.tenures: dict[Place, tuple[int, str]] = {}
+        self.acknowledged: dict[PartitionId, int] = {}
+        self.tenures: dict[PartitionId, tuple[int, str]] = {}
         self.successors = 0
         self.log = Log(self)
         self.coordinator = Coordinator(self, 0)
@@ -440,7 +440,7 @@ class World:
 
     # ------------------------------------------------------------------------------------------- invariants
 
-    def begins(self, reader: Reader, place: Place, offset: int) -> int:
+    def begins(self, reader: Reader, place: PartitionId, offset: int) -> int:
         """A member begins to read a partition; return its tenure, see `Sent`."""
         for other in self.readers:
             membership = other.membership
@@ -461,7 +461,7 @@ class World:
         self.tenures[place] = tenure, reader.membership.member_id
         return tenure
 
-    def hands_out(self, reader: Reader, place: Place) -> None:
+    def hands_out(self, reader: Reader, place: PartitionId) -> None:
         """A member hands out a record."""
         assert reader.membership is not None, "it lives"
         _, last = self.tenures.get(place, (0, ""))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, cast
 from tests.simulation.whole.members import AGAIN_US, GROUP, SESSION_S, Reader
 from tests.simulation.whole.network import Incoming
 
-from tidelog.groups.membership import Place
+from tidelog.groups.membership import PartitionId
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.wire.frames import Frame
@@ -45,12 +45,12 @@ class Groups:
         self.world = world
         self._random = world.clock.random
         self._partitions = self._random.choice([1, 3, 8])
-        self._acknowledged: dict[Place, int] = {}
-        self._last: dict[Place, str] = {}
+        self._acknowledged: dict[PartitionId, int] = {}
+        self._last: dict[PartitionId, str] = {}
         """Which member began with a partition last."""
-        self._applied: set[tuple[Place, int]] = set()
+        self._applied: set[tuple[PartitionId, int]] = set()
         self._stood: dict[int, bytes] = {}
-        self._written: dict[Place, dict[int, pb.OffsetRecord]] = {}
+        self._written: dict[PartitionId, dict[int, pb.OffsetRecord]] = {}
         """Position by revision, as any node has applied it."""
         self._is_made = False
         self.commits = 0
@@ -152,7 +152,7 @@ class Groups:
 
     # ------------------------------------------------------------------------------------------ invariants
 
-    def begins(self, reader: Reader, place: Place, offset: int) -> None:
+    def begins(self, reader: Reader, place: PartitionId, offset: int) -> None:
         """A member begins with a partition."""
         for other in self.readers:
             if other is not reader and place in other.reading and not other.is_over():
@@ -169,7 +169,7 @@ class Groups:
         records = [life.node.broker.topics.get(topic_id) for life in self.world.lives() if life.is_up]
         return any(record is not None and record.deleted for record in records)
 
-    def committed(self, reader: Reader, place: Place, offset: int, *, stands: int) -> None:
+    def committed(self, reader: Reader, place: PartitionId, offset: int, *, stands: int) -> None:
         """A commit is acknowledged."""
         self.commits += 1
         if stands < offset:
@@ -187,7 +187,7 @@ class Groups:
         if (last := self._last.get(place, record.note)) != record.note:
             self.world.checks.fail("G2", f"{record.note} commits for {place[1]}, and {last} has begun there since")
 
-    def _check_order(self, place: Place, record: pb.OffsetRecord) -> None:
+    def _check_order(self, place: PartitionId, record: pb.OffsetRecord) -> None:
         """See that positions grow with their revisions, of which none is written twice."""
         written = self._written.setdefault(place, {})
         if record.revision in written:

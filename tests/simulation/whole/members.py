@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelog.groups.membership import Membership, Place
+from tidelog.groups.membership import Membership, PartitionId
 from tidelog_proto import broker_pb2 as pb
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ class Reader:
         self._wish = wish
         self._lives = 0
         self.membership: Membership | None = None
-        self.reading: dict[Place, int] = {}
+        self.reading: dict[PartitionId, int] = {}
         self.paused = False
         self._asked_us = -1
         """When the question was sent whose answer is waited for; -1 if none is."""
-        self._ending: set[Place] = set()
-        self._found: dict[Place, int] = {}
+        self._ending: set[PartitionId] = set()
+        self._found: dict[PartitionId, int] = {}
         """Partition that it is to begin with -> which question about where the group stands is the newest."""
         self._questions = 0
 
@@ -135,15 +135,15 @@ class Reader:
         change = membership.answered(answer.group_heartbeat_reply, sent_at=sent_us / 1e6, now=self._now_s)
         for place in sorted(self._found.keys() - membership.assigned):
             del self._found[place]  # what is answered by then may be old when it gets it again
-        for place in sorted(change.gives_up - self._ending):
+        for place in sorted(change.revoked - self._ending):
             self._give_up(membership, place)
-        for place in sorted(change.begins - self._found.keys()):
+        for place in sorted(change.assigned - self._found.keys()):
             self._find(membership, place)
         self._ask(membership)
 
     # ------------------------------------------------------------------------------------------ partitions
 
-    def _find(self, membership: Membership, place: Place) -> None:
+    def _find(self, membership: Membership, place: PartitionId) -> None:
         """Ask where the group stands in a partition until somebody knows, then begin there."""
         if place not in membership.assigned or place in membership.held:
             self._found.pop(place, None)
@@ -164,7 +164,7 @@ class Reader:
         self._groups.ask(pb.Envelope(committed=pb.Committed(group=GROUP, entries=[entry])), answered)
         self._clock.after(ANSWER_US, lambda: self._when_awake(membership, again))
 
-    def _read(self, membership: Membership, place: Place, number: int, offset: int) -> None:
+    def _read(self, membership: Membership, place: PartitionId, number: int, offset: int) -> None:
         if self._found.get(place) != number:
             return
         del self._found[place]
@@ -172,7 +172,7 @@ class Reader:
             self.reading[place] = offset
             self._groups.begins(self, place, offset)
 
-    def _give_up(self, membership: Membership, place: Place) -> None:
+    def _give_up(self, membership: Membership, place: PartitionId) -> None:
         """Commit, then read no longer; that may take a while."""
         self._ending.add(place)
 
@@ -181,7 +181,7 @@ class Reader:
                 self._ending.discard(place)
                 if place not in membership.assigned:
                     self.reading.pop(place, None)
-                    membership.gave_up([place])
+                    membership.released([place])
                     self._ask(membership)
 
         self._commit(membership, place, lambda: self._when_awake(membership, ended))
@@ -197,7 +197,7 @@ class Reader:
         if self.reading:
             self._commit(self.membership, self._clock.random.choice(sorted(self.reading)), lambda: None)
 
-    def _commit(self, membership: Membership, place: Place, done: Callable[[], None]) -> None:
+    def _commit(self, membership: Membership, place: PartitionId, done: Callable[[], None]) -> None:
         if place not in self.reading:
             done()
             return
