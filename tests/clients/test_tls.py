@@ -127,7 +127,7 @@ def test_lists_of_revoked_certificates_are_followed_and_carried(tmp_path: Path) 
     assert second is not first
     crl.write_text("slip")
     assert trust() is second, "a slip changes nothing"
-    with pytest.raises(InvalidRequestError, match="only lists of revoked certificates"):
+    with pytest.raises(InvalidRequestError, match="only contain certificate revocation lists"):
         Trust(tls)()
     crl.unlink()
     authority.revoke()

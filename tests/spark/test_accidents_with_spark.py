@@ -112,7 +112,7 @@ def test_the_largest_records_are_read_and_written(lab: Lab) -> None:
     assert sorted(row.crc for row in copied) == sorted(row.crc for row in sizes.collect())
     assert large > 15 * MIB
     too_large = lab.spark.range(1).select(f.expr(f"repeat('x', {BATCH_BYTES_MAX + 1})").alias("value"))
-    with pytest.raises(PySparkException, match="send smaller ones"):
+    with pytest.raises(PySparkException, match="send smaller batches"):
         too_large.write.format("tidelog").options(bootstrap=lab.node.address, topic=target).mode("append").save()
 
 
