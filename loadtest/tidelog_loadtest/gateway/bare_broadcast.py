@@ -1,10 +1,10 @@
-"""The bare broadcast beside live delivery: a WebSocket server of the gateway's kind that writes what it is given.
+"""The probe of live delivery: a WebSocket server that broadcasts frames without any other work.
 
-It is uvicorn with the same event loop and protocol. One client connects to `/feed` and sends texts, for which frames
-are written to the transports of all others. There is no credit, no position and no bound. A text is one of
+It is uvicorn with the same event loop and protocol. One client connects to `/feed` and sends commands; the frames are
+written to the transports of all other connections. There is no credit, no position and no limit. A command is one of
 
-- `relay TEXT`: broadcast this text once, as a relay does that receives what it sends.
-- `repeat RATE COUNT TEXT`: broadcast this text so often, at a rate a second, from memory.
+- `relay TEXT`: broadcast this text once, like a relay that receives the frames to send.
+- `repeat RATE COUNT TEXT`: broadcast this text COUNT times from memory, RATE times per second.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _TRANSPORTS: Final[set[asyncio.Transport]] = set()
 
 
 class BroadcastProtocol(WebSocketsSansIOProtocol):
-    """One WebSocket, whose transport is broadcast to unless it is the feed."""
+    """One WebSocket; all except the feed receive the broadcasts."""
 
     def handle_connect(self, event: Any) -> None:
-        """Take a handshake."""
+        """Accept a handshake."""
         super().handle_connect(event)
         if event.path != "/feed":
             _TRANSPORTS.add(self.transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the transport."""
+        """Remove the transport."""
         _TRANSPORTS.discard(self.transport)
         super().connection_lost(exc)
 
 
 async def application(_: Any, receive: Any, send: Any) -> None:
-    """Accept a WebSocket and broadcast what it sends."""
+    """Accept a WebSocket and execute the commands that it sends."""
     while True:
         event = await receive()
         if event["type"] == "websocket.connect":
@@ -80,7 +80,7 @@ class _Server(uvicorn.Server):
 
 
 def main() -> None:
-    """Run the probe as a process of its own."""
+    """Run the probe as a separate process."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(
             application,

@@ -1,8 +1,8 @@
-"""The probes of `tidelog bench gateway`: routes that do the framework's part of a request and nothing else.
+"""The probes of `tidelog bench gateway`: routes with only the framework's share of a request.
 
-A process of its own: FastAPI on uvicorn with the event loop and the settings of the gateway. `/empty` is a route
-without work, `/decode` decodes and validates a body of records with msgspec, `/bytes` returns bytes from memory.
-`/send-arrow` is the probe of an Arrow body: this process publishes the columns with the native client in a closed loop.
+A separate process with FastAPI on uvicorn, with the event loop and the settings of the gateway. `/empty` does no work,
+`/decode` decodes and validates a body of records with msgspec, `/bytes` returns bytes from memory. `/send-arrow` is the
+probe of an Arrow body: this process publishes the columns with the native client in a closed loop.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def probe_app(when_ready: Callable[[], None], bootstrap: str = "") -> FastAPI:
     """Return the application; `PUT /bytes` keeps the body that `GET /bytes` returns.
 
     Args:
-        when_ready: is called when it serves.
+        when_ready: called when it accepts connections.
         bootstrap: the node that `/send-arrow` publishes to.
     """
     decoder = msgspec.json.Decoder(_Body)

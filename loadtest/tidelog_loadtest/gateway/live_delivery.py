@@ -1,11 +1,12 @@
-"""`tidelog bench live`: what live delivery costs the gateway for each frame and socket, beside a bare broadcast.
+"""`tidelog bench live`: the gateway's CPU time per delivered frame and socket, compared with a bare broadcast.
 
-Sockets subscribe to a topic at its end, a producer publishes a batch at a time at a steady rate, and each batch becomes
-one frame for each socket. The probe (`bare_broadcast.py`) broadcasts one of these frames at the same rate: once as a
-relay, which receives each frame over a WebSocket and writes it to all others, and once from memory, where it receives
-nothing. The runs alternate, and what is compared is processor time, which other processes do not change much.
+Sockets subscribe to the end of a topic, a producer publishes batches at a steady rate, and each batch becomes one frame
+per socket. The probe (`bare_broadcast.py`) broadcasts one of these frames at the same rate: first as a relay that
+receives each frame over a WebSocket and writes it to all others, then from memory without receiving. The runs
+alternate. The comparison uses processor time, which other processes hardly affect.
 
-A stream of server-sent events (`--surface sse`) is read by plain HTTP; its probe is the broadcast of WebSocket frames.
+A stream of server-sent events (`--surface sse`) is read with plain HTTP; its probe is the broadcast of WebSocket
+frames.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ class LivePlan:
     """The parameters of a measurement of live delivery.
 
     Attributes:
-        sockets: that subscribe.
-        batch_records, size: records of a batch, and bytes of a value.
-        rate: batches a second.
-        seconds: of one run.
-        rounds: runs of each side.
-        partitions: of the topic; batches go to each in turn.
+        sockets: number of subscribers.
+        batch_records, size: records per batch, and size of a value.
+        rate: batches per second.
+        seconds: duration of one run.
+        rounds: number of runs of each side.
+        partitions: partitions of the topic; batches are distributed in turn.
     """
 
     sockets: int = 100
@@ -61,10 +62,10 @@ class LivePlan:
 
 @dataclass(frozen=True, slots=True)
 class LiveResult:
-    """Processor time in microseconds for each frame and socket, medians.
+    """Processor time in microseconds per frame and socket, medians.
 
     Attributes:
-        relay_us, memory_us: of the probe, which receives each frame, or has it in memory.
+        relay_us, memory_us: of the probe as a relay, and from memory.
         relay_ratio, memory_ratio: these divided by `gateway_us`; medians of the rounds.
     """
 
@@ -79,12 +80,12 @@ class LiveResult:
     memory_ratio: float
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the JSON form of the result."""
         return asdict(self)
 
 
 class _Counter(asyncio.Protocol):
-    """A client that counts what it is sent by a mark in each frame, and keeps nothing."""
+    """A client that counts received frames by a marker in each frame, and discards the data."""
 
     def __init__(self, request: bytes, begin: bytes, mark: bytes, after: bytes = b"") -> None:
         self.frames = 0
@@ -134,7 +135,7 @@ def _masked(text: str) -> bytes:
 
 
 async def measure_live(plan: LivePlan, directory: Path) -> LiveResult:
-    """Measure gateway and probe in turns.
+    """Measure gateway and probe, alternating.
 
     Raises:
         CommandFailed: a process did not start, or not every frame arrived.
@@ -182,12 +183,12 @@ def _ratio(probe_us: list[float], gateway_us: list[float]) -> float:
 
 class _Source(Protocol):
     async def send(self, rate: float, count: int) -> None:
-        """Have so many frames sent, at a rate a second."""
+        """Send `frames` frames at `rate` per second."""
         ...
 
 
 class _Publisher:
-    """Publishes batches, to each partition in turn."""
+    """Publishes batches to the partitions in turn."""
 
     def __init__(self, plan: LivePlan, producer: Producer) -> None:
         self._values = [b"x" * plan.size] * plan.batch_records
@@ -204,7 +205,7 @@ class _Publisher:
 
 
 class _Relayed:
-    """Has the probe broadcast each frame that it is sent."""
+    """Sends each frame to the probe, which broadcasts it."""
 
     def __init__(self, feed: ClientConnection, frame: str) -> None:
         self._feed = feed
@@ -215,7 +216,7 @@ class _Relayed:
 
 
 class _Repeated:
-    """Has the probe broadcast a frame from memory."""
+    """Lets the probe broadcast a frame from memory."""
 
     def __init__(self, feed: ClientConnection, frame: str) -> None:
         self._feed = feed
@@ -227,7 +228,7 @@ class _Repeated:
 
 
 async def _frame(port: int, plan: LivePlan, producer: Producer) -> str:
-    """Return a frame of the gateway's."""
+    """Return a frame that the gateway sends."""
     protocols = [Subprotocol("tidelog.v1.json")]
     async with connect(f"ws://127.0.0.1:{port}/v1/ws", subprotocols=protocols, compression=None) as socket:
         await socket.send(_sub())
@@ -255,7 +256,7 @@ def _probe_client(port: int, frame: str) -> Any:
 
 @contextlib.asynccontextmanager
 async def _sockets(make: Any, port: int, plan: LivePlan) -> AsyncIterator[list[_Counter]]:
-    """Open all clients; they are subscribed when this begins."""
+    """Open all clients; yield when they are subscribed."""
     loop = asyncio.get_running_loop()
     opened: list[tuple[asyncio.Transport, _Counter]] = []
     try:
@@ -271,7 +272,7 @@ async def _sockets(make: Any, port: int, plan: LivePlan) -> AsyncIterator[list[_
 
 
 async def _run(plan: LivePlan, pid: int, sockets: list[_Counter], source: _Source) -> float:
-    """Send at the plan's rate and return what each frame cost the process for each socket, in us."""
+    """Send at the plan's rate; return the processor time of the process per frame and socket, in us."""
     warm_up, before = int(plan.rate * WARM_UP_S), sockets[0].frames
     await source.send(plan.rate, warm_up)
     await _arrived(sockets, before + warm_up)
