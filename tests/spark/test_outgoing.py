@@ -26,8 +26,8 @@ def test_columns_are_those_of_records() -> None:
     assert "Did you mean 'partition'" in refused("t", value=StringType(), partitions=IntegerType())
     assert "to_json(struct(*))" in refused("t", carrier=StringType())
     assert "is binary or string, not bigint" in refused("t", value=LongType())
-    assert "name a column 'value'" in refused("t", key=StringType())
-    assert "Set the option 'topic'" in refused(None, value=StringType())
+    assert "column 'value' is missing" in refused("t", key=StringType())
+    assert "set the option 'topic'" in refused(None, value=StringType())
     assert "drop one of them" in refused("t", value=StringType(), topic=StringType())
 
 
