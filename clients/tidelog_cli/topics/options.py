@@ -1,4 +1,4 @@
-"""The options of `tidelog topic create|alter` that set something, and what they make of what is given."""
+"""Settings options of `tidelog topic create|alter`, and their parsing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FlushChoice(StrEnum):
 
 
 class CleanupChoice(StrEnum):
-    """What happens to old records."""
+    """How old records are removed."""
 
     DELETE = "delete"
     COMPACT = "compact"
@@ -44,23 +44,22 @@ RetentionTimeOption = Annotated[
         "--retention-ms",
         parser=duration_or_none_ms,
         metavar="TIME",
-        help="How long records are kept: 12h, 7d; 0: for ever.",
+        help="How long records are kept: 12h, 7d; 0: unlimited.",
     ),
 ]
 RetentionOption = Annotated[
-    int | None, typer.Option(parser=size_bytes, metavar="SIZE", help="Kept per partition: 512MiB, 20GB; 0: everything.")
+    int | None,
+    typer.Option(parser=size_bytes, metavar="SIZE", help="Bytes kept per partition: 512MiB, 20GB; 0: unlimited."),
 ]
 SegmentOption = Annotated[
-    int | None, typer.Option(parser=size_bytes, metavar="SIZE", help="The size of a segment file: 64MiB.")
+    int | None, typer.Option(parser=size_bytes, metavar="SIZE", help="Size of a segment file: 64MiB.")
 ]
 CleanupOption = Annotated[
     CleanupChoice | None, typer.Option(help="Delete by time and size, keep the latest record of each key, or both.")
 ]
-IndexOption = Annotated[
-    str | None, typer.Option(metavar="KINDS", help="What is indexed: key, tag, both with a comma, or none.")
-]
+IndexOption = Annotated[str | None, typer.Option(metavar="KINDS", help="Indexes: key, tag, key,tag or none.")]
 HoldOption = Annotated[
-    bool | None, typer.Option("--hold/--no-hold", help="Delete and compact nothing, whatever else is set.")
+    bool | None, typer.Option("--hold/--no-hold", help="Delete and compact nothing; overrides other settings.")
 ]
 DeduplicateOption = Annotated[
     int | None,
@@ -68,12 +67,14 @@ DeduplicateOption = Annotated[
         "--deduplicate",
         parser=duration_or_none_s,
         metavar="TIME",
-        help="Drop a record whose content one no older than this has: 10m, 1h; 0: of any age.",
+        help="Drop a record whose content equals one of at most this age: 10m, 1h; 0: any age.",
     ),
 ]
 DeduplicateRecordsOption = Annotated[
     int | None,
-    typer.Option(min=0, metavar="COUNT", help="Drop a record whose content one of so many before it has; 0: no bound."),
+    typer.Option(
+        min=0, metavar="COUNT", help="Drop a record whose content equals one of this many before it; 0: no bound."
+    ),
 ]
 TombstoneOption = Annotated[
     int | None,
@@ -92,21 +93,21 @@ CompactionLagOption = Annotated[
         "--compaction-lag-ms",
         parser=duration_or_none_ms,
         metavar="TIME",
-        help="Younger records are not compacted: 1h; 0s: none is too young.",
+        help="Younger records are not compacted: 1h; 0s: compact all.",
     ),
 ]
 DirtyOption = Annotated[
-    int | None, typer.Option(min=1, max=100, help="Compact when so much of the log has not been compacted.")
+    int | None, typer.Option(min=1, max=100, help="Compact when this percentage of the log is not compacted.")
 ]
 
 _INDEXES: Final = frozenset({"key", "tag"})
 
 
 def indexes(asked: str | None) -> dict[str, bool | None]:
-    """Return the settings that `--index` stands for: all of them, or None for each where it was not given.
+    """Return the settings for `--index`; None for each if it was not given.
 
     Raises:
-        typer.BadParameter: it names something else.
+        typer.BadParameter: the value is invalid.
     """
     if asked is None:
         return dict.fromkeys(("index_key", "index_tag"))

@@ -35,7 +35,7 @@ def test_headers_and_tags_of_the_records_are_not_lost() -> None:
 
 
 @pytest.mark.parametrize("text", ["name", "=value", ""])
-def test_what_is_no_header(text: str) -> None:
+def test_invalid_header_is_refused(text: str) -> None:
     with pytest.raises(CommandFailed, match="NAME=VALUE"):
         Additions.of(key=None, timestamp=None, headers=[text], tag=None)
 
