@@ -204,8 +204,7 @@ def split(
     if sum(counts) > TASKS_MAX:
         raise OptionError(
             f"option 'maxRecordsPerPartition': {max_records} would need {sum(counts)} tasks, but the limit is "
-            f"{TASKS_MAX}:  "
-            "increase it, or load fewer records at once."
+            f"{TASKS_MAX}: increase it, or load fewer records at once."
         )
     return [cut for piece, count in zip(pieces, counts, strict=True) for cut in _pieces(piece, count)]
 

@@ -78,8 +78,7 @@ def _items(of: object, given: object) -> Iterable[tuple[str, object]]:
 def _no_position(given: object) -> TidelogSourceError:
     return TidelogSourceError(
         f"the checkpoint does not contain a position of this source: {str(given)[:200]!r}. Was it written by another "
-        "source? "
-        "Give the query its own checkpointLocation."
+        "source? Give the query its own checkpointLocation."
     )
 
 
@@ -117,8 +116,7 @@ class Losses:
         if self._fail:
             raise DataLossError(
                 f"{what} Set 'failOnDataLoss' to 'false' to continue with the remaining records, or start again with "
-                "another "
-                "checkpointLocation."
+                "another checkpointLocation."
             )
         self._warn(what)
 

@@ -34,8 +34,7 @@ def revoke(
         list[str] | None,
         typer.Option(
             help="Serial number of a certificate that is no longer in DIR, in hexadecimal digits as printed by "
-            "`openssl "
-            "x509 -serial`; may be repeated.",
+            "`openssl x509 -serial`; may be repeated.",
             show_default=False,
         ),
     ] = None,

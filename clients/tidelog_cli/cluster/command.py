@@ -133,8 +133,7 @@ def ending_texts(cluster: ClusterStatus, now_s: float) -> list[str]:
             verb = "expires" if ends_us / 1e6 > now_s else "expired"
             texts.append(
                 f"the {what} of {node.node_id} {verb} on {date_text(ends_us)}: replace it with a newer one (tidelog "
-                "certs "
-                "issue … --replace); new connections to this node fail after the expiry"
+                "certs issue … --replace); new connections to this node fail after the expiry"
             )
     return texts
 

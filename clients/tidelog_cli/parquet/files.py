@@ -170,8 +170,7 @@ def ends_in(directory: Path, source: Source) -> dict[int, int]:
             of = told.get(_TOPIC, "another topic")
             raise CommandFailed(
                 f"{path} is of {of!r}, not of this topic {source.topic!r} (a recreated topic is a different one): "
-                "choose "
-                "an empty directory"
+                "choose an empty directory"
             )
         ends[partition] = int(told[_END])
     return ends

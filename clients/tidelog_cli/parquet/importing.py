@@ -93,14 +93,12 @@ def check_partitions(files: Sequence[Path], partitions: int, topic: str) -> None
                 if len(numbers) and numbers.min() < 0:
                     raise CommandFailed(
                         f"{path} has records of partition {numbers.min()}; partitions must be >= 0: choose partitions "
-                        "by "
-                        "key with --by-key"
+                        "by key with --by-key"
                     )
                 if len(numbers) and numbers.max() >= partitions:
                     raise CommandFailed(
                         f"{path} has records of partition {numbers.max()}, but {topic} has only {partitions} "
-                        "partitions: "
-                        "add some with `tidelog topic alter`, or choose partitions by key with --by-key"
+                        "partitions: add some with `tidelog topic alter`, or choose partitions by key with --by-key"
                     )
 
 

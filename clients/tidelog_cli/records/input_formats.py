@@ -108,8 +108,7 @@ def format_of(path: Path) -> Format:
         known = ", ".join(sorted((_LINES_SUFFIXES - {""}) | _FORMAT_OF_SUFFIX.keys()))
         raise CommandFailed(
             f"{path}: files of type {path.suffix} are not supported (supported: {known}); convert it to one of these, "
-            "or "
-            "give --format lines to publish each line unchanged, or another --format",
+            "or give --format lines to publish each line unchanged, or another --format",
             EXIT_USAGE,
         )
     return found

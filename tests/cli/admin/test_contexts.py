@@ -92,7 +92,9 @@ def test_invalid_context_is_refused_and_not_stored(named: Cli, tmp_path: Path) -
         "cannot read the API key"
         in named("context", "add", "x", "--bootstrap", "a:1", "--api-key-file", str(tmp_path / "none")).err
     )
-    assert "not an API key" in named("context", "add", "x", "--bootstrap", "a:1", "--api-key-file", "-").err
+    assert (
+        "no API key on standard input" in named("context", "add", "x", "--bootstrap", "a:1", "--api-key-file", "-").err
+    )
     assert "there is no context 'y'" in named("context", "use", "y").err
     assert "there is no context 'y'" in named("--context", "y", "topic", "list").err
     assert [each["name"] for each in json.loads(named("context", "list", "--json").out)] == ["here"]

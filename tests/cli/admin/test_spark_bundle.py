@@ -92,7 +92,7 @@ def test_existing_file_is_kept_without_replace(cli: Cli, tmp_path: Path) -> None
     assert path.read_bytes() == b"kept"
     made = cli("spark", "bundle", "-o", path, "--replace")
     assert made.code == 0
-    assert "--py-files; executors must have 'crc32c>=" in made.out
+    assert "--py-files; executors need 'crc32c>=" in made.out
     assert zipfile.is_zipfile(path)
 
 

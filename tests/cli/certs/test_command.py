@@ -46,7 +46,9 @@ def test_printed_commands_can_be_pasted_with_spaces_in_paths(
     words = shlex.split(out.partition("Issue certificates with: ")[2])
     assert words == ["tidelog", "certs", "issue", str(ca), "node", "NAME", "--host", "HOST"]
     _, out, _ = run(capsys, "certs", "issue", ca, "client", "billing")
-    assert f"TIDELOG_CERT_FILE={ca / 'billing.pem'}" in shlex.split(out.partition("by ")[2].replace(",", " "))
+    assert f"TIDELOG_CERT_FILE={ca / 'billing.pem'}" in shlex.split(
+        out.partition("Configure it with ")[2].replace(",", " ")
+    )
 
 
 def test_existing_certificate_is_kept_without_replace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,7 +71,7 @@ def test_existing_certificate_is_kept_without_replace(tmp_path: Path, capsys: py
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("master", "x"), "none of node, server, client"),
+        (("master", "x"), "use one of node, server, client"),
         (("node", "x"), "--host"),
         (("client", "x", "--host", "a"), "has no hosts"),
         (("node", "../x", "--host", "a"), "invalid name"),

@@ -60,10 +60,10 @@ def test_invalid_file_is_refused_before_publishing(cli: Cli, topic: str, tmp_pat
     far = written(tmp_path / "b.parquet", {"partition": [0, 7], "value": [b"x", b"y"]})
     ended = cli("import", topic, good, far)
     assert ended.code == 1
-    assert f"records of partition 7, and {topic} has 2" in ended.err
+    assert f"records of partition 7, but {topic} has only 2" in ended.err
     assert "--by-key" in ended.err
     below = written(tmp_path / "e.parquet", {"partition": [1, -1], "value": [b"x", b"y"]})
-    assert "records of partition -1, and partitions count from 0" in cli("import", topic, below).err
+    assert "records of partition -1; partitions must be >= 0" in cli("import", topic, below).err
     (tmp_path / "c.parquet").write_text("no")
     assert "is not a Parquet file" in cli("import", topic, good, tmp_path / "c.parquet").err
     twice = pa.table([pa.array([b"x"]), pa.array([b"y"])], names=["value", "value"])

@@ -30,7 +30,7 @@ def test_nothing_to_add_changes_nothing() -> None:
 
 def test_headers_and_tags_of_the_records_are_not_lost() -> None:
     batch = pa.record_batch({"value": [b"1"], "tag": ["own"]})
-    with pytest.raises(CommandFailed, match="leave --tag out"):
+    with pytest.raises(CommandFailed, match="omit --tag"):
         next(Additions.of(key=None, timestamp=None, headers=None, tag="t").to_all(iter([batch])))
 
 

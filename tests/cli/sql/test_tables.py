@@ -43,5 +43,5 @@ def test_unknown_topic_has_suggestions() -> None:
 
 def test_topics_that_are_one_table_in_sql() -> None:
     refuse_twins(["orders", "orders.eu", "orders"])
-    with pytest.raises(CommandFailed, match="topics 'Orders' and 'orders' differ only in upper and lower case"):
+    with pytest.raises(CommandFailed, match="topics 'Orders' and 'orders' differ only in case"):
         refuse_twins(["orders", "b", "Orders"])

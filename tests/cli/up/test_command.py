@@ -121,7 +121,7 @@ def test_a_node_that_cannot_start_ends_it(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize(("code", "words"), [(74, "Start it again with: tidelog node"), (78, "it was removed")])
+@pytest.mark.parametrize(("code", "words"), [(74, "Start it again with: tidelog node"), (78, "this one was removed")])
 async def test_exit_of_a_node_is_reported_with_the_remedy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int, words: str
 ) -> None:
@@ -133,7 +133,7 @@ async def test_exit_of_a_node_is_reported_with_the_remedy(
     assert words in told
     assert ("Start it again" in told) == (code != 78)
     if code != 78:
-        assert shlex.split(told.partition("again: ")[2]) == ["tidelog", *first.command]
+        assert shlex.split(told.partition("with: ")[2]) == ["tidelog", *first.command]
 
 
 def test_printed_command_can_be_pasted(
