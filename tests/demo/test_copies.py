@@ -23,7 +23,7 @@ def test_missing_records_are_reported() -> None:
     assert shortages(topic(10, 10, 7), 10, copies=3) == ["partition 0 is missing 3 records on node3"]
     assert shortages(topic(10, 10, 10), 11, copies=3) == ["the log holds 10 records; 11 were published"]
     (problem,) = shortages(topic(10, 10), 10, copies=3)
-    assert "2 copies" in problem
+    assert "2 replicas" in problem
     assert shortages(Topic("flights", b""), 10, copies=3) == ["the log holds 0 records; 10 were published"]
 
 

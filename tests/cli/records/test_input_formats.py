@@ -99,7 +99,7 @@ def test_a_key_that_no_text_can_be_is_named_with_its_line(key: bytes) -> None:
 
 @pytest.mark.parametrize("line", [b"plain", b"[1]", b"7", b'{"a": NaN}', b"\xff", b'{"a":1} {"b":2}'])
 def test_ndjson_is_an_object_a_line_even_where_nothing_is_looked_for_in_it(line: bytes) -> None:
-    with pytest.raises(CommandFailed, match="line 2 is not (JSON|a JSON object)"):
+    with pytest.raises(CommandFailed, match=r"line 2 is not (JSON|a JSON object)"):
         rows(read_stream(io.BytesIO(b"{}\n" + line + b"\n{}\n"), Format.NDJSON))
     assert rows(read_stream(io.BytesIO(b"{}\n\n"), Format.NDJSON)) == [{"value": b"{}"}]
 

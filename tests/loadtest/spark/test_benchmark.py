@@ -57,7 +57,7 @@ def test_an_unknown_job_is_rejected() -> None:
     commands.register(app)
     result = CliRunner().invoke(app, ["bench", "spark", "--only", "scam"])
     assert result.exit_code != 0
-    assert "there is no job 'scam'" in str(result.exception or result.output)
+    assert "unknown job 'scam'" in str(result.exception or result.output)
 
 
 @pytest.mark.long

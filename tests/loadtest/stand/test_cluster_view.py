@@ -28,10 +28,10 @@ def test_a_healthy_cluster_has_no_description() -> None:
     [
         (_status(alive=False), "t", 3, "c away"),
         (_status(), "other", 3, "other unknown"),
-        (_status(owner=""), "t", 3, "1 partitions are not whole, such as 4"),
-        (_status(), "t", 4, "stored by a, b, c"),
-        (_status(streaming=(True, False)), "t", 3, "up to date: b"),
-        (_status(streaming=(True,)), "t", 3, "up to date: b"),
+        (_status(owner=""), "t", 3, "1 partitions not in sync, for example 4"),
+        (_status(), "t", 4, "replicas a, b, c"),
+        (_status(streaming=(True, False)), "t", 3, "in sync: b"),
+        (_status(streaming=(True,)), "t", 3, "in sync: b"),
     ],
     ids=["node-away", "no-topic", "no-owner", "too-few-copies", "catching-up", "not-seen"],
 )
