@@ -91,7 +91,7 @@ def test_the_ca_is_carried_to_where_its_file_is_not(tmp_path: Path) -> None:
     assert Tls().carried() == Tls()
     assert "BEGIN" not in repr(carried)
     assert isinstance(Trust(carried)(), ssl.SSLContext)
-    with pytest.raises(InvalidRequestError, match="no certificate in PEM"):
+    with pytest.raises(InvalidRequestError, match="not a certificate in PEM"):
         Trust(Tls(cert_pem="nothing"))()
     with pytest.raises(InvalidRequestError, match="not both"):
         Tls(cert_file="/c.pem", cert_pem="text")

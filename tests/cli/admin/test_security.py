@@ -89,4 +89,4 @@ def test_unknown_resource_or_operation_is_refused(cli: Cli) -> None:
         assert (refused.code, "is not a resource" in refused.err) == (2, True)
     assert "operation (produce" in cli("acl", "grant", "ann", "read", "topic:a").err
     assert cli("acl", "test", "ann", "all", "topic:a").code == 2
-    assert "no API key" in cli("key", "revoke", "none").err
+    assert "does not exist" in cli("key", "revoke", "none").err
