@@ -19,13 +19,13 @@ DAY = dt.timedelta(days=1)
 Fault = Literal["expired", "not yet valid", "self-signed", "wrong host", "revoked"]
 
 FAULTS: dict[Fault, tuple[str, str]] = {
-    "expired": ("certificate has expired", "the certificate that was shown to the other side has expired"),
-    "not yet valid": ("certificate is not yet valid", "does not take the certificate that was shown to it"),
-    "self-signed": ("its CA is none of those", "does not know the CA of the certificate that was shown to it"),
-    "wrong host": ("not valid for ", "does not take the certificate that was shown to it"),
-    "revoked": ("it is revoked", "the certificate that was shown to the other side has been revoked"),
+    "expired": ("certificate has expired", "the certificate sent to the peer has expired"),
+    "not yet valid": ("certificate is not yet valid", "does not accept the certificate it was sent"),
+    "self-signed": ("its CA is not trusted here", "does not trust the CA of the certificate it was sent"),
+    "wrong host": ("not valid for ", "does not accept the certificate it was sent"),
+    "revoked": ("it is revoked", "the certificate sent to the peer has been revoked"),
 }
-"""What is said by who does not take a certificate, and by who has shown it."""
+"""By fault, the messages of the side that refuses a certificate and of the side that sent it."""
 
 
 class Authority:

@@ -1,5 +1,5 @@
-"""The `tidelog` command: topics, produce, consume, the cluster, and whatever installed parts add.
+"""The `tidelog` command: topics, produce, consume, administration, and the sub-commands of installed parts.
 
-It stands on the client alone. The node, the gateway and the benchmarks bring their own sub-commands through the
-entry-point group `tidelog.commands`, so that imports run one way and the bare install stays small.
+It depends on the client only. The node, the gateway and the benchmarks register their sub-commands through the
+entry-point group `tidelog.commands`, so that no import cycle exists and the base installation stays small.
 """

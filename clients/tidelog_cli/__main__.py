@@ -1,4 +1,4 @@
-"""Where the `tidelog` command begins, as a script and as `python -m tidelog_cli`."""
+"""Entry point of the `tidelog` command, as a script and as `python -m tidelog_cli`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tidelog_proto.process.standard_streams import escape_what_cannot_be_encoded
 
 def run() -> int:
     """Load the command and run it; return its exit code."""
-    open_closed_streams()  # before anything opens a file that would get such a number
+    open_closed_streams()  # before a file is opened and gets descriptor 0, 1 or 2
     with interrupts_end_quietly():
         escape_what_cannot_be_encoded()
         from tidelog_cli.base.standard_output import check_standard_output, leave_quietly  # noqa: PLC0415 - the same
-        from tidelog_cli.main import main  # noqa: PLC0415 - the point of this module is what happens before
+        from tidelog_cli.main import main  # noqa: PLC0415 - loaded after the setup above
 
         check_standard_output()
 

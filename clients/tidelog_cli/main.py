@@ -1,7 +1,7 @@
-"""Build the `tidelog` command, run it, and turn whatever goes wrong into one line and an exit code.
+"""Build and run the `tidelog` command; errors become one line and an exit code.
 
-The commands of another installed part are loaded only when one of them, or the help, is asked for: importing a web
-framework to list topics would double the time of every small command, and a node does not need the benchmarks.
+The commands of another installed part are loaded only if one of them, or the help, is requested: importing a web
+framework would double the time of every small command, and a node does not need the benchmarks.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with interrupts_end_quietly():
             leave_pandas_out()
             if "--version" in itertools.takewhile(lambda word: word != "--", arguments):
-                sys.stdout.write(f"tidelog {VERSION}\n")  # whatever command it is asked of
+                sys.stdout.write(f"tidelog {VERSION}\n")  # with any command
                 return 0
             app = build_app(parts_meant(arguments))
         try:
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_app(parts: Iterable[EntryPoint] | None = None) -> typer.Typer:
-    """Return the command with its own sub-commands and those of `parts`; None: of all that are installed."""
+    """Return the app with its own sub-commands and those of `parts`; None for all installed parts."""
     app = typer.Typer(
         name="tidelog",
         help="A clustered, durable message log whose unit of work is an Arrow record batch.",
@@ -107,13 +107,13 @@ def build_app(parts: Iterable[EntryPoint] | None = None) -> typer.Typer:
 
 
 def parts_meant(arguments: Sequence[str]) -> list[EntryPoint]:
-    """Return the installed parts that may have the command named in `arguments`; all where none is named."""
+    """Return the installed parts that may have the command in `arguments`; all if there is none."""
     command = next(iter(_from_command(arguments)), None)
     return [] if command in OWN_COMMANDS else plugins.entries_with(command)
 
 
 def _from_command(arguments: Sequence[str]) -> Sequence[str]:
-    before = [None, *arguments]  # `--context prod` has its name in a word of its own
+    before = [None, *arguments]  # the value of `--context` is not a command
     start = (at for at, word in enumerate(arguments) if not word.startswith("-") and before[at] != "--context")
     return arguments[next(start, len(arguments)) :]
 
@@ -121,11 +121,11 @@ def _from_command(arguments: Sequence[str]) -> Sequence[str]:
 def _options(
     *,
     context: Annotated[
-        str, typer.Option("--context", envvar=CONTEXT_VARIABLE, help="The cluster to ask: see `tidelog context`.")
+        str, typer.Option("--context", envvar=CONTEXT_VARIABLE, help="The cluster to use: see `tidelog context`.")
     ] = "",
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    version_wanted: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+    version_wanted: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    # `main` has looked for both by itself: the version is told whatever else is there, errors even when parsing fails.
+    # `main` has handled both before parsing, so that they work in spite of other errors.
     del debug, version_wanted
     named_context.set(context or None)

@@ -1,9 +1,8 @@
-"""Sub-commands of the installed parts, found through the entry-point group `tidelog.commands`.
+"""Sub-commands of installed parts, found through the entry-point group `tidelog.commands`.
 
-Each entry is a `register(app: typer.Typer) -> None`. A part whose extra is not installed leaves a stub that says
-what to install, so that `tidelog node` on a client-only machine is an answer and not "no such command".
-Rejected: importing the parts here (imports would run both ways) and loading them for every command (the client's
-own commands would pay for importing FastAPI).
+Each entry is a `register(app: typer.Typer) -> None`. For a part whose extra is not installed, stubs report how to
+install it, so that `tidelog node` on a client-only machine is not an unknown command. Rejected: importing the parts
+here (an import cycle) and loading them for every command (each would import FastAPI).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ GROUP: Final = "tidelog.commands"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An entry point of this package: the extras that it needs and its commands with their one-line help."""
+    """An entry point of this package: the extras it needs, and its commands with their help lines."""
 
     extras: tuple[str, ...]
     commands: tuple[tuple[str, str], ...]
@@ -37,19 +36,19 @@ PARTS: Final = {
 
 
 def installed_entries() -> list[EntryPoint]:
-    """Return the entries of every installed distribution, by name."""
+    """Return the entries of all installed distributions, sorted by name."""
     return sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
 
 
 def entries_with(command: str | None) -> list[EntryPoint]:
-    """Return the one of our own entries that has a command; all entries where none of ours has it."""
+    """Return this package's entry that has a command; all entries if none has it."""
     entries = installed_entries()
     having = {name for name, part in PARTS.items() if command in dict(part.commands)}
     return [entry for entry in entries if entry.name in having] or entries
 
 
 def register_plugins(app: typer.Typer, entries: Iterable[EntryPoint]) -> None:
-    """Let each entry add its commands to `app`; an entry that cannot be imported adds stubs instead."""
+    """Let each entry add its commands to `app`; add stubs for an entry that cannot be imported."""
     for entry in entries:
         part = PARTS.get(entry.name)
         missing = "" if part is None else missing_from(*part.extras)
@@ -83,7 +82,7 @@ def _register_stub(app: typer.Typer, name: str, help_line: str, message: str) ->
     def stub() -> None:
         raise CommandFailed(message)
 
-    # Whatever options the real command takes, the answer is the same.
+    # The stub accepts the options of the real command.
     app.command(
         name,
         help=f"{help_line} (Not installed.)",

@@ -1,5 +1,5 @@
-"""Fixtures for pytest, in every test run where the package `tidelog` is installed: see `plugin`.
+"""Fixtures for pytest in every test run with the package `tidelog` installed: see `plugin`.
 
-A package of its own, because pytest loads it at the start of each run, also of those that have nothing to do with
-Tidelog: it imports nothing but pytest, and the client only when a fixture is asked for.
+It is a separate package, because pytest loads it at the start of each run, including runs without Tidelog: it imports
+only pytest, and the client only when a test uses a fixture.
 """

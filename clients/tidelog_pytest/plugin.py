@@ -1,4 +1,4 @@
-"""What pytest loads through the entry point `pytest11`.
+"""Fixtures that pytest loads through the entry point `pytest11`.
 
 def test_a_visit_is_stored(tidelog_client, tidelog_topic):
     assert tidelog_client.producer(tidelog_topic).send(b"visit").offset == 0
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:  # importing the client takes a moment that only who uses a fixture is to wait
+if TYPE_CHECKING:  # importing the client is slow, so only tests with a fixture import it
     from tidelog.sync import Client
     from tidelog.testing import LocalNode
 
 
 @pytest.fixture(scope="session")
 def tidelog_node() -> Iterator[LocalNode]:
-    """Return a running node, one for all tests of a run; with pytest-xdist one for each of its processes.
+    """Return a running node, shared by all tests of a run; with pytest-xdist, one per worker process.
 
-    A test that stops or kills it starts it again. `tidelog_node.async_client()` is a client for an event loop.
+    A test that stops or kills it must start it again. `tidelog_node.async_client()` returns a client for an event loop.
     """
     from tidelog import testing  # noqa: PLC0415 - see above
 
@@ -31,7 +31,7 @@ def tidelog_node() -> Iterator[LocalNode]:
 
 @pytest.fixture
 def tidelog_topic(request: pytest.FixtureRequest, tidelog_node: LocalNode) -> Iterator[str]:
-    """Return the name of a new topic with one partition, which is deleted behind the test."""
+    """Return the name of a new topic with one partition, which is deleted after the test."""
     from tidelog import TidelogError  # noqa: PLC0415
     from tidelog.testing import NodeStartError  # noqa: PLC0415
 
@@ -43,7 +43,7 @@ def tidelog_topic(request: pytest.FixtureRequest, tidelog_node: LocalNode) -> It
 
 @pytest.fixture
 def tidelog_client(tidelog_node: LocalNode) -> Iterator[Client]:
-    """Return a new blocking client of the node; behind the test it is closed, and what it has not published is lost."""
+    """Return a new blocking client of the node; after the test it is closed without publishing pending records."""
     client = tidelog_node.client()
     yield client
     client.abort()

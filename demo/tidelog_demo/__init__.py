@@ -1,1 +1,1 @@
-"""The demonstration: a year of real flights in over HTTP and natively, out over a WebSocket, analysed by Spark."""
+"""The demonstration: a year of flights, published over HTTP and natively, read over a WebSocket and by Spark."""

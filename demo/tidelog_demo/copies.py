@@ -1,7 +1,7 @@
-"""Where the records lie: each partition's owner and copies, as the cluster tells it, and whether a copy lacks any.
+"""The placement of the records: each partition's owner and replicas, and records that a replica is missing.
 
-A publish is answered once a quorum of the copies is durable, so the slowest copy may still lack the newest records;
-it is waited for. The numbers are those of the owners, who know what each replica has confirmed.
+A publish is acknowledged when a quorum of the replicas has stored it, so the slowest replica may still be missing the
+newest records; the demonstration waits for it. The figures are those of the owners, which know the confirmed offsets.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _PERIOD_S: Final = 0.1
 
 
 async def level_topic(client: Client, name: str, *, copies: int) -> Topic:
-    """Return the topic as soon as no copy lacks a record, or as it is after `LEVEL_TIMEOUT_S`.
+    """Return the topic as soon as all replicas are complete, or its state after `LEVEL_TIMEOUT_S`.
 
     Raises:
-        TidelogError: the cluster cannot be asked.
+        TidelogError: the cluster cannot be reached.
     """
     topic = await _described(client, name)
-    with contextlib.suppress(TimeoutError):  # what is lacking is told by `shortages`
+    with contextlib.suppress(TimeoutError):  # `shortages` reports missing records
         async with asyncio.timeout(LEVEL_TIMEOUT_S):
             while not _is_level(topic, copies):
                 await asyncio.sleep(_PERIOD_S)
@@ -46,15 +46,15 @@ def _is_level(topic: Topic, copies: int) -> bool:
 
 
 def shortages(topic: Topic, records: int, *, copies: int) -> list[str]:
-    """Return a sentence for everything that is not as it should be; none: `copies` nodes hold all `records` each."""
+    """Return a sentence for each deviation from `copies` replicas with all `records`; empty if there is none."""
     stored = sum(partition.high_watermark - partition.log_start_offset for partition in topic.partitions)
     problems = [] if stored == records else [f"the log holds {stored:,} records; {records:,} were published"]
     for partition in topic.partitions:
         name = f"partition {partition.partition}"
         if len(partition.replicas) != copies:
-            problems.append(f"{name} has {len(partition.replicas)} copies that its owner knows of; {copies} are wanted")
+            problems.append(f"{name} has {len(partition.replicas)} replicas; {copies} expected")
         problems += [
-            f"{name} lacks {partition.high_watermark - replica.held_offset:,} records on {replica.node_id}"
+            f"{name} is missing {partition.high_watermark - replica.held_offset:,} records on {replica.node_id}"
             for replica in partition.replicas
             if replica.held_offset < partition.high_watermark
         ]
@@ -62,8 +62,8 @@ def shortages(topic: Topic, records: int, *, copies: int) -> list[str]:
 
 
 def whereabouts(topic: Topic) -> Table:
-    """Return each partition's owner, copies and records as a table."""
-    table = Table(title=f"Where the topic {topic.name!r} lies")
+    """Return a table of each partition's owner, replicas and records."""
+    table = Table(title=f"Placement of topic {topic.name!r}")
     table.add_column("partition", justify="right")
     table.add_column("owner")
     table.add_column("copies")

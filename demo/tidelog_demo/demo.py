@@ -1,8 +1,8 @@
-"""`make demo`: real flights into three nodes over HTTP and natively, out over a WebSocket, analysed by Spark.
+"""`make demo`: flights into three nodes over HTTP and natively, out over a WebSocket, analysed by Spark.
 
-All of it is checked: what was received, what each node stores, and what Spark says of it.
+It verifies the received records, the records stored by each node, and Spark's result.
 
-Ends with 0 when every count is right, 1 when one is off, 2 when something could not run, 130 after Ctrl-C.
+Exit codes: 0 if all counts match, 1 if one differs, 2 if a component failed, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ EXPECTED_FAULTS = (
     CommandFailed, PublishError, SparkJobError, StackError, SubscriberError, source.SourceError, TidelogError,
     WebSocketException, httpx.HTTPError, OSError,
 )  # fmt: skip
-"""What can go wrong without a bug of ours: said in one line, without a traceback."""
+"""Failures without a bug in the demonstration: reported in one line without a traceback."""
 
 
 class RateColumn(ProgressColumn):
-    """Records a second, over the last seconds while a bar moves and over all of it once it is full."""
+    """Records per second: recent while the bar moves, total when it is complete."""
 
     def render(self, task: Task) -> Text:
         """Return the rate as text."""
@@ -80,7 +80,7 @@ async def demonstrate(directory: Path, console: Console, *, http_port: int, cont
             took_s = time.monotonic() - began_s
             names = source.carrier_names()
             console.print(report.table_of(found, names))
-            console.print(f"Spark took {took_s:.1f} s, its start included.")
+            console.print(f"Spark took {took_s:.1f} s, including its start.")
             report.draw(found, names, directory / PICTURE)
             problems += report.differences(found, source.by_carrier(flights))
             _say_where(console, directory, data, stack, problems, keep=keep)
@@ -91,7 +91,7 @@ async def demonstrate(directory: Path, console: Console, *, http_port: int, cont
 
 
 async def _analyse(context: str, log: Path, console: Console) -> list[CarrierStats]:
-    """Let Spark group the flights, with a sign of life while it does."""
+    """Let Spark group the flights, with a progress display."""
     columns = (TextColumn("{task.description}"), SpinnerColumn("line"), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         progress.add_task("Spark reads the topic and groups by carrier", total=None)
@@ -99,7 +99,7 @@ async def _analyse(context: str, log: Path, console: Console) -> list[CarrierSta
 
 
 async def _publish_and_subscribe(stack: LocalStack, context: str, flights: pa.Table, console: Console) -> list[str]:
-    """Publish everything while a subscriber counts; return what is wrong with what the nodes store."""
+    """Publish all flights while a subscriber counts; return the deviations in what the nodes store."""
     bar = BarColumn(bar_width=12)  # so that a line fits 80 columns
     columns = (TextColumn("{task.description}"), bar, MofNCompleteColumn(), RateColumn(), TimeElapsedColumn())
     async with Client.from_context(context, client_id="tidelog-demo") as client:
@@ -126,13 +126,13 @@ def _say_where(
     console: Console, directory: Path, data: Path, stack: LocalStack, problems: Sequence[str], *, keep: bool
 ) -> None:
     if problems:
-        console.print("[bold red]The counts are off:[/]")
+        console.print("[bold red]Counts differ:[/]")
         for problem in problems:
             console.print(f"  {problem}")
     else:
         console.print(
-            f"[bold green]All counts are right[/]: {KNOWN_FLIGHTS:,} flights published, stored on {NODES} nodes, "
-            "received over the WebSocket and read by Spark; every carrier as in the source."
+            f"[bold green]All counts match[/]: {KNOWN_FLIGHTS:,} flights published, stored on {NODES} nodes, "
+            "received over the WebSocket and read by Spark; every carrier matches the source."
         )
     console.print(f"\n  picture   {directory / PICTURE}\n  data      {data} (topic {TOPIC!r})")
     if keep:
@@ -142,7 +142,7 @@ def _say_where(
 
 
 def _say_commands(console: Console, data: Path, contexts: str, context: str, *, keep: bool) -> None:
-    """Say how to start the cluster again, and how commands find it."""
+    """Print how to restart the cluster, and the context for commands."""
     command = Path(sys.executable).with_name("tidelog")
     shown = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
     consume = f"            {contexts} {shown} --context {context} consume {TOPIC} --from earliest"
@@ -152,20 +152,20 @@ def _say_commands(console: Console, data: Path, contexts: str, context: str, *, 
         )
     else:
         console.print(
-            f"  HTTP API  http://127.0.0.1:8080/docs once you have started it again with\n"
+            f"  HTTP API  http://127.0.0.1:8080/docs after a restart with\n"
             f"            {shown} up --data {data}\n"
-            f"            and then, in another terminal, for example\n{consume}",
+            f"            then, in another terminal, for example\n{consume}",
             soft_wrap=True,
         )
 
 
 def main() -> int:
-    """Parse the command line and run; Ctrl-C and SIGTERM end it and every process that it started."""
+    """Parse the command line and run; Ctrl-C and SIGTERM end it and all its child processes."""
     parser = argparse.ArgumentParser(prog="python -m tidelog_demo", description=__doc__)
-    parser.add_argument("--data", type=Path, default=Path(".demo"), help="its directory, begun anew each time")
+    parser.add_argument("--data", type=Path, default=Path(".demo"), help="its directory, recreated on each run")
     parser.add_argument("--http-port", type=int, default=0, help="the gateway's port; 0 picks a free one")
     parser.add_argument(
-        "--context", default="demo", help="the name of its cluster, for commands (contexts.json in --data)"
+        "--context", default="demo", help="context name of its cluster for commands (contexts.json in --data)"
     )
     parser.add_argument("--keep", action="store_true", help="leave nodes and gateway running until Ctrl-C")
     arguments = parser.parse_args()
@@ -174,8 +174,8 @@ def main() -> int:
     try:
         told = {"http_port": arguments.http_port, "context": arguments.context, "keep": arguments.keep}
         return asyncio.run(demonstrate(arguments.data, console, **told))
-    except (KeyboardInterrupt, pa.ArrowCancelled):  # Arrow takes Ctrl-C for itself while it reads the flights
-        console.print("interrupted; every process is stopped")
+    except (KeyboardInterrupt, pa.ArrowCancelled):  # Arrow handles Ctrl-C itself while it reads the flights
+        console.print("interrupted; all processes are stopped")
         return 130
     except ExceptionGroup as group:
         expected, unexpected = group.split(EXPECTED_FAULTS)

@@ -1,7 +1,7 @@
 """Publishing the flights: the first few thousand over REST, the rest natively in bulk.
 
-Both ways store the same records: the carrier's code as key, the flight as a JSON object. The client keeps records
-of one key in order in one partition; so does the gateway, which is a client itself.
+Both store the same records: the carrier's code as key, the flight as a JSON object. The client keeps records of one key
+in order in one partition; so does the gateway, which uses the client.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ TOPIC: Final = "flights"
 PARTITIONS: Final = 4
 REST_RECORDS: Final = 3_000
 RECORDS_PER_REQUEST: Final = 250
-"""A page's worth: what a web application sends at a time."""
+"""Records per request, as of a web application."""
 
 Advance = Callable[[int], None]
 
 
 class PublishError(Exception):
-    """The gateway refused records; the message holds its answer."""
+    """The gateway rejected records; the message includes its response."""
 
 
 async def publish_over_rest(http_url: str, rows: Rows, advance: Advance) -> None:
-    """POST the rows in requests of `RECORDS_PER_REQUEST`, telling `advance` how many records each stored.
+    """POST the rows in requests of `RECORDS_PER_REQUEST`, calling `advance` with the number of records of each.
 
     Raises:
-        PublishError: an answer other than 200.
+        PublishError: a status other than 200.
         httpx.HTTPError: the gateway cannot be reached.
     """
     records: list[dict[str, Any]] = [
@@ -50,15 +50,15 @@ async def publish_over_rest(http_url: str, rows: Rows, advance: Advance) -> None
                 headers={"content-type": "application/json"},
             )
             if answer.status_code != HTTPStatus.OK:
-                raise PublishError(f"POST {answer.url} gave {answer.status_code}: {answer.text[:500]}")
+                raise PublishError(f"POST {answer.url} returned {answer.status_code}: {answer.text[:500]}")
             advance(len(part))
 
 
 async def publish_natively(client: Client, parts: Iterable[Rows], advance: Advance) -> None:
-    """Publish the rows part by part; while one is on its way, the next is made.
+    """Publish the rows in parts; the next part is prepared while one is pending.
 
     Raises:
-        TidelogError: the node refused something.
+        TidelogError: the node rejected a request.
     """
     async with client.producer(TOPIC) as producer:
 
@@ -72,7 +72,7 @@ async def publish_natively(client: Client, parts: Iterable[Rows], advance: Advan
                 if under_way is not None:
                     await under_way
                 under_way = asyncio.create_task(send(rows))
-                await asyncio.sleep(0)  # lets it start before the next part is made
+                await asyncio.sleep(0)  # lets the send start before the next part is prepared
             if under_way is not None:
                 await under_way
         finally:

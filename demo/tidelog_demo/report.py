@@ -1,7 +1,7 @@
 """The report: a table for the terminal, a picture, and the comparison with the source.
 
-Spark's lines are compared with lines computed from the source by Arrow: other code, other machine room. Counts
-must be equal; means may differ by what summing floating point numbers in another order does.
+Spark's result is compared with figures that Arrow computes from the source, with independent code. Counts must be
+equal; means may differ by the rounding of another order of summation.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _DELAYS: Final = "#d9822b"
 
 
 def differences(found: Sequence[CarrierStats], expected: Sequence[CarrierStats]) -> list[str]:
-    """Return a sentence for each line in which `found` is not what the source says; none: they agree."""
+    """Return a sentence for each line of `found` that differs from the source; empty if they agree."""
     by_code = {stats.carrier: stats for stats in found}
     problems = [f"carrier {code!r} is not in the source" for code in by_code.keys() - {s.carrier for s in expected}]
     if len(by_code) != len(found):
-        problems.append("a carrier stands in the report twice")
+        problems.append("the report lists a carrier twice")
     for want in expected:
         got = by_code.get(want.carrier)
         if got is None:
@@ -42,7 +42,7 @@ def differences(found: Sequence[CarrierStats], expected: Sequence[CarrierStats])
 
 
 def table_of(stats: Sequence[CarrierStats], names: Mapping[str, str]) -> Table:
-    """Return the report as a table, in the order given."""
+    """Return the report as a table, in the given order."""
     table = Table(title="Flights from New York City, 2013, by carrier")
     table.add_column("carrier")
     table.add_column("airline")
@@ -57,7 +57,7 @@ def table_of(stats: Sequence[CarrierStats], names: Mapping[str, str]) -> Table:
 
 
 def draw(stats: Sequence[CarrierStats], names: Mapping[str, str], path: Path) -> None:
-    """Write the picture: flights and mean departure delay, one row a carrier, as PNG."""
+    """Write the picture as PNG: flights and mean departure delay, one row per carrier."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - costs a second; only the picture
     from matplotlib.figure import Figure  # noqa: PLC0415 - likewise
 

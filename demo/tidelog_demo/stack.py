@@ -1,7 +1,7 @@
 """The processes of the demonstration: three nodes and a gateway, as `tidelog up --nodes 3` runs them, on free ports.
 
-Their logs go to files beside the data, so that the terminal belongs to the demonstration. The directory is the
-demonstration's own and is begun anew each time; a lock keeps two of them from sharing it.
+Their logs go to files next to the data; the terminal shows only the demonstration. The directory belongs to the
+demonstration and is recreated on each run; a lock prevents two runs from sharing it.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ NODES: Final = 3
 
 
 class StackError(Exception):
-    """The processes cannot be started, or not here."""
+    """The processes cannot be started, or not in this directory."""
 
 
 @contextlib.contextmanager
 def own_directory(directory: Path) -> Iterator[Path]:
-    """Make `directory`, hold it for this process alone, and yield the cluster's directory in it, not yet there.
+    """Create `directory`, lock it for this process, and yield the path of the cluster's directory, not yet created.
 
     Raises:
-        StackError: another demonstration runs in it.
+        StackError: another demonstration uses it.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise StackError(f"another demonstration runs in {directory}: end it, or use --data") from error
+            raise StackError(
+                f"another demonstration uses {directory}: stop it, or choose another directory with --data"
+            ) from error
         data = directory / "cluster"
         if data.exists():
             shutil.rmtree(data)
@@ -47,15 +49,15 @@ def own_directory(directory: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def own_context(directory: Path, name: str, bootstrap: str) -> Iterator[Path]:
-    """Keep the cluster as a context in a file of the demonstration's own, for this process and what it starts.
+    """Store the cluster as a context in a file of the demonstration, for this process and its children.
 
     Args:
-        directory: where the file is.
-        name: of the context; the file stays, so that commands find the cluster by it later.
+        directory: directory of the file.
+        name: name of the context; the file is kept, so that commands can use the context later.
         bootstrap: the nodes' HOST:PORT, with commas between them.
 
     Raises:
-        InvalidRequestError: that is no name, or the file cannot be written.
+        InvalidRequestError: the name is invalid, or the file cannot be written.
     """
     path = (directory / "contexts.json").absolute()
     path.unlink(missing_ok=True)
@@ -74,7 +76,7 @@ def own_context(directory: Path, name: str, bootstrap: str) -> Iterator[Path]:
 
 @contextlib.asynccontextmanager
 async def running_stack(directory: Path, data: Path, *, http_port: int) -> AsyncIterator[LocalStack]:
-    """Run the cluster and the gateway; enter when all are ready.
+    """Run the cluster and the gateway; yield when all are ready.
 
     Raises:
         CommandFailed: one of them did not start; its log is in `directory`.

@@ -1,7 +1,7 @@
-"""A WebSocket subscriber that counts flights as they come in, and checks that none is missing or comes twice.
+"""A WebSocket subscriber that counts received flights, and detects missing and repeated records.
 
-It speaks the subprotocol `tidelog.v1.json`: subscribe with some credit, give credit back for what was received.
-Offsets of a partition are contiguous, so a gap or a repeat shows in the first record of a batch.
+It implements the subprotocol `tidelog.v1.json`: subscribe with some credit, return credit for received records. Offsets
+of a partition are contiguous, so a gap or a repeat shows in the first record of a batch.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ SUBPROTOCOL: Final = "tidelog.v1.json"
 CREDIT_RECORDS: Final = 20_000
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 SILENCE_S_MAX: Final = 60.0
-"""Nothing for so long while records are still expected: something is broken."""
+"""Timeout without records while more are expected."""
 
 _SID: Final = 1
 
 
 class SubscriberError(Exception):
-    """The subscription failed, fell silent, or lost or repeated a record."""
+    """The subscription failed, timed out, or lost or repeated a record."""
 
 
 class Counter:
     """Counts the records of batch messages and checks their offsets, partition by partition.
 
     Attributes:
-        records: how many have come.
+        records: number of records received.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Counter:
         self._next_offset: dict[int, int] = defaultdict(int)
 
     def receive(self, batch: dict[str, Any]) -> int:
-        """Take one batch message's content and return how many records it brought.
+        """Process the content of one batch message and return its number of records.
 
         Raises:
             SubscriberError: a gap or a repeat.
@@ -59,17 +59,17 @@ class Counter:
 
 
 async def subscribe(url: str, topic: str, expected: int, counted: Callable[[int], None], ready: asyncio.Event) -> None:
-    """Count the records of `topic` from its beginning until `expected` have come.
+    """Count the records of `topic` from its beginning until `expected` have arrived.
 
     Args:
         url: the gateway's WebSocket.
-        topic: what to subscribe to; it must be there.
-        expected: how many records to wait for.
-        counted: told the number of records of each message.
-        ready: set as soon as the subscription stands.
+        topic: topic to subscribe to; must exist.
+        expected: number of records to wait for.
+        counted: called with the number of records of each message.
+        ready: set when the subscription is confirmed.
 
     Raises:
-        SubscriberError: an error from the gateway, a gap or a repeat, or nothing for `SILENCE_S_MAX`.
+        SubscriberError: an error from the gateway, a gap or a repeat, or no records for `SILENCE_S_MAX`.
     """
     async with connect(
         url, subprotocols=[Subprotocol(SUBPROTOCOL)], max_size=MESSAGE_BYTES_MAX, proxy=None
@@ -88,7 +88,7 @@ async def subscribe(url: str, topic: str, expected: int, counted: Callable[[int]
             else:
                 raise SubscriberError(f"the gateway ended the subscription: {message}")
         if counter.records > expected:
-            raise SubscriberError(f"{counter.records} records came over the WebSocket; {expected} were published")
+            raise SubscriberError(f"{counter.records} records received over the WebSocket, {expected} published")
 
 
 async def _send(connection: ClientConnection, message: dict[str, Any]) -> None:
@@ -100,5 +100,5 @@ async def _receive(connection: ClientConnection) -> dict[str, Any]:
         async with asyncio.timeout(SILENCE_S_MAX):
             message: dict[str, Any] = orjson.loads(await connection.recv())
     except TimeoutError as error:
-        raise SubscriberError(f"nothing came over the WebSocket for {SILENCE_S_MAX:.0f} s") from error
+        raise SubscriberError(f"no records over the WebSocket for {SILENCE_S_MAX:.0f} s") from error
     return message

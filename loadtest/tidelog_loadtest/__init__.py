@@ -1,1 +1,1 @@
-"""Measuring Tidelog: the limit probe, the benchmark commands and the locust users."""
+"""Load tests and benchmarks: the limit probe, the benchmark commands and the locust users."""

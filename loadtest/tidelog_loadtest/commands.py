@@ -1,4 +1,4 @@
-"""`tidelog bench`: the numbers, each beside the limit probe's of the same call."""
+"""`tidelog bench`: benchmarks, compared with the limit probe."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ParserChoice(StrEnum):
 
 
 class FlushChoice(StrEnum):
-    """When the log syncs what it acknowledges."""
+    """The `flush` setting of the topic."""
 
     NEVER = "never"
     ALWAYS = "always"
@@ -60,25 +60,29 @@ _FLUSHES: Final[dict[FlushChoice, tuple[FlushName, ...]]] = {
     FlushChoice.BOTH: ("never", "always"),
 }
 
-SizeOption = Annotated[int, typer.Option("--size", min=1, max=1_000_000, help="Bytes of a value.")]
-BatchOption = Annotated[int, typer.Option("--batch-records", min=1, max=1_000_000, help="Records in a batch.")]
-RecordsOption = Annotated[int | None, typer.Option("--records", min=1, help="Records a round, instead of a time.")]
-SecondsOption = Annotated[float, typer.Option("--seconds", min=0.1, help="How long a round lasts.")]
-RoundsOption = Annotated[int, typer.Option("--rounds", min=1, max=99, help="Rounds; the medians are shown.")]
-NodesOption = Annotated[int, typer.Option("--nodes", min=1, max=9, help="Nodes to start; three copies from three on.")]
+SizeOption = Annotated[int, typer.Option("--size", min=1, max=1_000_000, help="Size of a value in bytes.")]
+BatchOption = Annotated[int, typer.Option("--batch-records", min=1, max=1_000_000, help="Records per batch.")]
+RecordsOption = Annotated[int | None, typer.Option("--records", min=1, help="Records per round, instead of --seconds.")]
+SecondsOption = Annotated[float, typer.Option("--seconds", min=0.1, help="Duration of a round in seconds.")]
+RoundsOption = Annotated[
+    int, typer.Option("--rounds", min=1, max=99, help="Number of rounds; the output shows medians.")
+]
+NodesOption = Annotated[int, typer.Option("--nodes", min=1, max=9, help="Nodes to start; with 3 or more, 3 replicas.")]
 OneNodeOption = Annotated[int, typer.Option("--nodes", min=1, max=1, help="Nodes to start: one.")]
 FlushOption = Annotated[FlushChoice, typer.Option("--flush", help="The topic's flush.")]
-BootstrapOption = Annotated[str | None, typer.Option("--bootstrap", help="Measure this node instead of an own one.")]
+BootstrapOption = Annotated[
+    str | None, typer.Option("--bootstrap", help="Benchmark this node instead of starting one.")
+]
 SecureOption = Annotated[
     bool,
-    typer.Option("--secure", help="A node with certificates, identities and permissions; a probe that speaks TLS."),
+    typer.Option("--secure", help="Enable TLS, authentication and permissions on the node, and TLS on the probe."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON: an object, or a list with --flush both.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON: an object; with --flush both, a list.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Add `bench` to the command."""
-    group = typer.Typer(help="Measure throughput and latency beside the limit probe.", no_args_is_help=True)
+    """Add the command group `bench`."""
+    group = typer.Typer(help="Measure throughput and latency, compared with the limit probe.", no_args_is_help=True)
     group.command("produce")(produce)
     group.command("consume")(consume)
     group.command("scan")(scan_segments)
@@ -110,7 +114,7 @@ def produce(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish Arrow record batches to one partition, as fast as they are acknowledged."""
+    """Publish Arrow record batches to one partition at full speed."""
     _refuse_foreign(nodes, bootstrap, secure=secure)
     plan = bench.Plan(size, batch_records, rounds, seconds, records, data, bootstrap, nodes=nodes, secure=secure)
     _show(bench.produce, plan, flush, as_json=as_json)
@@ -130,7 +134,7 @@ def consume(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read a partition from its beginning as Arrow columns; --records or --seconds say how much is stored first."""
+    """Read a partition from its beginning as Arrow columns; --records or --seconds set how much is stored first."""
     _refuse_foreign(nodes, bootstrap, secure=secure)
     plan = bench.Plan(size, batch_records, rounds, seconds, records, data, bootstrap, secure=secure)
     _show(bench.consume, plan, flush, as_json=as_json)
@@ -143,13 +147,15 @@ def scan_segments(
     records: RecordsOption = None,
     seconds: SecondsOption = 2.0,
     rounds: RoundsOption = 5,
-    cold: Annotated[bool, typer.Option("--cold", help="Have the kernel forget the files before each run.")] = False,
+    cold: Annotated[bool, typer.Option("--cold", help="Drop the files from the page cache before each run.")] = False,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read a topic that lies in full segments: out of mappings and out of files, the same node's in turns."""
+    """Read a topic in full segments: from mappings and from files of the same node, alternating."""
     plan = bench.Plan(size, batch_records, rounds, seconds, records, data)
-    sys.stderr.write(f"measuring {rounds} rounds of a scan by segment_read=mapped, file and of the probe ...\n")
+    sys.stderr.write(
+        f"measuring {rounds} rounds of a scan with segment_read=mapped, with segment_read=file and of the probe ...\n"
+    )
     _print(plan, uvloop.run(scan.scan(plan, cold=cold)), as_list=True, as_json=as_json)
 
 
@@ -162,14 +168,16 @@ def latency(
     flush: FlushOption = FlushChoice.NEVER,
     idle_poll_us: Annotated[
         int,
-        typer.Option("--idle-poll-us", min=0, max=POLL_US_MAX, help="What client and nodes are set to; 0: they sleep."),
+        typer.Option(
+            "--idle-poll-us", min=0, max=POLL_US_MAX, help="Busy-polling time of client and nodes; 0 disables it."
+        ),
     ] = POLL_US_DEFAULT,
     secure: SecureOption = False,
     bootstrap: BootstrapOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish one record at a time; the ratio is of the median times, the product's to the probe's."""
+    """Publish one record at a time; the ratio compares the median latencies of product and probe."""
     _refuse_foreign(nodes, bootstrap, secure=secure)
     plan = bench.Plan(
         size,
@@ -190,19 +198,19 @@ def partitions(
     count: Annotated[int, typer.Option("--partitions", min=1, max=PARTITIONS_MAX, help="Partitions of the topic.")] = (
         10_000
     ),
-    used: Annotated[int, typer.Option("--used", min=1, help="How many of them get a record.")] = 1_000,
+    used: Annotated[int, typer.Option("--used", min=1, help="Number of partitions that get a record.")] = 1_000,
     size: SizeOption = 100,
     batch_records: BatchOption = 1_000,
     rounds: RoundsOption = 3,
     seconds: SecondsOption = 2.0,
-    idle_s: Annotated[float, typer.Option("--idle", min=0.1, help="Seconds of idling after each step.")] = 5.0,
+    idle_s: Annotated[float, typer.Option("--idle", min=0.1, help="Idle time after each step in seconds.")] = 5.0,
     flush: Annotated[commands.OneFlushChoice, typer.Option("--flush", help="The topic's flush.")] = (
         commands.OneFlushChoice.NEVER
     ),
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make thousands of partitions on one node, leave them alone, publish to 10, 100 and 1,000 of them, start again."""
+    """Create thousands of partitions on one node, idle, publish to 10, 100 and 1,000 of them, and restart the node."""
     plan = ManyPlan(count, min(used, count), size, batch_records, rounds, seconds, idle_s, flush.value, data)
     with shown(MOMENTS + rounds * len(plan.spreads)) as tell:
         result = uvloop.run(many_partitions(plan, tell))
@@ -211,13 +219,11 @@ def partitions(
 
 def keys(
     *,
-    records: Annotated[int, typer.Option("--records", min=1, help="Records among which keys are looked up.")] = (
+    records: Annotated[int, typer.Option("--records", min=1, help="Records in the topic for key lookups.")] = (
         10_000_000
     ),
-    lookups: Annotated[int, typer.Option("--lookups", min=1, help="Keys that are looked up.")] = 2_000,
-    compacted: Annotated[int, typer.Option("--compacted", min=1, help="Records of the topic that is compacted.")] = (
-        5_000_000
-    ),
+    lookups: Annotated[int, typer.Option("--lookups", min=1, help="Number of key lookups.")] = 2_000,
+    compacted: Annotated[int, typer.Option("--compacted", min=1, help="Records in the compacted topic.")] = (5_000_000),
     size: SizeOption = 100,
     batch_records: BatchOption = 4_000,
     rounds: RoundsOption = 5,
@@ -228,7 +234,7 @@ def keys(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish with and without indexes, look keys up, compact while publishing: on one node."""
+    """Publish with and without indexes, look up keys, and compact while publishing, on one node."""
     plan = KeyedPlan(records, lookups, compacted, size, batch_records, rounds, seconds, flush.value, data)
     with shown(KEYED_MOMENTS + 2 * rounds) as tell:
         result = uvloop.run(keyed(plan, tell))
@@ -237,23 +243,23 @@ def keys(
 
 def spark(
     *,
-    records: Annotated[int, typer.Option("--records", min=1_000, help="Rows of the topic.")] = 10_000_000,
+    records: Annotated[int, typer.Option("--records", min=1_000, help="Rows in the topic.")] = 10_000_000,
     size: SizeOption = 100,
     partitions: Annotated[int, typer.Option("--partitions", min=1, max=1_000, help="Of the topic.")] = 4,
-    threads: Annotated[int, typer.Option("--threads", min=1, max=64, help="Tasks that Spark runs at a time.")] = 2,
+    threads: Annotated[int, typer.Option("--threads", min=1, max=64, help="Number of concurrent Spark tasks.")] = 2,
     rounds: RoundsOption = 3,
-    only: Annotated[list[str] | None, typer.Option("--only", help="Do this job alone; may be repeated.")] = None,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Run only this job; repeatable.")] = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read and write a topic with Spark beside Parquet files of the same rows, job by job in rounds."""
+    """Read and write a topic with Spark, compared with Parquet files of the same rows."""
     try:
         from tidelog_loadtest.spark import benchmark  # noqa: PLC0415 - the extra "spark" is not everywhere
     except ImportError as error:
         raise CommandFailed(f"{error}: install the extra 'spark'", EXIT_USAGE) from error
     if unknown := [job for job in only or () if job not in benchmark.JOBS]:
         jobs = ", ".join(map(repr, benchmark.JOBS))
-        raise CommandFailed(f"there is no job {unknown[0]!r}; there are {jobs}", EXIT_USAGE)
+        raise CommandFailed(f"unknown job {unknown[0]!r}; available jobs: {jobs}", EXIT_USAGE)
     plan = benchmark.SparkPlan(records, size, partitions, threads, rounds, tuple(only or ()), data=data)
     with shown(benchmark.steps(plan)) as tell:
         result = asyncio.run(benchmark.measure(plan, tell))
@@ -262,7 +268,7 @@ def spark(
 
 def client(
     *,
-    records: Annotated[int, typer.Option("--records", min=1, help="Records a loop and round.")] = 300_000,
+    records: Annotated[int, typer.Option("--records", min=1, help="Records per loop and round.")] = 300_000,
     size: SizeOption = 100,
     partitions: Annotated[int, typer.Option("--partitions", min=1, max=1_000, help="Partitions of the topics.")] = 4,
     rounds: RoundsOption = 3,
@@ -271,12 +277,12 @@ def client(
     ),
     kafka: Annotated[
         str | None,
-        typer.Option("--kafka", metavar="HOST:PORT", help="Compare with confluent-kafka and this broker, by turns."),
+        typer.Option("--kafka", metavar="HOST:PORT", help="Compare with confluent-kafka on this broker."),
     ] = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish and read in the loops that programs write: on one node, and beside Kafka's client."""
+    """Publish and read in typical application loops on one node, optionally compared with Kafka's client."""
     plan = ClientPlan(records, size, partitions, rounds, flush.value, kafka, data)
     with shown(plan.steps) as tell:
         result = uvloop.run(measure_client(plan, tell))
@@ -288,7 +294,9 @@ def fair(
     connections: Annotated[int, typer.Option("--connections", min=1, help="Of the flood.")] = 4,
     batch_bytes: Annotated[int, typer.Option("--batch-bytes", min=1_000, max=16 << 20, help="Of the flood.")] = 2 << 20,
     in_flight: Annotated[int, typer.Option("--in-flight", min=1, max=1_000, help="Requests a connection.")] = 16,
-    quota_mib: Annotated[int, typer.Option("--quota-mib", min=1, help="MiB a second that the flood may write.")] = 10,
+    quota_mib: Annotated[
+        int, typer.Option("--quota-mib", min=1, help="Write quota of the flooding principal in MiB per second.")
+    ] = 10,
     rounds: RoundsOption = 3,
     seconds: SecondsOption = 10.0,
     flush: Annotated[commands.OneFlushChoice, typer.Option("--flush", help="The topics' flush.")] = (
@@ -297,7 +305,7 @@ def fair(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish little and wait: alone, beside a flood of another principal, with a quota, and with it elsewhere."""
+    """Publish at a low rate: alone, during a flood by another principal, with a quota, and with a flood elsewhere."""
     plan = FairnessPlan(
         connections=connections,
         batch_bytes=batch_bytes,
@@ -315,7 +323,7 @@ def fair(
 
 def asking(
     *,
-    records: Annotated[int, typer.Option("--records", min=1, help="Publishes to each node in a round.")] = 200,
+    records: Annotated[int, typer.Option("--records", min=1, help="Publishes to each node per round.")] = 200,
     rules: Annotated[int, typer.Option("--rules", min=0, max=10_000, help="Rules about others.")] = 200,
     size: SizeOption = 100,
     rounds: RoundsOption = 99,
@@ -325,7 +333,7 @@ def asking(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish one record at a time to a node that asks nobody and to one that asks who calls and what he may."""
+    """Publish one record at a time, with and without authentication and permissions."""
     plan = PermissionsPlan(records, rules, rounds, size, flush.value, data)
     with shown(rounds) as tell:
         result = uvloop.run(permissions(plan, tell))
@@ -334,19 +342,19 @@ def asking(
 
 def front(
     *,
-    connections: Annotated[int, typer.Option("--connections", min=1, max=1_000, help="Clients at a time.")] = 32,
+    connections: Annotated[int, typer.Option("--connections", min=1, max=1_000, help="Concurrent connections.")] = 32,
     seconds: SecondsOption = 2.0,
     rounds: RoundsOption = 5,
     size: SizeOption = 100,
     parser: Annotated[ParserChoice, typer.Option("--parser", help="The probe's HTTP parser.")] = ParserChoice.HTTPTOOLS,
-    only: Annotated[str, typer.Option("--only", help="The workloads whose name contains this.")] = "",
+    only: Annotated[str, typer.Option("--only", help="Only workloads whose name contains this text.")] = "",
     workers: Annotated[
-        int, typer.Option("--workers", min=1, max=64, help="With 2 or more: beside a gateway of one process instead.")
+        int, typer.Option("--workers", min=1, max=64, help="With 2 or more: compare with a gateway of one process.")
     ] = 1,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send HTTP requests to a gateway and to routes of its framework that do less, or to one with workers, in turns."""
+    """Send HTTP requests to a gateway, compared with minimal routes of its framework or a gateway without workers."""
     plan = GatewayPlan(connections, rounds, seconds, size, parser.value, data=data, only=only, workers=workers)
     with shown(rounds) as tell:
         result = uvloop.run(gateway(plan, tell)) if workers == 1 else uvloop.run(scaling(plan, tell))
@@ -355,11 +363,11 @@ def front(
 
 def _refuse_foreign(nodes: int, bootstrap: str | None, *, secure: bool) -> None:
     if nodes > 1 and bootstrap is not None:
-        raise CommandFailed("--nodes starts nodes and --bootstrap names a running one: give one of them", EXIT_USAGE)
-    if secure and (nodes > 1 or bootstrap is not None):
         raise CommandFailed(
-            "--secure is about one node that is started for it: leave --nodes and --bootstrap", EXIT_USAGE
+            "--nodes and --bootstrap cannot be combined: one starts nodes, the other uses a running node", EXIT_USAGE
         )
+    if secure and (nodes > 1 or bootstrap is not None):
+        raise CommandFailed("--secure starts a node of its own: omit --nodes and --bootstrap", EXIT_USAGE)
 
 
 def _show(measure: Measure, plan: bench.Plan, flush: FlushChoice, *, as_json: bool) -> None:
@@ -382,8 +390,8 @@ def _print(plan: bench.Plan, results: list[Result], *, as_list: bool, as_json: b
 async def _measure_all(measure: Measure, plan: bench.Plan, flushes: tuple[FlushName, ...]) -> list[Result]:
     results = []
     for flush in flushes:
-        # A line, not a spinner: that would take time from what is measured in this process.
-        sys.stderr.write(f"measuring with flush={flush}, {plan.rounds} rounds of it and of the probe ...\n")
+        # A line, not a spinner: drawing would take processor time from the benchmark in this process.
+        sys.stderr.write(f"measuring with flush={flush}, {plan.rounds} rounds of product and probe ...\n")
         sys.stderr.flush()
         results.append(await measure(plan, flush))
     return results

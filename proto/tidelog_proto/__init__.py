@@ -1,5 +1,1 @@
-"""The native protocol: envelopes, frames, the record batch, its limits and its errors.
-
-Everything that two processes must agree on lives here and nothing else does. No sockets, no files,
-no clocks: the modules turn bytes into values and back.
-"""
+"""The native protocol: envelopes, frames, record batches, limits and error codes, shared by all processes."""

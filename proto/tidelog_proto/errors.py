@@ -1,8 +1,7 @@
-"""The numbered errors of the protocol: what each code means for whoever gets it.
+"""Error codes of the protocol and their two fixed properties.
 
-Two facts are fixed per code and travel with every error. *Retriable*: the same request may succeed later
-or elsewhere. *Definite*: nothing was written; an indefinite error leaves the outcome unknown, and only an
-idempotent retry may follow it.
+*Retriable*: the same request may succeed later or at another node. *Definite*: nothing was written. After an indefinite
+error the outcome is unknown, so the request may only be repeated idempotently.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from tidelog_proto.printable import printable
 
 
 class Nature(NamedTuple):
-    """What a code says about a retry and about the outcome."""
+    """Whether a request may be retried after an error code, and whether its outcome is known."""
 
     retriable: bool
     definite: bool
@@ -45,33 +44,33 @@ NATURE: Final[dict[int, Nature]] = {
     pb.UNKNOWN_PARTITION: _FINAL,
     pb.OFFSET_OUT_OF_RANGE: _FINAL,
     pb.UNKNOWN_SUBSCRIPTION: _FINAL,
-    # A gap is what a pipelined batch sees when the one before it was refused: send again, in order.
+    # A pipelined batch arrives with a gap when the batch before it was refused; the producer resends both in order.
     pb.SEQUENCE_GAP: _RETRY,
     pb.PRODUCER_FENCED: _FINAL,
     pb.UNKNOWN_PRODUCER: _FINAL,
-    # Stored long ago, but the offset is no longer remembered.
+    # Stored earlier, but its offset is no longer in the window of remembered batches.
     pb.DUPLICATE_OUT_OF_WINDOW: Nature(retriable=False, definite=False),
-    # Another producer has used the number: what is sent again under another id is stored once.
+    # Another producer uses this id; records that are resent under a new id are stored once.
     pb.PRODUCER_ID_SHARED: _FINAL,
     pb.NOT_OWNER: _RETRY,
     pb.EPOCH_CHANGING: _RETRY,
     pb.OVERLOADED: _RETRY,
     pb.SHUTTING_DOWN: _RETRY,
     pb.DISK_FULL: _RETRY,
-    # The disk may or may not hold what was being written when it failed.
+    # The write that failed may be partly on disk.
     pb.STORAGE_FAILED: _UNKNOWN,
     pb.TIMED_OUT: _UNKNOWN,
     pb.LIMBO: _RETRY,
     pb.QUORUM_LOST: _RETRY,
-    # Stored and committed in an epoch that has ended; only that all of its replicas hold it cannot be said.
+    # Committed in an epoch that has ended; not all of its replicas are known to have the batch.
     pb.STORED_ON_QUORUM: Nature(retriable=False, definite=False),
     pb.MEMBER_FENCED: _FINAL,
     pb.GROUP_NOT_EMPTY: _FINAL,
     pb.UNKNOWN_GROUP: _FINAL,
     pb.INTERNAL: _UNKNOWN,
-    # The gateway asks who its caller is once more, and goes on or tells him.
+    # The gateway authenticates its caller again, and then repeats the request or answers 401.
     pb.TICKET_REFUSED: _RETRY,
-    # Of what there is; what is too much in a second is delayed, and no error.
+    # Only for quotas on the number of objects; requests beyond a rate are delayed instead.
     pb.QUOTA_EXCEEDED: _FINAL,
 }
 
@@ -80,16 +79,16 @@ assert set(NATURE) == set(pb.ErrorCode.values()), "every error code has a row"
 
 @dataclass(slots=True)
 class ProtocolError(Exception):
-    """A refusal with a number, raised where the fault is found and turned into an `Error` at the boundary.
+    """A refusal with an error code; the connection handler converts it to an `Error` message.
 
     Attributes:
         code: one of `pb.ErrorCode`.
-        message: what happened and what to do next, for a person.
+        message: the fault and the remedy, for people.
         retry_after_ms: a hint for retriable errors; 0 for none.
         log_start_offset: with OFFSET_OUT_OF_RANGE, the first readable offset.
         high_watermark: with OFFSET_OUT_OF_RANGE, the end of the readable range.
         epoch: with NOT_OWNER, the epoch that the answering node knows.
-        topic_id: with UNKNOWN_TOPIC about an id, that id.
+        topic_id: the unknown id, with UNKNOWN_TOPIC for a request by id.
     """
 
     code: pb.ErrorCode
@@ -114,7 +113,7 @@ class ProtocolError(Exception):
         return NATURE[self.code].definite
 
     def to_message(self) -> pb.Error:
-        """Return the error as it travels: what a caller has chosen of its message breaks no line."""
+        """Return the wire message; unprintable characters of its text are escaped."""
         return pb.Error(
             code=self.code,
             message=printable(self.message),
@@ -129,7 +128,7 @@ class ProtocolError(Exception):
 
 
 def code_name(code: int) -> str:
-    """Return a code's name; codes of a newer peer get their number."""
+    """Return a code's name, or `ERROR_<number>` for a code of a newer peer."""
     try:
         return pb.ErrorCode.Name(pb.ErrorCode.ValueType(code))
     except ValueError:

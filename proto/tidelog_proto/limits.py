@@ -1,7 +1,6 @@
-"""Every limit of the protocol in one place, with the arithmetic that ties them together.
+"""Limits of the protocol, with units in their names; the relations between them are asserted at import.
 
-Units are in the names. A length that arrives is compared with one of these *before* memory is taken for it.
-The relations at the end are asserted at import: a change that breaks one of them does not start.
+Receivers compare each length with its limit before they allocate memory for it.
 """
 
 from __future__ import annotations
@@ -16,23 +15,23 @@ PROTOCOL_VERSION: Final = 1
 # A record batch ----------------------------------------------------------------------------------------
 
 HEADER_BYTES: Final = 128
-"""The fixed header in front of every record batch's body."""
+"""The fixed header of a record batch; the body follows it."""
 
 BATCH_ALIGNMENT_BYTES: Final = 64
-"""Batches start at multiples of this in a segment, so that Arrow's buffers are aligned when mapped."""
+"""Batches start at multiples of this in a segment, so that Arrow buffers are aligned when mapped."""
 
 BATCH_BYTES_MAX: Final = 16 * MIB
-"""Header and body, as sent and stored."""
+"""Header and body, as sent and as stored."""
 
 BATCH_UNCOMPRESSED_BYTES_MAX: Final = 64 * MIB
-"""The body after decompression: the bound on a decompression bomb."""
+"""The body after decompression; bounds decompression bombs."""
 
 BATCH_RECORDS_MAX: Final = 1_000_000
 
 TAG_BYTES_MAX: Final = 4 * KIB
 
 DERIVED_EXTRA_BYTES: Final = 4 * KIB
-"""How far a derived batch may go past both limits of bytes: a largest record fits with the columns that it gains."""
+"""How far a derived batch may exceed both byte limits, so that a record of maximum size fits with its added columns."""
 
 # Frames ------------------------------------------------------------------------------------------------
 
@@ -56,29 +55,28 @@ CLIENT_ID_BYTES_MAX: Final = 255
 PRINCIPAL_CHARS_MAX: Final = 255
 QUOTA_BYTES_MIN: Final = 4 * KIB
 UNLIMITED: Final = 2**64 - 1
-"""In a quota: no bound."""
-"""Of the name of a principal, a user or a role."""
+"""The value of a quota that has no bound."""
 TOKEN_BYTES_MAX: Final = 16 * KIB
-"""Of a JWT: longer ones are refused unread."""
+"""Longer JWTs are refused without parsing."""
 INSTANCE_ID_BYTES_MAX: Final = 255
 
 GROUP_SESSION_MS_DEFAULT: Final = 10_000
-"""So long a member of a group may be silent, unless it says otherwise."""
+"""Session timeout of a group member that sets none."""
 GROUP_SESSION_MS_MIN: Final = 500
 GROUP_SESSION_MS_MAX: Final = 1_800_000
 LOAD_BYTES_S_MAX: Final = 1e12
-"""What a member of a group may say that it reads of a partition, in bytes per second."""
+"""Upper bound of the read rate, in bytes per second, that a group member reports for a partition."""
 
 TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999; the first is that of 1970."""
+"""The last millisecond of the year 9999; the smallest timestamp is 0."""
 
 JSON_DEPTH_MAX: Final = 128
-"""Levels of objects and arrays in a JSON value; every parser and engine in use takes more."""
+"""Levels of objects and arrays in a JSON value; every JSON parser and SQL engine in use supports more."""
 JSON_NUMBER_CHARS_MAX: Final = 1000
-"""Characters of a number in a JSON value, for the same reason."""
+"""Characters of a number in a JSON value; the reason is that of JSON_DEPTH_MAX."""
 
 PAGE_BYTES: Final = 256 * KIB
-"""About what one page of a list takes: the answer ends with the entry that goes past it, and says where to go on."""
+"""Approximate size of one page of a list: a page ends with the entry that exceeds it, and has a token for the next."""
 
 # Between nodes ----------------------------------------------------------------------------------------
 
@@ -87,20 +85,20 @@ NODE_ID_BYTES_MAX: Final = 128
 PEER_NONCE_BYTES: Final = 32
 
 ENTRIES_PER_PEER_MESSAGE_MAX: Final = 4096
-"""Entries of one one-way message between nodes."""
+"""Entries in one one-way message between nodes."""
 
 PEER_GROUP_BYTES: Final = 256 * KIB
-"""Batches of different partitions share a message up to here: a receiver that keeps one of them keeps them all."""
+"""Batches of different partitions share a peer message up to this size; retaining one of them retains the message."""
 
 FORWARDED_IN_FLIGHT_MAX: Final = 4096
-"""Requests that one node forwards to another and that are unanswered."""
+"""Unanswered requests that one node has forwarded to another."""
 
 # Topics ------------------------------------------------------------------------------------------------
 
 TOPIC_NAME_CHARS_MAX: Final = 200
 TOPIC_ID_BYTES: Final = 16
 PARTITIONS_MAX: Final = 16_384
-"""Of one topic. A request names fewer (`ENTRIES_PER_REQUEST_MAX`): a client sends several requests for all of them."""
+"""Partitions of one topic. A request names at most ENTRIES_PER_REQUEST_MAX, so larger topics need several requests."""
 REPLICATION_FACTOR_MAX: Final = 9
 FLUSH_INTERVAL_MS_DEFAULT: Final = 100
 FLUSH_INTERVAL_MS_MAX: Final = 60_000
@@ -108,32 +106,32 @@ SEGMENT_BYTES_MIN: Final = 64 * KIB
 SEGMENT_BYTES_MAX: Final = 4096 * MIB
 SEGMENT_BYTES_DEFAULT: Final = 256 * MIB
 RETENTION_MS_MAX: Final = 36_525 * 86_400_000
-"""A hundred years: the longest time that a topic may be set to keep something."""
+"""100 years: the longest retention of a topic."""
 TOMBSTONE_RETENTION_MS_DEFAULT: Final = 86_400_000
 DIRTY_PERCENT_DEFAULT: Final = 50
 DEDUPLICATE_RECORDS_MAX: Final = 1_000_000
-"""In how many of a partition's newest records contents are looked for, whatever a topic is set to."""
+"""Upper bound of the number of newest records of a partition that are searched for duplicate contents."""
 DEDUPLICATE_S_MAX: Final = RETENTION_MS_MAX // 1000
 DEDUPLICATED_BATCH_RECORDS_MAX: Final = 65_536
-"""Of a batch for a topic that drops duplicates: a longer one would take the node's time in one piece."""
+"""Records of a batch for a deduplicating topic, so that hashing one batch does not block the event loop."""
 
 # Producers ---------------------------------------------------------------------------------------------
 
 SEQUENCE_WINDOW_BATCHES: Final = 8
-"""How many of a producer's newest batches a partition remembers; retries inside it get their first offset."""
+"""Newest batches of a producer that a partition remembers; a retry of one of them is answered with its first offset."""
 
 PRODUCER_IN_FLIGHT_BATCHES_MAX: Final = 5
-"""How many batches of one partition a producer keeps unacknowledged."""
+"""Unacknowledged batches that a producer may have in one partition."""
 
 EPOCHS_PER_INSTANCE: Final = 1024
-"""How many producer epochs an instance of a named producer has, beginning with a multiple of this."""
+"""Producer epochs of one instance of a named producer; the first is a multiple of this."""
 
 KEYED_ID_MIN: Final = 2**63
-"""Producer ids from here on stand for requests with an idempotency key: the key decides the id, and one request writes
-one batch to a partition."""
+"""Producer ids from here on belong to requests with an idempotency key: the id is derived from the key, and one request
+writes one batch to a partition."""
 
 TRACE_CONTEXTS_MAX: Final = 32
-"""Of one request to a node; a batch may have the records of more."""
+"""Trace contexts in one request to a node; a batch may contain records of more traces."""
 
 PRODUCER_EPOCH_MAX: Final = 2**32 - 1
 PRODUCER_NAME_BYTES_MAX: Final = 255
@@ -144,9 +142,9 @@ assert BATCH_BYTES_MAX + DERIVED_EXTRA_BYTES + ENVELOPE_BYTES_MAX + FRAME_PREFIX
 assert FETCH_BYTES_MAX + BATCH_BYTES_MAX + DERIVED_EXTRA_BYTES + ENVELOPE_BYTES_MAX <= FRAME_BYTES_MAX, (
     "a largest fetch must fit a frame"
 )
-assert 2 * PAGE_BYTES + NOTE_BYTES_MAX <= ENVELOPE_BYTES_MAX, "a page and what stands beside it must fit an envelope"
+assert 2 * PAGE_BYTES + NOTE_BYTES_MAX <= ENVELOPE_BYTES_MAX, "a page and the other fields must fit an envelope"
 assert BATCH_BYTES_MAX <= BATCH_UNCOMPRESSED_BYTES_MAX, "a largest uncompressed batch must be legal"
-assert HEADER_BYTES % BATCH_ALIGNMENT_BYTES == 0, "the body must stay aligned behind the header"
+assert HEADER_BYTES % BATCH_ALIGNMENT_BYTES == 0, "the body must be aligned after the header"
 assert PRODUCER_IN_FLIGHT_BATCHES_MAX <= SEQUENCE_WINDOW_BATCHES, "every batch in flight must be recognised on retry"
 assert FRAME_BYTES_MAX < 2**32, "frame lengths are u32"
-assert SEGMENT_BYTES_MIN >= 2 * HEADER_BYTES, "a segment holds its own header and a batch"
+assert SEGMENT_BYTES_MIN >= 2 * HEADER_BYTES, "a segment must fit its own header and that of a batch"

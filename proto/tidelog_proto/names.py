@@ -1,4 +1,4 @@
-"""What topics and groups may be called, checked the same way by client, gateway and node."""
+"""Validation of topic and group names, shared by client, gateway and node."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ AUDIT_TOPIC: Final = "__audit"
 INTERNAL_PREFIX: Final = "__"
 
 _SHOWN_CHARS: Final = 60
-"""Of a name in a message."""
+"""Characters of an invalid name that a message shows."""
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def check_topic_name(name: str) -> None:
-    """Refuse a name that users may not give a topic.
+    """Refuse an invalid name of a user's topic.
 
     Raises:
-        ProtocolError: INVALID_TOPIC, saying which rule is broken.
+        ProtocolError: INVALID_TOPIC, with the rule that the name violates.
     """
     if not 1 <= len(name) <= TOPIC_NAME_CHARS_MAX:
-        raise _invalid(f"a topic's name has 1 to {TOPIC_NAME_CHARS_MAX} characters, this one {len(name)}")
+        raise _invalid(f"a topic name has 1 to {TOPIC_NAME_CHARS_MAX} characters, got {len(name)}")
     if not _TOPIC.fullmatch(name):
-        raise _invalid(f"{name!r}: a topic's name is made of A-Z a-z 0-9 . _ -")
+        raise _invalid(f"{name!r} is not a topic name: use only A-Z a-z 0-9 . _ -")
     if name in {".", ".."}:
-        raise _invalid(f"{name!r} is a directory, not a name")
+        raise _invalid(f"{name!r} is not a topic name: it denotes a directory")
     if name.startswith(INTERNAL_PREFIX):
-        raise _invalid(f"{name!r}: names that begin with {INTERNAL_PREFIX} are the broker's own")
+        raise _invalid(f"{name!r}: names that begin with {INTERNAL_PREFIX} are reserved for internal topics")
 
 
 def may_begin_topic_name(text: str) -> bool:
-    """Whether users may give a topic a name that begins with a text; every name begins with the empty one."""
+    """Return whether a user's topic may have a name with this prefix; true for the empty prefix."""
     if not text:
         return True
     is_internal = text.startswith(INTERNAL_PREFIX)
@@ -44,7 +44,7 @@ def may_begin_topic_name(text: str) -> bool:
 
 
 def check_group_name(name: str) -> None:
-    """Refuse a group's name that is empty, too long or unprintable.
+    """Refuse a group name that is empty, too long or unprintable.
 
     Raises:
         ProtocolError: INVALID_REQUEST.
@@ -52,7 +52,7 @@ def check_group_name(name: str) -> None:
     if not name or len(name.encode("utf-8", "surrogatepass")) > GROUP_NAME_BYTES_MAX or not name.isprintable():
         shown = repr(name[:_SHOWN_CHARS])
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"{shown}: a group's name is 1 to {GROUP_NAME_BYTES_MAX} bytes of printable text"
+            pb.INVALID_REQUEST, f"{shown} is not a group name: use 1 to {GROUP_NAME_BYTES_MAX} bytes of printable text"
         )
 
 

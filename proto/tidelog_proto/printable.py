@@ -1,7 +1,7 @@
-"""Text that somebody else has chosen, made fit for a line of a log or an error's message.
+"""Escaping of text from untrusted sources for logs and error messages.
 
-Control characters, line ends, escape sequences of terminals and marks that turn the direction of writing are written
-as escapes, so that no name, client id or message forges a line, hides one, or tells a terminal what to do.
+Control characters, line ends, terminal escape sequences and bidirectional marks are escaped, so that a name, client id
+or message cannot forge or hide a log line, nor control a terminal.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 MESSAGE_CHARS_MAX: Final = 4_000
-"""Of an error's message; a log's line may be longer."""
+"""Characters of an error message; log lines may be longer."""
 
 
 def printable(text: str, chars_max: int = MESSAGE_CHARS_MAX) -> str:
-    """Return a text with everything escaped that is not printable, and cut where it is longer than `chars_max`."""
+    """Return a text with unprintable characters escaped, truncated to `chars_max` characters."""
     if len(text) > chars_max:
         text = text[:chars_max] + "..."
     if text.isprintable():

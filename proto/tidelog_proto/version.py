@@ -1,4 +1,4 @@
-"""The version of this build. `pyproject.toml` reads it from here, so installed metadata and running code agree."""
+"""The version of this build; `pyproject.toml` reads it from here."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from typing import Final
 
 VERSION: Final = "0.2.0"
 NODE_SOFTWARE: Final = f"tidelog-node/{VERSION}"
-"""How a node names its build in greetings, in its record and in the status: for people, never for decisions."""
+"""Name of the build that a node reports in greetings, its registration and the status; informational only."""
 CLIENT_SOFTWARE: Final = f"tidelog-python/{VERSION}"
-"""How the Python client names its build in greetings; nodes log it."""
+"""Name of the build that the Python client reports in greetings; nodes log it."""

@@ -1,4 +1,4 @@
-"""Departures and arrivals, in the order in which they become known: most at their time, some late, a few too late."""
+"""Departures and arrivals in order of publication: most at the time of the event, some late, a few too late."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ DEPARTURES: Final = "departures"
 ARRIVALS: Final = "arrivals"
 DAY_US: Final = 86_400_000_000
 LATE_ONE_IN: Final = 40
-"""One of so many becomes known some hours late, which a watermark of a day allows."""
+"""One event in this many is published some hours late, within the watermark of a day."""
 TOO_LATE_ONE_IN: Final = 500
-"""One of so many becomes known three days late, when its day is closed."""
+"""One event in this many is published three days late, when its day is closed."""
 _HOUR_US: Final = DAY_US // 24
 
 
@@ -26,11 +26,11 @@ class Event:
     """A departure or an arrival.
 
     Attributes:
-        topic: which of the two.
+        topic: departures or arrivals.
         trip: the flight's number in the data, the same for both.
-        carrier: its code.
-        at_us: when it happened.
-        known_us: when it becomes known.
+        carrier: the carrier's code.
+        at_us: time of the event.
+        known_us: time of its publication.
         delay: in minutes.
     """
 
@@ -43,28 +43,28 @@ class Event:
 
     @property
     def too_late(self) -> bool:
-        """Whether it may come after its day was closed."""
+        """Whether it may be published after its day was closed."""
         return self.known_us - self.at_us >= DAY_US
 
     @property
     def value(self) -> bytes:
-        """What is published."""
+        """The published value."""
         return orjson.dumps({"trip": self.trip, "carrier": self.carrier, "delay": self.delay})
 
 
 class Window(NamedTuple):
-    """A carrier's departures of a day: the answer that the pipeline gives once for each."""
+    """A carrier and a day, for which the pipeline publishes one result."""
 
     day: int
     carrier: str
 
 
 def events_of(flights: pa.Table, days: int) -> list[Event]:
-    """Return the events of the year's first days, ordered by when they become known.
+    """Return the events of the first days of the data, in order of publication.
 
     Args:
         flights: with the columns carrier, time_hour (a time), dep_delay, arr_delay and air_time (minutes, or null).
-        days: how many.
+        days: number of days.
     """
     hours = flights["time_hour"].cast(pa.timestamp("us")).cast(pa.int64())
     chosen = flights.append_column("at_us", hours)
@@ -84,7 +84,7 @@ def events_of(flights: pa.Table, days: int) -> list[Event]:
 
 
 def by_day(events: list[Event]) -> Iterator[list[Event]]:
-    """Yield the events that become known on one day, day by day."""
+    """Yield the events that are published on one day, day by day."""
     day: list[Event] = []
     for event in events:
         if day and event.known_us // DAY_US != day[0].known_us // DAY_US:
@@ -96,7 +96,7 @@ def by_day(events: list[Event]) -> Iterator[list[Event]]:
 
 
 def expected(events: list[Event]) -> dict[Window, tuple[int, int]]:
-    """Return for each window how many departures it has at least, and at most: with those that are too late."""
+    """Return the valid range of departures in each window; the maximum includes too late ones."""
     found: dict[Window, tuple[int, int]] = {}
     for event in events:
         if event.topic == DEPARTURES:

@@ -1,4 +1,4 @@
-"""Delays by carrier and day as a picture (SVG), written whole: whoever looks at the file never sees half of it."""
+"""Delays by carrier and day as a picture (SVG), written atomically."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RIGHT: Final = 90
 TOP: Final = 40
 BOTTOM: Final = 40
 LINES_MAX: Final = 6
-"""Carriers that are drawn: those with most flights."""
+"""Carriers that are drawn: those with the most flights."""
 COLOURS: Final = ("#0969da", "#bf8700", "#1a7f37", "#8250df", "#cf222e", "#57606a")
 STYLE: Final = """<style>
   text { fill: #1f2328; font: 12px sans-serif } .axis { stroke: #8b949e; stroke-opacity: .5 }
@@ -29,10 +29,10 @@ def picture(delays: Delays, order: Sequence[str], days: tuple[int, int], title: 
     """Return the picture.
 
     Args:
-        delays: what is known so far.
+        delays: the known delays.
         order: carriers, most flights first.
-        days: the first and the last one of the axis.
-        title: above it.
+        days: the first and the last day of the axis.
+        title: title of the picture.
     """
     first, last = days
     drawn = [carrier for carrier in order if delays.get(carrier)][:LINES_MAX]
@@ -65,7 +65,7 @@ def picture(delays: Delays, order: Sequence[str], days: tuple[int, int], title: 
 
 
 def write(path: Path, text: str) -> None:
-    """Put a picture in the place of the one before."""
+    """Replace a picture atomically."""
     partial = path.with_name(path.name + ".tmp")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)

@@ -1,8 +1,8 @@
-"""`make pipeline`: the whole of it, on a node of its own, with the queries killed in the middle (-9) and started again.
+"""`make pipeline`: runs the pipeline on its own node, and kills (-9) and restarts the queries in the middle.
 
-In the end it counts: each day of each carrier is in the topic `delays` once, with as many departures as there were
-(those that became known too late may be missing), and each flight that landed is in `caught-up` once. It ends with 0 if
-so, with 1 if not, and with 2 if a part of it did not run.
+At the end it verifies that each day of each carrier is in the topic `delays` once, with the right number of departures
+(except those published too late), and that each landed flight is in `caught-up` once. Exit code 0: verified, 1: wrong
+results, 2: a part failed.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from tidelog.sync import Client
 
 DAYS: Final = 31
 PACE_S: Final = 0.4
-"""A day of flights becomes known in so much time, or in as long as publishing it takes."""
+"""Time in which a day of flights is published, unless publishing takes longer."""
 START_S: Final = 180.0
 END_S: Final = 420.0
-"""How long the queries may take to begin, and to read all."""
+"""Time limits for the start of the queries, and for reading all records."""
 STARTS_MAX: Final = 3
-"""Spark gives its Python workers ten seconds to begin, which a busy machine does not always keep."""
+"""Spark allows its Python workers ten seconds to start, which a busy machine may exceed."""
 CLOSING_DAYS: Final = 4
-"""So long after the last flight comes one that closes all days; its own is never closed."""
+"""Days after the last flight of an event that closes all other days; its own day is never closed."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What is in the topics that the queries write to."""
+    """Contents of the topics that the queries write to."""
 
     windows: Counter[Window] = field(default_factory=Counter)
     flights: dict[Window, int] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Found:
 
 
 def look(bootstrap: str) -> Found:
-    """Read all that the queries have written so far."""
+    """Read everything that the queries have written so far."""
     found = Found()
     for value in _values(bootstrap, DELAYS):
         window = Window(value["day"], value["carrier"])
@@ -65,9 +65,9 @@ def look(bootstrap: str) -> Found:
 
 
 def problems(found: Found, events: Sequence[Event]) -> list[str]:
-    """Return what is wrong with what was found, nothing if all is right."""
-    wrong = [f"{window} is there {count} times" for window, count in found.windows.items() if count > 1]
-    wrong += [f"trip {trip} is there {count} times" for trip, count in found.trips.items() if count > 1]
+    """Return the errors in the results; empty if they are right."""
+    wrong = [f"{window} is stored {count} times" for window, count in found.windows.items() if count > 1]
+    wrong += [f"trip {trip} is stored {count} times" for trip, count in found.trips.items() if count > 1]
     for window, (least, most) in expected(list(events)).items():
         if not least <= found.flights.get(window, 0) <= most:
             wrong.append(f"{window} has {found.flights.get(window, 0)} flights, not {least} to {most}")
@@ -75,12 +75,12 @@ def problems(found: Found, events: Sequence[Event]) -> list[str]:
     landed = {event.trip for event in events if event.topic == ARRIVALS}
     missing = (in_time & landed) - found.trips.keys()
     if missing:
-        wrong.append(f"{len(missing)} flights that landed are missing, {min(missing)} for one")
+        wrong.append(f"{len(missing)} landed flights are missing, for example {min(missing)}")
     return wrong
 
 
 def publish(client: Client, events: Sequence[Event]) -> None:
-    """Publish events of both topics, each in the order in which they become known."""
+    """Publish events to both topics, each in order of publication."""
     for topic in (DEPARTURES, ARRIVALS):
         chosen = [event for event in events if event.topic == topic]
         if chosen:
@@ -94,7 +94,7 @@ def publish(client: Client, events: Sequence[Event]) -> None:
 
 
 def run(events: list[Event], directory: Path, drawing: Path) -> list[str]:
-    """Run the pipeline; return what is wrong."""
+    """Run the pipeline; return the errors in its results."""
     with testing.node() as node, Client(node.bootstrap) as client:
         for topic in (DEPARTURES, ARRIVALS, DELAYS, CAUGHT_UP):
             client.create_topic(topic, partitions=2)
@@ -105,7 +105,7 @@ def run(events: list[Event], directory: Path, drawing: Path) -> list[str]:
                 publish(client, day)
                 time.sleep(PACE_S)
                 shown.draw()
-            _wait_until(lambda: shown.draw().windows, running, "no day was closed")
+            _wait_until(lambda: shown.draw().windows, running, "no day was closed in time")
             print(f"killing the queries, {len(shown.draw().windows)} days of carriers are closed", flush=True)
             running.kill()
         for day in days[len(days) // 2 :]:
@@ -114,27 +114,27 @@ def run(events: list[Event], directory: Path, drawing: Path) -> list[str]:
         publish(client, [Event(topic, -1, "--", closing, closing, 0) for topic in (DEPARTURES, ARRIVALS)])
         for left in reversed(range(STARTS_MAX)):
             with queries(node.bootstrap, directory, "--to-the-end") as running:
-                _wait_until(partial(_has_ended, running, shown), None, "the queries do not end")
+                _wait_until(partial(_has_ended, running, shown), None, "the queries did not end in time")
                 if running.returncode == 0:
                     break
             if not left:
                 raise RuntimeError(f"the queries ended with {running.returncode}")
-            print("the queries failed, and are started again", flush=True)
+            print("the queries failed and are restarted", flush=True)
         found = shown.draw()
         late = sum(event.too_late for event in events)
         counted = sum(count for window, count in found.flights.items() if window.carrier != "--")
         missed = sum(event.topic == DEPARTURES for event in events) - counted
         print(
             f"{counted:,} departures in {len(found.windows):,} days of carriers\n"
-            f"{late} became known three days late, {missed} of them too late to be counted\n"
-            f"{len(found.trips):,} flights with what they caught up\npicture: {drawing}",
+            f"{late} were published three days late, {missed} of them too late to be counted\n"
+            f"{len(found.trips):,} flights with their caught-up time\npicture: {drawing}",
             flush=True,
         )
         return problems(found, events)
 
 
 class Drawing:
-    """The picture, drawn anew from the topic."""
+    """The picture, redrawn from the topic."""
 
     def __init__(self, bootstrap: str, events: Sequence[Event], path: Path) -> None:
         flights = Counter(event.carrier for event in events)
@@ -144,7 +144,7 @@ class Drawing:
         self._path = path
 
     def draw(self) -> Found:
-        """Draw what there is; return it."""
+        """Draw the current results; return them."""
         found = look(self._bootstrap)
         write(self._path, picture(found.delays, self._order, self._days, "Departures: mean delay, minutes"))
         return found
@@ -152,11 +152,11 @@ class Drawing:
 
 @contextlib.contextmanager
 def queries(bootstrap: str, directory: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the queries as a process of their own; what is left of it is killed."""
+    """Run the queries in a separate process, which is killed at the end."""
     command = [sys.executable, "-m", "examples.queries", "--bootstrap", bootstrap]
     with (directory / "spark.log").open("ab") as log:
         whole = [*command, "--checkpoints", str(directory), *more]
-        process = subprocess.Popen(whole, stdout=log, stderr=log)  # noqa: S603 - this very Python, on a module of ours
+        process = subprocess.Popen(whole, stdout=log, stderr=log)  # noqa: S603 - this Python, with a module of this package
     try:
         yield process
     finally:
@@ -184,12 +184,12 @@ def _values(bootstrap: str, topic: str) -> Iterator[dict[str, Any]]:
 
 
 def main() -> int:
-    """Run it with the flights of January 2013."""
+    """Run the pipeline with the flights of January 2013."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=int, default=DAYS)
     parser.add_argument("--picture", type=Path, default=Path("pipeline.svg"))
     given = parser.parse_args()
-    from tidelog_demo.source import load_flights  # noqa: PLC0415 - the data set is an extra of its own
+    from tidelog_demo.source import load_flights  # noqa: PLC0415 - the data set is a separate extra
 
     events = events_of(load_flights(), given.days)
     print(f"{len(events):,} departures and arrivals of {given.days} days", flush=True)
@@ -197,11 +197,13 @@ def main() -> int:
         try:
             wrong = run(events, Path(directory), given.picture)
         except RuntimeError as error:
-            print(f"it did not run: {error}\n{(Path(directory) / 'spark.log').read_text(errors='replace')[-4000:]}")
+            print(
+                f"the pipeline failed: {error}\n{(Path(directory) / 'spark.log').read_text(errors='replace')[-4000:]}"
+            )
             return 2
     for problem in wrong[:20]:
         print(f"WRONG: {problem}")
-    print("nothing is lost, nothing is doubled" if not wrong else f"{len(wrong)} things are wrong")
+    print("no rows are lost or duplicated" if not wrong else f"{len(wrong)} errors found")
     return 1 if wrong else 0
 
 

@@ -1,10 +1,10 @@
-"""Two streaming queries over the flights, and the program that runs them until it is killed, or until all is read.
+"""Two streaming queries over flights, and the program that runs them until it is killed, or until all is read.
 
-    delays     a carrier's departures of a day, their number and mean delay, once when the day is closed
-    caught_up  each landed flight with the minutes that it caught up in the air: a join of departures and arrivals
+    delays     number and mean delay of a carrier's departures of a day, once when the day is closed
+    caught_up  each landed flight with the minutes it caught up in the air: a join of departures and arrivals
 
-Both write to topics, each row once, however often this program is killed: the sink is told the query's id and the
-micro-batch, which are in the checkpoint.
+Both write each row to a topic exactly once, however often this program is killed: the sink uses the query's id and the
+micro-batch's number, which are in the checkpoint.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pyspark_tidelog import local_spark
 DELAYS: Final = "delays"
 CAUGHT_UP: Final = "caught-up"
 CLOSED_AFTER: Final = "1 day"
-"""How late something may become known: Spark's watermark."""
+"""How late an event may be published: Spark's watermark."""
 
 
 def events(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
-    """Return a topic of flights as a stream of its fields; `timestamp` is when it happened."""
+    """Return a topic of flights as a stream of its fields; `timestamp` is the time of the event."""
     stream = spark.readStream.format("tidelog").options(
         bootstrap=bootstrap, subscribe=topic, startingOffsets="earliest", columns="timestamp,value"
     )
@@ -37,8 +37,8 @@ def events(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
 
 
 def delays(departures: DataFrame) -> DataFrame:
-    """Return a carrier's departures of a day as records."""
-    from pyspark.sql import functions as sql  # noqa: PLC0415 - Spark's functions, by the name that they have here
+    """Return number and mean delay of a carrier's departures of a day, as records."""
+    from pyspark.sql import functions as sql  # noqa: PLC0415 - Spark's functions under a short name
 
     grouped = departures.groupBy(sql.window("timestamp", "1 day"), "carrier").agg(
         sql.count("*").alias("flights"), sql.avg("delay").alias("delay")
@@ -50,7 +50,7 @@ def delays(departures: DataFrame) -> DataFrame:
 
 
 def caught_up(departures: DataFrame, arrivals: DataFrame) -> DataFrame:
-    """Return landed flights with what they caught up, as records."""
+    """Return landed flights with the caught-up time, as records."""
     left = departures.selectExpr("trip", "carrier", "delay AS departed", "timestamp AS departed_at")
     right = arrivals.selectExpr("trip AS landed_trip", "delay AS landed", "timestamp AS landed_at")
     joined = left.join(
@@ -67,7 +67,7 @@ def _same_trip() -> Any:
 
 
 def start(frame: DataFrame, bootstrap: str, topic: str, checkpoints: Path, *, to_the_end: bool) -> StreamingQuery:
-    """Write a stream to a topic, until it is stopped, or until all is read that there is."""
+    """Write a stream to a topic until it is stopped, or until all current records are read."""
     trigger: dict[str, Any] = {"availableNow": True} if to_the_end else {"processingTime": "0 seconds"}
     writing = frame.writeStream.format("tidelog").options(bootstrap=bootstrap, topic=topic)
     return writing.option("checkpointLocation", str(checkpoints / topic)).trigger(**trigger).start()
@@ -78,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--checkpoints", type=Path, required=True)
-    parser.add_argument("--to-the-end", action="store_true", help="read what there is, and end")
+    parser.add_argument("--to-the-end", action="store_true", help="read all current records, and exit")
     given = parser.parse_args()
     spark = local_spark("flights")
     departures = events(spark, given.bootstrap, DEPARTURES)

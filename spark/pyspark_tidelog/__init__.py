@@ -1,7 +1,7 @@
-"""Spark reads Tidelog's topics as tables: `spark.read.format("tidelog")`.
+"""Spark data source for Tidelog topics: `spark.read.format("tidelog")`.
 
-Installed beside pyspark (on the executors too), it is found by Spark itself. `local_spark()` gives a quiet local
-session on a machine that may have no Java:
+Spark finds it if it is installed next to pyspark (on the executors, too). `local_spark()` starts a local session, also
+on a machine without Java:
 
     from pyspark_tidelog import local_spark
 

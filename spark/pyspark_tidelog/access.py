@@ -1,10 +1,10 @@
-"""Where the cluster is, how it is reached, and who asks: by options, a context and the environment.
+"""Addresses, TLS and credentials for the cluster, from options, a context and the environment.
 
-All of it is read where the query is planned, and travels to the tasks pickled, with what the files hold: tasks run
-where neither file nor environment may be. A task looks for the file of a key, token or password by itself first, so
-that a stream goes on with what is renewed, where all machines have the file.
+They are read where the query is planned, and pickled for the tasks together with the contents of files, because tasks
+may run without these files and variables. A task first tries to read the file of a key, token or password itself, so
+that renewed credentials are used if all machines have the file.
 
-Secrets are named by files and never options themselves: Spark shows options in plans, in its UI and in its event log.
+Secrets are only accepted in files, not as options: Spark shows options in plans, in its UI and in its event log.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ ACCESS_OPTION_NAMES: Final = (
     "crlFile",
 )
 ACCESS_FOREIGN: Final = {"servers": "bootstrap"}
-"""Names that people bring along from elsewhere, in lower case; those of Kafka's have a table of their own."""
+"""Option names of other sources, in lower case; those of Kafka have their own table."""
 _CLIENT_ID: Final = "spark"
 SECRETS: Final = {"apikey": "apiKeyFile", "api_key": "apiKeyFile", "token": "tokenFile", "password": "passwordFile"}
-"""What would be a secret in an option, in lower case, and the option that names its file instead."""
+"""Names of options that would contain a secret, in lower case, and the options for a file instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How tasks reach the cluster.
+    """How tasks connect to the cluster.
 
     Attributes:
         bootstrap: addresses of nodes, "host:port".
-        credentials: what nodes are shown that ask who one is; None: what the environment of a task has.
-        tls: how nodes are reached; None: not in TLS.
+        credentials: credentials for nodes; None for those in a task's environment.
+        tls: TLS settings; None for plain connections.
     """
 
     bootstrap: tuple[str, ...]
@@ -58,22 +58,22 @@ class Access:
 
     @property
     def client_options(self) -> ClientOptions:
-        """The arguments of a client but the addresses."""
+        """The arguments of a client except the addresses."""
         return {"client_id": _CLIENT_ID, "credentials": self.credentials, "tls": self.tls or False}
 
 
 def access_of(options: Mapping[str, str]) -> Access:
-    """Return what the options say; what they leave out the context says, and else the environment.
+    """Return the access settings from the options, then the context, then the environment.
 
     Raises:
-        OptionError: they say neither or both of where the cluster is, contradict each other, or name what is not to be
-            had.
+        OptionError: the address is missing or given twice, options contradict each other, or a file cannot be read.
     """
     addresses, context = comma_list(options.get("bootstrap", "")), options.get("context")
     if addresses and context:
-        raise OptionError("options 'bootstrap' and 'context' both say where the cluster is: give one of them.")
+        raise OptionError("options 'bootstrap' and 'context' are mutually exclusive: give one of them.")
     if not addresses and not context:
-        # Spark hands the OPTIONS of CREATE TABLE to a Python source when the table is made, and not when it is read.
+        # Spark passes the OPTIONS of CREATE TABLE to a Python source when the table is created, but not when it is
+        # read.
         hint = "" if options else " (A table does not keep its OPTIONS: use CREATE TEMPORARY VIEW.)"
         raise OptionError(f"option 'bootstrap' is missing: give the address of a node, such as '127.0.0.1:7400'.{hint}")
     own_credentials, own_tls = _credentials(options), _tls(options)
@@ -90,9 +90,9 @@ def access_of(options: Mapping[str, str]) -> Access:
 def _credentials(options: Mapping[str, str]) -> Credentials | None:
     given = [name for name in ("apiKeyFile", "tokenFile", "user") if options.get(name)]
     if len(given) > 1:
-        raise OptionError(f"options {' and '.join(map(repr, given))} each say who asks: give one of them.")
+        raise OptionError(f"options {' and '.join(map(repr, given))} are mutually exclusive: give one of them.")
     if bool(options.get("user")) != bool(options.get("passwordFile")):
-        raise OptionError("options 'user' and 'passwordFile' belong together: give both or neither.")
+        raise OptionError("options 'user' and 'passwordFile' must be given together: give both or neither.")
     if not given:
         return None
     if given == ["user"]:
@@ -105,14 +105,14 @@ def _credentials(options: Mapping[str, str]) -> Credentials | None:
 
 
 def _tls(options: Mapping[str, str]) -> Tls | bool | None:
-    """Return what `tls_of` takes; None: the options do not say."""
+    """Return the argument of `tls_of`; None if the options do not set TLS."""
     files = {name: options[name] for name in ("caFile", "certFile", "keyFile", "crlFile") if options.get(name)}
     if "tls" in options and not flag(options, "tls", default=True):
         if files:
-            raise OptionError(f"option 'tls' is false, and {', '.join(files)} are for TLS: leave them out.")
+            raise OptionError(f"option 'tls' is false, but {', '.join(files)} require TLS: omit them.")
         return False
     if "keyFile" in files and "certFile" not in files:
-        raise OptionError("option 'keyFile' is of no use without its certificate: give 'certFile', too.")
+        raise OptionError("option 'keyFile' requires 'certFile'.")
     if not files:
         return True if "tls" in options else None
     paths = {name: str(_path(name, files)) for name in files}
@@ -123,8 +123,8 @@ def _tls(options: Mapping[str, str]) -> Tls | bool | None:
 def _path(name: str, options: Mapping[str, str]) -> Path:
     text = options[name]
     if "\0" in text:
-        raise OptionError(f"option {name!r} is no path of a file: it has a null character in it.")
+        raise OptionError(f"option {name!r} is not a valid path: it contains a null character.")
     try:
         return Path(text).expanduser().absolute()
-    except RuntimeError as error:  # there is no such user
-        raise OptionError(f"option {name!r} is no path of a file: {error}") from error
+    except RuntimeError as error:  # unknown user
+        raise OptionError(f"option {name!r} is not a valid path: {error}") from error

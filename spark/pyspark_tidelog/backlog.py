@@ -1,9 +1,9 @@
-"""How far a streaming query is behind, in the words of Spark's Kafka source.
+"""Lag of a streaming query, with the metric names of Spark's Kafka source.
 
-A source in Java tells Spark `avgOffsetsBehindLatest` and its like through the interface ReportsSourceMetrics, and they
-are in the `metrics` of a query's progress. A Python data source cannot: up to Spark 4.3 no method of
-`DataSourceStreamReader` gives metrics, and the class that Spark wraps around it does not implement that interface. So
-`metrics` stays empty there, and the same figures are computed here, of the two positions that the progress does have.
+A Java source reports `avgOffsetsBehindLatest` and similar metrics through the interface ReportsSourceMetrics; they
+appear in the `metrics` of a query's progress. A Python data source cannot: up to Spark 4.3 `DataSourceStreamReader` has
+no method for metrics, and Spark's wrapper class does not implement that interface. So `metrics` stays empty, and the
+same figures are computed here from the two positions in the progress.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from pyspark_tidelog.stream_offsets import StreamPosition, parse_position
 
 
 def offsets_behind_latest(progress: Any) -> list[dict[str, str]]:
-    """Return, for each source of a query, what Spark's Kafka source has in `metrics`.
+    """Return for each source of a query the metrics that Spark's Kafka source reports.
 
     Args:
-        progress: of a streaming query: `query.lastProgress`, what a StreamingQueryListener gets as `event.progress`, or
-            its JSON.
+        progress: of a streaming query: `query.lastProgress`, `event.progress` of a StreamingQueryListener, or its JSON.
 
     Returns:
         A dict for each source, in the order of the progress, with `avgOffsetsBehindLatest`, `maxOffsetsBehindLatest`
         and `minOffsetsBehindLatest` over the partitions, as text like Spark's own, and `sumOffsetsBehindLatest`. Empty
-        for a source of which the progress does not say where it ends or stands: another one than Tidelog's or Kafka's,
-        and every one before Spark 4.2 and before the first micro-batch.
+        for a source whose progress lacks the end or the current position: sources other than Tidelog and Kafka, and
+        every source before Spark 4.2 and before the first micro-batch.
     """
     told = _as_mapping(progress)
     return [_of_source(source) for source in told.get("sources", ())]
@@ -55,7 +54,7 @@ def _of_source(source: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _behind(latest: StreamPosition, end: StreamPosition, place: Any) -> int:
-    """Return how many offsets of a partition are to be read: all up to the end where the query has not entered it."""
+    """Return the unread offsets of a partition; all up to its end if the query has not started it."""
     return max(0, latest.offsets[place] - end.offsets.get(place, 0))
 
 

@@ -1,7 +1,7 @@
-"""The columns of the source, which are those of Spark's Kafka source: as Spark's types and as Arrow's.
+"""The columns of the source, which are those of Spark's Kafka source, with their Spark and Arrow types.
 
-How columns of the wire become these, see `tidelog.tables.joined_batches`. Joining batches matters here: Spark takes a
-fixed time for each Arrow batch, and batches of 1,000 rows cost it about a third of its throughput.
+`tidelog.tables.joined_batches` converts the stored columns. It joins batches because Spark has a fixed cost per Arrow
+batch: with batches of 1,000 rows it loses about a third of its throughput.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark_tidelog.option_values import did_you_mean
 from pyspark_tidelog.options import COLUMN_NAMES
 
 TIMESTAMP_TYPE_CREATE_TIME: Final = 0
-"""Kafka's word for a timestamp that the producer set."""
+"""Kafka's value for a timestamp that was set by the producer."""
 
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 
@@ -32,7 +32,7 @@ _TYPES: Final[dict[str, tuple[str, pa.DataType]]] = {
     "headers": ("array<struct<key:string,value:binary>>", pa.list_(pa.field("element", _HEADER))),
     "tag": ("string", pa.string()),
 }
-"""Spark's type (as DDL) and Arrow's type of each column."""
+"""Spark type (as DDL) and Arrow type of each column."""
 
 _MAY_BE_NULL: Final = {"key", "value", "headers", "tag"}
 
@@ -40,7 +40,7 @@ assert tuple(_TYPES) == COLUMN_NAMES
 
 
 def constants(topic: str, partition: int) -> dict[str, Any]:
-    """Return the columns that are the same in all rows of a partition."""
+    """Return the columns with the same value in all rows of a partition."""
     return {
         "topic": pa.scalar(topic, pa.string()),
         "partition": pa.scalar(partition, pa.int32()),
@@ -49,22 +49,22 @@ def constants(topic: str, partition: int) -> dict[str, Any]:
 
 
 def ddl_of(columns: Sequence[str]) -> str:
-    """Return the schema with these columns, as Spark's DDL."""
+    """Return the schema of these columns as Spark DDL."""
     return ", ".join(f"{name} {_TYPES[name][0]}" for name in columns)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark expects for `schema`: any choice of our columns, in any order.
+    """Return the Arrow schema that Spark expects for `schema`: any subset of the columns, in any order.
 
     Raises:
-        OptionError: a column is unknown, twice, or has another type (or nullability) than ours can have.
+        OptionError: a column is unknown, repeated, or has a wrong type or nullability.
     """
     known = {name.lower(): name for name in COLUMN_NAMES}
     fields: list[pa.Field[pa.DataType]] = []
     for field in schema.fields:
         if field.name not in _TYPES:
             hint = did_you_mean(field.name, known)
-            raise OptionError(f"no column {field.name!r}.{hint} There are: {', '.join(COLUMN_NAMES)}.")
+            raise OptionError(f"no column {field.name!r}.{hint} The columns are: {', '.join(COLUMN_NAMES)}.")
         wanted, arrow = _TYPES[field.name]
         if field.dataType.simpleString() != wanted:
             raise OptionError(
@@ -72,8 +72,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
                 "and cast it in the query."
             )
         if field.name in _MAY_BE_NULL and not field.nullable:
-            raise OptionError(f"column {field.name!r} cannot be NOT NULL: a record may come without one.")
+            raise OptionError(f"column {field.name!r} cannot be NOT NULL: a record may lack it.")
         fields.append(pa.field(field.name, arrow, nullable=field.nullable))
     if len({field.name for field in fields}) != len(fields):
-        raise OptionError("a column is named twice in the schema.")
+        raise OptionError("the schema has a duplicate column.")
     return pa.schema(fields)

@@ -1,28 +1,28 @@
-"""What the data source raises: a wrong option or schema, and records that are gone.
+"""Errors of the data source: invalid options or schemas, and lost or changed records.
 
     TidelogSourceError
-    ├── OptionError      the reader was asked for something that cannot be; also a ValueError
-    ├── DataLossError    records of the planned range are no longer (or not) in the log
-    └── ChangedRowsError a batch that is written once more is not the one that it was
+    ├── OptionError      invalid options or schema; also a ValueError
+    ├── DataLossError    records of the planned range are missing from the log
+    └── ChangedRowsError a repeated batch differs from the first attempt
 
-Spark carries an exception out of its Python workers as text, so the message alone must say what to do next.
-Faults of the connection are raised by the client and pass through as they are.
+Spark passes exceptions of its Python workers on as text, so the message must contain the remedy. Connection errors are
+raised by the client and not wrapped.
 """
 
 from __future__ import annotations
 
 
 class TidelogSourceError(Exception):
-    """Base of everything that this package raises itself."""
+    """Base class of the errors of this package."""
 
 
 class OptionError(TidelogSourceError, ValueError):
-    """An option or a schema is wrong; the message names it and what would be right."""
+    """An option or a schema is invalid; the message contains its name and valid values."""
 
 
 class DataLossError(TidelogSourceError):
-    """Records that were asked for are not there, and `failOnDataLoss` is on."""
+    """Requested records are missing, and `failOnDataLoss` is on."""
 
 
 class ChangedRowsError(TidelogSourceError):
-    """A batch that is written once more lacks rows that an earlier try has written."""
+    """A repeated batch lacks rows that an earlier attempt has written."""

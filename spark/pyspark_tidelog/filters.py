@@ -1,7 +1,7 @@
-"""Spark's filters on a query, as far as they say which records need not be read: they narrow, and never decide.
+"""Use of Spark's filters to read fewer records; they only narrow a read and never replace Spark's own filtering.
 
-Spark gets all its filters back and looks at each row that comes. So a filter that is not understood here, and a node
-that leaves out less than it is asked to, cost time and nothing else.
+All filters are returned to Spark, which applies them to each row. So an unsupported filter, or a node that sends more
+than requested, costs time but is not an error.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US: Final = timedelta(microseconds=1)
 _INT64_MAX: Final = 2**63 - 1
 KEY_BYTES_MAX: Final = ENVELOPE_BYTES_MAX // 2
-"""A node is asked for no longer key: there may be such, but no request has room for it."""
+"""Longer keys are not sent to nodes: they may exist, but do not fit a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Narrowed:
-    """What a query asks for; None for no bound.
+    """Bounds of a query; None for no bound.
 
     Attributes:
-        topics: of these names.
-        partitions: of these numbers.
-        first, end: offsets from `first` up to and without `end`.
-        since_us, until_us: timestamps from `since_us` up to and without `until_us`, µs since 1970.
-        key, tag: records with this key and this tag.
+        topics: only these names.
+        partitions: only these numbers.
+        first, end: offsets from `first` up to but not including `end`.
+        since_us, until_us: timestamps from `since_us` up to but not including `until_us`, µs since 1970.
+        key, tag: only records with this key and this tag.
     """
 
     topics: frozenset[str] | None = None
@@ -44,7 +44,7 @@ class Narrowed:
     tag: str | None = None
 
     def of(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """Return what is left of ranges; those of which nothing is are left out."""
+        """Return the intersection with ranges, without empty ones."""
         left = [
             replace(each, start=max(each.start, self.first), end=min(each.end, self.end))
             for each in ranges
@@ -54,18 +54,18 @@ class Narrowed:
         return [each for each in left if each.start < each.end]
 
     def including(self, key: bytes | None, tag: str | None) -> Narrowed:
-        """Return this with a key and a tag that records must have in any case; None for any."""
+        """Return these bounds with a required key and tag; None for any."""
         return replace(self, key=self.key if key is None else key, tag=self.tag if tag is None else tag)
 
     @property
     def leaves_out_records(self) -> bool:
-        """Whether a node leaves out records of a range that it is asked for."""
+        """Whether a node omits records inside a requested range."""
         return (self.key, self.tag, self.since_us, self.until_us) != (None, None, None, None)
 
     def options(self, plain: FetchOptions) -> FetchOptions:
-        """Return how a range is fetched: a node that leaves out records answers at once, however few it has found.
+        """Return the options of a fetch; a node that omits records replies at once, even if it has found few.
 
-        `wait_ms` stays: with it a reader who is held to a quota is waited for.
+        `wait_ms` is kept: it lets the node delay a reader with a quota.
         """
         options: FetchOptions = {**plain}
         if self.since_us is not None or self.until_us is not None:
@@ -76,7 +76,7 @@ class Narrowed:
 
 
 def narrowed(filters: Iterable[Any]) -> Narrowed:
-    """Return what filters, all of which must hold, say of the records; those that say nothing here are passed over."""
+    """Return the bounds of filters, all of which must hold; unsupported filters are ignored."""
     result = Narrowed()
     for each in filters:
         path: tuple[str, ...] = getattr(each, "attribute", ())
@@ -112,7 +112,7 @@ _EQUAL: Final = ("EqualTo", "EqualNullSafe")
 
 
 def _bounds(kind: str, value: int) -> tuple[int | None, int | None] | None:
-    """Return the bounds, the first one included and the second not, that a comparison sets; None for none."""
+    """Return the bounds of a comparison, the first inclusive and the second exclusive; None for no bounds."""
     match kind:
         case "EqualTo" | "EqualNullSafe":
             return value, value + 1
@@ -158,7 +158,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _time_us(value: Any) -> int | None:
-    """Return a moment as µs since 1970; None where it is none, or it is not said in which time zone."""
+    """Return a time as µs since 1970; None for other values and naive times."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     return (value - _EPOCH) // _US

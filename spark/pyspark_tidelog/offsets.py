@@ -1,12 +1,11 @@
-"""Which offsets a batch read covers, and where a stream begins: decided once, from a snapshot, without a connection.
+"""The offsets of a batch read, and the start of a stream, computed from a snapshot without a connection.
 
-`resolve` turns the options' positions and the bounds of each partition into ranges; `split` cuts ranges into
-more tasks. Both are pure, so that every rule about missing records is tested without a broker. What a time
-means in offsets must be asked of the broker: `Lookup` carries the answers in.
+`resolve` converts the positions of the options and the bounds of each partition to ranges; `split` divides ranges into
+more tasks. Both are pure functions, so that the rules for missing records can be tested without a broker. The offsets
+of times must be requested from the broker: `Lookup` contains the replies.
 
-A range of records that are already deleted is data loss, and so is one that ends behind the high watermark;
-`failOnDataLoss` says whether that fails the read or shortens the range. Starting at `earliest` asks for what is
-there, and loses nothing by definition.
+A range with deleted records is data loss, and so is a range that ends after the high watermark; `failOnDataLoss`
+determines whether the read fails or the range is shortened. A start at `earliest` never loses data.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from pyspark_tidelog.options import (
 from tidelog.requests.offset_ranges import OffsetRange
 
 TASKS_MAX: Final = 100_000
-"""Of a load, or a micro-batch: Spark's driver keeps all of them in memory."""
+"""Tasks of a load or a micro-batch, which Spark's driver keeps in memory."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicPartition:
-    """A partition of a topic, by name and number."""
+    """A partition of a topic."""
 
     topic: str
     partition: int
@@ -50,7 +49,7 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a partition can be read of: log_start_offset <= offset < high_watermark."""
+    """Readable offsets of a partition: log_start_offset <= offset < high_watermark."""
 
     log_start_offset: int
     high_watermark: int
@@ -58,17 +57,17 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The first offset at or after a time; `found` is false (and `offset` the end) when all records are older."""
+    """First offset at or after a time; `found` is False (and `offset` the end) if all records are older."""
 
     offset: int
     found: bool
 
 
 def select(selection: Selection, topics: Mapping[str, int]) -> list[TopicPartition]:
-    """Return the chosen partitions, sorted; `topics` maps each existing topic to its number of partitions.
+    """Return the chosen partitions, sorted; `topics` maps existing topics to their number of partitions.
 
     Raises:
-        OptionError: a topic or partition that was named does not exist, or a pattern matches none.
+        OptionError: a named topic or partition does not exist, or a pattern matches no topic.
     """
     if isinstance(selection, Assign):
         for topic, partitions in selection.partitions.items():
@@ -76,7 +75,7 @@ def select(selection: Selection, topics: Mapping[str, int]) -> list[TopicPartiti
             if partitions[-1] >= topics[topic]:
                 raise OptionError(
                     f"option 'assign': topic {topic!r} has partitions 0 to {topics[topic] - 1}, "
-                    f"there is no {partitions[-1]}."
+                    f"but not {partitions[-1]}."
                 )
         return sorted(TopicPartition(topic, p) for topic, ps in selection.partitions.items() for p in ps)
     if isinstance(selection, Subscribe):
@@ -87,15 +86,15 @@ def select(selection: Selection, topics: Mapping[str, int]) -> list[TopicPartiti
         pattern = re.compile(selection.pattern)
         names = [topic for topic in topics if pattern.fullmatch(topic)]
         if not names:
-            raise OptionError(f"option 'subscribePattern': {selection.pattern!r} matches none of the topics.")
+            raise OptionError(f"option 'subscribePattern': {selection.pattern!r} matches no topic.")
     return sorted(TopicPartition(topic, p) for topic in names for p in range(topics[topic]))
 
 
 def times_of(position: Position, partitions: Sequence[TopicPartition], name: str) -> dict[TopicPartition, int]:
-    """Return the time (µs since 1970) to be looked up for each partition; none if `position` is not by time.
+    """Return the time (µs since 1970) to look up for each partition; empty if `position` is not by time.
 
     Raises:
-        OptionError: times by partition (option `name`) do not name exactly the chosen partitions.
+        OptionError: times by partition (option `name`) do not cover exactly the chosen partitions.
     """
     if isinstance(position, AtTimestamp):
         return dict.fromkeys(partitions, position.timestamp_us)
@@ -111,18 +110,18 @@ def resolve(
     starting: Mapping[TopicPartition, Lookup],
     ending: Mapping[TopicPartition, Lookup],
 ) -> tuple[list[OffsetRange], list[str]]:
-    """Return the non-empty ranges to read, one a partition and sorted, and a warning for each that was shortened.
+    """Return the non-empty ranges to read, one per partition and sorted, and a warning for each shortened one.
 
     Args:
-        options: what was asked for.
-        bounds: of each chosen partition, at the moment of planning.
-        starting: the answers for the partitions that start at a time.
-        ending: the answers for the partitions that end at a time.
+        options: the options of the read.
+        bounds: of each chosen partition at the time of planning.
+        starting: lookups of partitions that start at a time.
+        ending: lookups of partitions that end at a time.
 
     Raises:
-        OptionError: offsets do not name exactly the chosen partitions, a range ends before it starts, or a
-            starting time is after the last record (unless the strategy is `latest`).
-        DataLossError: a range goes beyond the bounds and `failOnDataLoss` is on.
+        OptionError: offsets do not cover exactly the chosen partitions, a range ends before it starts, or a starting
+            time is after the last record (unless the strategy is `latest`).
+        DataLossError: a range exceeds the bounds, and `failOnDataLoss` is on.
     """
     partitions = sorted(bounds)
     starts = _wanted(options.starting, partitions, "startingOffsets")
@@ -145,7 +144,8 @@ def resolve(
             ranges.append(held)
     if losses and options.fail_on_data_loss:
         raise DataLossError(
-            " ".join(losses) + " Set 'failOnDataLoss' to 'false' to read what there is, or choose other offsets."
+            " ".join(losses) + " Set 'failOnDataLoss' to 'false' to read the remaining records, or choose other "
+            "offsets."
         )
     return ranges, losses
 
@@ -153,7 +153,7 @@ def resolve(
 def resolve_starts(
     options: ReadOptions, bounds: Mapping[TopicPartition, Bounds], starting: Mapping[TopicPartition, Lookup]
 ) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Return where a stream begins in each partition, and a warning for each where that is not what was asked for.
+    """Return the starting offset of a stream in each partition, and a warning for each that differs from the options.
 
     Raises:
         OptionError, DataLossError: as `resolve`.
@@ -170,13 +170,14 @@ def resolve_starts(
         losses += loss
     if losses and options.fail_on_data_loss:
         raise DataLossError(
-            " ".join(losses) + " Set 'failOnDataLoss' to 'false' to begin with what there is, or choose other offsets."
+            " ".join(losses) + " Set 'failOnDataLoss' to 'false' to start with the remaining records, or choose other "
+            "offsets."
         )
     return begins, losses
 
 
 def select_present(selection: Selection, topics: Mapping[str, int]) -> list[TopicPartition]:
-    """As `select`, of what exists: what was named and is not there is left out."""
+    """Return the chosen partitions as `select`, without topics and partitions that do not exist."""
     if isinstance(selection, Assign):
         named = {topic: {p for p in of if p < topics.get(topic, 0)} for topic, of in selection.partitions.items()}
         return sorted(TopicPartition(topic, p) for topic, of in named.items() for p in of)
@@ -191,10 +192,10 @@ def select_present(selection: Selection, topics: Mapping[str, int]) -> list[Topi
 def split(
     ranges: Sequence[OffsetRange], min_partitions: int | None, max_records: int | None = None
 ) -> list[OffsetRange]:
-    """Cut `ranges` into at least `min_partitions` pieces of near equal size, none with more than `max_records`.
+    """Split `ranges` into at least `min_partitions` pieces of similar size, each with at most `max_records`.
 
     Raises:
-        OptionError: these are more pieces than Spark can plan.
+        OptionError: there would be more pieces than Spark can plan.
     """
     pieces = _at_least(ranges, min_partitions)
     if max_records is None:
@@ -202,17 +203,17 @@ def split(
     counts = [-(-len(piece) // max_records) for piece in pieces]
     if sum(counts) > TASKS_MAX:
         raise OptionError(
-            f"option 'maxRecordsPerPartition': {max_records} would make {sum(counts)} tasks, {TASKS_MAX} are allowed: "
-            "let a task read more, or load less at once."
+            f"option 'maxRecordsPerPartition': {max_records} would need {sum(counts)} tasks, but the limit is "
+            f"{TASKS_MAX}: increase it, or load fewer records at once."
         )
     return [cut for piece, count in zip(pieces, counts, strict=True) for cut in _pieces(piece, count)]
 
 
 def _at_least(ranges: Sequence[OffsetRange], min_partitions: int | None) -> list[OffsetRange]:
-    """Cut `ranges` into at least `min_partitions` pieces of near equal size, or into single records at most.
+    """Split `ranges` into at least `min_partitions` pieces of similar size, but at most one per record.
 
-    Every range keeps at least one piece; larger ones get more, by largest remainder, so that the number asked
-    for is met exactly whenever it is above the number of ranges. The pieces cover the ranges exactly, in order.
+    Every range has at least one piece; larger ones get more, by largest remainder, so that the number of pieces is
+    exact if it exceeds the number of ranges. The pieces cover the ranges exactly, in order.
     """
     total = sum(map(len, ranges))
     wanted = min(min_partitions or 0, total)
@@ -220,8 +221,8 @@ def _at_least(ranges: Sequence[OffsetRange], min_partitions: int | None) -> list
         return list(ranges)
     shares = [len(r) * wanted / total for r in ranges]
     counts = [max(1, len(r) * wanted // total) for r in ranges]
-    # Rounding down leaves pieces to give away, the one piece that each range keeps may have taken too many: both
-    # are settled with the ranges that are farthest from their exact share.
+    # Rounding down may leave pieces to distribute; the minimum of one piece per range may have used too many. Both are
+    # corrected at the ranges that are farthest from their exact share.
     while (missing := wanted - sum(counts)) > 0:
         order = sorted(range(len(ranges)), key=lambda i: counts[i] - shares[i])
         for i in [i for i in order if counts[i] < len(ranges[i])][:missing]:
@@ -240,7 +241,7 @@ def _pieces(whole: OffsetRange, count: int) -> list[OffsetRange]:
 
 
 def _wanted(position: Position, partitions: Sequence[TopicPartition], name: str) -> dict[TopicPartition, int]:
-    """Return the offsets by partition that `position` names; none for `earliest`, `latest` and times."""
+    """Return the offsets by partition in `position`; empty for `earliest`, `latest` and times."""
     if isinstance(position, AtOffsets):
         return _for_exactly(position.offsets, partitions, name)
     return {}
@@ -256,7 +257,7 @@ def _start(
     if at in starting:
         if not starting[at].found and not options.start_late_timestamps_at_latest:
             raise OptionError(
-                f"{at}: no record is as late as the starting time. Choose an earlier one, or set "
+                f"{at}: no record is at or after the starting time. Choose an earlier one, or set "
                 "'startingOffsetsByTimestampStrategy' to 'latest' to read nothing of such partitions."
             )
         return starting[at].offset
@@ -267,7 +268,7 @@ def _start(
 
 
 def _clip(wanted: OffsetRange, bounds: Bounds) -> tuple[OffsetRange, list[str]]:
-    """Return the part of `wanted` that is there, and what to say about the rest."""
+    """Return the part of `wanted` that exists, and a message for each missing part."""
     low, high = bounds.log_start_offset, bounds.high_watermark
     start = min(max(wanted.start, low), high)
     end = max(min(wanted.end, high), start)
@@ -276,14 +277,14 @@ def _clip(wanted: OffsetRange, bounds: Bounds) -> tuple[OffsetRange, list[str]]:
     if wanted.start < low and len(wanted):
         loss.append(f"{name}: offsets {wanted.start} to {min(wanted.end, low) - 1} are deleted (it starts at {low}).")
     if max(wanted.start, wanted.end) > high:
-        loss.append(f"{name}: offset {max(wanted.start, wanted.end)} is behind its end ({high}).")
+        loss.append(f"{name}: offset {max(wanted.start, wanted.end)} is after its end ({high}).")
     return replace(wanted, start=start, end=end), loss
 
 
 def _for_exactly(
     given: Mapping[str, Mapping[int, int]], partitions: Sequence[TopicPartition], name: str
 ) -> dict[TopicPartition, int]:
-    """Flatten numbers by topic and partition, which must be those of the chosen partitions: no guess is made."""
+    """Flatten numbers by topic and partition; these must be exactly the chosen partitions."""
     flat = {TopicPartition(topic, p): number for topic, of in given.items() for p, number in of.items()}
     missing = sorted(set(partitions) - set(flat))
     extra = sorted(set(flat) - set(partitions))
@@ -291,12 +292,12 @@ def _for_exactly(
         said = [f"lacks {', '.join(map(str, missing[:8]))}"] if missing else []
         said += [f"names {', '.join(map(str, extra[:8]))}, not chosen or unknown"] if extra else []
         raise OptionError(
-            f"option {name!r} {' and '.join(said)}: it names every chosen partition and no other "
-            "(-2 stands for the earliest offset, -1 for the latest)."
+            f"option {name!r} {' and '.join(said)}: it must name exactly the chosen partitions "
+            "(-2 means the earliest offset, -1 the latest)."
         )
     return flat
 
 
 def _require_topic(topic: str, topics: Mapping[str, int]) -> None:
     if topic not in topics:
-        raise OptionError(f"there is no topic {topic!r}. Create it first, or check the name.")
+        raise OptionError(f"topic {topic!r} does not exist. Create it first, or check the name.")

@@ -1,4 +1,4 @@
-"""Values of options: from text to numbers, lists and offsets by partition; each refusal says what would be right."""
+"""Parsing of option values: numbers, lists and offsets by partition; errors contain valid values."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from typing import Final
 from pyspark_tidelog.errors import OptionError
 
 NUMBER_MAX: Final = (2**63 - 1) // 1000
-"""Milliseconds whose microseconds fit a long; no offset comes near it."""
+"""Largest number of milliseconds whose microseconds fit a long; also exceeds all offsets."""
 
 _DURATION: Final = re.compile(r"(\d{1,9})\s*(ms|s|m|min|h)?", re.ASCII)
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 def did_you_mean(name: str, known: Mapping[str, str]) -> str:
-    """Return " Did you mean …?" for the name in `known` (lower case → as written) nearest to `name`, or nothing."""
+    """Return " Did you mean …?" for the closest name in `known` (lower case -> original spelling), or ""."""
     near = difflib.get_close_matches(name.lower(), known, n=1)
     return f" Did you mean {known[near[0]]!r}?" if near else ""
 
 
 def per_partition(name: str, text: str, wanted: str, *, lowest: int) -> dict[str, dict[int, int]]:
-    """Read `{"topic": {"partition": number}}`, numbers from `lowest` up."""
+    """Parse `{"topic": {"partition": number}}` with numbers of at least `lowest`."""
     result: dict[str, dict[int, int]] = {}
     for topic, partitions in json_object(name, text, wanted).items():
         if not isinstance(partitions, dict):
-            raise OptionError(f"option {name!r}: {topic!r} is not followed by partitions; give {wanted}.")
+            raise OptionError(f"option {name!r}: {topic!r} has no object of partitions; give {wanted}.")
         numbers: dict[int, int] = {}
         for partition, number in partitions.items():
             if not partition.isdecimal() or len(partition) > len(str(NUMBER_MAX)):
-                raise OptionError(f"option {name!r}: {partition!r} is no partition of {topic!r}; give {wanted}.")
+                raise OptionError(f"option {name!r}: {partition!r} is not a partition of {topic!r}; give {wanted}.")
             if not is_int(number) or not lowest <= number <= NUMBER_MAX:
                 raise OptionError(f"option {name!r}: {number!r} for {topic!r} {partition} is out of range.")
             numbers[int(partition)] = number
@@ -41,58 +41,58 @@ def per_partition(name: str, text: str, wanted: str, *, lowest: int) -> dict[str
 
 
 def json_object(name: str, text: str, wanted: str) -> dict[str, object]:
-    """Read a JSON object that is not empty; `wanted`: what would be right."""
+    """Parse a non-empty JSON object; `wanted` is an example for errors."""
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"option {name!r}: {text[:200]!r} is not understood ({error}); give {wanted}.") from error
+        raise OptionError(f"option {name!r}: {text[:200]!r} is not JSON ({error}); give {wanted}.") from error
     if not isinstance(parsed, dict) or not parsed:
-        raise OptionError(f"option {name!r}: {text[:200]!r} names no topic; give {wanted}.")
+        raise OptionError(f"option {name!r}: {text[:200]!r} has no topic; give {wanted}.")
     return parsed
 
 
 def timestamp_us(name: str, text: str) -> int:
-    """Read milliseconds since 1970; return microseconds."""
+    """Parse milliseconds since 1970; return microseconds."""
     if not text.isdecimal() or len(text) > len(str(NUMBER_MAX)) or int(text) > NUMBER_MAX:
-        raise OptionError(f"option {name!r} is milliseconds since 1970, not {text[:60]!r}.")
+        raise OptionError(f"option {name!r} must be milliseconds since 1970, got {text[:60]!r}.")
     return int(text) * 1000
 
 
 def count(options: Mapping[str, str], name: str, most: int) -> int | None:
-    """Read a number from 1 to `most`; None: the option is not given."""
+    """Parse a number from 1 to `most`; return None if the option is not given."""
     if name not in options:
         return None
     text = options[name]
     if not text.isdecimal() or len(text) > len(str(most)) or not 1 <= int(text) <= most:
-        raise OptionError(f"option {name!r} is a number from 1 to {most}, not {text[:60]!r}.")
+        raise OptionError(f"option {name!r} must be a number from 1 to {most}, got {text[:60]!r}.")
     return int(text)
 
 
 def duration_s(options: Mapping[str, str], name: str, default: float) -> float:
-    """Read a time such as "15m"; a number alone is milliseconds, as in Spark."""
+    """Parse a duration such as "15m"; a number without a unit is milliseconds, as in Spark."""
     if name not in options:
         return default
     found = _DURATION.fullmatch(options[name])
     if found is None:
-        raise OptionError(f"option {name!r} is a time such as '500ms', '30s' or '15m', not {options[name][:60]!r}.")
+        raise OptionError(f"option {name!r} must be a duration such as '500ms' or '15m', got {options[name][:60]!r}.")
     return int(found[1]) * _UNITS_S[found[2] or "ms"]
 
 
 def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """Read true or false."""
+    """Parse true or false."""
     text = options.get(name)
     if text is None:
         return default
     if text.lower() not in {"true", "false"}:
-        raise OptionError(f"option {name!r} is 'true' or 'false', not {text[:60]!r}.")
+        raise OptionError(f"option {name!r} must be 'true' or 'false', got {text[:60]!r}.")
     return text.lower() == "true"
 
 
 def comma_list(text: str) -> tuple[str, ...]:
-    """Cut a text at its commas; what is blank is left out."""
+    """Split a text at commas, without blank parts."""
     return tuple(part for part in (piece.strip() for piece in text.split(",")) if part)
 
 
 def is_int(value: object) -> bool:
-    """Whether this is a number of JSON, and no truth value."""
+    """Return whether a JSON value is an integer, but not a boolean."""
     return isinstance(value, int) and not isinstance(value, bool)

@@ -1,11 +1,11 @@
-"""The options of the source, batch reads and streams, parsed and checked before anything is asked of a broker.
+"""Options of the source for batch reads and streams, parsed and validated before any request to a broker.
 
-Names, defaults and precedence are those of Spark's Kafka source, so that a job moves over by changing `format`
-and `bootstrap`: `…Timestamp` goes before `…OffsetsByTimestamp`, and that before `…Offsets`; in offset JSON -2 is
-the earliest and -1 the latest; timestamps are milliseconds since 1970. An option that is not known is an error
-with a suggestion: a silently ignored `startingOffset` reads the wrong records, which nobody notices.
+Names, defaults and precedence are those of Spark's Kafka source, so that a job can move by changing `format` and
+`bootstrap`: `…Timestamp` overrides `…OffsetsByTimestamp`, which overrides `…Offsets`; in offset JSON -2 is the earliest
+and -1 the latest; timestamps are milliseconds since 1970. An unknown option is an error with a suggestion: a silently
+ignored `startingOffset` would read the wrong records.
 
-Rejected: pydantic (a dependency of the broker, not of whoever reads from Spark).
+Rejected: pydantic (a dependency of the broker, but not of Spark readers).
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ COLUMN_NAMES: Final = (
     "headers",
     "tag",
 )
-"""Every column of the source, in the order in which it has them."""
+"""Every column of the source, in order."""
 
 MAX_RECORDS_PER_BATCH_DEFAULT: Final = 100_000
 MAX_RECORDS_PER_BATCH_MAX: Final = 1_000_000
 MIN_PARTITIONS_MAX: Final = 100_000
 MAX_TRIGGER_DELAY_S_DEFAULT: Final = 15 * 60.0
-"""How long a stream waits for `minOffsetsPerTrigger` records, as Spark's Kafka source does."""
+"""How long a stream waits for `minOffsetsPerTrigger` records; the default of Spark's Kafka source."""
 
 _PER_PARTITION = Mapping[str, Mapping[int, int]]
 OPTION_NAMES: Final = (
@@ -94,13 +94,13 @@ _FOREIGN: Final = {
     "topics": "subscribe",
     "path": "subscribe",
 }
-"""Names that people bring along from elsewhere; `path` is what `.load("name")` sets."""
+"""Option names of other sources; `.load("name")` sets `path`."""
 _VERBATIM: Final = frozenset({"key", "tag"})
-"""Options whose values keep the whitespace at both ends: it belongs to the key or tag."""
+"""Options whose values keep leading and trailing whitespace, which may belong to the key or tag."""
 
 
 class Edge(Enum):
-    """An end of what a partition holds at the moment of planning."""
+    """The first or the end offset of a partition at the time of planning."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -108,21 +108,21 @@ class Edge(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """Offsets by topic and partition; -2 stands for the earliest, -1 for the latest."""
+    """Offsets by topic and partition; -2 means the earliest, -1 the latest."""
 
     offsets: _PER_PARTITION
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamp:
-    """One point in time (µs since 1970) for every partition: the first record that is not older."""
+    """A time (µs since 1970) for every partition: the first record at or after it."""
 
     timestamp_us: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamps:
-    """Points in time (µs since 1970) by topic and partition."""
+    """Times (µs since 1970) by topic and partition."""
 
     timestamps_us: _PER_PARTITION
 
@@ -139,7 +139,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """All partitions of the topics whose whole name the regular expression matches."""
+    """All partitions of the topics whose whole name matches the regular expression."""
 
     pattern: str
 
@@ -156,25 +156,25 @@ Selection = Subscribe | SubscribePattern | Assign
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a batch read or a stream was asked for.
+    """Parsed options of a batch read or a stream.
 
     Attributes:
-        access: to the cluster.
-        selection: which topics and partitions.
-        starting: where ranges begin (inclusive).
-        ending: where ranges end (exclusive); of a batch read.
-        start_late_timestamps_at_latest: a starting time after the last record means the end, not an error.
-        min_partitions: at least so many Spark tasks, if there are as many records; None: one a partition.
-        max_records: of a task; None: as many as there are.
-        nearest: whether tasks read at replicas in their zone instead of at owners elsewhere.
-        zone: of the tasks; "": what their environment says.
-        fail_on_data_loss: whether records that are gone fail the read.
-        columns: the columns of the default schema, in order.
-        max_records_per_batch: rows of the largest Arrow batch given to Spark.
-        max_offsets: records of a stream's micro-batch, over all partitions; None: all that there are.
-        min_offsets: a stream waits for so many records; None: for one.
-        max_delay_s: but no longer than this.
-        key, tag: only records with this key and this tag; None: with any.
+        access: connection settings.
+        selection: topics and partitions.
+        starting: start of the ranges (inclusive).
+        ending: end of the ranges (exclusive); only for batch reads.
+        start_late_timestamps_at_latest: a starting time after the last record means the end instead of an error.
+        min_partitions: minimum number of Spark tasks, if there are enough records; None for one per partition.
+        max_records: records per task; None for no limit.
+        nearest: whether tasks read from replicas in their zone instead of owners in another zone.
+        zone: of the tasks; "" for the value in their environment.
+        fail_on_data_loss: whether missing records fail the read.
+        columns: columns of the default schema, in order.
+        max_records_per_batch: rows of the largest Arrow batch passed to Spark.
+        max_offsets: records per micro-batch over all partitions; None for no limit.
+        min_offsets: records that a stream waits for; None for one.
+        max_delay_s: longest wait for `min_offsets`.
+        key, tag: only records with this key and this tag; None for any.
     """
 
     access: Access
@@ -197,11 +197,11 @@ class ReadOptions:
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
-    """Turn the reader's options (names in any case) into `ReadOptions`.
+    """Parse the reader's options (names in any case).
 
     Args:
-        given: as Spark hands them over.
-        streaming: for a stream: it starts at the latest offsets unless told otherwise, and has no end.
+        given: the options from Spark.
+        streaming: for a stream, which starts at the latest offsets by default and has no end.
 
     Raises:
         OptionError: an option is unknown, missing, contradictory or malformed.
@@ -212,7 +212,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadO
     max_offsets = count(options, "maxOffsetsPerTrigger", NUMBER_MAX)
     min_offsets = count(options, "minOffsetsPerTrigger", NUMBER_MAX)
     if max_offsets and min_offsets and min_offsets > max_offsets:
-        raise OptionError("option 'minOffsetsPerTrigger' is above 'maxOffsetsPerTrigger': a batch would never begin.")
+        raise OptionError("option 'minOffsetsPerTrigger' exceeds 'maxOffsetsPerTrigger': no batch would ever start.")
     return ReadOptions(
         access=access,
         selection=_selection(options),
@@ -236,10 +236,10 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadO
 
 
 def parse_columns(given: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns that the options ask for, of a batch read or of a stream: Spark asks before it says which.
+    """Return the columns for the options of a batch read or a stream: Spark asks before it creates either.
 
     Raises:
-        OptionError: the options are right for neither; what is wrong with them for the one that they resemble.
+        OptionError: the options are invalid for both; the error is for the kind that they resemble.
     """
     names = {name.lower() for name in given}
     streaming = any(name.lower() in names for name in STREAM_ONLY)
@@ -259,7 +259,7 @@ def _refuse_other_kind(options: Mapping[str, str], *, streaming: bool) -> None:
     for name in BATCH_ONLY if streaming else STREAM_ONLY:
         if name in options and streaming:
             raise OptionError(
-                f"option {name!r} is for batch reads: a stream has no end. To read what there is by now and stop, "
+                f"option {name!r} is for batch reads: a stream has no end. To read all current records and stop, "
                 "write with .trigger(availableNow=True)."
             )
         if name in options:
@@ -269,16 +269,16 @@ def _refuse_other_kind(options: Mapping[str, str], *, streaming: bool) -> None:
 def known_only(
     given: Mapping[str, str], names: Sequence[str], foreign: Mapping[str, str], side: Side
 ) -> dict[str, str]:
-    """Return the options under their own spelling.
+    """Return the options with their canonical spelling.
 
     Args:
-        given: as Spark hands them over, in any case.
-        names: those that there are.
-        foreign: what people call some of them elsewhere, in lower case.
-        side: what they are for.
+        given: the options from Spark, in any case.
+        names: the known options.
+        foreign: names of other sources, in lower case, and their equivalents.
+        side: reading or writing.
 
     Raises:
-        OptionError: one is not ours; says which is meant perhaps. Or they are the properties of a table.
+        OptionError: an option is unknown, with a suggestion; or the options are those of a table.
     """
     known = {name.lower(): name for name in names}
     options: dict[str, str] = {}
@@ -292,7 +292,7 @@ def known_only(
         lower = name.lower()
         if lower in SECRETS:
             raise OptionError(
-                f"option {name!r} would show a secret in plans and logs: put it into a file, and name that by "
+                f"option {name!r} would expose a secret in plans and logs: write it to a file, and give its path in "
                 f"{SECRETS[lower]!r}."
             )
         if lower not in known:
@@ -307,7 +307,7 @@ def _selection(options: Mapping[str, str]) -> Selection:
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in options]
     if len(chosen) != 1:
         raise OptionError(
-            f"exactly one of 'subscribe', 'subscribePattern' and 'assign' names the topics; "
+            f"exactly one of 'subscribe', 'subscribePattern' and 'assign' must be given; "
             f"{' and '.join(map(repr, chosen)) if chosen else 'none'} was given."
         )
     text = options[chosen[0]]
@@ -320,7 +320,7 @@ def _selection(options: Mapping[str, str]) -> Selection:
         try:
             re.compile(text)
         except re.error as error:
-            raise OptionError(f"option 'subscribePattern': {text!r} is no regular expression ({error}).") from error
+            raise OptionError(f"option 'subscribePattern': {text!r} is not a regular expression ({error}).") from error
         return SubscribePattern(text)
     return Assign(_assignment(text))
 
@@ -334,15 +334,15 @@ def _assignment(text: str) -> dict[str, tuple[int, ...]]:
             raise OptionError(f"option 'assign': {topic!r} has no list of partitions; give {wanted}.")
         for partition in partitions:
             if not is_int(partition) or not 0 <= partition <= NUMBER_MAX:
-                raise OptionError(f"option 'assign': {partition!r} is no partition of {topic!r}; give {wanted}.")
+                raise OptionError(f"option 'assign': {partition!r} is not a partition of {topic!r}; give {wanted}.")
         assignment[topic] = tuple(sorted(set(partitions)))
     return assignment
 
 
 def _position(options: Mapping[str, str], side: str, default: Edge, *, one_edge: bool) -> Position:
-    """Read where ranges start or end; what is more precise goes before what is less (Kafka's order).
+    """Parse the start or end of ranges; more precise options override less precise ones (as in Kafka's source).
 
-    `one_edge`: the other edge than `default` would leave nothing to read, and is refused.
+    `one_edge`: refuse the opposite edge of `default`, which would read nothing.
     """
     by_time, by_times, by_offset = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
     if by_time in options:
@@ -356,7 +356,7 @@ def _position(options: Mapping[str, str], side: str, default: Edge, *, one_edge:
 
 
 def _offsets(name: str, text: str, default: Edge, *, one_edge: bool) -> Position:
-    """Read `earliest`, `latest` or JSON."""
+    """Parse `earliest`, `latest` or JSON."""
     lower = text.lower()
     wrong_edge, wrong_offset = (
         (Edge.LATEST, LATEST_OFFSET) if default is Edge.EARLIEST else (Edge.EARLIEST, EARLIEST_OFFSET)
@@ -378,22 +378,22 @@ def _offsets(name: str, text: str, default: Edge, *, one_edge: bool) -> Position
 def _is_nearest(options: Mapping[str, str]) -> bool:
     place = options.get("readFrom", "owner").lower()
     if place not in {"owner", "nearest"}:
-        raise OptionError(f"option 'readFrom' is 'owner' or 'nearest', not {place[:60]!r}.")
+        raise OptionError(f"option 'readFrom' must be 'owner' or 'nearest', got {place[:60]!r}.")
     if "zone" in options and place == "owner":
-        raise OptionError("option 'zone' says where tasks run, for 'readFrom' = 'nearest': set that, too, or neither.")
+        raise OptionError("option 'zone' requires 'readFrom' = 'nearest': set both or neither.")
     return place == "nearest"
 
 
 def _key(options: Mapping[str, str]) -> bytes | None:
     if "key" in options and "keyHex" in options:
-        raise OptionError("options 'key' and 'keyHex' both name the key: give one of them.")
+        raise OptionError("options 'key' and 'keyHex' are mutually exclusive: give one of them.")
     if "keyHex" in options:
         try:
             key = bytes.fromhex(options["keyHex"])
         except ValueError as error:
             given = options["keyHex"][:60]
             raise OptionError(
-                f"option 'keyHex' is pairs of hexadecimal digits such as '00ff', not {given!r}."
+                f"option 'keyHex' must be pairs of hexadecimal digits such as '00ff', got {given!r}."
             ) from error
         return _bounded("keyHex", key, KEY_BYTES_MAX)
     return _bounded("key", _utf8("key", options["key"]), KEY_BYTES_MAX) if "key" in options else None
@@ -409,7 +409,7 @@ def _utf8(name: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise OptionError(f"option {name!r} is text that UTF-8 can encode, not {text[:60]!r}.") from error
+        raise OptionError(f"option {name!r} must be text that UTF-8 can encode, got {text[:60]!r}.") from error
 
 
 def _bounded(name: str, value: bytes, most: int) -> bytes:
@@ -422,12 +422,12 @@ def _late_strategy(options: Mapping[str, str]) -> bool:
     name = "startingOffsetsByTimestampStrategy"
     strategy = options.get(name, "error").lower()
     if strategy not in {"error", "latest"}:
-        raise OptionError(f"option {name!r} is 'error' or 'latest', not {strategy!r}.")
+        raise OptionError(f"option {name!r} must be 'error' or 'latest', got {strategy!r}.")
     return strategy == "latest"
 
 
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the chosen columns, or all but the ones that have to be asked for."""
+    """Return the chosen columns; by default all except those that must be requested."""
     left_out = set()
     if not flag(options, "includeHeaders", default=False):
         left_out.add("headers")
@@ -440,7 +440,9 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     for name in columns:
         if name not in COLUMN_NAMES:
             hint = did_you_mean(name, known)
-            raise OptionError(f"option 'columns': no column {name!r}.{hint} There are: {', '.join(COLUMN_NAMES)}.")
+            raise OptionError(
+                f"option 'columns': no column {name!r}.{hint} The columns are: {', '.join(COLUMN_NAMES)}."
+            )
     if not columns or len(set(columns)) != len(columns):
-        raise OptionError("option 'columns' names one or more columns, each once, separated by commas.")
+        raise OptionError("option 'columns' must be one or more different columns, separated by commas.")
     return columns

@@ -1,13 +1,13 @@
-"""What an earlier try of a micro-batch has stored under numbers of tasks that have no rows, or do not exist, this time.
+"""Detection of rows that an earlier attempt of a micro-batch stored under task numbers without rows in this attempt.
 
-A task looks at what an earlier try of its own number has stored. With another number of tasks, their rows come to
-others: some tasks lack rows that their earlier try has stored, and say so themselves; but what others had stored who
-have none now, or are none now, no task looks at. It would be there twice, and nobody would know.
+A task checks the rows that earlier attempts stored under its own number. If the number of tasks has changed, rows move
+to other tasks: some tasks detect that rows of their earlier attempt are missing, but no task checks the numbers that
+have no rows now or no longer exist. Those rows would be duplicated without notice.
 
-No task knows how many there are, so the driver looks, when all are done, and only where somebody had tried before: a
-topic keeps a roll of each micro-batch, and exactly one task finds nobody on it, unless an earlier try had begun
-(`tidelog.produce.work_registry`). It looks at all numbers that may be on the roll and did not write this time. Into
-which topic a task had written does not count: rows of some topics may be few, and were another task's.
+Tasks do not know how many there are, so the driver checks when all are done, and only if there was an earlier attempt:
+a topic keeps a registry of the tasks of each micro-batch, and exactly one task finds it empty unless an earlier attempt
+had started (`tidelog.produce.work_registry`). The driver checks all registered numbers that did not write this time,
+separately for each topic, because the rows of a topic may have moved between tasks.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tidelog import Client
 from tidelog.produce.work import Work
 
 AT_ONCE: Final = 64
-"""How many tasks begin at a time. What those have stored that had begun before is looked for together, once."""
+"""Tasks that are checked concurrently; their stored rows are searched together, once."""
 
 
 def tasks_to_look_at(begun: Mapping[int, Sequence[Begun]], tasks: int) -> dict[str, list[int]]:
-    """Return of each topic the tasks whose earlier tries nobody has looked at, where there may be some.
+    """Return by topic the tasks whose earlier attempts must be checked.
 
     Args:
-        begun: into which topics a task wrote, by its number.
-        tasks: how many there were, also without rows.
+        begun: the topics that each task wrote to, by task number.
+        tasks: number of tasks, including those without rows.
     """
     writers: dict[str, dict[int, Begun]] = {}
     for number, topics in begun.items():
@@ -39,7 +39,7 @@ def tasks_to_look_at(begun: Mapping[int, Sequence[Begun]], tasks: int) -> dict[s
             writers.setdefault(one.topic, {})[number] = one
     found = {}
     for topic, wrote in sorted(writers.items()):
-        # One that was tried before counts also behind a first: older versions entered nobody in a roll.
+        # An earlier attempt counts even if a task was first: older versions did not use the registry.
         if not any(one.is_first for one in wrote.values()) or any(one.was_tried for one in wrote.values()):
             end = max(tasks, *(one.tasks for one in wrote.values()))
             found[topic] = [number for number in range(end) if number not in wrote]
@@ -49,17 +49,17 @@ def tasks_to_look_at(begun: Mapping[int, Sequence[Begun]], tasks: int) -> dict[s
 async def refuse_other_tasks(
     options: WriteOptions, begun: Mapping[int, Sequence[Begun]], tasks: int, work_of: Callable[[int], Work]
 ) -> None:
-    """Refuse a micro-batch of which an earlier try had other tasks; whoever of those is still at work is fenced.
+    """Refuse a micro-batch whose earlier attempt had other tasks; running tasks of that attempt are fenced.
 
     Args:
-        options: how it was written.
-        begun: into which topics a task wrote, by its number.
-        tasks: how many there were, also without rows.
-        work_of: what a task of some number does.
+        options: the options of the query.
+        begun: the topics that each task wrote to, by task number.
+        tasks: number of tasks, including those without rows.
+        work_of: returns the work of a task number.
 
     Raises:
-        ChangedRowsError: a task that wrote nothing this time had stored rows.
-        TidelogError: the cluster could not be asked.
+        ChangedRowsError: an earlier attempt stored rows under a task number that wrote nothing this time.
+        TidelogError: a request to the cluster failed.
     """
     to_look_at = tasks_to_look_at(begun, tasks)
     if not any(to_look_at.values()):
@@ -70,16 +70,16 @@ async def refuse_other_tasks(
                 rows = await _stored_by(client, topic, map(work_of, numbers[start : start + AT_ONCE]))
                 if rows:
                     raise ChangedRowsError(
-                        f"topic {topic!r}: an earlier try of this batch had other tasks than this one ({tasks}), and "
-                        f"has written at least {rows} rows that this one did not find and has written, too. "
-                        "Set 'failOnChangedRows' to 'false' to go on with both. That a query has the same tasks when "
-                        "it is started again needs spark.sql.adaptive.streaming.stateless.enabled to be false, and "
-                        "spark.sql.shuffle.partitions and minPartitions to be left as they are."
+                        f"topic {topic!r}: an earlier attempt of this batch had other tasks than this one ({tasks}), "
+                        f"and wrote at least {rows} rows that this attempt did not find and wrote again. "
+                        "Set 'failOnChangedRows' to 'false' to continue with duplicates. For the same tasks after a "
+                        "restart, set spark.sql.adaptive.streaming.stateless.enabled to false, and do not change "
+                        "spark.sql.shuffle.partitions and minPartitions."
                     )
 
 
 async def _stored_by(client: Client, topic: str, works: Iterable[Work]) -> int:
-    """Return how many rows earlier tries of these have stored, once all have begun."""
+    """Return how many rows earlier attempts of some works have stored, after fencing them."""
     producers = [client.producer(topic, name=work) for work in works]
     try:
         await asyncio.gather(*(producer.begin() for producer in producers))

@@ -1,7 +1,7 @@
-"""From the columns that a query writes to those of records: which there may be, and which rows go where.
+"""Conversion of a query's columns to those of records, and grouping of rows by topic and partition.
 
-A query's columns are those of Spark's Kafka sink: `value`, and any of `key`, `headers`, `topic` and `partition`; `tag`
-and `timestamp` are ours. Any other is refused: Kafka's sink drops it without a word.
+The columns are those of Spark's Kafka sink: `value`, and optionally `key`, `headers`, `topic` and `partition`; `tag`
+and `timestamp` are additional. Other columns are refused, while Kafka's sink silently ignores them.
 """
 
 from __future__ import annotations
@@ -25,43 +25,43 @@ _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "topic": ("string",),
     "partition": ("int",),
 }
-"""Column -> what it may be, as Spark's DDL."""
+"""Column -> allowed types, as Spark DDL."""
 _OF_RECORDS: Final = ("timestamp", "key", "value", "headers", "tag")
 _MAY_BE_ABSENT: Final = frozenset({"key", "headers", "tag"})
 
 
 def check_columns(schema: StructType, *, topic: str | None) -> None:
-    """Refuse columns that are not a record's.
+    """Refuse columns that records do not have.
 
     Raises:
-        OptionError: one is unknown or of another type, or value or the topic are missing.
+        OptionError: a column is unknown or has a wrong type, or the value or the topic is missing.
     """
     for field in schema.fields:
         if field.name not in _TYPES:
             hint = did_you_mean(field.name, {name.lower(): name for name in _TYPES})
             raise OptionError(
-                f"no record has a column {field.name!r}.{hint} There are: {', '.join(_TYPES)}. Choose them with "
+                f"records have no column {field.name!r}.{hint} The columns are: {', '.join(_TYPES)}. Choose them with "
                 ".select(...), and put other columns into the value, for example with to_json(struct(*))."
             )
         if field.dataType.simpleString() not in _TYPES[field.name]:
             wanted = " or ".join(_TYPES[field.name])
-            raise OptionError(f"column {field.name!r} is {wanted}, not {field.dataType.simpleString()}: cast it.")
+            raise OptionError(f"column {field.name!r} must be {wanted}, got {field.dataType.simpleString()}: cast it.")
     names = schema.fieldNames()
     if "value" not in names:
-        raise OptionError("a record has a value: name a column 'value', for example to_json(struct(*)) AS value.")
+        raise OptionError("column 'value' is missing: select one, for example to_json(struct(*)) AS value.")
     if topic is None and "topic" not in names:
-        raise OptionError("where to? Set the option 'topic', or select a column 'topic'.")
+        raise OptionError("the topic is missing: set the option 'topic', or select a column 'topic'.")
     if topic is not None and "topic" in names:
-        raise OptionError("the option 'topic' and a column 'topic' both say where to: drop one of them.")
+        raise OptionError("the option 'topic' and the column 'topic' are mutually exclusive: drop one of them.")
 
 
 class Rows(NamedTuple):
-    """Rows for one topic, and of it one partition, if they say so.
+    """Rows for one topic, and possibly one partition.
 
     Attributes:
-        topic: its name.
-        partition: None: the key, or the producer, decides.
-        columns: those of records.
+        topic: the topic's name.
+        partition: None if the key or the producer chooses it.
+        columns: columns of records.
     """
 
     topic: str
@@ -70,12 +70,12 @@ class Rows(NamedTuple):
 
 
 def rows_by_place(batch: pa.RecordBatch, topic: str | None) -> Iterator[Rows]:
-    """Cut a query's rows by where they go; those of one place stay in their order.
+    """Group a query's rows by topic and partition; the order within a group is preserved.
 
     Raises:
-        OptionError: a row names no topic.
+        OptionError: a row has no topic.
     """
-    # A column that no row uses is left out: rows without keys need not be sorted by partition.
+    # Unused columns are dropped: rows without keys need no grouping by partition.
     columns = batch.select([name for name in batch.schema.names if name in _OF_RECORDS and _is_used(batch, name)])
     if batch.num_rows == 0:
         return
@@ -96,7 +96,7 @@ def _is_used(batch: pa.RecordBatch, name: str) -> bool:
 
 
 def _groups(batch: pa.RecordBatch, name: str) -> Iterator[tuple[Any, Any]]:
-    """Yield each value of a column and which rows have it; None for all of them."""
+    """Yield each value of a column with a mask of its rows; None for all rows."""
     column = batch.column(name)
     values = column.unique()
     if len(values) == 1:

@@ -1,7 +1,7 @@
-"""From options to offset ranges: ask the broker once what there is, then let `offsets.py` decide.
+"""Planning of a read: options to offset ranges, with requests to the broker; `offsets.py` has the rules.
 
-All questions are asked while Spark plans the query; the tasks get finished ranges. So every task of a load, and
-every retry of one, reads the same records, however the topic grows meanwhile.
+All requests are sent while Spark plans the query; tasks get fixed ranges. So every task and every retry reads the same
+records while the topic grows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EVERYTHING: Final = Narrowed()
 
 
 class LogClient(Protocol):
-    """What the source needs of `tidelog.sync.Client`."""
+    """The methods of `tidelog.sync.Client` that the source uses."""
 
     def topics(self, *, internal: bool = False) -> list[Topic]:
         """Return all topics."""
@@ -57,17 +57,17 @@ class LogClient(Protocol):
         ...
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a load reads.
+    """Plan of a load.
 
     Attributes:
-        ranges: one for each Spark task; none when there is nothing to read.
-        topic_ids: of each topic in the ranges: one of the same name made later is not the same topic.
-        warnings: what will be missing; empty unless `failOnDataLoss` is off.
+        ranges: one for each Spark task; empty if there is nothing to read.
+        topic_ids: id of each topic in the ranges; a recreated topic of the same name has another id.
+        warnings: missing records; empty unless `failOnDataLoss` is off.
     """
 
     ranges: list[OffsetRange]
@@ -76,18 +76,18 @@ class Plan:
 
 
 def make_plan(options: ReadOptions, client: LogClient, narrowed: Narrowed = EVERYTHING) -> Plan:
-    """Decide which records a load reads: of those that the options name what a query asks for.
+    """Plan a load: the records that match the options and the bounds of the query.
 
     Raises:
         OptionError: the options do not fit the topics.
-        DataLossError: records that were asked for are gone and `failOnDataLoss` is on.
-        TidelogError: the client's, when the broker cannot be asked.
+        DataLossError: requested records are missing, and `failOnDataLoss` is on.
+        TidelogError: a request of the client failed.
     """
     topics = {topic.name: topic for topic in client.topics()}
     partitions = select(options.selection, {name: topic.partition_count for name, topic in topics.items()})
     starting = _look_up(client, options.starting, partitions, "startingOffsetsByTimestamp")
     ending = _look_up(client, options.ending, partitions, "endingOffsetsByTimestamp")
-    # Last, so that no answer above lies behind the bounds of a topic that is being written.
+    # Last, so that the offsets above are within the bounds of topics that are being written.
     bounds = _bounds(client, partitions)
     ranges, warnings = resolve(options, bounds, starting=starting, ending=ending)
     ranges = _not_before(client, narrowed.since_us, narrowed.of(ranges))
@@ -96,7 +96,7 @@ def make_plan(options: ReadOptions, client: LogClient, narrowed: Narrowed = EVER
 
 
 def _not_before(client: LogClient, since_us: int | None, ranges: list[OffsetRange]) -> list[OffsetRange]:
-    """Leave out what lies before the first record that is not older; such may come again behind it."""
+    """Skip records before the first one that is not older; later records may be older again."""
     if since_us is None or not ranges:
         return ranges
     places = [TopicPartition(each.topic, each.partition) for each in ranges]
@@ -106,7 +106,7 @@ def _not_before(client: LogClient, since_us: int | None, ranges: list[OffsetRang
 
 
 def starts_of(options: ReadOptions, client: LogClient, losses: Losses) -> StreamPosition:
-    """Decide where a stream begins.
+    """Determine the starting position of a stream.
 
     Raises:
         OptionError, DataLossError, TidelogError: as `make_plan`.
@@ -121,11 +121,11 @@ def starts_of(options: ReadOptions, client: LogClient, losses: Losses) -> Stream
 
 
 def standing_of(options: ReadOptions, client: LogClient, *, all_named: bool = False) -> Standing:
-    """Look at what there is of the chosen partitions; topics that are gone, or not there yet, are left out.
+    """Return the current bounds of the chosen partitions, without topics that do not exist.
 
     Raises:
-        OptionError: with `all_named`: a topic or partition that the options name is not there.
-        TidelogError: the client's, when the broker cannot be asked.
+        OptionError: with `all_named`, a topic or partition named in the options does not exist.
+        TidelogError: a request of the client failed.
     """
     topics = {topic.name: topic for topic in client.topics()}
     chosen = select if all_named else select_present
@@ -145,7 +145,7 @@ def _bounds(client: LogClient, partitions: Sequence[TopicPartition]) -> dict[Top
 def _look_up(
     client: LogClient, position: Position, partitions: Sequence[TopicPartition], name: str
 ) -> dict[TopicPartition, Lookup]:
-    """Ask for the offsets of a position by time, one request for each time and topic."""
+    """Look up the offsets of times, with one request for each time and topic."""
     by_time: dict[int, list[TopicPartition]] = {}
     for at, timestamp_us in times_of(position, partitions, name).items():
         by_time.setdefault(timestamp_us, []).append(at)

@@ -1,4 +1,4 @@
-"""One Spark task's work: the record batches of one offset range, as Spark wants them."""
+"""The work of one Spark task: the Arrow batches of one offset range."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EVERY: Final = RecordFilter()
 
 
 def fetched_schema(schema: pa.Schema, only: RecordFilter) -> pa.Schema:
-    """Return the columns to fetch: those of `schema`, and those that `only` compares."""
+    """Return the columns to fetch: those of `schema`, and those that the filter `only` compares."""
     for name, value, of in (("key", only.key, pa.binary()), ("tag", only.tag, pa.string())):
         if value is not None and name not in schema.names:
             schema = schema.append(pa.field(name, of))
@@ -40,11 +40,11 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of `wanted`, in order, as Arrow batches of `schema` with at most `max_records` rows.
 
-    Of those only the ones that match `only`: nodes may send others, too, and `fetch` fetches what it compares.
+    Only records that match `only` are yielded: nodes may send others, too.
 
     Raises:
-        DataLossError: records of the range are gone and `fail_on_data_loss` is on; otherwise a warning is logged.
-        TidelogError: the client's, when the broker cannot be asked; CorruptBatchError for a batch that cannot be read.
+        DataLossError: records of the range are missing, and `fail_on_data_loss` is on; otherwise a warning is logged.
+        TidelogError: a request of the client failed; CorruptBatchError for a batch that cannot be read.
     """
     joiner = BatchJoiner(schema, constants(wanted.topic, wanted.partition), max_records=max_records)
 
@@ -65,7 +65,7 @@ def _matching(piece: WireBatch, only: RecordFilter) -> WireBatch:
     for name, value in only._asdict().items():
         if value is not None and piece.rows:
             column = piece.arrays.get(name)
-            if column is None:  # no record of this batch has one
+            if column is None:  # the batch has no such column
                 return piece.slice(0, 0)
             piece = piece.where(pc.equal(column, pa.scalar(value, column.type)))
     return piece
@@ -73,11 +73,12 @@ def _matching(piece: WireBatch, only: RecordFilter) -> WireBatch:
 
 def _lost(wanted: OffsetRange, start: int, end: int, *, fail_on_data_loss: bool) -> None:
     message = (
-        f"{wanted.topic}-{wanted.partition}: offsets {start} to {end - 1} were there when the read was planned "
-        "and are gone."
+        f"{wanted.topic}-{wanted.partition}: offsets {start} to {end - 1} existed when the read was planned "
+        "and are missing."
     )
     if fail_on_data_loss:
         raise DataLossError(
-            f"{message} Retention may have deleted them: keep more, read sooner, or set 'failOnDataLoss' to 'false'."
+            f"{message} Retention may have deleted them: increase retention, read sooner, or set 'failOnDataLoss' to "
+            "'false'."
         )
     _LOG.warning("%s They are skipped.", message)

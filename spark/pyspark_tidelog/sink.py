@@ -1,12 +1,12 @@
-"""`df.write.format("tidelog")` and `df.writeStream`: what Spark asks of a writer, handed to `write_task.py`.
+"""`df.write.format("tidelog")` and `df.writeStream`: Spark's writer interface over `write_task.py`.
 
-A writer is made on the driver for each job, and travels to its tasks pickled. What a task does is named after the query
-and the micro-batch, which a restarted query finds in its checkpoint; after a random number in a job that is no stream,
-which all tries of its tasks share.
+A writer is created on the driver for each job, and pickled for its tasks. A task's work is named after the query and
+the micro-batch, which a restarted query finds in its checkpoint; in a batch job after a random number, which all
+attempts of its tasks share.
 
-A task is told by its number, so a micro-batch that is done once more must have the same tasks. Spark since 4.2 chooses
-their number anew behind each shuffle of a query without state, by the cores that there are, unless
-`spark.sql.adaptive.streaming.stateless.enabled` is off. No task is told how many there are; the driver is, when they
+A task is identified by its number, so a repeated micro-batch must have the same tasks. Since 4.2 Spark chooses their
+number after each shuffle of a stateless query by the available cores, unless
+`spark.sql.adaptive.streaming.stateless.enabled` is off. Tasks do not know how many there are; the driver does when they
 are done, and refuses a batch that had others before (`other_tasks.py`).
 """
 
@@ -35,7 +35,7 @@ else:
     except ImportError:  # Spark 4.0
 
         class DataSourceStreamArrowWriter:
-            """Spark does not know it yet."""
+            """Not available in this version of Spark."""
 
             def __init__(self) -> None:
                 raise OptionError("writing streams needs Spark 4.1 or newer.")
@@ -43,19 +43,19 @@ else:
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
-"""Where Spark tells its tasks which query and micro-batch they belong to."""
+"""Local properties in which Spark gives its tasks the query and the micro-batch."""
 
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task has written, for the driver.
+    """Result of a task, for the driver.
 
     Attributes:
-        rows: so many.
-        stored_before: of those, by earlier tries.
-        begun: the topics into which it wrote, and what it met there.
-        query: the stream's; empty in a job that is none.
-        task: its number.
+        rows: number of rows.
+        stored_before: number of these that earlier attempts had stored.
+        begun: the topics that it wrote to, and their state at its start.
+        query: the stream's query id; empty in a batch job.
+        task: task number.
     """
 
     rows: int
@@ -66,53 +66,53 @@ class Written(WriterCommitMessage):
 
 
 def refuse_overwriting(*, overwrite: bool) -> None:
-    """Refuse what a log cannot do.
+    """Refuse to overwrite a topic.
 
     Raises:
         OptionError: with `overwrite`.
     """
     if overwrite:
-        raise OptionError("a topic is a log, to which rows are appended: write with mode('append').")
+        raise OptionError("rows can only be appended to a topic: write with mode('append').")
 
 
 class TidelogWriter(DataSourceArrowWriter):
-    """Writes a frame, once. See the module."""
+    """Writes a frame once. See the module."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
         self._job = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[Any]) -> Written:
-        """Write the rows of one partition, Arrow batches, in a task."""
+        """Write the rows (Arrow batches) of one partition, in a task."""
         wrote = asyncio.run(write_rows(iterator, self._options, Work(f"spark/{self._job}/{_task().partitionId()}", 0)))
         return Written(wrote.rows, wrote.stored_before)
 
 
 class TidelogStreamWriter(DataSourceStreamArrowWriter):
-    """Writes the micro-batches of a stream, each row once. See the module."""
+    """Writes the micro-batches of a stream, each row exactly once. See the module."""
 
     def __init__(self, options: WriteOptions) -> None:
         super().__init__()
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> Written:
-        """Write the rows of one partition of a micro-batch, Arrow batches, in a task."""
+        """Write the rows (Arrow batches) of one partition of a micro-batch, in a task."""
         task = _task()
         query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
         if not query or not batch:
             raise TidelogSourceError(
-                "Spark does not tell which query and micro-batch this is, so rows could be doubled."
+                "Spark does not report the query and the micro-batch, without which rows could be duplicated."
             )
         number = task.partitionId()
         wrote = asyncio.run(write_rows(iterator, self._options, _work(query, number, int(batch))))
         return Written(wrote.rows, wrote.stored_before, wrote.begun, query, number)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """All is committed when a task returns; see that no earlier try had other tasks than these.
+        """Check that no earlier attempt had other tasks; the rows were committed when the tasks returned.
 
         Raises:
-            ChangedRowsError: one had.
-            TidelogError: the cluster could not be asked.
+            ChangedRowsError: an earlier attempt had other tasks.
+            TidelogError: a request to the cluster failed.
         """
         wrote = [message for message in messages if isinstance(message, Written)]
         if self._options.fail_on_changed_rows and wrote:
@@ -123,12 +123,12 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
             )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """What was written of a batch stays, and is found when it is done once more."""
+        """Do nothing: written rows stay, and are found when the batch is repeated."""
 
 
 def _task() -> TaskContext:
     task = TaskContext.get()
-    assert task is not None, "writing is done in a task"
+    assert task is not None, "called in a task"
     return task
 
 

@@ -1,15 +1,15 @@
-"""Tidelog's topics as a table with the columns of Spark's Kafka source, for `spark.read` and `spark.readStream`.
+"""The Spark data source: topics as tables with the columns of Spark's Kafka source.
 
-Spark finds `DefaultSource` by itself in every importable module whose name begins with `pyspark_`, on the driver
-and on the executors; nothing is registered. Spark calls it in several processes: `schema` and `partitions` in
-planning workers of the driver, `read` in the tasks. Each opens a connection of its own and closes it.
+Spark finds `DefaultSource` in every importable module whose name begins with `pyspark_`, on the driver and on the
+executors, without registration. It is called in several processes: `schema` and `partitions` in planning workers of the
+driver, `read` in the tasks. Each opens and closes its own connection.
 
-Spark passes filters on where `spark.sql.python.filterPushdown.enabled` is on; they are used only if Spark keeps the
-planned read for the scan that has them (`pushdown.py`). It does not tell Python sources which columns a query uses:
-`.schema("offset bigint, value binary")` or the option `columns` says it.
+Spark passes filters if `spark.sql.python.filterPushdown.enabled` is on; they are used only if Spark keeps the planned
+read for the scan with these filters (`pushdown.py`). Spark does not tell Python sources which columns a query uses: set
+them with `.schema("offset bigint, value binary")` or the option `columns`.
 
-All scans of one `load()` share the `DefaultSource` that was made for it and, since Spark 4.1, one planned read. So
-nothing that belongs to a single scan may be stored in either.
+All scans of one `load()` share its `DefaultSource` and, since Spark 4.1, one planned read. So neither may contain state
+of a single scan.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what `format()` and `USING` call it."""
+        """Return the name for `format()` and `USING`."""
         return "tidelog"
 
     def schema(self) -> str:
-        """Return the columns that the options ask for, as DDL.
+        """Return the columns for the options, as DDL.
 
         Raises:
-            OptionError: an option is wrong.
+            OptionError: an option is invalid.
         """
         return ddl_of(parse_columns(self.options))
 
     def reader(self, schema: StructType) -> TidelogReader:
-        """Return a reader of `schema`, which is ours or a choice of its columns.
+        """Return a reader of `schema`, a subset of the columns.
 
         Raises:
-            OptionError: an option or the schema is wrong.
+            OptionError: an option or the schema is invalid.
         """
         return TidelogReader(parse_options(self.options), arrow_schema(schema))
 
     def streamReader(self, schema: StructType) -> TidelogStreamReader:  # noqa: N802 - Spark's name
-        """Return a reader for a stream of `schema`, as `reader`.
+        """Return a stream reader of `schema`, as `reader`.
 
         Raises:
-            OptionError: an option or the schema is wrong.
+            OptionError: an option or the schema is invalid.
         """
         return TidelogStreamReader(parse_options(self.options, streaming=True), arrow_schema(schema))
 
@@ -73,20 +73,20 @@ class DefaultSource(DataSource):
         """Return a writer of a frame with these columns.
 
         Raises:
-            OptionError: an option or a column is wrong, or what there is would have to go.
+            OptionError: an option or a column is invalid, or `overwrite` is set.
         """
         return TidelogWriter(self._write_options(schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TidelogStreamWriter:  # noqa: N802 - Spark's name
-        """Return a writer of a stream with these columns, as `writer`.
+        """Return a stream writer with these columns, as `writer`.
 
         Raises:
-            OptionError: as `writer`; `overwrite` is the output mode "complete".
+            OptionError: as `writer`; `overwrite` means the output mode "complete".
         """
         return TidelogStreamWriter(self._write_options(schema, overwrite=overwrite))
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Travel to Spark's processes, also to those of a stream, which do not find the connector's zip."""
+        """Pickle so that processes without the connector's zip on their path, such as those of streams, can load it."""
         return reduced(type(self), self.options)
 
     def _write_options(self, schema: StructType, *, overwrite: bool) -> WriteOptions:
@@ -97,14 +97,14 @@ class DefaultSource(DataSource):
 
 
 def _no_filters() -> None:
-    """Stands for what Spark 4.0 does not know yet."""
+    """Placeholder for a method that Spark 4.0 lacks."""
 
 
 class FilterTaker:
-    """What Spark calls as a reader's `pushFilters`.
+    """Callable used as a reader's `pushFilters`.
 
-    Spark refuses readers with a `pushFilters` of their own while it would not call it, lest somebody take filters for
-    pushed that are not. Here nothing depends on the call, so this one passes for the one that all readers inherit.
+    Spark refuses readers that override `pushFilters` while push-down is off, because filters could wrongly be
+    considered applied. This source does not depend on the call, so this object pretends to be the inherited method.
     """
 
     __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", _no_filters))
@@ -113,7 +113,7 @@ class FilterTaker:
         self._tasks = tasks
 
     def __call__(self, filters: list[Any]) -> list[Any]:
-        """Narrow the read if it is planned for this scan alone; return all filters, which Spark applies itself."""
+        """Narrow the read if it is planned for this scan only; return all filters, which Spark applies itself."""
         if PLAN_BELONGS_TO_SCAN:
             self._tasks.narrowed = narrowed(filters)
         else:
@@ -122,15 +122,15 @@ class FilterTaker:
 
 
 class TidelogReader(DataSourceReader):
-    """Plans ranges once, then reads each of them in a task. Travels to the tasks pickled, without a connection."""
+    """Plans ranges once, and reads each of them in a task. Pickled for the tasks, without a connection."""
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         self._options = options
         self._tasks = RangeReader(options, schema)
-        vars(self)["pushFilters"] = FilterTaker(self._tasks)  # no method: Spark would refuse one of ours
+        vars(self)["pushFilters"] = FilterTaker(self._tasks)  # not a method: Spark would refuse an override
 
     def partitions(self) -> Sequence[RangePartition]:
-        """Return the ranges of this load, as they are now.
+        """Return the current ranges of this load.
 
         Raises:
             OptionError, DataLossError, TidelogError: as `make_plan`.

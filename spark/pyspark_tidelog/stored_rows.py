@@ -1,13 +1,14 @@
-"""Which rows an earlier try of the same work has stored, and which of those that come now are left to be written.
+"""Comparison of the rows of an attempt with those that an earlier attempt of the same work has stored.
 
-A row is known by what it says: content, and the partition and the time if the query names them. Two that say the same
-are two rows, and are counted. Order does not matter, since Spark promises none behind a shuffle.
+Rows are compared by content, and by partition and timestamp if the query sets them. Equal rows are counted. Order does
+not matter, because Spark does not guarantee one after a shuffle.
 
-A query may name the partition of some rows and leave that of others to their keys. What is stored does not tell which
-it was. So a row that names none stands for a stored one of its content anywhere, and it stays open for which: of a
-content no more rows count as stored than are, and of those that name a partition no more than are there.
+A query may set the partition of some rows and leave that of others to their keys. Stored rows do not show which was the
+case. So a row without a partition matches a stored row with its content in any partition, and the exact match stays
+open: for each content at most as many rows match as are stored, and of rows with a partition at most as many as are
+stored there.
 
-Rejected: comparing in the order in which rows come, which is enough for a query without a shuffle alone.
+Rejected: comparing rows in order, which only works for queries without a shuffle.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ import pyarrow.compute as pc
 from tidelog_proto.batch.content_hash import CONTENT_KEY_BYTES, ContentHasher
 
 _NUMBERS: Final = 4
-"""Of a row's mark: two of its content, its partition and its time."""
+"""Numbers of a row's fingerprint: two for its content, its partition and its timestamp."""
 _PARTITION: Final = 2
 _MARK: Final = pa.binary(8 * _NUMBERS)
 
 
 class StoredRows:
-    """See the module. First all that is stored is added, then rows come.
+    """Stored rows of a work. All stored rows are added first; then rows are compared.
 
     Args:
-        with_time: whether the query gives each row its time.
+        with_time: whether the query sets timestamps.
     """
 
     def __init__(self, *, with_time: bool) -> None:
@@ -42,32 +43,32 @@ class StoredRows:
         self._added: list[pa.Array[Any]] = []
         self._added_anywhere: list[pa.Array[Any]] = []
         self._here: _Counted | None = None
-        """Stored rows by what they say and where they are."""
+        """Stored rows by fingerprint with partition."""
         self._anywhere: _Counted | None = None
-        """The same by what they say alone."""
+        """Stored rows by fingerprint without partition."""
         self._anywhere_of: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-        """Of each mark of the former its place among the latter."""
+        """For each fingerprint in `_here`, its index in `_anywhere`."""
 
     @property
     def left(self) -> int:
-        """How many stored rows have not come yet."""
+        """Number of stored rows without a match so far."""
         self._close()
         assert self._anywhere is not None
         return int(self._anywhere.left.sum())
 
     def add(self, columns: pa.RecordBatch, partition: int) -> None:
-        """Take canonical columns that are stored in a partition."""
-        assert self._here is None, "all that is stored is added first"
+        """Add canonical columns that are stored in a partition."""
+        assert self._here is None, "stored rows are added first"
         marks = self._marks(columns)
         self._added_anywhere.append(_array_of(marks))
         self._added.append(_array_of(_placed(marks, partition)))
 
     def without_stored(self, columns: pa.RecordBatch, partition: int | None) -> pa.RecordBatch:
-        """Return of canonical columns the rows that are not stored; each stored one stands for one that comes.
+        """Return the rows of canonical columns that are not stored; each stored row matches at most one.
 
         Args:
             columns: the rows.
-            partition: the one that they name; None: they name none.
+            partition: the partition that the rows set; None if they set none.
         """
         self._close()
         assert self._here is not None
@@ -103,22 +104,22 @@ class StoredRows:
 
 
 class _Counted:
-    """Different marks, and how many stored rows of each have not come yet."""
+    """Distinct fingerprints, and the number of stored rows of each without a match."""
 
     def __init__(self, added: Sequence[pa.Array[Any]]) -> None:
         marks: Any = pa.chunked_array([*added, pa.array([], _MARK)])
         counted = marks.value_counts()
         self.known: pa.Array[Any] = counted.field("values")
-        # One more, of none: what is not found is looked up there.
+        # One extra entry with 0, for fingerprints that are not found (index -1).
         self.left: npt.NDArray[np.int64] = np.append(counted.field("counts").to_numpy(), 0)
 
     def find(self, marks: pa.Array[Any]) -> npt.NDArray[np.int64]:
-        """Return the place of each mark, -1 for one that is not known."""
+        """Return the index of each fingerprint; -1 for unknown ones."""
         found = pc.index_in(marks, value_set=self.known).fill_null(-1)
         return np.asarray(found.to_numpy(), np.int64)
 
     def among(self, found: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return which of some rows stand for stored ones: of each mark as many as are left, in the order they come."""
+        """Return which rows match stored ones: for each fingerprint at most as many as are left, in order."""
         order = np.argsort(found, kind="stable")
         sorted_ = found[order]
         ranks = np.empty(len(found), np.int64)
@@ -127,7 +128,7 @@ class _Counted:
         return is_known
 
     def take(self, found: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """As `among`; those have come then."""
+        """Match rows as `among`, and reduce the counts."""
         is_known = self.among(found)
         np.subtract.at(self.left, found[is_known], 1)
         return is_known

@@ -1,11 +1,12 @@
 """`spark.readStream.format("tidelog")`: micro-batches of offset ranges, planned on the driver and read in tasks.
 
-One reader lives as long as the query, in a process of its own beside the driver, with one connection; copies of it
-travel to the tasks, which connect by themselves. Spark keeps the positions (`stream_offsets.py`) in its checkpoint.
+One reader exists as long as the query, in its own process next to the driver, with one connection; copies of it are
+pickled for the tasks, which have their own connections. Spark stores the positions (`stream_offsets.py`) in its
+checkpoint.
 
-Before Spark 4.2 a Python source is asked for the latest offset without being told where the stream stands: then all
-that there is is one micro-batch, options that limit it are refused, and what was lost, and which partitions are new, is
-seen when the micro-batch is planned.
+Before Spark 4.2, a Python source is asked for the latest offset without the stream's position: then each micro-batch
+reads all available records, options that limit it are refused, and lost records and new partitions are only detected
+when the micro-batch is planned.
 """
 
 from __future__ import annotations
@@ -42,25 +43,25 @@ else:
     except ImportError:  # before Spark 4.2
 
         class SupportsTriggerAvailableNow:
-            """Spark does not know it yet."""
+            """Not available in this version of Spark."""
 
 
 TELLS_START: Final = SupportsTriggerAvailableNow.__module__ != __name__
-"""Whether this Spark says where a stream stands when it asks where the next micro-batch ends."""
+"""Whether this Spark passes the stream's position when it asks for the end of the next micro-batch."""
 
 WARNINGS_MAX: Final = 1_000
-"""So many losses are told of in a query."""
+"""Losses that are logged per query."""
 
 _LOG: Final = logging.getLogger(__name__)
 
 
 class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module.
+    """Reader of a stream.
 
     Args:
-        options: of a stream.
-        schema: the wanted columns.
-        clock: seconds that pass, for `maxTriggerDelay`.
+        options: the stream's.
+        schema: the requested columns.
+        clock: a monotonic clock, for `maxTriggerDelay`.
     """
 
     def __init__(self, options: ReadOptions, schema: pa.Schema, clock: Callable[[], float] = time.monotonic) -> None:
@@ -70,14 +71,14 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._client: LogClient | None = None
         self._last_batch_at: float | None = None
         self._target: Standing | None = None
-        """What there was when a query began that is to stop when it has read that."""
+        """Bounds at the start of a query that stops when it has read them (trigger availableNow)."""
         self._has_begun = False
         self._seen: Standing | None = None
-        """What there was when Spark last asked; it asks for its report right after that."""
+        """Bounds at the last call of `latestOffset`, for the report that Spark requests right after it."""
         self._warned: set[str] = set()
 
     def initialOffset(self) -> dict[str, dict[str, int | str]]:  # noqa: N802 - Spark's name
-        """Return where a new query begins.
+        """Return the starting position of a new query.
 
         Raises:
             OptionError, DataLossError, TidelogError: as `starts_of`.
@@ -87,24 +88,24 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: Mapping[str, object] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, dict[str, int | str]]:
-        """Return where the next micro-batch ends, which is `start` while there is nothing to be read.
+        """Return the end of the next micro-batch; `start` if there is nothing to read.
 
         Args:
-            start: where it begins; None: Spark does not tell.
-            limit: what Spark asks for: the default, or all that there is at once (`trigger(once=True)`).
+            start: its start; None if Spark does not pass it.
+            limit: Spark's limit: the default, or all records at once (`trigger(once=True)`).
 
         Raises:
-            OptionError, DataLossError, TidelogError: the cluster cannot be asked, or does not fit the options.
+            OptionError, DataLossError, TidelogError: a request failed, or the topics do not match the options.
         """
         if start is None:
             if self._options.max_offsets or self._options.min_offsets:
                 raise OptionError("'maxOffsetsPerTrigger' and 'minOffsetsPerTrigger' need Spark 4.2 or newer.")
-            # Where a query begins Spark asks later: an end without a topic that is named would stay in the checkpoint.
+            # Spark asks for the start later: an end without a named topic would be stored in the checkpoint.
             all_named = self._options.fail_on_data_loss
             return _all_of(standing_of(self._options, self._connected(), all_named=all_named)).to_json()
         begin = parse_position(start)
         if self._target is not None and not self._has_begun and _is_ahead(begin, self._target):
-            self._target = self._standing()  # it was taken before it was known where the query begins
+            self._target = self._standing()  # the target was read before the start was known
         self._has_begun = True
         standing = self._target or self._standing()
         end = advance(begin, standing, self._losses(), most=getattr(limit, "max_rows", None))
@@ -115,7 +116,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return what the options say of the size of a micro-batch; of a most and a least Spark takes one only."""
+        """Return the limit of a micro-batch from the options; Spark accepts either a maximum or a minimum."""
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows  # noqa: PLC0415 - 4.2
 
         most, least = self._options.max_offsets, self._options.min_offsets
@@ -124,15 +125,15 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if least is None else ReadMinRows(least)
 
     def reportLatestOffset(self) -> dict[str, dict[str, int | str]]:  # noqa: N802 - Spark's name
-        """Return where all records that there are end: what the query lacks to it is its lag."""
+        """Return the end of all records; its distance from the query's position is the lag."""
         return _all_of(self._seen or self._standing()).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Take down what there is: what comes later is not for this run of the query."""
+        """Record the current end: this run of the query stops there."""
         self._target = self._standing()
 
     def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> Sequence[RangePartition]:
-        """Return the ranges of a micro-batch; the same for the same positions, always (but see `begun`).
+        """Return the ranges of a micro-batch, which depend only on the positions (except for `begun`).
 
         Raises:
             DataLossError, TidelogError: before Spark 4.2 only, as `begun` and `standing_of`.
@@ -154,13 +155,13 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._tasks.read(partition)
 
     def stop(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._client is not None:
             self._client.close()
             self._client = None
 
     def __getstate__(self) -> dict[str, object]:
-        """Travel without the connection."""
+        """Pickle without the connection."""
         return {**self.__dict__, "_client": None, "_target": None, "_seen": None, "_warned": set()}
 
     def _connected(self) -> LogClient:
@@ -176,15 +177,15 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Losses(fail=self._options.fail_on_data_loss, warn=self._warn)
 
     def _warn(self, what: str) -> None:
-        """Tell of a loss, once: Spark asks several times a second."""
+        """Log a loss once, because Spark asks several times a second."""
         if what not in self._warned and len(self._warned) < WARNINGS_MAX:
             self._warned.add(what)
             _LOG.warning("%s", what)
 
     def _is_too_little(self, begin: StreamPosition, standing: Standing) -> bool:
-        """Whether to wait for more; not where Spark only wants what there is.
+        """Return whether to wait for more records; never if Spark only reads the current ones.
 
-        All that is there counts: a batch that may be no larger than the least has a little less, as shares are whole.
+        All available records count: a batch whose maximum equals the minimum may be smaller because of rounding.
         """
         least = self._options.min_offsets
         if least is None or self._target is not None:
@@ -199,7 +200,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _is_everything(limit: ReadLimit | None) -> bool:
-    """Whether Spark asks for all that there is, which it wants whatever the options say; before 4.2 it says nothing."""
+    """Return whether Spark asks for all records regardless of the options; unknown before 4.2."""
     if limit is None:
         return False
     from pyspark.sql.streaming.datasource import ReadAllAvailable  # noqa: PLC0415 - Spark 4.2

@@ -1,15 +1,15 @@
-"""Where a stream stands: offsets by topic and partition, and which of the records that there are come next.
+"""Positions of a stream: offsets by topic and partition, and the records of the next micro-batch.
 
-A position is written into Spark's checkpoint as `{"flights": {"0": 23, "1": 7, "id": "9f…"}}`: what Spark's Kafka
-source writes, and the id of the topic, since another topic made later under the same name is not the same topic. Names
-and partitions are sorted, because Spark compares positions as texts: another order of the same offsets would be news.
+A position is stored in Spark's checkpoint as `{"flights": {"0": 23, "1": 7, "id": "9f…"}}`: the format of Spark's Kafka
+source, plus the topic's id, because a recreated topic of the same name has other records. Topics and partitions are
+sorted, because Spark compares positions as text.
 
-A partition that was not there before enters a position with the offset at which its reading begins, in a micro-batch of
-which it has no part; its records come with the next one. So what a micro-batch reads follows from its two positions
-alone, and a restarted query reads the same again, whatever became of the log meanwhile.
+A new partition is added to a position with the offset at which reading starts, in a micro-batch that reads none of its
+records; these come with the next one. So the ranges of a micro-batch depend only on its two positions, and a restarted
+query reads the same records, whatever happened to the log.
 
-Rejected: the offsets of new partitions looked up when a micro-batch is planned, as Spark's Kafka source does it: a
-batch that is planned anew after a restart may then begin elsewhere.
+Rejected: looking up the offsets of new partitions when a micro-batch is planned, as Spark's Kafka source does: after a
+restart, the repeated batch might start elsewhere.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _IS_ID: Final = re.compile(r"([0-9a-f]{2})+", re.ASCII).fullmatch
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """Where a stream stands.
+    """Position of a stream.
 
     Attributes:
-        offsets: of each partition the next record to be read.
-        topic_ids: of each topic, in hex; a topic may lack one in a position that somebody else wrote.
+        offsets: the next offset to read, by partition.
+        topic_ids: id of each topic in hex; may be missing in positions that another program wrote.
     """
 
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, dict[str, int | str]]:
-        """Return it as Spark keeps it."""
+        """Return the position as Spark stores it."""
         result: dict[str, dict[str, int | str]] = {}
         for at in sorted(self.offsets):
             result.setdefault(at.topic, {})[str(at.partition)] = self.offsets[at]
@@ -51,10 +51,10 @@ class StreamPosition:
 
 
 def parse_position(given: object) -> StreamPosition:
-    """Read a position that Spark kept.
+    """Parse a stored position.
 
     Raises:
-        TidelogSourceError: it is none.
+        TidelogSourceError: it is not a position of this source.
     """
     offsets: dict[TopicPartition, int] = {}
     topic_ids: dict[str, str] = {}
@@ -77,18 +77,18 @@ def _items(of: object, given: object) -> Iterable[tuple[str, object]]:
 
 def _no_position(given: object) -> TidelogSourceError:
     return TidelogSourceError(
-        f"the checkpoint has no position of this source: {str(given)[:200]!r}. Was it written by another source? "
-        "Give the query a checkpointLocation of its own."
+        f"the checkpoint does not contain a position of this source: {str(given)[:200]!r}. Was it written by another "
+        "source? Give the query its own checkpointLocation."
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What there is of the chosen partitions at one moment.
+    """Bounds of the chosen partitions at one time.
 
     Attributes:
-        bounds: of each partition.
-        topic_ids: of their topics, in hex.
+        bounds: by partition.
+        topic_ids: ids of their topics in hex.
     """
 
     bounds: Mapping[TopicPartition, Bounds]
@@ -96,11 +96,11 @@ class Standing:
 
 
 class Losses:
-    """Raises what a stream has lost, or, where that may be, tells of it.
+    """Raises or logs the loss of records of a stream.
 
     Args:
-        fail: whether it may not be.
-        warn: is told otherwise.
+        fail: raise an error.
+        warn: called otherwise.
     """
 
     def __init__(self, *, fail: bool, warn: Callable[[str], None]) -> None:
@@ -108,28 +108,28 @@ class Losses:
         self._warn = warn
 
     def lost(self, what: str) -> None:
-        """Take note of records that are gone.
+        """Report missing records.
 
         Raises:
-            DataLossError: that may not be.
+            DataLossError: with `fail`.
         """
         if self._fail:
             raise DataLossError(
-                f"{what} Set 'failOnDataLoss' to 'false' to go on with what there is, or start anew with another "
-                "checkpointLocation."
+                f"{what} Set 'failOnDataLoss' to 'false' to continue with the remaining records, or start again with "
+                "another checkpointLocation."
             )
         self._warn(what)
 
 
 def advance(start: StreamPosition, standing: Standing, losses: Losses, *, most: int | None) -> StreamPosition:
-    """Return where the next micro-batch ends, which begins at `start`: `start` itself when there is nothing new.
+    """Return the end of the micro-batch that begins at `start`; `start` itself if there is nothing new.
 
     Args:
-        start: where the last one ended.
-        standing: what there is now.
-        losses: is told of what there was and is no more.
-        most: how many offsets it may cover over all partitions, though each that has records gets one at least;
-            None: all that there are.
+        start: end of the last micro-batch.
+        standing: the current bounds.
+        losses: gets records that no longer exist.
+        most: limit of offsets over all partitions, though each partition with records gets at least one; None for no
+            limit.
 
     Raises:
         DataLossError: as `losses`.
@@ -140,7 +140,7 @@ def advance(start: StreamPosition, standing: Standing, losses: Losses, *, most: 
     for topic, topic_id in standing.topic_ids.items():
         before = topic_ids.setdefault(topic, topic_id)
         if before != topic_id:
-            losses.lost(f"topic {topic!r} was deleted and made again; what had not been read of the old one is gone.")
+            losses.lost(f"topic {topic!r} was deleted and recreated; unread records of the old one are lost.")
             made_again.add(topic)
             topic_ids[topic] = topic_id
     backlog: dict[TopicPartition, int] = {}
@@ -149,10 +149,10 @@ def advance(start: StreamPosition, standing: Standing, losses: Losses, *, most: 
         if at.topic in made_again:
             continue
         if bounds is None:
-            losses.lost(f"{at} is no more among the chosen partitions that there are; it stood at {offset}.")
+            losses.lost(f"{at} no longer exists or is no longer chosen; its position was {offset}.")
             ends[at] = offset
         elif bounds.high_watermark < offset:
-            losses.lost(f"{at} ends at {bounds.high_watermark}, before {offset}, up to which it was read.")
+            losses.lost(f"{at} ends at {bounds.high_watermark}, before the position {offset}.")
             ends[at] = bounds.high_watermark
         else:
             backlog[at] = bounds.high_watermark - offset
@@ -165,17 +165,17 @@ def advance(start: StreamPosition, standing: Standing, losses: Losses, *, most: 
 
 
 def begun(start: StreamPosition, end: StreamPosition, look: Callable[[], Standing], losses: Losses) -> StreamPosition:
-    """Return `start` with the partitions that entered before `end`, which was found without knowing `start`.
+    """Return `start` with partitions added that are new in `end`, which was determined without `start`.
 
-    That is how Spark before 4.2 asks. `end` is behind records of such partitions then, which no other micro-batch has
-    a part of; what was lost up to it nobody has been told of. A batch that is planned once more after a restart begins
-    such a partition where it begins by then.
+    Needed before Spark 4.2. `end` then includes records of new partitions that no other micro-batch covers, and losses
+    up to it have not been reported. A batch that is repeated after a restart starts such a partition at its current
+    first offset.
 
     Args:
-        start: where a micro-batch begins.
-        end: where it ends.
-        look: looks at what there is, where that is needed.
-        losses: is told of what there was and is no more.
+        start: start of a micro-batch.
+        end: its end.
+        look: returns the current bounds, if needed.
+        losses: gets records that no longer exist.
 
     Raises:
         DataLossError: as `losses`.
@@ -193,7 +193,7 @@ def begun(start: StreamPosition, end: StreamPosition, look: Callable[[], Standin
 
 
 def shares(backlog: Mapping[TopicPartition, int], most: int | None) -> dict[TopicPartition, int]:
-    """Share `most` records among partitions by what each has, so that none with records goes without."""
+    """Divide `most` records among partitions in proportion to their backlog, at least one for each with records."""
     total = sum(backlog.values())
     if most is None or total <= most:
         return dict(backlog)
@@ -201,12 +201,12 @@ def shares(backlog: Mapping[TopicPartition, int], most: int | None) -> dict[Topi
 
 
 def backlog_of(start: StreamPosition, end: StreamPosition) -> int:
-    """Return how many offsets lie between two positions."""
+    """Return the number of offsets between two positions."""
     return sum(map(len, ranges_between(start, end)))
 
 
 def ranges_between(start: StreamPosition, end: StreamPosition) -> list[OffsetRange]:
-    """Return what a micro-batch reads, sorted: nothing of a partition that entered with it."""
+    """Return the ranges of a micro-batch, sorted; a partition that is new in it has none."""
     ranges = []
     for at in sorted(end.offsets):
         begin = start.offsets.get(at)

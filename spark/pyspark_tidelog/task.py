@@ -1,6 +1,6 @@
-"""A task of Spark: one range of one partition, read with its Python worker's client. Batch reads and streams share it.
+"""A Spark task that reads one range of one partition; used by batch reads and streams.
 
-`RangePartition` and `RangeReader` travel to the tasks pickled.
+`RangePartition` and `RangeReader` are pickled for the tasks.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from tidelog.requests.record_filters import RecordFilter
 from tidelog.sync import Client
 
 ZONE_VARIABLE: Final = "TIDELOG_ZONE"
-"""Where an executor says in which zone it runs, if the option `zone` does not."""
+"""Environment variable of an executor with its zone, for tasks without the option `zone`."""
 KEPT: Final = KeptClient[Client]()
-"""Of the tasks of this process."""
+"""The kept client of this process."""
 _LOG: Final = logging.getLogger(__name__)
 
 
 @cache
-def look_no_more_at_what_is_loaded() -> None:
-    """Leave what this process has loaded out of collections of garbage from now on.
+def freeze_loaded_objects() -> None:
+    """Exclude all existing objects from garbage collections.
 
-    Spark's worker collects after each of its tasks. That looks at everything that was ever imported, which stays
-    anyway: 90 ms a task on a slow core, and a query has many.
+    Spark's worker runs a collection after each task, which examines everything that was ever imported: 90 ms per task
+    on a slow core.
     """
     gc.freeze()
 
 
 class RangePartition(InputPartition):
-    """One task's range, and the id of the topic that it was planned for; empty: it is not known."""
+    """The range of one task, and the topic's id at planning; empty if unknown."""
 
     def __init__(self, wanted: OffsetRange, topic_id: bytes) -> None:
         super().__init__(wanted)
@@ -60,11 +60,11 @@ class RangeReader:
     """Reads ranges.
 
     Args:
-        options: of the read.
-        schema: the wanted columns.
+        options: the options of the read.
+        schema: the requested columns.
 
     Attributes:
-        narrowed: what a scan asks for by its filters; the options narrow it further.
+        narrowed: bounds from the filters of a scan, in addition to the options.
     """
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
@@ -73,7 +73,7 @@ class RangeReader:
         self.narrowed = EVERYTHING
 
     def client(self) -> Client:
-        """Return a new client as the options say; it is for the caller to close."""
+        """Return a new client for the options; the caller closes it."""
         access = self._options.access
         client_options: ClientOptions = {**access.client_options, "zone": self._zone}
         return Client(access.bootstrap, **client_options)
@@ -88,11 +88,11 @@ class RangeReader:
         Raises:
             DataLossError, TidelogError: as `read_batches`.
         """
-        if not isinstance(partition, RangePartition):  # what Spark makes of an empty list of partitions
+        if not isinstance(partition, RangePartition):  # Spark's replacement for an empty list of partitions
             return
         if TaskContext.get() is not None:
-            look_no_more_at_what_is_loaded()
-        # Credentials travel with each task anew, so they are the same when their bytes are.
+            freeze_loaded_objects()
+        # Credentials are pickled for each task, so equal bytes mean equal credentials.
         asked_as = pickle.dumps((self._options.access, self._zone))
         with KEPT.lent(asked_as, self.client) as client:
             try:
@@ -106,13 +106,13 @@ class RangeReader:
         narrowed = self.narrowed.including(only.key, only.tag)
         options = narrowed.options(fetch_options(wanted, fetched_schema(self._schema, only)))
         options["nearest"] = self._options.nearest
-        options["topic_id"] = partition.topic_id  # each fetch: a topic may be made anew between two of them
+        options["topic_id"] = partition.topic_id  # checked by each fetch: a topic may be recreated in between
         patient = options | FetchOptions(min_bytes=1)
 
         def fetched(offset: int, options: FetchOptions) -> Fetched:
             try:
                 return client.fetch(wanted.topic, wanted.partition, offset, **options)
-            except TidelogError as error:  # most do not say where; Spark shows the note below the error
+            except TidelogError as error:  # most errors lack the position; Spark shows the note below the error
                 error.add_note(
                     f"while a task read topic {wanted.topic!r}, partition {wanted.partition}, offset {offset}"
                 )
@@ -121,7 +121,7 @@ class RangeReader:
         def fetch(offset: int) -> Fetched:
             answer = fetched(offset, options)
             if answer.next_offset <= offset and narrowed.leaves_out_records:
-                # The node does not have the planned records yet: they are lost only if they do not arrive.
+                # The node may not have the planned records yet: they are lost only if they do not arrive.
                 return fetched(offset, patient)
             return answer
 
@@ -135,7 +135,7 @@ class RangeReader:
         )
 
     def _lost_topic(self, topic: str, error: UnknownTopicError) -> None:
-        """The topic is not, or no more, the one that the range was planned for: its records are lost."""
+        """Handle a topic that was deleted or recreated since planning: its records are lost."""
         message = f"topic {topic!r} was deleted since this read was planned"
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{message} ({error}). Load it again.") from error

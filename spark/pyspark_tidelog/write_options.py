@@ -1,4 +1,4 @@
-"""The options of writing, parsed and checked before anything is sent."""
+"""Options for writing, parsed and validated before anything is sent."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _FOREIGN: Final = {
     "path": "topic",
 }
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
-"""What Spark hands on of its own options."""
+"""Options of Spark itself that it passes to sinks."""
 _NONE: Final = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Where and how to write.
+    """Parsed options for writing.
 
     Attributes:
-        access: to the cluster.
-        topic: for all rows; None: each row names its own.
-        acks: as a producer's.
-        compression: as a producer's.
-        fail_on_changed_rows: whether a batch that is done once more fails when its rows are no longer the same.
+        access: connection settings.
+        topic: for all rows; None if each row has its own.
+        acks: as for a producer.
+        compression: as for a producer.
+        fail_on_changed_rows: whether a repeated batch fails if its rows have changed.
     """
 
     access: Access
@@ -45,7 +45,7 @@ class WriteOptions:
 
 
 def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Turn the writer's options (names in any case) into `WriteOptions`.
+    """Parse the writer's options (names in any case).
 
     Raises:
         OptionError: an option is unknown, missing, contradictory or malformed.
@@ -66,5 +66,5 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
 def _one_of(options: Mapping[str, str], name: str, known: Mapping[str, T], default: str) -> T:
     text = options.get(name, default).lower()
     if text not in known:
-        raise OptionError(f"option {name!r} is one of {', '.join(known)}, not {text[:60]!r}.")
+        raise OptionError(f"option {name!r} must be one of {', '.join(known)}, got {text[:60]!r}.")
     return known[text]

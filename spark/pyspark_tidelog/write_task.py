@@ -1,11 +1,10 @@
-"""A task that writes: the rows of one partition of a query, into topics, each row once however often it is tried.
+"""A Spark task that writes the rows of one partition of a query to topics, each exactly once over all attempts.
 
-A task's producer is named after the work (query, batch, partition of the query). Who does the work once more fences
-whoever tried before, looks at what they have stored of it, and writes what is missing (ADR 0093). That costs something
-only when it happens; the first who does a work asks nobody.
+A task's producer is named after the work (query, batch, partition of the query). A repeated attempt fences earlier
+ones, reads the rows that they have stored, and writes the missing ones (ADR 0093). The first attempt has no extra cost.
 
-Spark's rows come from a blocking iterator. It is asked on a thread, so that sending goes on meanwhile; what is accepted
-and not yet acknowledged is bounded by the producer's buffer.
+Spark's rows come from a blocking iterator, which is read on a thread so that sending continues; the producer's buffer
+bounds unacknowledged rows.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from tidelog_proto.batch.columns import canonical
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What a task met when it began to write into a topic.
+    """State of a topic when a task started to write to it.
 
     Attributes:
-        topic: its name.
-        was_tried: whether an earlier try of the task had begun to write there.
-        is_first: whether no task had, of whatever number. Of all that write a micro-batch into a topic one is the
-            first, unless somebody had tried before, or the answer to the first got lost.
-        tasks: those that had begun are numbered below this.
+        topic: the topic's name.
+        was_tried: whether an earlier attempt of this task had started to write there.
+        is_first: whether no task of any number had. Of all tasks that write a micro-batch to a topic, one is the first,
+            unless there was an earlier attempt, or the reply to the first was lost.
+        tasks: upper bound of the numbers of tasks that had started.
     """
 
     topic: str
@@ -47,12 +46,12 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Wrote:
-    """What a task has done.
+    """Result of a task.
 
     Attributes:
-        rows: of its part.
-        stored_before: of those, by earlier tries.
-        begun: the topics into which it wrote, by their names.
+        rows: number of its rows.
+        stored_before: number of these that earlier attempts had stored.
+        begun: the topics that it wrote to, sorted by name.
     """
 
     rows: int = 0
@@ -61,12 +60,12 @@ class Wrote:
 
 
 async def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, work: Work) -> Wrote:
-    """Write all rows, and return when they are committed.
+    """Write all rows; return when they are committed.
 
     Raises:
-        ChangedRowsError: what an earlier try has stored is not among the rows.
-        OptionError: a row names no topic.
-        TidelogError: not all could be written; says of which topic.
+        ChangedRowsError: an earlier attempt has stored rows that are not among these.
+        OptionError: a row has no topic.
+        TidelogError: writing failed; the message has the topic.
     """
     writers: dict[str, TopicWriter] = {}
     async with Client(options.access.bootstrap, **options.access.client_options) as client:
@@ -90,10 +89,10 @@ async def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, w
 
 
 class TopicWriter:
-    """Writes the rows of one topic. `begin` makes one.
+    """Writes the rows of one topic; created by `begin`.
 
     Attributes:
-        producer: of this try.
+        producer: the producer of this attempt.
     """
 
     def __init__(self, producer: Producer, begun: Begun, *, fail_on_changed_rows: bool) -> None:
@@ -106,26 +105,26 @@ class TopicWriter:
 
     @classmethod
     async def begin(cls, client: Client, first: Rows, options: WriteOptions, work: Work) -> TopicWriter:
-        """Fence earlier tries of the work, and look at what they have stored.
+        """Fence earlier attempts of the work, and read the rows that they have stored.
 
         Args:
-            client: for the topic.
-            first: rows, which tell what the query says of each.
+            client: a connected client.
+            first: the first rows, which show the columns that the query sets.
             options: how to write.
-            work: that is done, perhaps once more.
+            work: the work, possibly repeated.
         """
         producer = client.producer(first.topic, name=work, acks=options.acks, compression=options.compression)
         try:
             await producer.begin()
         except ProducerFencedError as error:
             error.add_note(
-                f"Piece {work.piece} of it was to be written, of which another try or a later piece has begun. Of a "
-                "stream pieces are micro-batches: either two drivers have one checkpoint, or it was put back to an "
-                "earlier state, and what came behind that is stored. Go on with the newest, or begin with a new one."
+                f"Piece {work.piece} of it was to be written, but another attempt or a later piece has started. The "
+                "pieces of a stream are micro-batches: either two drivers use one checkpoint, or it was restored to an "
+                "earlier state, and later batches are already stored. Use the newest checkpoint, or a new one."
             )
             raise
         earlier = producer.earlier
-        assert earlier is not None, "it has a name"
+        assert earlier is not None, "a named producer has an `earlier`"
         registration = earlier.registration
         begun = Begun(first.topic, was_tried=earlier.exist)
         if registration is not None:
@@ -140,11 +139,11 @@ class TopicWriter:
 
     @property
     def wrote(self) -> Wrote:
-        """What was done so far."""
+        """The result so far."""
         return Wrote(self._rows, self._stored_before, (self._begun,))
 
     async def take(self, rows: Rows) -> None:
-        """Send rows that are not stored; wait for room, not for acknowledgements."""
+        """Send the rows that are not stored; wait for buffer space, but not for acknowledgements."""
         columns = canonical(rows.columns)
         self._rows += columns.num_rows
         if self._stored is not None:
@@ -155,7 +154,7 @@ class TopicWriter:
             await self.producer.enqueue_arrow(columns, partition=rows.partition)
 
     async def finish(self) -> None:
-        """Wait until all is committed.
+        """Wait until all rows are committed.
 
         Raises:
             ChangedRowsError, TidelogError: as `write_rows`.
@@ -164,9 +163,9 @@ class TopicWriter:
         left = 0 if self._stored is None else self._stored.left
         if left and self._fail_on_changed_rows:
             raise ChangedRowsError(
-                f"topic {self.producer.topic!r}: an earlier try of this batch has written {left} rows that the query "
-                "no longer makes, so it is not the same each time: rand(), uuid() and functions of your own that "
-                "depend on more than their arguments are the usual reasons, or another number of tasks "
-                "(see spark.sql.adaptive.streaming.stateless.enabled). The rows of this try were written, too. "
-                "Set 'failOnChangedRows' to 'false' to go on with both."
+                f"topic {self.producer.topic!r}: an earlier attempt of this batch has written {left} rows that the "
+                "query no longer produces, so it is not deterministic: common reasons are rand(), uuid() and "
+                "functions that depend on more than their arguments, or another number of tasks (see "
+                "spark.sql.adaptive.streaming.stateless.enabled). The rows of this attempt were written as well. "
+                "Set 'failOnChangedRows' to 'false' to continue with both."
             )

@@ -1,8 +1,8 @@
-"""Pickles that can be read where the connector's zip is not on the path yet.
+"""Pickles that can be loaded by processes without the connector's zip on their path.
 
-Spark unpickles a data source on the driver's machine in a process of its own for each stream. It looks for the zips of
-`--py-files` in a folder of that process that has none of them (4.0 to 4.3), so the import of this package fails there,
-unless PYTHONPATH has it. Objects that are reduced here first put the zip on the path, and then import from it.
+For each stream, Spark unpickles a data source in a separate process on the driver's machine. That process looks for the
+zips of `--py-files` in a folder that does not contain them (4.0 to 4.3), so importing this package fails unless
+PYTHONPATH contains the zip. Objects that use `reduced` first add the zip to the path, and then import from it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.worker_util import add_path
 
 
 class _Call:
-    """Is replaced, when a pickle is read, by what a call returns."""
+    """An object that unpickles to the result of a call."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self._call = (function, arguments)
@@ -26,19 +26,19 @@ class _Call:
 
 
 def zip_of_package() -> str | None:
-    """Return the zip that this package was imported from; None: a directory."""
+    """Return the zip that this package was imported from; None for a directory."""
     place = Path(__file__).parents[1]
     return str(place) if place.is_file() else None
 
 
 def reduced(function: Callable[..., Any], *arguments: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Return what `__reduce__` returns for an object that `function` makes of `arguments`.
+    """Return the result of `__reduce__` for an object created by `function(*arguments)`.
 
-    The pickle first adds the zip that this package was imported from, if it was one, to the reader's path. Where there
-    is no such file, that changes nothing.
+    The pickle first adds the zip that this package was imported from, if any, to the reader's path. A missing file does
+    no harm.
     """
     place = zip_of_package()
     if place is None:
         return function, arguments
-    # The parts of a tuple are unpickled in order, and these names are Python's and Spark's own.
+    # The parts of a tuple are unpickled in order, and only need names of Python and Spark.
     return operator.itemgetter(1), ((_Call(add_path, place), _Call(function, *arguments)),)

@@ -39,7 +39,7 @@ def test_an_interrupt_while_loading_leaves_no_traceback(tmp_path: Path) -> None:
     assert stderr == ""
 
 
-def test_who_ignores_interrupts_goes_on_ignoring_them(tmp_path: Path) -> None:
+def test_ignored_interrupts_stay_ignored(tmp_path: Path) -> None:
     process = begin(tmp_path, ignoring=True)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate("", timeout=30)

@@ -22,7 +22,7 @@ def test_every_command_tells_the_version(command: list[str], capsys: pytest.Capt
     assert capsys.readouterr().out.startswith("tidelog 0.")
 
 
-def test_what_comes_behind_two_dashes_is_no_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_word_after_two_dashes_is_not_an_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topic", "describe", "--bootstrap", "127.0.0.1:1", "--", "--version"]) == failures.EXIT_CANNOT_CONNECT
     assert capsys.readouterr().out == ""
 
@@ -40,7 +40,7 @@ def test_a_wrong_command_line_is_usage(arguments: list[str], capsys: pytest.Capt
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_nobody_there_is_one_line_and_its_own_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreachable_node_has_one_line_and_its_own_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     # Port 1 is reserved; nothing listens there.
     assert main(["topic", "list", "--bootstrap", "127.0.0.1:1"]) == failures.EXIT_CANNOT_CONNECT
     lines = capsys.readouterr().err.splitlines()

@@ -43,7 +43,7 @@ def test_a_part_that_is_not_installed_says_what_to_install(name: str, command: s
         app([command, "--any", "option"], standalone_mode=False)
 
 
-def test_a_broken_part_is_no_missing_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_part_is_not_reported_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     def explode(_: EntryPoint) -> None:
         raise RuntimeError("a bug")
 

@@ -91,7 +91,7 @@ def test_ca_content_is_carried_without_its_file(tmp_path: Path) -> None:
     assert Tls().carried() == Tls()
     assert "BEGIN" not in repr(carried)
     assert isinstance(Trust(carried)(), ssl.SSLContext)
-    with pytest.raises(InvalidRequestError, match="no certificate in PEM"):
+    with pytest.raises(InvalidRequestError, match="not a certificate in PEM"):
         Trust(Tls(cert_pem="nothing"))()
     with pytest.raises(InvalidRequestError, match="exclude each other"):
         Tls(cert_file="/c.pem", cert_pem="text")
@@ -126,8 +126,8 @@ def test_revocation_lists_are_reloaded_and_carried(tmp_path: Path) -> None:
     second = trust()
     assert second is not first
     crl.write_text("slip")
-    assert trust() is second, "an unusable file keeps the last usable one"
-    with pytest.raises(InvalidRequestError, match="only lists of revoked certificates"):
+    assert trust() is second, "a slip changes nothing"
+    with pytest.raises(InvalidRequestError, match="only contain certificate revocation lists"):
         Trust(tls)()
     crl.unlink()
     authority.revoke()

@@ -15,19 +15,19 @@ def topic(*held: int, end: int = 10) -> Topic:
     return Topic("flights", b"", (Partition(0, "node1", 0, high_watermark=end, replicas=replicas),))
 
 
-def test_copies_that_hold_everything_are_no_problem() -> None:
+def test_complete_copies_have_no_shortage() -> None:
     assert shortages(topic(10, 10, 10), 10, copies=3) == []
 
 
-def test_what_is_lacking_is_named() -> None:
-    assert shortages(topic(10, 10, 7), 10, copies=3) == ["partition 0 lacks 3 records on node3"]
+def test_missing_records_are_reported() -> None:
+    assert shortages(topic(10, 10, 7), 10, copies=3) == ["partition 0 is missing 3 records on node3"]
     assert shortages(topic(10, 10, 10), 11, copies=3) == ["the log holds 10 records; 11 were published"]
     (problem,) = shortages(topic(10, 10), 10, copies=3)
-    assert "2 copies" in problem
+    assert "2 replicas" in problem
     assert shortages(Topic("flights", b""), 10, copies=3) == ["the log holds 0 records; 10 were published"]
 
 
-def test_the_table_names_owner_and_copies() -> None:
+def test_the_table_lists_owner_and_copies() -> None:
     console = Console(width=80, file=io.StringIO(), record=True)
     console.print(whereabouts(topic(10, 10, 7)))
     shown = console.export_text()
@@ -36,7 +36,7 @@ def test_the_table_names_owner_and_copies() -> None:
 
 
 class Told(Client):
-    """A client that is told one status after the other."""
+    """A client that returns one status after the other."""
 
     def __init__(self, *topics: Topic) -> None:
         super().__init__("127.0.0.1:1")
@@ -46,12 +46,12 @@ class Told(Client):
         return ClusterStatus(b"", topics=(self.left.pop(0) if len(self.left) > 1 else self.left[0],))
 
 
-async def test_a_copy_that_is_behind_is_waited_for() -> None:
+async def test_a_lagging_copy_is_awaited() -> None:
     assert await level_topic(Told(topic(10, 10, 7), topic(10, 10), topic(10, 10, 10)), "flights", copies=3) == topic(
         10, 10, 10
     )
 
 
-async def test_the_wait_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_wait_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "LEVEL_TIMEOUT_S", 0.0)
     assert await level_topic(Told(topic(10, 10, 7)), "flights", copies=3) == topic(10, 10, 7)

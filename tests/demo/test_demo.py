@@ -1,4 +1,4 @@
-"""The demonstration as a user starts it: whole, and broken off."""
+"""The demonstration as a user starts it: complete and interrupted."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.machine]
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_all_counts_are_right_and_everything_is_where_it_says(tmp_path: Path) -> None:
+def test_all_counts_match_and_all_outputs_exist(tmp_path: Path) -> None:
     directory = tmp_path / "demo"
     ended = subprocess.run(
         [sys.executable, "-m", "tidelog_demo", "--data", str(directory)], capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "All counts are right" in ended.stdout
+    assert "All counts match" in ended.stdout
     for figure in ("336,776", "58,665", "54,635", "54,173", "48,110"):
         assert figure in ended.stdout
     assert (directory / "flights.png").stat().st_size > 10_000
@@ -44,7 +44,7 @@ def test_all_counts_are_right_and_everything_is_where_it_says(tmp_path: Path) ->
 
 
 @pytest.mark.long
-def test_a_stop_in_the_middle_ends_every_process(tmp_path: Path) -> None:
+def test_a_stop_during_the_run_ends_every_process(tmp_path: Path) -> None:
     directory = tmp_path / "demo"
     demo = subprocess.Popen(
         [sys.executable, "-m", "tidelog_demo", "--data", str(directory)], stdout=subprocess.PIPE, text=True
@@ -61,10 +61,10 @@ def test_a_stop_in_the_middle_ends_every_process(tmp_path: Path) -> None:
     assert len(children) >= 4
     assert psutil.wait_procs(children, timeout=10)[1] == []
     with own_directory(directory):
-        pass  # the lock is free again
+        pass  # the lock is released
 
 
-def test_a_directory_in_use_is_said_in_a_line(tmp_path: Path) -> None:
+def test_a_directory_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
     with own_directory(tmp_path):
         ended = subprocess.run(
             [sys.executable, "-m", "tidelog_demo", "--data", str(tmp_path)], capture_output=True, text=True, check=False
@@ -76,14 +76,14 @@ def test_a_directory_in_use_is_said_in_a_line(tmp_path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """All that the demonstration's last lines want to know of a stack."""
+    """The addresses of a stack that the demonstration prints at the end."""
 
     bootstrap: str = "127.0.0.1:1"
     http_url: str = "http://127.0.0.1:2"
 
 
 def run_with(monkeypatch: pytest.MonkeyPatch, directory: Path, stored: list[str], found: Sequence[CarrierStats]) -> int:
-    """Run it without nodes and Spark: `stored` is what is wrong with the copies, `found` is what Spark says."""
+    """Run it without nodes and Spark: `stored` are the deviations of the copies, `found` is Spark's result."""
 
     @asynccontextmanager
     async def stack(*_: object, **__: object) -> AsyncIterator[Addresses]:
@@ -103,18 +103,18 @@ def run_with(monkeypatch: pytest.MonkeyPatch, directory: Path, stored: list[str]
 
 
 @pytest.mark.long
-def test_one_count_that_is_off_ends_it_with_1(
+def test_one_different_count_exits_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     right = source.by_carrier(source.load_flights())
     assert run_with(monkeypatch, tmp_path, [], right) == 0
-    assert "All counts are right" in capsys.readouterr().out
+    assert "All counts match" in capsys.readouterr().out
     off = [replace(line, flights=line.flights - (line.carrier == "OO")) for line in right]
     for stored, found, complaint in (
         ([], off, "OO has 31 flights"),
-        (["partition 0 lacks 1 records on node3"], right, "partition 0 lacks 1"),
+        (["partition 0 is missing 1 records on node3"], right, "partition 0 is missing 1"),
     ):
         assert run_with(monkeypatch, tmp_path, stored, found) == 1
         shown = capsys.readouterr().out
         assert complaint in shown
-        assert "All counts are right" not in shown
+        assert "All counts match" not in shown

@@ -21,7 +21,7 @@ def _rows(first: int, count: int) -> Rows:
 
 @asynccontextmanager
 async def _http(status: bytes, bodies: list[bytes]) -> AsyncIterator[str]:
-    """A server that answers every request with `status` and keeps the bodies."""
+    """A server that responds to every request with `status` and stores the bodies."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while head := await reader.readuntil(b"\r\n\r\n"):
@@ -46,7 +46,7 @@ async def _http(status: bytes, bodies: list[bytes]) -> AsyncIterator[str]:
         await server.wait_closed()
 
 
-async def test_rest_requests_hold_the_rows_as_json_objects() -> None:
+async def test_rest_requests_contain_the_rows_as_json_objects() -> None:
     bodies: list[bytes] = []
     stored: list[int] = []
     async with _http(b"200 OK", bodies) as url:
@@ -57,7 +57,7 @@ async def test_rest_requests_hold_the_rows_as_json_objects() -> None:
     assert len(orjson.loads(bodies[1])["records"]) == 3
 
 
-async def test_any_other_answer_is_an_error() -> None:
+async def test_any_other_status_is_an_error() -> None:
     async with _http(b"207 Multi-Status", []) as url:
         with pytest.raises(PublishError, match="207"):
             await publish_over_rest(url, _rows(0, 1), lambda _: None)

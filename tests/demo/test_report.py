@@ -14,11 +14,11 @@ STATS = [CarrierStats("UA", 58_665, 12.106), CarrierStats("B6", 54_635, 13.02), 
 NAMES = {"UA": "United Air Lines Inc.", "B6": "JetBlue Airways", "OO": "SkyWest Airlines Inc."}
 
 
-def test_equal_lines_have_no_differences_in_any_order() -> None:
+def test_equal_lines_in_any_order_have_no_differences() -> None:
     assert report.differences(STATS[::-1], STATS) == []
 
 
-def test_a_mean_may_differ_by_rounding_only() -> None:
+def test_a_mean_may_differ_only_by_rounding() -> None:
     nearly = [dataclasses.replace(line, mean_delay_minutes=line.mean_delay_minutes * (1 + 1e-12)) for line in STATS]
     assert report.differences(nearly, STATS) == []
 
@@ -33,7 +33,7 @@ def test_a_mean_may_differ_by_rounding_only() -> None:
         ([*STATS, STATS[0]], "twice"),
     ],
 )
-def test_each_difference_is_named(found: list[CarrierStats], complaint: str) -> None:
+def test_each_difference_is_reported(found: list[CarrierStats], complaint: str) -> None:
     (problem,) = report.differences(found, STATS)
     assert complaint in problem
 

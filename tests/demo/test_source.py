@@ -16,13 +16,13 @@ def flights() -> pa.Table:
     return source.load_flights()
 
 
-def test_the_source_is_the_one_that_is_known(flights: pa.Table) -> None:
+def test_the_source_is_the_known_one(flights: pa.Table) -> None:
     assert flights.num_rows == KNOWN_FLIGHTS == 336_776
     assert flights.num_columns == 19
     assert {stats.carrier: stats.flights for stats in source.by_carrier(flights)} == KNOWN_BY_CARRIER
 
 
-def test_the_report_begins_with_the_largest_carrier(flights: pa.Table) -> None:
+def test_the_report_starts_with_the_largest_carrier(flights: pa.Table) -> None:
     stats = source.by_carrier(flights)
     assert [line.carrier for line in stats[:4]] == ["UA", "B6", "EV", "DL"]
     assert stats[0].mean_delay_minutes == pytest.approx(12.106072888459614)
@@ -50,13 +50,13 @@ def test_a_cancelled_flight_has_null_times(flights: pa.Table) -> None:
     assert row["dep_delay"] is None
 
 
-def test_other_data_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_data_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KNOWN_BY_CARRIER, "UA", 1)
     with pytest.raises(SourceError, match="58665"):
         source.load_flights()
 
 
-def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_an_error_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise metadata.PackageNotFoundError(name)
 

@@ -17,7 +17,7 @@ def _pretend(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     real = asyncio.create_subprocess_exec
 
     async def pretended(*_: str, **how: int) -> asyncio.subprocess.Process:
-        return await real(sys.executable, "-c", script, **how)  # type: ignore[arg-type] # passed on as they came
+        return await real(sys.executable, "-c", script, **how)  # type: ignore[arg-type] # forwarded unchanged
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", pretended)
 
@@ -29,7 +29,7 @@ async def test_the_last_line_is_the_result(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.parametrize("was_there", [False, True])
-async def test_the_log_can_be_read_by_its_owner_alone(
+async def test_only_the_owner_can_read_the_log(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, was_there: bool
 ) -> None:
     log = tmp_path / "log"
@@ -63,11 +63,11 @@ child.wait()
 """
 
 
-async def test_cancelling_ends_the_process_and_what_it_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_cancelling_ends_the_process_and_its_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fifo = tmp_path / "started"
     os.mkfifo(fifo)
     _pretend(monkeypatch, WITH_A_CHILD.format(fifo=str(fifo)))
-    # Some releases of Python wait for a process until its child has closed the pipe as well: that is, for all the time.
+    # Some releases of Python wait for a process until its child has closed the pipe, which is forever here.
     monkeypatch.setattr("tidelog_demo.spark_job._STOP_TIMEOUT_S", 1.0)
     job = asyncio.create_task(stats_by_carrier("host:1", "flights", log=tmp_path / "log"))
     child = psutil.Process(int(await asyncio.to_thread(fifo.read_text)))

@@ -10,7 +10,7 @@ from tidelog.errors import InvalidRequestError
 from tidelog_demo.stack import StackError, own_context, own_directory
 
 
-def test_the_data_of_the_last_time_is_removed_and_nothing_else(tmp_path: Path) -> None:
+def test_only_the_data_of_the_previous_run_is_removed(tmp_path: Path) -> None:
     (tmp_path / "cluster" / "partitions").mkdir(parents=True)
     (tmp_path / "flights.png").write_bytes(b"a picture")
     with own_directory(tmp_path) as data:
@@ -26,7 +26,7 @@ def test_two_demonstrations_do_not_share_a_directory(tmp_path: Path) -> None:
         pass
 
 
-def test_the_cluster_is_a_context_of_its_own_and_the_users_are_left_alone(tmp_path: Path) -> None:
+def test_the_cluster_is_a_separate_context_and_user_contexts_are_unchanged(tmp_path: Path) -> None:
     before = os.environ.get(CONTEXTS_VARIABLE)
     for nodes in (("127.0.0.1:1", "127.0.0.1:2"), ("127.0.0.1:3",)):  # the second time it is another cluster
         with own_context(tmp_path, "mine", ",".join(nodes)) as path:

@@ -27,7 +27,7 @@ def test_contiguous_batches_are_counted_by_partition() -> None:
 
 
 @pytest.mark.parametrize("second", [_batch(0, 4, 1), _batch(0, 2, 1), _batch(0, 3, 2, next_offset=6)])
-def test_gaps_and_repeats_are_found(second: dict[str, Any]) -> None:
+def test_gaps_and_repeats_are_detected(second: dict[str, Any]) -> None:
     counter = Counter()
     counter.receive(_batch(0, 0, 3))
     with pytest.raises(SubscriberError, match="partition 0"):
@@ -47,7 +47,7 @@ async def _gateway(messages: list[dict[str, Any]], got: list[dict[str, Any]]) ->
         yield f"ws://127.0.0.1:{port}/v1/ws"
 
 
-async def test_a_subscriber_gives_credit_back_and_ends_when_all_has_come() -> None:
+async def test_a_subscriber_returns_credit_and_ends_after_the_last_record() -> None:
     got: list[dict[str, Any]] = []
     counts: list[int] = []
     ready = asyncio.Event()
@@ -61,13 +61,13 @@ async def test_a_subscriber_gives_credit_back_and_ends_when_all_has_come() -> No
     assert [message["credit"]["records"] for message in got[1:]] == [3, 2]
 
 
-async def test_more_than_was_published_is_an_error() -> None:
+async def test_more_records_than_published_are_an_error() -> None:
     async with _gateway([{"id": 1, "ok": {}}, {"batch": _batch(0, 0, 6)}], []) as url:
-        with pytest.raises(SubscriberError, match="5 were published"):
+        with pytest.raises(SubscriberError, match="5 published"):
             await subscribe(url, "flights", 5, lambda _: None, asyncio.Event())
 
 
-async def test_an_error_message_ends_it() -> None:
+async def test_an_error_message_ends_the_subscriber() -> None:
     ready = asyncio.Event()
     async with _gateway([{"id": 1, "error": {"code": "UNKNOWN_TOPIC"}}], []) as url:
         with pytest.raises(SubscriberError, match="UNKNOWN_TOPIC"):

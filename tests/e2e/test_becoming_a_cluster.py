@@ -129,7 +129,7 @@ async def test_what_a_lone_node_had_outlives_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("node", "complaint"), [("other=h", "which founds alone"), ("{id}=h --node b=h:1", "which founds alone")]
+    ("node", "complaint"), [("other=h", "the only founder"), ("{id}=h --node b=h:1", "the only founder")]
 )
 def test_only_the_node_itself_founds(tmp_path: Path, node: str, complaint: str) -> None:
     (tmp_path / "node.json").write_text(json.dumps({"node_id": "me", "cluster_id": "ab" * 16}))

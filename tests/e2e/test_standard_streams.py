@@ -196,14 +196,14 @@ def test_a_reader_that_has_gone_leaves_what_is_done_done(node: str) -> None:
 def test_a_failed_command_is_not_called_done(node: str) -> None:
     ended = shell(">/dev/full", ["topic", "create", "no such name!", "--bootstrap", node])
     assert ended.returncode == 1
-    assert "is done" not in ended.stderr
+    assert "succeeded" not in ended.stderr
 
 
 def test_a_secret_that_could_not_be_shown_is_an_error_with_a_remedy(node: str) -> None:
     for options in ([], ["--json"]):
         ended = shell(">/dev/full", ["key", "create", "ada", "--bootstrap", node, *options])
         assert ended.returncode == 1
-        assert "was made and could not be written" in ended.stderr
+        assert "was created but could not be written" in ended.stderr
         assert "tidelog key revoke" in ended.stderr
 
 

@@ -11,7 +11,7 @@ from tidelog_cli.up.child_processes import running
 
 @pytest.fixture
 async def bootstrap(tmp_path: Path) -> AsyncIterator[str]:
-    """The address of a node of its own."""
+    """The address of a new node."""
     command = ("node", "--data", str(tmp_path / "node"), "--port", "0", "--management-port", "0")
     async with running("node", command) as node:
         yield f"127.0.0.1:{node.ready['port']}"

@@ -20,7 +20,7 @@ KEYS = {"records_per_s", "mb_per_s", "latency_ms", "cpu_s", "probe_records_per_s
 
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[records.Plan]:
-    """What was asked for, instead of a measurement of it."""
+    """The parameters that a command passed, instead of running the benchmark."""
     asked: list[records.Plan] = []
 
     async def measured(plan: records.Plan, flush: FlushName) -> Result:
@@ -47,7 +47,7 @@ def _invoke(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
-def test_what_is_under_way_is_said_beside_the_output(plans: list[records.Plan]) -> None:
+def test_progress_goes_to_stderr(plans: list[records.Plan]) -> None:
     said = _run("produce", "--flush", "both", "--rounds", "2").stderr
     assert [line.split(",")[0] for line in said.splitlines()] == [
         "measuring with flush=never",
@@ -57,20 +57,20 @@ def test_what_is_under_way_is_said_beside_the_output(plans: list[records.Plan]) 
 
 
 @pytest.mark.parametrize("name", ["produce", "consume", "latency"])
-def test_json_has_the_promised_keys(plans: list[records.Plan], name: str) -> None:
+def test_json_has_the_documented_keys(plans: list[records.Plan], name: str) -> None:
     code, output = _invoke(name, "--size", "12", "--json")
     assert code == 0
     assert json.loads(output).keys() >= KEYS
     assert plans[0].size_bytes == 12
 
 
-def test_both_flushes_give_a_list(plans: list[records.Plan]) -> None:
+def test_both_flush_settings_print_a_list(plans: list[records.Plan]) -> None:
     _, output = _invoke("produce", "--flush", "both", "--json", "--records", "5000")
     assert [document["flush"] for document in json.loads(output)] == ["never", "always"]
     assert [plan.records for plan in plans] == [5_000, 5_000]
 
 
-def test_people_get_a_table(plans: list[records.Plan]) -> None:
+def test_the_default_output_is_a_table(plans: list[records.Plan]) -> None:
     code, output = _invoke("produce")
     assert code == 0
     assert "limit" in output
@@ -90,7 +90,7 @@ def test_consuming_is_measured_on_one_node(plans: list[records.Plan]) -> None:
     assert not plans
 
 
-def test_nodes_that_run_are_not_started(plans: list[records.Plan]) -> None:
+def test_running_nodes_are_not_started(plans: list[records.Plan]) -> None:
     outcome = _run("produce", "--nodes", "3", "--bootstrap", "127.0.0.1:1")
     assert isinstance(outcome.exception, CommandFailed)
     assert outcome.exception.exit_code == 2
@@ -105,7 +105,7 @@ def test_a_secured_node_is_measured_on_request(plans: list[records.Plan], name: 
 
 
 @pytest.mark.parametrize("foreign", [("--nodes", "3"), ("--bootstrap", "127.0.0.1:1")])
-def test_only_a_node_of_its_own_is_secured(plans: list[records.Plan], foreign: tuple[str, ...]) -> None:
+def test_only_a_new_node_can_be_secured(plans: list[records.Plan], foreign: tuple[str, ...]) -> None:
     outcome = _run("produce", "--secure", *foreign)
     assert isinstance(outcome.exception, CommandFailed)
     assert outcome.exception.exit_code == 2

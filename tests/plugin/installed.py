@@ -1,4 +1,4 @@
-"""Runs of pytest in which the package counts as installed, with the entry points that `pyproject.toml` has now."""
+"""Runs of pytest in which the package is installed with the current entry points of `pyproject.toml`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_pytest(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest in a folder; what the environment's own copy of the package was installed with does not matter."""
+    """Run pytest in a folder, with the entry points of `pyproject.toml` instead of the installed ones."""
     entries = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
     installed = folder / "installed" / "of_a_test-1.dist-info"
     installed.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The fixtures, as somebody's own tests have them."""
+"""The fixtures in the tests of a user."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_nothing_of_the_client_is_loaded():
 """
 
 
-def test_the_fixtures_are_there_without_anything_else(tmp_path: Path) -> None:
+def test_the_fixtures_need_no_configuration(tmp_path: Path) -> None:
     (tmp_path / "test_user.py").write_text(BLOCKING)
     ran = run_pytest(tmp_path, "-p", "no:asyncio", "-W", "error", TMPDIR=str(tmp_path))
     assert "6 passed, 1 error" in ran.stdout, ran.stdout + ran.stderr
@@ -66,7 +66,7 @@ def test_the_fixtures_are_there_without_anything_else(tmp_path: Path) -> None:
     assert list(tmp_path.glob("tidelog-*")) == []
 
 
-def test_tests_in_an_event_loop_make_their_own_client(tmp_path: Path) -> None:
+def test_tests_in_an_event_loop_create_their_own_client(tmp_path: Path) -> None:
     (tmp_path / "test_user.py").write_text(ASYNCHRONOUS)
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
@@ -75,13 +75,13 @@ def test_tests_in_an_event_loop_make_their_own_client(tmp_path: Path) -> None:
     assert "1 passed" in ran.stdout, ran.stdout + ran.stderr
 
 
-def test_who_does_not_use_it_pays_nothing_for_it(tmp_path: Path) -> None:
+def test_a_run_without_the_fixtures_does_not_import_the_client(tmp_path: Path) -> None:
     (tmp_path / "test_user.py").write_text(UNUSED)
     ran = run_pytest(tmp_path, "-p", "no:asyncio", "-W", "error")
     assert "1 passed" in ran.stdout, ran.stdout + ran.stderr
 
 
-def test_without_the_extra_the_error_says_what_to_install(tmp_path: Path) -> None:
+def test_without_the_extra_the_error_has_the_install_command(tmp_path: Path) -> None:
     (tmp_path / "test_user.py").write_text("def test_it(tidelog_client):\n    pass\n")
     missing = tmp_path / "installed" / "uvloop.py"
     missing.parent.mkdir()

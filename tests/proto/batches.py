@@ -1,4 +1,4 @@
-"""What the codec's tests share: batches to try, hypothesis strategies, and ways to damage a batch convincingly."""
+"""Shared helpers of the codec's tests: sample batches, hypothesis strategies, and damaged batches with valid CRCs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def batch_of(
         body_length=len(raw),
         record_count=record_count,
         body_crc=crc32c(raw),
-        **fields,  # type: ignore[arg-type]  # every field is an int but body_kind, which nobody changes here
+        **fields,  # type: ignore[arg-type]  # all fields but body_kind are ints
     )
     return header.pack() + raw
 

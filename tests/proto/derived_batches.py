@@ -17,7 +17,7 @@ from tidelog_proto.batch.record_batch import encode_batch
 
 def derived(records: Given, offsets: Sequence[int], *, base: int, end: int, **changes: Any) -> bytes:
     """Return a batch that covers `base` up to and without `end`, and has the records at `offsets`; it is not stamped
-    but for its base offset."""
+    except for its base offset."""
     stamps = records.timestamps_us or [NOW_US + offset for offset in offsets]
     columns = Given(records.values, records.keys, stamps, records.headers, records.tags).columns()
     deltas = pa.array([offset - base for offset in offsets], OFFSET_DELTA.type)
@@ -96,7 +96,7 @@ def kept(offsets: Sequence[int], *, base: int, end: int) -> bytes:
 STARTS = sorted(
     {0, END_OFFSET, *itertools.chain.from_iterable((at, at + 1) for at in (1, 2, 6, 9, 19, 30, 39, 40, 61))}
 )
-"""Where to begin to read it: at records, behind them, and within gaps."""
+"""Start offsets of reads: at records, after them, and in gaps."""
 
 
 def survivors_from(offset: int, end: int = END_OFFSET) -> list[int]:

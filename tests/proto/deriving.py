@@ -18,7 +18,7 @@ def derive_batches(
     Args:
         batches: header and body of each, at least one.
         keep: one for each batch.
-        epoch: what the output is stamped with.
+        epoch: the epoch of the output.
         previous_digest: in front of the range that the batches cover.
 
     Raises:

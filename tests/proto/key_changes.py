@@ -1,6 +1,6 @@
-"""A client in TLS 1.3 that changes its keys whenever it is told to, which Python's `ssl` does not offer.
+"""A TLS 1.3 client that sends key updates at will, which Python's `ssl` does not offer.
 
-Its handshake is OpenSSL's, which logs the secret that its traffic begins with; the records behind that are made here
+Its handshake is OpenSSL's, which logs the initial traffic secret; the following records are made here
 (RFC 8446: 5.2 records, 7.1 labels, 7.2 and 7.3 keys, 4.6.3 their change).
 """
 

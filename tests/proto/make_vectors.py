@@ -1,8 +1,8 @@
 """Writes the test vectors: `python -m tests.proto.make_vectors`.
 
-They are written once for a version of the format and then kept: whoever reads the format, in any language and in any
-later version, must read these bytes as these fields. A new pyarrow may write other bytes for the same columns, which
-is allowed; run this only to add vectors, and look at the difference.
+They are written once per version of the format and then kept: every reader, in any language and any later version, must
+decode these bytes to these fields. A new pyarrow may write other bytes for the same columns, which is allowed; run this
+only to add vectors, and look at the difference.
 """
 
 from __future__ import annotations
@@ -104,11 +104,14 @@ DERIVATIONS: dict[str, tuple[list[tuple[Given, Codec]], list[list[bool]]]] = {
         [(EVERYTHING, Codec.GZIP), (BATCHES["one value"], Codec.SNAPPY), (BATCHES["null keys"], Codec.ZSTD)],
         [[False, False, True], [True], [False, True, False]],
     ),
-    "columns that say nothing are left out": (
+    "empty columns are omitted": (
         [(Given(values=[b"a"], keys=[None], headers=[[]], tags=[None]), Codec.NONE)],
         [[True]],
     ),
-    "what compresses is compressed": ([(Given(values=[b"again and " * 200] * 3), Codec.LZ4)], [[True, False, True]]),
+    "compressible columns are compressed": (
+        [(Given(values=[b"again and " * 200] * 3), Codec.LZ4)],
+        [[True, False, True]],
+    ),
     "nothing": ([(EVERYTHING, Codec.LZ4), (BATCHES["tags"], Codec.NONE)], [[False] * 3, [False] * 2]),
 }
 """Batches that follow each other, and which of their records survive."""

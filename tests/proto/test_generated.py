@@ -28,7 +28,7 @@ def test_generated_module_is_current(source: str, tmp_path: Path) -> None:
 
 
 def test_kinds_never_change_their_numbers() -> None:
-    """A sample over the whole range: whoever renumbers a kind breaks every peer in the field."""
+    """A sample over the whole range: renumbering a kind breaks all deployed peers."""
     numbers = {field.name: field.number for field in pb.Envelope.DESCRIPTOR.fields}
     expected = {"correlation_id": 1, "error": 2, "hello": 3, "publish": 7, "fetch": 9, "message_event": 15}
     expected |= {"commit": 20, "topic_create": 24, "cluster_status_reply": 31}

@@ -50,7 +50,7 @@ def test_bad_topic_names(name: str) -> None:
         ("x" * (TOPIC_NAME_CHARS_MAX + 1), False),
     ],
 )
-def test_what_a_topic_name_may_begin_with(text: str, may: bool) -> None:
+def test_prefixes_of_topic_names(text: str, may: bool) -> None:
     assert may_begin_topic_name(text) == may
 
 

@@ -35,7 +35,7 @@ def test_stored_batches_are_read_as_their_fields(vector: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("vector", STORED, ids=lambda vector: vector["name"])
-def test_what_was_read_can_be_written_again(vector: dict[str, Any]) -> None:
+def test_decoded_vectors_encode_to_the_same_bytes(vector: dict[str, Any]) -> None:
     batch = RecordBatch.parse(bytes.fromhex(vector["hex"]))
     again = encode_batch(batch.columns(), now_us=batch.header.base_timestamp_us, codec=batch.header.codec)
     read = RecordBatch.parse(again.to_bytes())

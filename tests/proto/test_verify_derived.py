@@ -1,4 +1,4 @@
-"""What a node checks about batches that other nodes store: derived ones are held to as much as any, and to more."""
+"""Validation of batches from other nodes: derived batches must satisfy all rules of others, and their own."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def metadata(body: bytes) -> int:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("records", [ONE, EVERYTHING], ids=["one", "everything"])
-def test_derived_batches_are_taken_from_nodes_and_from_nobody_else(records: Given, codec: Codec) -> None:
+def test_derived_batches_are_only_accepted_from_nodes(records: Given, codec: Codec) -> None:
     good = made(records, codec)
     assert verify_stored(good) == unpack_header(good)
     with pytest.raises(ProtocolError) as refused:
@@ -162,15 +162,15 @@ def test_the_honest_batch_of_the_cases_below_is_taken() -> None:
 @pytest.mark.parametrize(
     ("deltas", "message"),
     [
-        ([0, 5], "the last of the batch"),
+        ([0, 5], "exceeds the last offset delta"),
         ([0, 0], "do not ascend"),
         ([3, 2], "do not ascend"),
         ([4, 0], "do not ascend"),
         ([0, None], "1 nulls"),
-        ([0, 2**32 - 1], "the last of the batch"),
+        ([0, 2**32 - 1], "exceeds the last offset delta"),
     ],
 )
-def test_deltas_that_are_none(deltas: list[int | None], message: str) -> None:
+def test_invalid_deltas_are_refused(deltas: list[int | None], message: str) -> None:
     array = pa.array(deltas, OFFSET_DELTA.type)
     assert message in refusal(stored(offset_delta=array, timestamp=STAMPS, value=VALUES)).message
 

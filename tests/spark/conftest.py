@@ -46,7 +46,7 @@ class Node:
     management_port: int
 
     def metric(self, name: str) -> float:
-        """Return what it says of a metric without labels."""
+        """Return the value of a metric without labels."""
         with urllib.request.urlopen(
             f"http://127.0.0.1:{self.management_port}/metrics", timeout=READY_TIMEOUT_S
         ) as page:

@@ -19,7 +19,7 @@ class Node:
 
     Args:
         port: its native one.
-        command: what runs it, as words of `tidelog`.
+        command: its command line, as words of `tidelog`.
         log: the file that takes what it says.
     """
 
@@ -77,7 +77,7 @@ class Node:
 
 @contextmanager
 def one_node(directory: Path) -> Iterator[Node]:
-    """Run a node that stands alone."""
+    """Run a single node."""
     (port,) = free_ports(1)
     command = ["node", "--data", str(directory / "data"), "--port", str(port), "--management-port", "0"]
     node = Node(port, command, directory / "node.log")

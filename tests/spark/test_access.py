@@ -1,4 +1,4 @@
-"""Who a query's tasks say they are, and how they reach the cluster: told by options, a context and the environment."""
+"""Credentials and addresses of a query's tasks, from options, a context and the environment."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def shown(access: Access) -> pb.Credentials:
     return asyncio.run(showing(None, travelled.credentials).shown()).credentials
 
 
-def test_what_a_file_holds_is_carried_and_the_file_is_looked_for_first(tmp_path: Path) -> None:
+def test_file_content_is_carried_and_the_file_is_tried_first(tmp_path: Path) -> None:
     for option, kind in (("apiKeyFile", "api_key"), ("tokenFile", "token")):
         file = tmp_path / option
         keep_private(file, "first-secret\n")
         access = access_of({**HERE, option: str(file)})
         assert "secret" not in repr(access)
         file.write_text("second-secret")
-        assert getattr(shown(access), kind) == "second-secret", "what was renewed counts"
+        assert getattr(shown(access), kind) == "second-secret", "renewed credentials are used"
         file.write_text("")
         assert getattr(shown(access), kind) == "first-secret", "it is just being written"
         file.unlink()
@@ -78,8 +78,8 @@ def test_a_password_is_carried_and_proven(tmp_path: Path) -> None:
     file.unlink()
     assert shown(access).scram.startswith("n,,n=ann,")
     assert "horse" not in repr(access)
-    assert "belong together" in refused(user="ann")
-    assert "belong together" in refused(passwordFile=str(file))
+    assert "must be given together" in refused(user="ann")
+    assert "must be given together" in refused(passwordFile=str(file))
 
 
 def test_the_context_says_what_options_leave_out_and_the_environment_what_it_does(
@@ -121,8 +121,8 @@ def test_certificates_travel_as_what_they_are(tmp_path: Path, monkeypatch: pytes
     assert context is not None
     assert context.verify_flags & ssl.VERIFY_CRL_CHECK_LEAF
     assert "cannot read the CA" in refused(**given)
-    assert "give 'certFile', too" in refused(keyFile="/k")
-    assert "leave them out" in refused(tls="false", caFile="/ca")
+    assert "requires 'certFile'" in refused(keyFile="/k")
+    assert "omit them" in refused(tls="false", caFile="/ca")
     monkeypatch.setenv("TIDELOG_CA_FILE", str(tmp_path / "nothing"))
     assert access_of({**HERE, "tls": "false"}).tls is None
     monkeypatch.delenv("TIDELOG_CA_FILE")
@@ -135,9 +135,9 @@ def test_certificates_travel_as_what_they_are(tmp_path: Path, monkeypatch: pytes
         assert access_of({"context": "tls", **more}).tls == Tls(ca_pem="the CA")
 
 
-def test_what_is_no_path_is_said() -> None:
-    assert "no path" in refused(tokenFile="/a\0b")
-    assert "no path" in refused(caFile="~nobody-of-that-name/ca.pem")
+def test_invalid_path_is_reported() -> None:
+    assert "not a valid path" in refused(tokenFile="/a\0b")
+    assert "not a valid path" in refused(caFile="~nobody-of-that-name/ca.pem")
 
 
 def test_two_ways_to_say_who_asks_are_one_too_many() -> None:
@@ -148,7 +148,7 @@ def test_two_ways_to_say_who_asks_are_one_too_many() -> None:
 @pytest.mark.parametrize(
     ("option", "instead"), [("apiKey", "apiKeyFile"), ("TOKEN", "tokenFile"), ("password", "passwordFile")]
 )
-def test_a_secret_is_no_option(option: str, instead: str) -> None:
+def test_secret_is_not_an_option(option: str, instead: str) -> None:
     for parse in (parse_options, parse_write_options):
         with pytest.raises(OptionError) as caught:
             parse({**HERE, "subscribe": "t", option: "hush"})

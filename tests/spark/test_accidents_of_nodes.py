@@ -1,4 +1,4 @@
-"""What happens to nodes, logs and drivers under a query of a real Spark: down, drained, compacted, killed."""
+"""Faults of nodes, logs and drivers during a query of a real Spark: down, drained, compacted, killed."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Copying:
         return len(self.numbers()) >= self._published
 
     def check(self) -> None:
-        """Wait until all that was published is in the sink; see that it is there once."""
+        """Wait until all published records are in the sink; check that each is stored once."""
         until(self.is_copied, "not all is written")
         assert self.numbers() == list(range(self._published))
 

@@ -1,4 +1,4 @@
-"""What happens to records under a query of a real Spark: rot, size, deletion, topics made anew, many partitions."""
+"""Faults of records during a query of a real Spark: damage, size, deletion, recreated topics, many partitions."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_largest_records_are_read_and_written(lab: Lab) -> None:
     assert sorted(row.crc for row in copied) == sorted(row.crc for row in sizes.collect())
     assert large > 15 * MIB
     too_large = lab.spark.range(1).select(f.expr(f"repeat('x', {BATCH_BYTES_MAX + 1})").alias("value"))
-    with pytest.raises(PySparkException, match="send smaller ones"):
+    with pytest.raises(PySparkException, match="send smaller batches"):
         too_large.write.format("tidelog").options(bootstrap=lab.node.address, topic=target).mode("append").save()
 
 
@@ -124,13 +124,13 @@ def test_a_topic_that_is_cut_under_a_query(lab: Lab) -> None:
     for frame in planned.values():
         assert frame.count() == 1_000
     lab.client.delete_records(topic, 600)
-    assert f"{topic}-0: offsets 0 to 599 were there when the read was planned and are gone" in failure(planned["true"])
+    assert f"{topic}-0: offsets 0 to 599 existed when the read was planned and are missing" in failure(planned["true"])
     assert sorted(int(row.value) for row in planned["false"].collect()) == list(range(600, 1_000))
     assert lab.load(topic).count() == 400
 
 
 @needs_spark_4_1
-def test_a_topic_that_is_made_anew_before_the_tasks_begin(lab: Lab) -> None:
+def test_topic_that_is_recreated_before_the_tasks_start(lab: Lab) -> None:
     topic = lab.topic()
     lab.publish(topic, numbers(0, 100))
     planned = {told: lab.load(topic, failOnDataLoss=told) for told in ("true", "false")}
@@ -153,8 +153,8 @@ def small_steps(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_a_topic_that_is_made_anew_between_two_fetches_of_a_task(lab: Lab) -> None:
-    """A step behind the reader does it when the first records come: what the task has not fetched by then is lost."""
+def test_topic_that_is_recreated_between_two_fetches_of_a_task(lab: Lab) -> None:
+    """A later step recreates it when the first records arrive: records that are not fetched by then are lost."""
     topic, address = lab.topic(), lab.node.address
     records, record_bytes = 640, 128 * 1024  # 80 MiB: ten fetches, of which few are under way
     for _ in range(records // 64):

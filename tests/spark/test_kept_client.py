@@ -30,7 +30,7 @@ def test_the_next_task_has_the_client_of_the_last_one() -> None:
     assert first.closed
 
 
-def test_who_asks_as_somebody_else_has_another_client() -> None:
+def test_other_credentials_have_another_client() -> None:
     kept = KeptClient[Fake]()
     with kept.lent(b"a", Fake) as first:
         pass

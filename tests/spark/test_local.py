@@ -145,7 +145,7 @@ def test_an_active_session_is_returned_as_it_is(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("wrong", [{"threads": 0}, {"memory_mb": 100}])
 def test_sizes_that_cannot_work_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="1 or more threads and 512 MiB"):
+    with pytest.raises(ValueError, match="threads >= 1 and memory_mb >= 512"):
         local_spark(**wrong)  # type: ignore[arg-type] # the values are the ones that are typed int
 
 

@@ -55,7 +55,7 @@ def read(node: Node, spark: SparkSession, topic: str) -> Read:
     def of(columns: str, where: str = "true", **options: Any) -> tuple[list[tuple[int, int]], float]:
         """Return partition and offset of the rows of a query, and the bytes that left the node for it.
 
-        Options that are no text are those of the topic, as JSON.
+        Options that are not text are those of the topic, as JSON.
         """
         before = node.metric("tidelog_bytes_out_total")
         named = {name: each if isinstance(each, str) else json.dumps({topic: each}) for name, each in options.items()}

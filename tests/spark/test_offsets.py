@@ -71,10 +71,10 @@ def test_pattern_matches_whole_names(chosen: Callable[..., list[TopicPartition]]
 @pytest.mark.parametrize(
     ("selection", "says"),
     [
-        (Subscribe(("a", "c")), "no topic 'c'"),
-        (Assign({"c": (0,)}), "no topic 'c'"),
+        (Subscribe(("a", "c")), "topic 'c' does not exist"),
+        (Assign({"c": (0,)}), "topic 'c' does not exist"),
         (Assign({"a": (0, 2)}), "partitions 0 to 1"),
-        (SubscribePattern("b"), "matches none"),
+        (SubscribePattern("b"), "matches no topic"),
     ],
 )
 def test_a_selection_of_what_is_not_there_is_refused(
@@ -119,8 +119,8 @@ def test_a_range_that_ends_before_it_starts_is_refused() -> None:
     [
         ({"startingOffsets": '{"t":{"0":3,"1":0}}'}, "offsets 3 to 9 are deleted", OffsetRange("t", 0, 10, 100)),
         ({"startingOffsets": '{"t":{"0":9,"1":0}}'}, "offsets 9 to 9 are deleted", OffsetRange("t", 0, 10, 100)),
-        ({"startingOffsets": '{"t":{"0":101,"1":0}}'}, "offset 101 is behind its end", None),
-        ({"endingOffsets": '{"t":{"0":101,"1":50}}'}, "offset 101 is behind its end", OffsetRange("t", 0, 10, 100)),
+        ({"startingOffsets": '{"t":{"0":101,"1":0}}'}, "offset 101 is after its end", None),
+        ({"endingOffsets": '{"t":{"0":101,"1":50}}'}, "offset 101 is after its end", OffsetRange("t", 0, 10, 100)),
         (
             {"startingOffsets": '{"t":{"0":3,"1":0}}', "endingOffsets": '{"t":{"0":6,"1":50}}'},
             "offsets 3 to 5 are deleted",
@@ -141,7 +141,7 @@ def test_records_that_are_gone_fail_the_read_or_shorten_it(
 
 def test_stream_that_starts_beyond_the_end_fails_or_begins_at_the_end() -> None:
     text = '{"t":{"0":101,"1":0}}'
-    with pytest.raises(DataLossError, match="t-0: offset 101 is behind its end"):
+    with pytest.raises(DataLossError, match="t-0: offset 101 is after its end"):
         resolve_starts(asked(startingOffsets=text), BOUNDS, {})
     begins, warnings = resolve_starts(asked(startingOffsets=text, failOnDataLoss="false"), BOUNDS, {})
     assert (begins, len(warnings)) == ({P0: 100, P1: 0}, 1)
@@ -168,7 +168,7 @@ def test_times() -> None:
 
 def test_a_start_after_the_last_record_is_an_error_unless_told_otherwise() -> None:
     starting = {P0: Lookup(40, found=True), P1: Lookup(50, found=False)}
-    with pytest.raises(OptionError, match="t-1: no record is as late"):
+    with pytest.raises(OptionError, match="t-1: no record is at or after"):
         planned(asked(startingTimestamp="1"), starting=starting)
     late = asked(startingTimestamp="1", startingOffsetsByTimestampStrategy="latest")
     assert planned(late, starting=starting) == [OffsetRange("t", 0, 40, 100)]
@@ -207,7 +207,7 @@ def test_splitting_covers_every_range_exactly_once(starts: list[tuple[int, int]]
         assert max(map(len, group)) - min(map(len, group)) <= 1
 
 
-def test_no_task_has_more_records_than_is_said() -> None:
+def test_no_task_exceeds_max_records() -> None:
     ranges = [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 5, 9)]
     pieces = split(ranges, None, 4)
     assert [(each.partition, each.start, each.end) for each in pieces] == [(0, 0, 3), (0, 3, 6), (0, 6, 10), (1, 5, 9)]

@@ -90,7 +90,7 @@ def test_key_and_tag_keep_their_whitespace() -> None:
     assert "'key' and 'keyHex'" in refused({**BARE, "key": "k", "keyHex": "00"})
 
 
-def test_what_resembles_nothing_gets_the_list() -> None:
+def test_option_without_a_similar_name_lists_all() -> None:
     message = refused({**BARE, "zzz": "1"})
     assert "Did you mean" not in message
     assert all(name in message for name in OPTION_NAMES)
@@ -109,7 +109,7 @@ def test_patterns_and_assignments() -> None:
     assert parse_options({"bootstrap": "a:1", "subscribePattern": "fl.*"}).selection == SubscribePattern("fl.*")
     assignment = parse_options({"bootstrap": "a:1", "assign": '{"a":[2,0,2],"b":[1]}'}).selection
     assert assignment == Assign({"a": (0, 2), "b": (1,)})
-    assert "no regular expression" in refused({"bootstrap": "a:1", "subscribePattern": "("})
+    assert "not a regular expression" in refused({"bootstrap": "a:1", "subscribePattern": "("})
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_offsets() -> None:
         ("endingOffsets", '{"t":{"0":-2}}', "-2 (earliest)"),
         ("startingOffsets", '{"t":{"0":-3}}', "out of range"),
         ("startingOffsets", '{"t":{"0":1.5}}', "out of range"),
-        ("startingOffsets", '{"t":{"-1":0}}', "no partition"),
-        ("startingOffsets", '{"t":[0]}', "not followed by partitions"),
-        ("startingOffsets", "newest", "not understood"),
+        ("startingOffsets", '{"t":{"-1":0}}', "not a partition"),
+        ("startingOffsets", '{"t":[0]}', "has no object of partitions"),
+        ("startingOffsets", "newest", "is not JSON"),
         ("startingTimestamp", "-1", "milliseconds"),
         ("startingTimestamp", "2013-01-01", "milliseconds"),
         ("endingTimestamp", "9" * 30, "milliseconds"),
@@ -149,7 +149,7 @@ def test_offsets() -> None:
         ("failOnDataLoss", "yes", "'true' or 'false'"),
         ("includeHeaders", "1", "'true' or 'false'"),
         ("columns", "", "one or more"),
-        ("columns", "offset,offset", "each once"),
+        ("columns", "offset,offset", "different columns"),
         ("columns", "ofset", "Did you mean 'offset'?"),
         ("keyHex", "0", "pairs of hexadecimal digits"),
         ("keyHex", "zz", "pairs of hexadecimal digits"),
@@ -166,7 +166,7 @@ def test_a_wrong_value_names_the_option_and_what_is_right(name: str, text: str, 
     assert says in message
 
 
-def test_what_is_more_precise_goes_first() -> None:
+def test_more_precise_option_wins() -> None:
     both = {"startingOffsets": "earliest", "startingOffsetsByTimestamp": '{"flights":{"0":7}}'}
     assert parsed(**both).starting == AtTimestamps({"flights": {0: 7000}})
     assert parsed(**both, startingTimestamp="1700000000000").starting == AtTimestamp(1_700_000_000_000_000)
@@ -176,8 +176,8 @@ def test_where_tasks_read() -> None:
     assert not parsed().nearest
     near = parsed(readFrom="nearest", zone="east", maxRecordsPerPartition="7")
     assert (near.nearest, near.zone, near.max_records) == (True, "east", 7)
-    assert "'readFrom' is 'owner' or 'nearest'" in refused({**BARE, "readFrom": "follower"})
-    assert "set that, too" in refused({**BARE, "zone": "east"})
+    assert "'readFrom' must be 'owner' or 'nearest'" in refused({**BARE, "readFrom": "follower"})
+    assert "set both or neither" in refused({**BARE, "zone": "east"})
 
 
 def test_columns() -> None:

@@ -56,27 +56,27 @@ def rows(*numbers: int) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"value": [b"%d" % number for number in numbers]})
 
 
-async def test_rows_of_tasks_that_are_no_more_are_told(query: Query) -> None:
+async def test_rows_of_removed_tasks_are_reported(query: Query) -> None:
     await query.write(rows(1, 2), rows(3), rows(), rows(4, 5))
     (wrote,) = await query.write(rows(1, 2, 3, 4, 5))
     assert wrote == Wrote(5, 2, (Begun(query.topic, was_tried=True, tasks=4),)), "of the other tasks it finds nothing"
-    with pytest.raises(ChangedRowsError, match=r"other tasks than this one \(1\), and has written at least 3 rows"):
+    with pytest.raises(ChangedRowsError, match=r"other tasks than this one \(1\), and wrote at least 3 rows"):
         await query.check([wrote])
 
 
-async def test_rows_are_told_though_the_first_tasks_had_none(query: Query) -> None:
+async def test_rows_are_reported_although_the_first_tasks_had_none(query: Query) -> None:
     await query.write(*(rows() for _ in range(40)), rows(1, 2))
     (wrote,) = await query.write(rows(1, 2))
-    assert wrote.begun == (Begun(query.topic, tasks=41),), "its own number nobody has tried"
-    with pytest.raises(ChangedRowsError, match=r"\(1\), and has written at least 2 rows"):
+    assert wrote.begun == (Begun(query.topic, tasks=41),), "no earlier attempt has its own number"
+    with pytest.raises(ChangedRowsError, match=r"\(1\), and wrote at least 2 rows"):
         await query.check([wrote])
 
 
 @pytest.mark.parametrize("again", [[(1,), (), (2,)], [(), (), (1,), (), (), (), (2,)], [(), (), (), (1, 2)]])
-async def test_rows_are_told_of_a_task_that_has_none_this_time(query: Query, again: list[tuple[int, ...]]) -> None:
+async def test_rows_of_a_task_that_has_none_now_are_reported(query: Query, again: list[tuple[int, ...]]) -> None:
     await query.write(rows(), rows(1, 2), rows())
     wrote = await query.write(*(rows(*task) for task in again))
-    with pytest.raises(ChangedRowsError, match="has written at least 2 rows"):
+    with pytest.raises(ChangedRowsError, match="wrote at least 2 rows"):
         await query.check(wrote)
 
 
@@ -97,7 +97,7 @@ async def test_the_log_is_read_once_for_all_that_are_looked_at(query: Query, mon
     assert sorted(fetched) == [0, 1]
 
 
-async def test_a_first_try_looks_at_nobody(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_first_attempt_checks_no_tasks(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(other_tasks, "Client", None)
     for batch in range(3):
         tasks = [rows(), rows(1), rows(2)][batch % 2 :]
@@ -132,7 +132,7 @@ async def test_a_topic_counts_though_its_rows_were_another_tasks(node: Node, que
         await asyncio.to_thread(TidelogStreamWriter(options).commit, once_more, 0)
 
 
-async def test_the_same_tasks_as_before_are_no_fault_however_often_it_is_looked(query: Query) -> None:
+async def test_same_tasks_are_accepted_however_often_they_are_checked(query: Query) -> None:
     await query.write(rows(1, 2), rows(), rows(3))
     for _ in range(3):
         wrote = await query.write(rows(2, 1), rows(), rows(3))
@@ -143,7 +143,7 @@ async def test_the_same_tasks_as_before_are_no_fault_however_often_it_is_looked(
 
 
 async def test_a_try_that_an_older_version_began_is_looked_at(query: Query) -> None:
-    """Which entered nobody in a roll: a task that was tried before tells of it."""
+    """Older versions have no registry: a task with an earlier attempt reports it."""
     for number, row in enumerate((1, 2, 3)):
         await write_rows(rows(row), query.options, Work(f"{query.name}/{number}", 0))
     wrote = await query.write(rows(1, 3), rows(2))
@@ -167,7 +167,7 @@ async def test_a_task_of_the_larger_try_that_still_writes_is_fenced(query: Query
         await query.write(rows(0), slow())
 
 
-def test_what_is_looked_at() -> None:
+def test_tasks_to_check() -> None:
     nobody = Begun("t", is_first=True)
     for begun, tasks, looked in (
         ({}, 4, {}),

@@ -25,9 +25,9 @@ def test_columns_are_those_of_records() -> None:
     check_columns(schema(value=StringType(), topic=StringType()), topic=None)
     assert "Did you mean 'partition'" in refused("t", value=StringType(), partitions=IntegerType())
     assert "to_json(struct(*))" in refused("t", carrier=StringType())
-    assert "is binary or string, not bigint" in refused("t", value=LongType())
-    assert "name a column 'value'" in refused("t", key=StringType())
-    assert "Set the option 'topic'" in refused(None, value=StringType())
+    assert "must be binary or string, got bigint" in refused("t", value=LongType())
+    assert "column 'value' is missing" in refused("t", key=StringType())
+    assert "set the option 'topic'" in refused(None, value=StringType())
     assert "drop one of them" in refused("t", value=StringType(), topic=StringType())
 
 

@@ -52,7 +52,7 @@ def test_times_are_looked_up_together_and_the_bounds_last() -> None:
     ]
 
 
-def test_what_does_not_fit_the_topics_is_refused() -> None:
+def test_options_that_do_not_fit_the_topics_are_refused() -> None:
     client = FakeClient({"t": topic_with(1)})
     wrong: list[dict[str, Any]] = [
         {"subscribe": "x"},

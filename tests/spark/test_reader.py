@@ -77,7 +77,7 @@ def test_the_next_fetch_is_under_way_while_a_batch_is_used() -> None:
     batches.close()  # type: ignore[attr-defined] # it is a generator, as every caller may see
 
 
-def test_what_a_batch_has_decoded_is_let_go_behind_its_turn() -> None:
+def test_decoded_columns_are_released_after_their_batch() -> None:
     """An answer of compressed batches may be a thousand times as much."""
     log = log_of(10, 10, 10)
     log.batches_per_fetch = 3
@@ -96,7 +96,7 @@ def test_what_a_batch_has_decoded_is_let_go_behind_its_turn() -> None:
 
 def test_records_deleted_since_planning_fail_the_task() -> None:
     log = log_of(10, 10, start=30)
-    with pytest.raises(DataLossError, match=r"offsets 20 to 29 were there .* 'failOnDataLoss'"):
+    with pytest.raises(DataLossError, match=r"offsets 20 to 29 existed .* 'failOnDataLoss'"):
         read(log.fetch, 20, 50)
 
 

@@ -91,7 +91,7 @@ def plan(options: dict[str, str]) -> Any:
 
 
 def read(options: dict[str, str]) -> Any:
-    """Read what somebody else has planned: a task by itself."""
+    """Read a range that another principal has planned, in a task."""
     reader = TidelogReader(parse_options({**options, "subscribe": "in"}), SCHEMA)
     travelled: TidelogReader = pickle.loads(pickle.dumps(reader))
     return [row for batch in travelled.read(PLANNED[0]) for row in batch.column("value").to_pylist()]
@@ -118,19 +118,19 @@ OPERATIONS: dict[str, tuple[Callable[[dict[str, str]], Any], Any]] = {
     "stream": (stream, 1),
     "write": (write, 1),
 }
-"""What Spark does, and what comes of it."""
+"""A Spark operation, and its result."""
 
 
 def identities(
     secured: Secured,
 ) -> dict[str, tuple[dict[str, str], type[Exception] | tuple[type[Exception], ...] | None]]:
-    """Return who asks, by which options, and how he is refused; None: he is not."""
+    """Return each caller, its options, and the error that refuses it; None if it is accepted."""
     with secured.admin() as admin:
         keys = {name: admin.security.create_key(name) for name in ("key", "nothing")}
         gone = admin.security.create_key("key")
         admin.security.revoke_key(gone.info.key_id)
     wrong = keys["key"].api_key[:-6] + "aaaaaa"
-    unknown = (ForbiddenError, OptionError)  # what one may not see is not there
+    unknown = (ForbiddenError, OptionError)  # invisible topics are missing
     return {
         "nobody": ({}, UnauthenticatedError),
         "a wrong key": ({"apiKeyFile": secured.kept("wrong", wrong)}, UnauthenticatedError),
@@ -149,7 +149,7 @@ def identities(
     }
 
 
-def test_each_operation_by_nobody_the_wrong_the_revoked_and_the_right(secured: Secured) -> None:
+def test_each_operation_without_with_wrong_revoked_and_right_credentials(secured: Secured) -> None:
     who = identities(secured)
     PLANNED[:] = plan({**secured.to_node, **who["a key"][0]})
     for name, (options, refusal) in who.items():

@@ -1,4 +1,4 @@
-"""What a writing task is named after, which decides what counts as the same work."""
+"""Names of the work of writing tasks, which identify repeated attempts."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ def test_the_driver_looks_for_tasks_that_are_not_these(monkeypatch: pytest.Monke
     assert len(looked) == 1, "neither where both are to stay, nor without tasks"
 
 
-def test_what_a_micro_batch_is_called_stays_what_it_was() -> None:
+def test_name_of_a_micro_batch_is_stable() -> None:
     """Frozen: a query that was stopped under an older version looks for what that has stored by these numbers."""
     query = "e0498d29-6dcc-42f6-995f-10d9bc34350d"
     for piece, first_epoch in ((0, 1024), (7, 1836032)):
-        instance = ProducerInstance(None, "t", Work(f"spark/{query}", piece, 1))  # type: ignore[arg-type] # nobody is asked
+        instance = ProducerInstance(None, "t", Work(f"spark/{query}", piece, 1))  # type: ignore[arg-type] # not used
         assert (instance.producer_id, instance.first_epoch) == (2744713625567481925, first_epoch)
 
 
@@ -104,7 +104,7 @@ def test_a_job_is_one_work_of_its_own(monkeypatch: pytest.MonkeyPatch, works: li
 @needs_spark_4_1
 def test_without_a_name_nothing_is_written(monkeypatch: pytest.MonkeyPatch, works: list[Work]) -> None:
     run_in(monkeypatch, Task(0))
-    with pytest.raises(TidelogSourceError, match="rows could be doubled"):
+    with pytest.raises(TidelogSourceError, match="rows could be duplicated"):
         TidelogStreamWriter(OPTIONS).write(iter(""))
     assert works == []
     with pytest.raises(OptionError, match="append"):

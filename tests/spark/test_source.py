@@ -60,7 +60,7 @@ def test_pushed_filters_narrow_only_a_read_that_belongs_to_its_scan(
     assert ("Switch the setting off" in caplog.text) is not belongs_to_scan
 
 
-def test_nothing_to_read_is_no_rows(fake: FakeClient) -> None:
+def test_empty_topic_has_no_rows(fake: FakeClient) -> None:
     fake.logs["t"] = [FakeLog()]
     assert reader().partitions() == []
     assert list(reader().read(InputPartition(None))) == []

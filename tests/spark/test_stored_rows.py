@@ -22,7 +22,7 @@ def back(batch: pa.RecordBatch) -> list[Row]:
 
 
 @given(st.lists(st.lists(ROW, min_size=1)), st.lists(st.lists(ROW, min_size=1)))
-def test_each_stored_row_stands_for_one_that_comes(stored: list[list[Row]], coming: list[list[Row]]) -> None:
+def test_each_stored_row_matches_one_new_row(stored: list[list[Row]], coming: list[list[Row]]) -> None:
     known = StoredRows(with_time=False)
     for rows in stored:
         known.add(columns(rows), 1)
@@ -57,7 +57,7 @@ def test_rows_that_name_their_partition_and_others_are_each_stored_once(
     assert contents == Counter(row for row, *_ in rows), "each once"
     assert known.left == 0
     for (row, partition), count in Counter((row, named) for row, named, *_ in rows if named is not None).items():
-        assert there[row, partition] >= count, "where it names a partition it is there"
+        assert there[row, partition] >= count, "a row with a partition is stored there"
 
 
 def test_partition_and_time_count_where_the_query_names_them() -> None:

@@ -56,8 +56,8 @@ def test_where_a_query_begins(fake: FakeClient) -> None:
     fake.logs["t"][0].deleted = 9
     with pytest.raises(DataLossError, match="offsets 7 to 8 are deleted"):
         reader(startingOffsets='{"t":{"0":7,"1":-1}}').initialOffset()
-    missing = reader(subscribe="nowhere")
-    with pytest.raises(OptionError, match="no topic 'nowhere'"):
+    missing = reader(subscribe="missing")
+    with pytest.raises(OptionError, match="topic 'missing' does not exist"):
         missing.initialOffset()
 
 
@@ -108,20 +108,20 @@ def test_too_few_records_wait_but_not_for_ever(fake: FakeClient) -> None:
     assert query.latestOffset(end, default) == at(fake, 69, 1)
 
 
-def test_a_least_that_is_the_most_is_there_though_shares_of_partitions_are_whole(fake: FakeClient) -> None:
+def test_minimum_equal_to_the_maximum_is_reached_despite_rounding(fake: FakeClient) -> None:
     query = reader(minOffsetsPerTrigger="31", maxOffsetsPerTrigger="31")
     grow(fake, 30, partition=1)
     assert query.latestOffset(at(fake, 0, 0), query.getDefaultReadLimit()) == at(fake, 15, 15)
 
 
-def test_who_asks_for_all_that_there_is_does_not_wait(fake: FakeClient) -> None:
+def test_request_for_all_records_does_not_wait(fake: FakeClient) -> None:
     at_least = reader(minOffsetsPerTrigger="40")
     for query in (at_least, reader(minOffsetsPerTrigger="40", maxOffsetsPerTrigger="60")):
         assert query.latestOffset(at(fake, 0, 0), query.getDefaultReadLimit()) == at(fake, 0, 0)
         assert query.latestOffset(at(fake, 0, 0), ALL) == at(fake, 30, 0), "trigger(once=True)"
 
 
-def test_what_comes_later_is_not_for_a_query_that_takes_what_there_is(fake: FakeClient) -> None:
+def test_later_records_are_not_read_by_a_query_for_current_records(fake: FakeClient) -> None:
     query = reader(minOffsetsPerTrigger="1000")
     query.prepareForTriggerAvailableNow()
     grow(fake, 10)
@@ -135,15 +135,15 @@ def test_what_comes_later_is_not_for_a_query_that_takes_what_there_is(fake: Fake
     assert begun_later.latestOffset(start, ALL) == start, "no loss: the target was taken earlier"
 
 
-def test_a_loss_is_told_once(fake: FakeClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_loss_is_logged_once(fake: FakeClient, caplog: pytest.LogCaptureFixture) -> None:
     start = at(fake, 30, 0)
     fake.logs["t"].pop()
-    with pytest.raises(DataLossError, match="t-1 is no more"):
+    with pytest.raises(DataLossError, match="t-1 no longer exists"):
         reader().latestOffset(start, ALL)
     lenient = reader(failOnDataLoss="false")
     for _ in range(3):
         assert lenient.latestOffset(start, ALL) == start
-    assert caplog.text.count("t-1 is no more") == 1
+    assert caplog.text.count("t-1 no longer exists") == 1
     fake.logs.clear()
     assert lenient.latestOffset(start, ALL) == start, "a topic that is gone stays where it was"
 

@@ -61,21 +61,21 @@ def test_a_position_comes_back_from_a_checkpoint(offsets: dict[TopicPartition, i
         ("{}", StreamPosition({}, {})),
     ],
 )
-def test_what_checkpoints_have_is_read_for_ever(text: str, position: StreamPosition) -> None:
+def test_stored_positions_stay_readable(text: str, position: StreamPosition) -> None:
     """Frozen: such lines are in checkpoints of queries that stand still; nothing here is to be changed, only added."""
     assert parse_position(json.loads(text)) == position
     assert json.dumps(position.to_json()) == text, "Spark compares positions as texts"
 
 
-def test_what_kafkas_source_wrote_is_a_position_without_ids() -> None:
+def test_position_of_kafkas_source_has_no_ids() -> None:
     assert parse_position({"a": {"0": 23, "1": 7}}) == StreamPosition({A0: 23, A1: 7})
 
 
 @pytest.mark.parametrize(
     "given", [None, [], 7, {"a": 3}, {"a": {"x": 3}}, {"a": {"0": -1}}, {"a": {"0": "7"}}, {"a": {"id": "xyz"}}]
 )
-def test_what_is_no_position_is_refused(given: object) -> None:
-    with pytest.raises(TidelogSourceError, match="checkpointLocation of its own"):
+def test_invalid_position_is_refused(given: object) -> None:
+    with pytest.raises(TidelogSourceError, match="its own checkpointLocation"):
         parse_position(given)
 
 
@@ -90,12 +90,12 @@ def test_new_partitions_enter_in_a_batch_of_which_they_have_no_part() -> None:
     assert advance(read, there, losses(), most=None).to_json() == read.to_json(), "nothing is new"
 
 
-def test_what_was_read_and_is_gone_is_a_loss() -> None:
+def test_missing_unread_records_are_a_loss() -> None:
     start = StreamPosition({A0: 3, A1: 4}, {"a": "0a"})
     for there, what in (
-        (standing(a0=3), "a-1 is no more"),
-        (standing(a0=3, a1=2), "a-1 ends at 2, before 4"),
-        (Standing(standing(a0=9, a1=9).bounds, {"a": "ff"}), "deleted and made again"),
+        (standing(a0=3), "a-1 no longer exists"),
+        (standing(a0=3, a1=2), "a-1 ends at 2, before the position 4"),
+        (Standing(standing(a0=9, a1=9).bounds, {"a": "ff"}), "deleted and recreated"),
     ):
         with pytest.raises(DataLossError, match=what):
             advance(start, there, losses(), most=None)
@@ -121,15 +121,15 @@ def test_a_batch_whose_end_was_found_alone_begins_where_new_partitions_do() -> N
         OffsetRange("a", 1, 2, 9),
         OffsetRange("b", 0, 0, 1),
     ]
-    assert begun(end, end, pytest.fail, losses()) == end, "nothing is new, so nobody is asked"
+    assert begun(end, end, pytest.fail, losses()) == end, "nothing is new, so no request is needed"
 
 
-def test_a_batch_whose_end_was_found_alone_tells_what_was_lost() -> None:
+def test_batch_with_an_independent_end_reports_losses() -> None:
     start = StreamPosition({A0: 3}, {"a": "0a"})
     for end, what, ranges in (
-        (StreamPosition({}), "a-0 is no more", []),
-        (StreamPosition({A0: 2}, {"a": "0a"}), "a-0 ends at 2, before 3", []),
-        (StreamPosition({A0: 9}, {"a": "ff"}), "deleted and made again", [OffsetRange("a", 0, 0, 9)]),
+        (StreamPosition({}), "a-0 no longer exists", []),
+        (StreamPosition({A0: 2}, {"a": "0a"}), "a-0 ends at 2, before the position 3", []),
+        (StreamPosition({A0: 9}, {"a": "ff"}), "deleted and recreated", [OffsetRange("a", 0, 0, 9)]),
     ):
         with pytest.raises(DataLossError, match=what):
             begun(start, end, lambda: standing(a0=9), losses())
@@ -152,7 +152,7 @@ def test_a_topic_made_again_is_read_from_its_beginning_where_losses_may_be() -> 
 def test_topic_made_again_under_a_similar_id_is_another_topic(topic_id: str) -> None:
     start = StreamPosition({A0: 3}, {"a": "0a0b"})
     there = Standing({A0: Bounds(5, 9)}, {"a": topic_id})
-    with pytest.raises(DataLossError, match="deleted and made again"):
+    with pytest.raises(DataLossError, match="deleted and recreated"):
         advance(start, there, losses(), most=None)
     end = advance(start, there, losses([]), most=None)
     assert end == StreamPosition({A0: 5}, {"a": topic_id})

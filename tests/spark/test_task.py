@@ -43,9 +43,9 @@ def test_a_range_is_read_of_the_topic_that_it_was_planned_for_where_that_is_know
     assert offsets(reader().read(InputPartition(None))) == []
 
 
-def test_only_a_worker_of_spark_is_told_what_not_to_look_at(fake: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_spark_worker_freezes_loaded_objects(fake: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(task, "look_no_more_at_what_is_loaded", lambda: told.append("told"))
+    monkeypatch.setattr(task, "freeze_loaded_objects", lambda: told.append("told"))
     planned = RangePartition(WANTED, fake.topic("t").topic_id)
     list(reader().read(planned))
     assert not told, "it is a process of the user's"
@@ -54,8 +54,8 @@ def test_only_a_worker_of_spark_is_told_what_not_to_look_at(fake: FakeClient, mo
     assert told
 
 
-def test_what_is_loaded_is_looked_at_no_more() -> None:
-    call = "task.look_no_more_at_what_is_loaded(); print(gc.get_freeze_count())"
+def test_loaded_objects_are_frozen() -> None:
+    call = "task.freeze_loaded_objects(); print(gc.get_freeze_count())"
     code = f"import gc; from pyspark_tidelog import task; {call}"
     frozen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert int(frozen) > 10_000
@@ -84,7 +84,7 @@ def test_another_topic_of_the_same_name_is_not_read(
     assert "skipped" in caplog.text
 
 
-def test_a_topic_that_is_made_anew_between_two_fetches_is_not_mixed_in(
+def test_topic_recreated_between_two_fetches_is_not_mixed_in(
     fake: FakeClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     planned = RangePartition(WANTED, fake.topic("t").topic_id)
@@ -114,7 +114,7 @@ def test_a_failure_says_what_was_read(fake: FakeClient, monkeypatch: pytest.Monk
     assert caught.value.__notes__ == ["while a task read topic 't', partition 0, offset 10"]
 
 
-def test_a_task_reads_nearby_where_it_is_told_to(fake: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_reads_from_its_zone_if_configured(fake: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     list(reader().read(RangePartition(WANTED, b"")))
     assert (fake.zone, fake.options.get("nearest"), fake.options.get("end_offset")) == ("", False, 50)
     list(reader(readFrom="nearest", zone="east").read(RangePartition(WANTED, b"")))

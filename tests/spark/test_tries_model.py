@@ -58,7 +58,7 @@ def handed_out(rows: list[Row], chance: random.Random, dies_behind: int | None =
         some = [left.pop() for _ in range(min(len(left), chance.randint(1, 3)))]
         yield pa.record_batch({"topic": [row.topic for row in some], "value": [row.value for row in some]})
     if dies_behind is not None:
-        time.sleep(chance.choice((0.0, 0.02)))  # what was handed out is stored, or is not
+        time.sleep(chance.choice((0.0, 0.02)))  # accepted rows are stored, or are not
         raise DiedError
 
 
@@ -110,7 +110,7 @@ class MicroBatch:
 
 
 @pytest.mark.parametrize("seed", range(30))
-async def test_rows_are_stored_once_or_it_is_told(node: Node, seed: int) -> None:
+async def test_rows_are_stored_once_or_reported(node: Node, seed: int) -> None:
     chance = random.Random(seed)
     batch = MicroBatch(node, chance)
     async with Client(node.address) as client:
@@ -127,6 +127,6 @@ async def test_rows_are_stored_once_or_it_is_told(node: Node, seed: int) -> None
     try:
         await batch.do(last)
     except ChangedRowsError:
-        assert are_others, "the same tasks as before are no fault"
+        assert are_others, "the same tasks as before are accepted"
     else:
         assert await asyncio.to_thread(batch.stored) == Counter(rows)

@@ -9,7 +9,7 @@ from pyspark_tidelog.write_options import WriteOptions, parse_write_options
 BARE = {"bootstrap": "a:1, b:2"}
 
 
-def test_what_is_not_said() -> None:
+def test_defaults() -> None:
     assert parse_write_options(BARE) == WriteOptions(
         Access(("a:1", "b:2")), None, "quorum", None, fail_on_changed_rows=True
     )
@@ -24,11 +24,11 @@ def test_what_is_not_said() -> None:
     [
         ({"kafka.bootstrap.servers": "a:1"}, "Did you mean 'bootstrap'"),
         ({"subscribe": "t"}, "Did you mean 'topic'"),
-        ({"acks": "2"}, "'acks' is one of quorum, 1, all"),
-        ({"compression": "brotli"}, "'compression' is one of none, gzip"),
+        ({"acks": "2"}, "'acks' must be one of quorum, 1, all"),
+        ({"compression": "brotli"}, "'compression' must be one of none, gzip"),
         ({"failOnChangedRows": "perhaps"}, "'true' or 'false'"),
     ],
 )
-def test_what_is_wrong_is_said(given: dict[str, str], said: str) -> None:
+def test_invalid_option_is_reported(given: dict[str, str], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         parse_write_options({**BARE, **given})

@@ -64,7 +64,7 @@ def once(*numbers: int) -> Counter[bytes | None]:
     return Counter(b"%d" % n for n in numbers)
 
 
-async def test_what_is_done_once_more_is_stored_once_in_any_order(task: Task) -> None:
+async def test_repeated_work_is_stored_once_in_any_order(task: Task) -> None:
     for attempt in (dies_behind(rows(*range(50))), dies_behind(rows(*range(40, 99)), rows(*range(40)))):
         with pytest.raises(RuntimeError, match="it dies"):
             await task.write(attempt)
@@ -72,7 +72,7 @@ async def test_what_is_done_once_more_is_stored_once_in_any_order(task: Task) ->
     assert await task.stored() == once(*range(100))
     assert wrote.rows == 100
     assert await task.write(iter([rows(*range(100))])) == Wrote(100, 100, (Begun(task.topic, was_tried=True),)), (
-        "all is there"
+        "all rows are stored"
     )
     assert await task.write(iter([rows(*range(100))]), piece=1) == Wrote(100, 0, (Begun(task.topic),)), (
         "another piece has its own rows"
@@ -109,15 +109,15 @@ async def test_of_two_at_the_same_time_the_later_one_writes(task: Task) -> None:
         await task.write(iter([rows(1, 2, 3)]), piece=0)
     (note,) = fenced.value.__notes__
     assert "Piece 0" in note
-    assert "put back to an earlier state" in note
+    assert "restored to an earlier state" in note
     assert await task.stored() == once(1, 2, 3, 4)
 
 
-async def test_rows_that_do_not_come_again_are_told(task: Task) -> None:
+async def test_missing_rows_are_reported(task: Task) -> None:
     with pytest.raises(RuntimeError, match="it dies"):
         await task.write(dies_behind(rows(1, 2), rows(3)))
     stored = await task.stored()
-    with pytest.raises(ChangedRowsError, match=f"has written {stored.total()} rows that the query no longer makes"):
+    with pytest.raises(ChangedRowsError, match=f"has written {stored.total()} rows that the query no longer produces"):
         await task.write(iter([rows(7)]))
     task.options = parse_write_options(
         {"bootstrap": task.node.address, "topic": task.topic, "failOnChangedRows": "false"}

@@ -79,12 +79,12 @@ def refused(topics: Topics, frame: DataFrame, match: str, mode: str = "append", 
 
 
 @pytest.mark.long
-def test_what_cannot_be_written_is_said(topics: Topics) -> None:
+def test_unwritable_frame_is_refused(topics: Topics) -> None:
     frame = topics.spark.sql("SELECT 'x' AS value")
     topic = topics.new()
-    refused(topics, frame, "Set the option 'topic'")
+    refused(topics, frame, "set the option 'topic'")
     refused(topics, frame, "mode\\('append'\\)", mode="overwrite", topic=topic)
-    refused(topics, frame, "there is no topic 'nowhere'", topic="nowhere")
+    refused(topics, frame, "topic 'missing' does not exist", topic="missing")
     refused(topics, frame, "Did you mean 'topic'", subscribe=topic)
     refused(topics, topics.spark.sql("SELECT 'x' AS value, 1 AS nmber"), "to_json", topic=topic)
     refused(topics, topics.spark.sql("SELECT 1 AS value"), "cast it", topic=topic)
@@ -104,7 +104,7 @@ def dying(directory: Path, times: int) -> Callable[[Iterator[pa.RecordBatch]], I
             died = len(list(directory.glob("died-*")))
             if number == 2 and died < times:
                 (directory / f"died-{os.getpid()}-{time.monotonic_ns()}").touch()
-                time.sleep(1.0)  # what was handed on is on its way
+                time.sleep(1.0)  # accepted rows are in flight
                 raise RuntimeError("the task dies")
             yield batch
 
@@ -124,7 +124,7 @@ def dying_second(directory: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterat
             if number == 2 and task.partitionId() == 1 and not died.exists():
                 while not first_writes.exists():
                     time.sleep(0.05)
-                time.sleep(1.0)  # what was handed on is on its way
+                time.sleep(1.0)  # accepted rows are in flight
                 died.touch()
                 raise RuntimeError("the task dies")
             yield batch
@@ -142,7 +142,7 @@ def dying_first(directory: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterato
         if task.partitionId() == 0 and not died.exists():
             while not second_wrote.exists():
                 time.sleep(0.05)
-            time.sleep(2.0)  # what was handed on is on its way
+            time.sleep(2.0)  # accepted rows are in flight
             died.touch()
             raise RuntimeError("the task dies")
         yield from batches
@@ -182,7 +182,7 @@ def test_a_task_that_dies_and_is_tried_again_doubles_nothing(topics: Topics, tmp
 
 @pytest.mark.long
 @needs_spark_4_1
-def test_rows_that_change_between_tries_are_told(topics: Topics, tmp_path: Path) -> None:
+def test_rows_that_change_between_attempts_are_reported(topics: Topics, tmp_path: Path) -> None:
     source, sink = topics.new(1), topics.new(1)
     with topics.client.producer(source) as producer:
         producer.send_arrow(pa.table({"value": [b"%d" % n for n in range(30_000)]}), partition=0)
@@ -204,7 +204,7 @@ def test_rows_that_change_between_tries_are_told(topics: Topics, tmp_path: Path)
 
     with pytest.raises(StreamingQueryException, match="the task dies"):
         run()
-    with pytest.raises(StreamingQueryException, match="rows that the query no longer makes"):
+    with pytest.raises(StreamingQueryException, match="rows that the query no longer produces"):
         run()
     run(failOnChangedRows="false")
 
@@ -212,7 +212,7 @@ def test_rows_that_change_between_tries_are_told(topics: Topics, tmp_path: Path)
 @pytest.mark.long
 @needs_spark_4_1
 @pytest.mark.parametrize("dying_one", [dying_first, dying_second])
-def test_fewer_tasks_than_an_earlier_try_had_are_told(
+def test_fewer_tasks_than_in_an_earlier_attempt_are_reported(
     topics: Topics,
     tmp_path: Path,
     dying_one: Callable[[Path], Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]],

@@ -1,1 +1,1 @@
-"""Commands for administrators: groups, access, quotas, users, contexts, and files for operators."""
+"""Commands for administrators: groups, access, quotas, users, contexts, and deployment files."""

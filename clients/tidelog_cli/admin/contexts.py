@@ -1,4 +1,4 @@
-"""`tidelog context`: clusters under names, with their addresses and credentials."""
+"""`tidelog context`: named clusters with addresses and credentials."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.base.output import ABSENT, JsonOption, print_json, print_table
 
 FROM_INPUT: Final = "-"
-"""Instead of a file: the key is read from the standard input and kept in the context itself."""
+"""In place of a file: the key is read from standard input and stored in the context."""
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Of the context.", show_default=False)]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.", show_default=False)]
 
 
 def register(app: typer.Typer) -> None:
     """Add `context` and its sub-commands to the command."""
-    context_app = typer.Typer(help="Keep clusters under names: addresses and credentials.", no_args_is_help=True)
+    context_app = typer.Typer(help="Store clusters by name: addresses and credentials.", no_args_is_help=True)
     context_app.command("add")(add)
     context_app.command("use")(use)
     context_app.command("list")(list_contexts)
@@ -45,32 +45,40 @@ def add(
     name: NameArgument,
     *,
     bootstrap: Annotated[
-        str, typer.Option("--bootstrap", help="A node's address; several with commas.", show_default=False)
+        str, typer.Option("--bootstrap", help="A node's address, or several separated by commas.", show_default=False)
     ],
     api_key_file: Annotated[
         str,
         typer.Option(
-            metavar="FILE", help="The file of an API key; with - the key is read here, and kept in the context."
+            metavar="FILE",
+            help="File with an API key; - reads the key from standard input and stores it in the context.",
         ),
     ] = "",
     token_file: Annotated[
-        str, typer.Option(metavar="FILE", help="The file of a token (JWT), read again for each connection.")
+        str, typer.Option(metavar="FILE", help="File with a token (JWT), read for each connection.")
     ] = "",
     user: Annotated[str, typer.Option(metavar="NAME", help="A user with a password.")] = "",
     password_file: Annotated[
-        str, typer.Option(metavar="FILE", help="The file of that user's password, read again for each connection.")
+        str, typer.Option(metavar="FILE", help="File with the user's password, read for each connection.")
     ] = "",
-    tls: Annotated[bool, typer.Option("--tls", help="Connect in TLS; implied by the files.")] = False,
-    ca_file: Annotated[str, typer.Option(metavar="FILE", help="The CA of the nodes; the system's unless given.")] = "",
-    cert_file: Annotated[str, typer.Option(metavar="FILE", help="The certificate to show to nodes.")] = "",
-    key_file: Annotated[str, typer.Option(metavar="FILE", help="Its private key, if it is not in the same file.")] = "",
+    tls: Annotated[bool, typer.Option("--tls", help="Connect with TLS; implied by the TLS files.")] = False,
+    ca_file: Annotated[str, typer.Option(metavar="FILE", help="CA of the nodes; the system's CAs by default.")] = "",
+    cert_file: Annotated[str, typer.Option(metavar="FILE", help="Client certificate.")] = "",
+    key_file: Annotated[
+        str, typer.Option(metavar="FILE", help="Private key of the certificate, if it is in another file.")
+    ] = "",
     crl_file: Annotated[
-        str, typer.Option(metavar="FILE", help="Lists of revoked certificates: a node that shows one is refused.")
+        str,
+        typer.Option(
+            metavar="FILE", help="Certificate revocation lists; nodes with a revoked certificate are refused."
+        ),
     ] = "",
-    use_it: Annotated[bool, typer.Option("--use", help="Make it the current one; the first one is at once.")] = False,
-    instead: Annotated[bool, typer.Option("--replace", help="Instead of the one of that name.")] = False,
+    use_it: Annotated[
+        bool, typer.Option("--use", help="Make it the current context; the first context always is.")
+    ] = False,
+    instead: Annotated[bool, typer.Option("--replace", help="Replace an existing context of that name.")] = False,
 ) -> None:
-    """Keep a cluster under a name, for commands, Client.from_context() and Spark."""
+    """Store a cluster under a name, for commands, Client.from_context() and Spark."""
     key = _read_key() if api_key_file == FROM_INPUT else ""
     context = Context(
         tuple(address.strip() for address in bootstrap.split(",")),
@@ -85,14 +93,14 @@ def add(
         key_file=_absolute(key_file),
         crl_file=_absolute(crl_file),
     )
-    asyncio.run(showing(credentials=context.credentials()).shown())  # that a file cannot be read is better heard now
+    asyncio.run(showing(credentials=context.credentials()).shown())  # reports unreadable files now
     Trust(context.encryption())()
     changed = change_contexts(lambda contexts: with_context(contexts, name, context, instead=instead, use=use_it))
-    typer.echo(f"{name} is {'the current context' if changed.current == name else 'kept'} in {contexts_path()}")
+    typer.echo(f"{name} is {'the current context' if changed.current == name else 'stored'} in {contexts_path()}")
 
 
 def use(name: NameArgument) -> None:
-    """Make a context the current one: commands that name neither a context nor an address use it."""
+    """Make a context the current one, which is used by commands without --context and --bootstrap."""
     change_contexts(lambda contexts: using(contexts, name))
     typer.echo(f"{name} is the current context")
 
@@ -131,16 +139,16 @@ def list_contexts(*, as_json: JsonOption = False) -> None:
 
 
 def remove(name: NameArgument) -> None:
-    """Forget a context. The cluster, and files that the context names, stay as they are."""
+    """Remove a context. The cluster, and files that the context names, are not changed."""
     change_contexts(lambda contexts: without_context(contexts, name))
-    typer.echo(f"{name} is forgotten")
+    typer.echo(f"removed context {name}")
 
 
 def _absolute(path: str) -> str:
     try:
         return str(Path(path).expanduser().absolute()) if path else ""
     except RuntimeError as error:
-        raise CommandFailed(f"{path!r} is no path of a file: {error}", EXIT_USAGE) from error
+        raise CommandFailed(f"{path!r} is not a valid path: {error}", EXIT_USAGE) from error
 
 
 def _shown(context: Context) -> str | None:
@@ -154,5 +162,5 @@ def _read_key() -> str:
     text = getpass("API key: ") if sys.stdin.isatty() else sys.stdin.read(KEY_CHARS_MAX + 1)
     key = text.strip()
     if not key or len(key) > KEY_CHARS_MAX:
-        raise InvalidRequestError("no API key came from the standard input")
+        raise InvalidRequestError("no API key on standard input")
     return key

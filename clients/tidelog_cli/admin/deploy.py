@@ -1,4 +1,4 @@
-"""`tidelog deploy`: the files for operators that the package brings, listed with their paths or copied to a folder."""
+"""`tidelog deploy`: list or copy the packaged files for operators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILES: Final = {
     "tidelog-gateway.service": "systemd unit of a gateway",
     "tidelog.toml": "settings for both units",
 }
-"""Each file and what it is."""
+"""File names and descriptions."""
 
 
 def register(app: typer.Typer) -> None:
@@ -30,13 +30,13 @@ def register(app: typer.Typer) -> None:
 
 def deploy(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="[FOLDER]", help="Copy the files there.", show_default=False)
+        Path | None, typer.Argument(metavar="[FOLDER]", help="Copy the files to this folder.", show_default=False)
     ] = None,
     *,
-    replace: Annotated[bool, typer.Option("--replace", help="Also over files of these names.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite existing files.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the files for operators: for Prometheus, Grafana and systemd; or copy them to FOLDER."""
+    """List the files for Prometheus, Grafana and systemd, or copy them to FOLDER."""
     sources = [FOLDER / name for name in FILES]
     paths = sources if folder is None else copied(sources, folder, replace=replace)
     if as_json:
@@ -46,23 +46,23 @@ def deploy(
 
 
 def copied(sources: list[Path], folder: Path, *, replace: bool) -> list[Path]:
-    """Copy files into a folder, which is made if it is missing; return the copies.
+    """Copy files into a folder, which is created if it is missing; return the copies.
 
     Raises:
-        CommandFailed: one of them exists, and `replace` is not given: nothing is copied then; or it cannot be written.
+        CommandFailed: a file exists and `replace` is not set, in which case nothing is copied; or the write failed.
     """
     targets = [folder / source.name for source in sources]
     existing = [target.name for target in targets if target.exists()]
     if existing and not replace:
         raise CommandFailed(
-            f"{folder} already has {', '.join(existing)}: nothing is copied; say --replace to overwrite", EXIT_USAGE
+            f"{folder} already has {', '.join(existing)}; nothing was copied; overwrite with --replace", EXIT_USAGE
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for source, target in zip(sources, targets, strict=True):
             whole = target.with_name(f".{target.name}.new")
             whole.write_bytes(source.read_bytes())
-            os.replace(whole, target)  # noqa: PTH105 - a file is whole under its name, or not there
+            os.replace(whole, target)  # noqa: PTH105 - files are replaced atomically
     except OSError as error:
         raise CommandFailed(f"cannot write to {folder}: {error.strerror}") from error
     return targets

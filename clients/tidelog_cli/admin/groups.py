@@ -1,4 +1,4 @@
-"""`tidelog group`: which groups there are, who is in them, how far behind they are; moving and deleting them."""
+"""`tidelog group`: list, describe, reset and delete consumer groups."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", show_default=Fals
 TopicOption = Annotated[str | None, typer.Option(help="Only this topic.")]
 
 _NOTE_CHARS: Final = 40
-"""Of a note in a table; `--json` has all of it."""
+"""Characters of a note in tables; `--json` shows all of it."""
 
 
 def register(app: typer.Typer) -> None:
     """Add `group` and its sub-commands to the command."""
-    group_app = typer.Typer(help="Look at consumer groups, move and delete them.", no_args_is_help=True)
+    group_app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
     group_app.command("list")(list_groups)
     group_app.command("describe")(describe)
     group_app.command("lag")(lag)
@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_groups(*, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
-    """List the groups there are."""
+    """List all groups."""
 
     async def work(client: Client) -> list[GroupInfo]:
         return await client.groups.list()
@@ -74,9 +74,9 @@ def describe(
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show a group: its members with what each reads, its positions, the partitions' ends and the lag between them.
+    """Show a group: its members and their partitions, its positions, the partitions' ends and the lag.
 
-    Partitions of its topics for which it has committed nothing are shown, too: all that they hold is lag.
+    Partitions without a committed position are included; their lag is the number of all their records.
     """
 
     async def work(client: Client) -> tuple[GroupInfo, Sequence[Lag]]:
@@ -89,7 +89,7 @@ def describe(
         return
     typer.echo(
         f"{info.name}: {info.state}, generation {info.generation}, {info.member_count} members, "
-        f"shared {info.assignor or ABSENT}, coordinated by {info.coordinator}, made by {info.creator or ABSENT}"
+        f"shared {info.assignor or ABSENT}, coordinated by {info.coordinator}, created by {info.creator or ABSENT}"
     )
     if info.members:
         print_table(
@@ -116,7 +116,7 @@ def lag(
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show how far behind a group is, by partition."""
+    """Show the lag of a group by partition."""
 
     async def work(client: Client) -> Sequence[Lag]:
         return await client.groups.lag(group, topic)
@@ -138,12 +138,14 @@ def reset(
         ),
     ],
     topic: TopicOption = None,
-    partition: Annotated[list[int] | None, typer.Option(help="Only this one of the topic; may be given again.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say where it would stand.")] = False,
+    partition: Annotated[
+        list[int] | None, typer.Option(help="Only this partition of the topic; may be repeated.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the new positions.")] = False,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Move a group's positions, back or forth. Its members are to be stopped first: they would go on where they are."""
+    """Set a group's positions. Stop its members first: running members keep their own positions."""
     target: ResetTo = parse_start(to, "--to")
 
     async def work(client: Client) -> Sequence[Lag]:
@@ -155,17 +157,17 @@ def reset(
     else:
         _print_lag(rows, {})
         if dry_run:
-            typer.echo("Nothing was changed: --dry-run.")
+            typer.echo("Dry run: nothing was changed.")
 
 
 def delete(group: GroupArgument, *, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
-    """Delete a group with all its positions. It has no members."""
+    """Delete a group without members and all its positions."""
 
     async def work(client: Client) -> None:
         await client.groups.delete(group)
 
     with_client(bootstrap, work)
-    typer.echo(f"The group {group!r} is deleted.")
+    typer.echo(f"deleted group {group!r}")
 
 
 def _print_lag(rows: Sequence[Lag], readers: dict[Any, str]) -> None:
@@ -208,7 +210,7 @@ def _group_json(group: GroupInfo) -> dict[str, Any]:
 
 
 def _lag_json(row: Lag) -> dict[str, Any]:
-    """Return what is told of one partition; where the group has no position, all of it is still to be read."""
+    """Return one partition as JSON; without a position, the lag is the number of all its records."""
     return {
         "topic": row.topic,
         "partition": row.partition,

@@ -1,4 +1,4 @@
-"""`tidelog quota`: how much somebody may have."""
+"""`tidelog quota`: limits of rates, connections, memory, topics and groups for principals and addresses."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SubjectArgument = Annotated[
     str,
     typer.Argument(
         metavar="SUBJECT",
-        help="A principal, role:NAME or * for each principal with it, or each; address:CIDR for each address of a "
-        "network; default for whoever no narrower quota speaks of.",
+        help="A principal, role:NAME or * for each principal with the role, or each principal; address:CIDR for each "
+        "address of a network; default for callers without a narrower quota.",
         show_default=False,
     ),
 ]
@@ -28,7 +28,7 @@ UNLIMITED = "unlimited"
 
 def register(app: typer.Typer) -> None:
     """Add `quota` and its sub-commands to the command."""
-    quota_app = typer.Typer(help="Say how much somebody may have.", no_args_is_help=True)
+    quota_app = typer.Typer(help="Set, remove and list quotas.", no_args_is_help=True)
     quota_app.command("set")(set_quota)
     quota_app.command("remove")(remove)
     quota_app.command("list")(list_quotas)
@@ -43,7 +43,7 @@ def _number(text: str) -> float:
     if str(text) == UNLIMITED:
         return math.inf
     if not (str(text).isascii() and str(text).isdigit()):
-        raise typer.BadParameter(f"{text!r} is no number, and not {UNLIMITED!r}")
+        raise typer.BadParameter(f"{text!r} is neither a number nor {UNLIMITED!r}")
     return int(text)
 
 
@@ -51,24 +51,35 @@ def set_quota(
     subject: SubjectArgument,
     *,
     produce_bytes: Annotated[
-        float | None, typer.Option(parser=_size, metavar="SIZE", help="Written, a second and node.")
+        float | None, typer.Option(parser=_size, metavar="SIZE", help="Bytes written per second and node.")
     ] = None,
     consume_bytes: Annotated[
-        float | None, typer.Option(parser=_size, metavar="SIZE", help="Read, a second and node.")
+        float | None, typer.Option(parser=_size, metavar="SIZE", help="Bytes read per second and node.")
     ] = None,
-    requests: Annotated[float | None, typer.Option(parser=_number, metavar="N", help="A second and node.")] = None,
-    connections: Annotated[float | None, typer.Option(parser=_number, metavar="N", help="At each node.")] = None,
+    requests: Annotated[
+        float | None, typer.Option(parser=_number, metavar="N", help="Requests per second and node.")
+    ] = None,
+    connections: Annotated[
+        float | None, typer.Option(parser=_number, metavar="N", help="Connections per node.")
+    ] = None,
     in_flight: Annotated[
-        float | None, typer.Option(parser=_size, metavar="SIZE", help="Of requests that a node works on.")
+        float | None, typer.Option(parser=_size, metavar="SIZE", help="Bytes of requests in flight per node.")
     ] = None,
-    topics: Annotated[float | None, typer.Option(parser=_number, metavar="N", help="That he has made.")] = None,
-    partitions: Annotated[float | None, typer.Option(parser=_number, metavar="N", help="Of those.")] = None,
-    groups: Annotated[float | None, typer.Option(parser=_number, metavar="N", help="That he has made.")] = None,
+    topics: Annotated[
+        float | None, typer.Option(parser=_number, metavar="N", help="Topics that the subject created.")
+    ] = None,
+    partitions: Annotated[
+        float | None, typer.Option(parser=_number, metavar="N", help="Partitions of these topics.")
+    ] = None,
+    groups: Annotated[
+        float | None, typer.Option(parser=_number, metavar="N", help="Groups that the subject created.")
+    ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Bound how much a subject may have, instead of what bounded it before.
+    """Set the quota of a subject, replacing its previous one.
 
-    What is not named is not bounded; `unlimited` is no bound whatever a broader quota says. Rates delay, counts refuse.
+    Options that are not given are not limited; `unlimited` overrides the limits of broader quotas. Requests beyond a
+    rate are delayed, beyond a count refused.
     """
     quota = Quota(
         produce_bytes=produce_bytes,
@@ -89,7 +100,7 @@ def set_quota(
 
 
 def remove(subject: SubjectArgument, *, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
-    """Remove the quota of a subject; what it held back goes on at once."""
+    """Remove the quota of a subject; its delayed requests continue at once."""
 
     async def work(client: Client) -> None:
         await client.security.remove_quota(subject)
@@ -100,11 +111,11 @@ def remove(subject: SubjectArgument, *, bootstrap: BootstrapOption = DEFAULT_BOO
 
 def list_quotas(
     *,
-    usage: Annotated[bool, typer.Option("--usage", help="Show what callers with quotas use of each node.")] = False,
+    usage: Annotated[bool, typer.Option("--usage", help="Show the usage of each node by callers with quotas.")] = False,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """List the quotas, or what is used of them."""
+    """List the quotas, or their usage."""
     if usage:
         _list_usage(bootstrap, as_json=as_json)
         return

@@ -1,4 +1,4 @@
-"""`tidelog key` and `tidelog acl`: API keys, and rules of who may do what."""
+"""`tidelog key` and `tidelog acl`: API keys and access rules."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ from tidelog_proto.auth.api_key import new_key
 
 PrincipalArgument = Annotated[str, typer.Argument(metavar="PRINCIPAL", show_default=False)]
 OperationsArgument = Annotated[
-    str, typer.Argument(metavar="OPERATIONS", help=f"{', '.join(OPERATIONS)}; several with commas.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="OPERATIONS", help=f"{', '.join(OPERATIONS)}; several separated by commas.", show_default=False
+    ),
 ]
 ResourceArgument = Annotated[
     str,
@@ -51,14 +54,14 @@ ResourceArgument = Annotated[
 ]
 OutOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Keep the key in a new file that only you may read.", show_default=False),
+    typer.Option(metavar="FILE", help="Write the key to a new file that only you may read.", show_default=False),
 ]
 _DAY_US: Final = 24 * 3600 * 1_000_000
 
 
 def register_keys(app: typer.Typer) -> None:
     """Add `key` and its sub-commands to the command."""
-    key_app = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
+    key_app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
     key_app.command("new")(new)
     key_app.command("create")(create)
     key_app.command("list")(list_keys)
@@ -68,7 +71,7 @@ def register_keys(app: typer.Typer) -> None:
 
 def register_rules(app: typer.Typer) -> None:
     """Add `acl` and its sub-commands to the command."""
-    acl_app = typer.Typer(help="Say who may do what.", no_args_is_help=True)
+    acl_app = typer.Typer(help="Grant, revoke, list and test access rules.", no_args_is_help=True)
     acl_app.command("grant")(grant)
     acl_app.command("revoke")(revoke)
     acl_app.command("list")(list_rules)
@@ -77,7 +80,7 @@ def register_rules(app: typer.Typer) -> None:
 
 
 def new(*, out: OutOption = None) -> None:
-    """Make a key for a node's admin_key_file, without asking anybody: `tidelog key new --out admin.key`."""
+    """Create a key for a node's admin_key_file, without a cluster: `tidelog key new --out admin.key`."""
     with _kept_in(out) as keep:
         keep(new_key().text)
     if not sys.stdout.isatty() or out is not None:
@@ -91,13 +94,13 @@ def create(
     principal: PrincipalArgument,
     *,
     role: Annotated[list[str] | None, typer.Option(help="A role of the principal; may be repeated.")] = None,
-    days: Annotated[int | None, typer.Option(min=1, help="It expires after so many days; never unless given.")] = None,
-    note: Annotated[str, typer.Option(help="What it is for.")] = "",
+    days: Annotated[int | None, typer.Option(min=1, help="Days until it expires; never by default.")] = None,
+    note: Annotated[str, typer.Option(help="Purpose of the key.")] = "",
     out: OutOption = None,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Make an API key and print it, or keep it in a file: it is shown this once."""
+    """Create an API key and print it or write it to a file; it cannot be shown again."""
     expires_us = None if days is None else time.time_ns() // 1000 + days * _DAY_US
 
     async def work(client: Client) -> NewKey:
@@ -105,7 +108,7 @@ def create(
 
     made: NewKey | None = None
     try:
-        with _kept_in(out) as keep:  # there is a file before there is a key that would be lost without one
+        with _kept_in(out) as keep:  # creates the file first, so that the key is not lost
             made = with_client(bootstrap, work)
             if as_json and out is None:
                 print_json({"api_key": made.api_key} | asdict(made.info))
@@ -115,23 +118,23 @@ def create(
         if made is None:
             raise
         raise CommandFailed(
-            f"the key {made.info.key_id} of {principal} was made and could not be written: {error.strerror}; "
-            f"nobody has it, so revoke it: tidelog key revoke {made.info.key_id}"
+            f"the key {made.info.key_id} of {principal} was created but could not be written: {error.strerror}; "
+            f"revoke it: tidelog key revoke {made.info.key_id}"
         ) from error
     if as_json and out is not None:
         print_json(asdict(made.info))
     elif out is not None:
-        typer.echo(f"the key {made.info.key_id} of {principal} is in {out}")
+        typer.echo(f"wrote the key {made.info.key_id} of {principal} to {out}")
     elif sys.stderr.isatty():
-        typer.echo("It is shown this once: keep it in a file that only you may read.", err=True)
+        typer.echo("The key cannot be shown again: store it in a file that only you may read.", err=True)
 
 
 @contextmanager
 def _kept_in(out: Path | None) -> Iterator[Callable[[str], None]]:
-    """Give what keeps a key: in a new file that nobody else can read at any moment, or on the standard output.
+    """Yield a function that writes a key to a new file with mode 600, or to standard output.
 
     Raises:
-        CommandFailed: the file cannot be made, or there is one; where the block fails there is none in the end.
+        CommandFailed: the file exists or cannot be created. The file is removed if the block fails.
     """
     if out is None:
         yield typer.echo
@@ -139,7 +142,7 @@ def _kept_in(out: Path | None) -> Iterator[Callable[[str], None]]:
     try:
         descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise CommandFailed(f"cannot keep the key in {out}: {error.strerror}", 2) from error
+        raise CommandFailed(f"cannot write the key to {out}: {error.strerror}", 2) from error
     try:
         with os.fdopen(descriptor, "w") as file:
             yield lambda key: print(key, file=file)
@@ -179,7 +182,7 @@ def revoke_key(
     *,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Revoke an API key; who has shown it is cut off."""
+    """Revoke an API key and close the connections that use it."""
 
     async def work(client: Client) -> None:
         await client.security.revoke_key(key_id)
@@ -196,7 +199,7 @@ def grant(
     deny: Annotated[bool, typer.Option("--deny", help="Deny instead of allowing.")] = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Allow a principal ("role:NAME", "*" for everybody) operations on a resource, or deny them."""
+    """Allow a principal ("role:NAME", "*" for all principals) operations on a resource, or deny them."""
     kind, name, prefix = _resource(resource)
     rule = AccessRule(principal, tuple(operations.split(",")), kind, name, prefix=prefix, deny=deny)
 
@@ -207,7 +210,7 @@ def grant(
 
 
 def revoke(
-    rule_id: Annotated[str, typer.Argument(metavar="RULE", help="As `acl list` shows it.", show_default=False)],
+    rule_id: Annotated[str, typer.Argument(metavar="RULE", help="Rule id from `acl list`.", show_default=False)],
     *,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -253,10 +256,10 @@ def judge(
     role: Annotated[list[str] | None, typer.Option(help="A role of the principal; may be repeated.")] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Say whether a principal may do something, and by which rule; exit with 1 where it may not."""
+    """Show whether a principal may perform an operation, and by which rule; exit with 1 if it may not."""
     kind, name, _ = _resource(resource)
     if operation not in OPERATIONS or operation == "all":
-        raise CommandFailed(f"{operation!r} is no operation: {', '.join(OPERATIONS)}", 2)
+        raise CommandFailed(f"{operation!r} is not an operation; use one of {', '.join(OPERATIONS)}", 2)
 
     async def work(client: Client) -> Verdict:
         return await client.security.test(
@@ -272,5 +275,7 @@ def judge(
 def _resource(text: str) -> tuple[str, str, bool]:
     kind, _, name = text.partition(":")
     if kind not in RESOURCES or (kind == "cluster") != (not name):
-        raise CommandFailed(f"{text!r} is no resource: topic:NAME, group:NAME (NAME* for a prefix) or cluster", 2)
+        raise CommandFailed(
+            f"{text!r} is not a resource; give topic:NAME, group:NAME (NAME* for a prefix) or cluster", 2
+        )
     return kind, name.removesuffix("*"), name.endswith("*")

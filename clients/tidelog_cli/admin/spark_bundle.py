@@ -1,10 +1,10 @@
-"""`tidelog spark bundle`: the connector as one zip, for the executors of a Spark cluster (`--py-files`).
+"""`tidelog spark bundle`: the connector as one zip for the executors of a Spark cluster (`--py-files`).
 
-The zip holds the packages that a task imports, as source and compiled for the Python that makes it: no interpreter
-writes compiled files into a zip, and each Python worker of Spark would compile a hundred modules anew. Another Python
-takes the source. Libraries with native code cannot be imported from a zip and are not in it; the command names them.
+The zip contains the packages that a task imports, as source and compiled for the Python that creates it: interpreters
+do not write compiled files into a zip, so each Python worker would compile a hundred modules again. Other Python
+versions use the source. Libraries with native code cannot be imported from a zip; the command prints their names.
 
-The same packages give the same bytes. A zip is whole under its name, or not there. See docs/adr/0102.
+Equal packages give equal bytes. The zip is replaced atomically. See docs/adr/0102.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from tidelog_cli.base.output import JsonOption, bytes_text, print_json
 from tidelog_proto.version import VERSION
 
 PACKAGES: Final = ("pyspark_tidelog", "tidelog", "tidelog_proto")
-"""What a task of Spark imports of the project."""
+"""Packages of the project that a Spark task imports."""
 LIBRARIES: Final = ("crc32c", "mmh3", "numpy", "protobuf", "pyarrow")
-"""What these packages import of others, besides pyspark: native code, or needed by it."""
+"""Libraries that these packages import besides pyspark: they have or need native code."""
 
 _DISTRIBUTION: Final = "tidelog"
 _TIME: Final = (1980, 1, 1, 0, 0, 0)
-"""Of every file in the zip: the first that a zip can tell."""
+"""Time of every file in the zip: the earliest that the format supports."""
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A zip that was made: where it is, of which version, how many modules, and how large."""
+    """A created zip: path, version, number of modules, size."""
 
     path: Path
     version: str
@@ -52,19 +52,21 @@ class Bundle:
 
 def register(app: typer.Typer) -> None:
     """Add `spark` and its sub-commands to the command."""
-    spark_app = typer.Typer(help="What a Spark cluster needs to read and write topics.", no_args_is_help=True)
-    spark_app.callback()(lambda: None)  # else typer takes the only sub-command for the command itself
+    spark_app = typer.Typer(help="Package the Spark connector.", no_args_is_help=True)
+    spark_app.callback()(lambda: None)  # otherwise typer merges a single sub-command with the command
     spark_app.command("bundle")(bundle)
     app.add_typer(spark_app, name="spark")
 
 
 def bundle(
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to.")] = Path("tidelog.zip"),
-    replace: Annotated[bool, typer.Option("--replace", help="Instead of the file of that name.")] = False,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Path of the zip.")] = Path(
+        "tidelog.zip"
+    ),
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite an existing file.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a zip of the connector for `spark-submit --py-files`, and say what executors must have besides."""
+    """Create a zip of the connector for `spark-submit --py-files`, and list the libraries that executors need."""
     made = write_bundle(output, replace=replace)
     needed = needed_libraries()
     if as_json:
@@ -80,27 +82,27 @@ def bundle(
         return
     sys.stdout.write(
         f"{made.path}: tidelog {made.version}, {made.modules} modules, {bytes_text(made.size_bytes)}\n"
-        f"give it to spark-submit with --py-files; executors must have {shlex.join(needed)}\n"
+        f"pass it to spark-submit with --py-files; executors need {shlex.join(needed)}\n"
     )
 
 
 def write_bundle(path: Path, *, replace: bool) -> Bundle:
-    """Write the zip, and return what it is.
+    """Write the zip, and return its description.
 
     Args:
-        path: its name, which ends in `.zip`: Spark goes by that.
-        replace: whether a file of that name may go.
+        path: its path, which must end in `.zip` for Spark.
+        replace: overwrite an existing file.
 
     Raises:
-        CommandFailed: the name is no zip's, or is there already, or the packages are not installed as files.
-        OSError: the zip cannot be written. What was there before is still there then.
+        CommandFailed: the path is invalid or exists, or the packages are not installed as files.
+        OSError: the zip cannot be written; an existing file is unchanged.
     """
     if path.suffix != ".zip":
-        raise CommandFailed(f"{path} must end in .zip: Spark imports from nothing else")
+        raise CommandFailed(f"{path} must end in .zip: Spark imports from no other files")
     if not path.absolute().parent.is_dir():
-        raise CommandFailed(f"there is no directory {path.parent}; make it first")
+        raise CommandFailed(f"directory {path.parent} does not exist; create it first")
     if path.exists() and not replace:
-        raise CommandFailed(f"{path} is there already; say --replace for a new one")
+        raise CommandFailed(f"{path} already exists; overwrite it with --replace")
     sources = [source for package in PACKAGES for source in _sources(package)]
     partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
@@ -119,7 +121,7 @@ def write_bundle(path: Path, *, replace: bool) -> Bundle:
 
 
 def needed_libraries() -> list[str]:
-    """Return what executors must have besides pyspark and the zip, as pip takes it: `pyarrow>=22`."""
+    """Return the libraries that executors need besides pyspark and the zip, as pip requirements: `pyarrow>=22`."""
     return [each for each in requires(_DISTRIBUTION) or () if _name_of(each) in LIBRARIES and ";" not in each]
 
 
@@ -129,8 +131,8 @@ def _name_of(requirement: str) -> str:
 
 
 def _sources(package: str) -> Iterator[tuple[str, Path]]:
-    """Yield a package's modules: the name in the zip, and the file."""
-    spec = find_spec(package)  # imports nothing: pyspark need not be here
+    """Yield a package's modules: name in the zip, and file."""
+    spec = find_spec(package)  # does not import: pyspark need not be installed
     folder = Path(spec.origin).parent if spec is not None and spec.origin else None
     if folder is None or not folder.is_dir():
         raise CommandFailed(f"package {package} is not installed as files here; run: pip install --force tidelog")
@@ -139,7 +141,7 @@ def _sources(package: str) -> Iterator[tuple[str, Path]]:
 
 
 def _compiled(source: Path, name: str, scratch: Path) -> bytes:
-    """Return a module compiled. It does not name its source's time, which an importer would compare."""
+    """Return a compiled module, without the source's time stamp, which importers would compare."""
     target = scratch / "module.pyc"
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
     py_compile.compile(str(source), str(target), name, doraise=True, optimize=0, invalidation_mode=mode)
@@ -147,7 +149,7 @@ def _compiled(source: Path, name: str, scratch: Path) -> bytes:
 
 
 def _metadata() -> bytes:
-    """Return what makes the version known where the zip is all there is."""
+    """Return package metadata, from which `importlib.metadata` reads the version on executors."""
     return f"Metadata-Version: 2.1\nName: {_DISTRIBUTION}\nVersion: {VERSION}\n".encode()
 
 

@@ -1,4 +1,4 @@
-"""`tidelog user`: people and programs with passwords, which are never an option of a command."""
+"""`tidelog user`: users with passwords. Passwords are never command-line options, which other users could see."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ from tidelog_proto.auth.scram import PASSWORD_CHARS_MAX
 
 FROM_STDIN: Final = "-"
 
-UserArgument = Annotated[str, typer.Argument(metavar="NAME", help="Of the user: the principal.", show_default=False)]
+UserArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the user, which is its principal.", show_default=False)
+]
 PasswordFileOption = Annotated[
     str,
-    typer.Option(metavar="FILE", help="The file of the password; - is the standard input. A terminal is asked."),
+    typer.Option(metavar="FILE", help="File with the password; - is standard input. By default the terminal prompts."),
 ]
 
 
 def register(app: typer.Typer) -> None:
     """Add `user` and its sub-commands to the command."""
-    user_app = typer.Typer(help="Make, list and delete users with passwords.", no_args_is_help=True)
+    user_app = typer.Typer(help="Create, list and delete users with passwords.", no_args_is_help=True)
     user_app.command("create")(create)
     user_app.command("password")(set_password)
     user_app.command("list")(list_users)
@@ -44,7 +46,7 @@ def create(
     password_file: PasswordFileOption = "",
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Make a user; the password is asked for."""
+    """Create a user; prompts for the password."""
     password = _password(password_file)
 
     async def work(client: Client) -> UserInfo:
@@ -56,13 +58,13 @@ def create(
 def set_password(
     name: UserArgument, *, password_file: PasswordFileOption = "", bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP
 ) -> None:
-    """Give a user another password; who is connected with the old one is cut off."""
+    """Change a user's password, and close the connections that use the old one."""
     password = _password(password_file)
 
     async def work(client: Client) -> UserInfo:
         return await client.security.set_password(name, password)
 
-    typer.echo(f"user {with_client(bootstrap, work).name} has another password")
+    typer.echo(f"user {with_client(bootstrap, work).name} has a new password")
 
 
 def list_users(*, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
@@ -82,7 +84,7 @@ def list_users(*, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFA
 
 
 def delete(name: UserArgument, *, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
-    """Delete a user, who is cut off; rules about the principal stay."""
+    """Delete a user and close its connections; rules for the principal are kept."""
 
     async def work(client: Client) -> None:
         await client.security.delete_user(name)
@@ -97,10 +99,10 @@ def _password(file: str) -> str:
     if file:
         return _one(read_secret_file(Path(file), "password", PASSWORD_CHARS_MAX))
     if not sys.stdin.isatty():
-        raise InvalidRequestError("there is no terminal to ask for the password: give --password-file FILE, or -")
+        raise InvalidRequestError("no terminal for a password prompt: give --password-file FILE, or -")
     password = getpass("Password: ")
     if getpass("Again: ") != password:
-        raise InvalidRequestError("the passwords differ; nothing has changed")
+        raise InvalidRequestError("the passwords differ; nothing was changed")
     return _one(password)
 
 

@@ -1,1 +1,1 @@
-"""Helpers of every command: a connected client, output, exit codes, values of options."""
+"""Helpers of all commands: a connected client, output, exit codes, parsing of option values."""

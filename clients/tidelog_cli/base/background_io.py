@@ -1,8 +1,8 @@
-"""Read and write what blocks from the event loop, without ever waiting for it at the end.
+"""Blocking reads and writes on daemon threads, which the end of the command does not wait for.
 
-A read of standard input or a write to a pipe that nobody empties may block for ever, so it happens on a daemon thread
-of its own: the connection to the node stays alive meanwhile, and Ctrl-C ends the command at once. Rejected:
-`asyncio.to_thread`, whose threads are joined when the loop closes.
+A read of standard input or a write to a pipe may block forever. On its own daemon thread it does not block the event
+loop, so the connection stays alive and Ctrl-C ends the command at once. Rejected: `asyncio.to_thread`, whose threads
+are joined when the loop closes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ItemT = TypeVar("_ItemT")
 _ResultT = TypeVar("_ResultT")
 
 DEPTH: Final = 4
-"""Items read ahead of the consumer: the bound on memory."""
+"""Items that are read ahead; bounds memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,14 @@ class _End:
 
 
 async def in_background(source: Iterable[_ItemT], depth: int = DEPTH) -> AsyncGenerator[_ItemT, None]:
-    """Yield the items of `source`, read on a thread, at most `depth` ahead; its exceptions are raised here."""
+    """Yield the items of `source`, read on a thread, at most `depth` ahead; raise its exceptions."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[_ItemT | _End] = asyncio.Queue()
     free = threading.Semaphore(depth)
     abandoned = threading.Event()
 
     def hand_over(item: _ItemT | _End) -> None:
-        # The loop is closed when the consumer has left for good: nobody waits for the item.
+        # The loop is closed if the consumer is gone; the item is dropped.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(queue.put_nowait, item)
 
@@ -46,7 +46,7 @@ async def in_background(source: Iterable[_ItemT], depth: int = DEPTH) -> AsyncGe
                 if abandoned.is_set():
                     return
                 hand_over(item)
-        except Exception as raised:  # noqa: BLE001 - carried over to the consumer, who raises it
+        except Exception as raised:  # noqa: BLE001 - raised by the consumer
             error = raised
         hand_over(_End(error))
 
@@ -63,7 +63,7 @@ async def in_background(source: Iterable[_ItemT], depth: int = DEPTH) -> AsyncGe
 
 
 async def call_in_background(work: Callable[[], _ResultT]) -> _ResultT:
-    """Return what `work` returns, called on a thread that is left alone when nobody waits for it any more."""
+    """Return the result of `work`, called on a thread that is abandoned if the caller is cancelled."""
     async with contextlib.aclosing(in_background(_called(work))) as results:
         return await anext(results)
 

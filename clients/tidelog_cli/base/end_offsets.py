@@ -1,7 +1,7 @@
-"""Where partitions end, as owners confirm it: found before anything is read, or, without a quorum, while it is read.
+"""End offsets of partitions, confirmed by their owners before or, without a quorum, during reading.
 
-What is committed can be read where nobody can confirm that it is all. So a partition whose end is not known is read on,
-the user is told, and it counts as read once its end was confirmed and reached.
+Committed records can be read while no quorum can confirm the end of a partition. A partition with an unknown end is
+therefore read, the user is informed, and it is complete when its end is confirmed and reached.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ T = TypeVar("T")
 
 
 async def insisting(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask until there is an answer, while some node answers at all; the client's log says what is missing.
+    """Repeat a request until it succeeds, as long as some node can be reached; the client logs the cause.
 
     Raises:
-        TidelogError: trying again would not help, or no node can be reached.
+        TidelogError: the error is not retriable, or no node can be reached.
     """
     while True:
         try:
@@ -38,15 +38,15 @@ async def insisting(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 class Ends:
-    """The ends of some partitions of a topic.
+    """The end offsets of some partitions of a topic.
 
     Args:
-        client: connected.
-        topic: its name.
-        partitions: whose ends are wanted.
+        client: a connected client.
+        topic: the topic's name.
+        partitions: the partitions.
 
     Attributes:
-        known: partition -> offset, as far as that is confirmed.
+        known: partition -> confirmed end offset.
     """
 
     def __init__(self, client: Client, topic: str, partitions: Iterable[int]) -> None:
@@ -59,14 +59,14 @@ class Ends:
 
     @property
     def missing(self) -> list[int]:
-        """The partitions whose end nobody has confirmed yet."""
+        """The partitions whose end is not confirmed yet."""
         return [partition for partition in self._wanted if partition not in self.known]
 
     async def find(self) -> None:
-        """Find all, or go on in the background.
+        """Find all ends, or continue in the background after PATIENCE_S.
 
         Raises:
-            TidelogError: trying again would not help.
+            TidelogError: the error is not retriable.
         """
         if not self._wanted:
             return
@@ -82,10 +82,10 @@ class Ends:
             self._finding = asyncio.get_running_loop().create_task(self._find_missing(), name=f"ends of {self._topic}")
 
     async def next_batch(self, consumer: Consumer) -> ConsumedBatch | None:
-        """Wait for the next batch, or until more ends are known; then, as when the consumer was closed, None.
+        """Wait for the next batch; return None when more ends are known or the consumer was closed.
 
         Raises:
-            TidelogError: reading cannot go on, or an end cannot be had.
+            TidelogError: reading or finding an end failed.
         """
         if self._finding is None:
             return await consumer.next_batch()
@@ -105,7 +105,7 @@ class Ends:
         return None if getting.cancelled() else getting.result()
 
     async def close(self) -> None:
-        """Give up what is missing."""
+        """Stop looking for missing ends."""
         if self._finding is not None:
             self._finding.cancel()
             await asyncio.gather(self._finding, return_exceptions=True)
@@ -120,8 +120,8 @@ class Ends:
                 tell_at = time.monotonic() + LOG_INTERVAL_S
                 names = ", ".join(map(str, self.missing))
                 note(
-                    f"tidelog: {self._topic}: nobody can confirm where partitions {names} end; "
-                    "what is known to be committed is read, and the rest waited for"
+                    f"tidelog: {self._topic}: the ends of partitions {names} cannot be confirmed without a quorum; "
+                    "committed records are printed, and the command waits for the quorum"
                 )
             await asyncio.sleep(TRY_S)
 

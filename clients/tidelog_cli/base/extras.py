@@ -1,4 +1,4 @@
-"""Modules of the package's extras, so that a command names a missing extra before it starts anything."""
+"""Detection of missing extras, so that a command reports them before it starts anything."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MODULES: Final = {
     "top": ("textual",),
     "loadtest": ("httptools", "locust", "uvloop", "websocket"),
 }
-"""Extra -> modules that it brings and the bare package does not."""
+"""Extra -> modules that it installs and the base package does not."""
 
 
 def missing_from(*extras: str) -> str:
-    """Return the missing modules of these extras and how to install them, without an import; "" if none is missing."""
+    """Return the missing modules of extras and how to install them, without importing; "" if none is missing."""
     lacking = [extra for extra in extras if not all(map(_is_installed, MODULES[extra]))]
     if not lacking:
         return ""
@@ -31,14 +31,14 @@ def missing_from(*extras: str) -> str:
 
 
 def require_extras(command: str, *extras: str) -> None:
-    """Refuse a command that would find something missing in the middle.
+    """Refuse a command whose extras are not installed.
 
     Raises:
-        CommandFailed: some of these extras is not installed.
+        CommandFailed: one of the extras is missing.
     """
     missing = missing_from(*extras)
     if missing:
-        raise CommandFailed(f"what `tidelog {command}` needs is {missing}")
+        raise CommandFailed(f"`tidelog {command}` needs modules that are {missing}")
 
 
 def _is_installed(module: str) -> bool:

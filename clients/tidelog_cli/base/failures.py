@@ -1,15 +1,15 @@
-"""How a command ends: the exit codes, and every exception as one clear line.
+"""Exit codes of commands, and one-line error messages.
 
-    0    done
-    1    refused or failed; nothing more was done
-    2    usage: the command line itself is wrong
-    3    cannot connect, or the connection broke
-    4    outcome unknown: what was asked for may or may not have happened
+    0    success
+    1    refused or failed
+    2    usage error
+    3    cannot connect, or connection lost
+    4    outcome unknown: the operation may or may not have happened
     74   `node`: its disk failed
-    78   `node`: it must not go on under its id (removed, or used by another process)
+    78   `node`: its id was removed, or is used by another process
     130  interrupted with Ctrl-C
 
-Rejected: one code for everything. A script has to tell "try later" (3) from "look first" (4).
+Scripts need to distinguish "try later" (3) from "check first" (4).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ EXIT_OUTCOME_UNKNOWN: Final = 4
 EXIT_INTERRUPTED: Final = 130
 
 EXIT_CODES_HELP: Final = (
-    "Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 cannot connect, "
-    "4 outcome unknown (it may have happened), 130 interrupted; of a node also 74 its disk failed, "
-    "78 its id is another's or was removed."
+    "Exit codes: 0 success, 1 refused or failed, 2 usage error, 3 cannot connect, "
+    "4 outcome unknown (it may have happened), 130 interrupted; `tidelog node` also 74 disk failed, "
+    "78 node id removed or used by another process."
 )
 
 
-class CommandFailed(Exception):  # noqa: N818 - it ends a command; "Error" would say nothing more
-    """A command's own refusal.
+class CommandFailed(Exception):  # noqa: N818 - the exception that ends a command
+    """A command's refusal or failure.
 
     Attributes:
         exit_code: one of the codes above.
@@ -45,7 +45,7 @@ class CommandFailed(Exception):  # noqa: N818 - it ends a command; "Error" would
 
 
 def describe(error: BaseException) -> str:
-    """Return the one line a person sees for `error`; our own errors speak for themselves."""
+    """Return the line to show for an error; errors of other libraries are prefixed with their type."""
     text = " ".join(str(error).split())
     ours = type(error).__module__.startswith("tidelog")
     if text and (ours or isinstance(error, OSError)):
@@ -54,7 +54,7 @@ def describe(error: BaseException) -> str:
 
 
 def exit_code_of(error: BaseException) -> int:
-    """Return the exit code that `error` ends the command with."""
+    """Return the exit code for an error."""
     if isinstance(error, CommandFailed):
         return error.exit_code
     if isinstance(error, (NodeUnreachableError, ConnectionLostError, BadReplyError)):

@@ -1,12 +1,11 @@
-"""Ctrl-C in the moments when Python would print a traceback for it.
+"""Handling of Ctrl-C where Python would print a traceback.
 
-Importing everything takes a moment, and an interrupt in that moment would print a traceback out of somebody's import.
-So until everything is loaded it ends the process as the system does it, without a word. Who ignores interrupts
-(`nohup`) still does.
+An interrupt during imports would print a traceback of an arbitrary import. So until everything is loaded, SIGINT has
+its default action and ends the process silently. If it is ignored (`nohup`), it stays ignored.
 
-An event loop that is being made or closed is another such moment: a KeyboardInterrupt between two lines of asyncio
-leaves half a loop, whose destructor complains on stderr. A command that makes a loop again and again
-(`tidelog sql --follow`) meets it. So an interrupt is noted there, and raised when the loop is gone.
+A KeyboardInterrupt while an event loop is created or closed leaves a partly initialised loop, whose destructor prints
+errors. Commands that create loops repeatedly (`tidelog sql --follow`) are affected most. So an interrupt is recorded
+there, and raised after the loop is closed.
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ _ResultT = TypeVar("_ResultT")
 
 
 def interrupts_end_quietly() -> AbstractContextManager[None]:
-    """Let an interrupt end the process at once, with no traceback; afterwards it is a KeyboardInterrupt again."""
+    """Let SIGINT end the process at once without a traceback; restores KeyboardInterrupt on exit."""
     return _interrupts_go_to(signal.SIG_DFL)
 
 
 def run_interruptibly(work: Callable[[], Awaitable[_ResultT]]) -> _ResultT:
-    """Do `work` in an event loop of its own; Ctrl-C cancels it at whatever moment it comes, and it may still clean up.
+    """Run `work` in a new event loop; Ctrl-C cancels it at any time, and it may still clean up.
 
-    A second Ctrl-C does not wait for the cleaning up.
+    A second Ctrl-C does not wait for the cleanup.
 
     Raises:
-        KeyboardInterrupt: there was an interrupt; the loop is closed.
-        Exception: whatever `work` raises.
+        KeyboardInterrupt: the work was interrupted; the loop is closed.
+        Exception: as `work`.
     """
     interrupt = _Interrupt()
 
     async def main() -> _ResultT:
         interrupt.cancels(asyncio.current_task())
-        await asyncio.sleep(0)  # an interrupt from before the task began ends it here
+        await asyncio.sleep(0)  # lets an earlier interrupt cancel the task
         return await work()
 
     with _interrupts_go_to(interrupt.on_signal):
@@ -57,20 +56,20 @@ def run_interruptibly(work: Callable[[], Awaitable[_ResultT]]) -> _ResultT:
 
 
 class _Interrupt:
-    """Whether an interrupt came, and the task that it cancels."""
+    """State of the interrupt, and the task that it cancels."""
 
     def __init__(self) -> None:
         self.came = False
         self._task: asyncio.Task[Any] | None = None
 
     def cancels(self, task: asyncio.Task[Any] | None) -> None:
-        """Have the interrupt that comes, or came, cancel this task."""
+        """Set the task that an interrupt cancels, even if the interrupt came before."""
         self._task = task
         if self.came:
             self._cancel()
 
     def on_signal(self, _number: int, _frame: object) -> None:
-        """Note the first interrupt, raise the second one."""
+        """Record the first interrupt; raise KeyboardInterrupt for the second."""
         if self.came:
             raise KeyboardInterrupt
         self.came = True
@@ -79,12 +78,12 @@ class _Interrupt:
     def _cancel(self) -> None:
         if self._task is not None and not self._task.done():
             self._task.cancel()
-            self._task.get_loop().call_soon_threadsafe(lambda: None)  # a loop that waits for its sockets wakes up
+            self._task.get_loop().call_soon_threadsafe(lambda: None)  # wakes up the loop
 
 
 @contextlib.contextmanager
 def _interrupts_go_to(handler: Callable[[int, object], None] | signal.Handlers) -> Iterator[None]:
-    """Have `handler` take interrupts; where somebody else does, or in a thread, which gets none: change nothing."""
+    """Install a SIGINT handler; do nothing in other threads or if another handler is installed."""
     ours = (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler

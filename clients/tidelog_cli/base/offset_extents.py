@@ -1,4 +1,4 @@
-"""Where topics begin and end, taken down once: what is read of them is the same however they grow meanwhile."""
+"""Snapshots of the first and end offsets of topics, so that a read is consistent while the topics grow."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Since = Literal["earliest", "latest"] | datetime
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A topic's records: by partition, the first offset and the one behind the last.
+    """A range of a topic's records: by partition, the first and the end offset.
 
-    `topic_id` is the topic's; empty: whichever has the name.
+    `topic_id` identifies the topic; empty for any topic of that name.
     """
 
     topic: str
@@ -27,11 +27,11 @@ class Extent:
 
     @property
     def records(self) -> int:
-        """How many offsets these are; compaction may have left fewer records."""
+        """Number of offsets; compaction may have left fewer records."""
         return sum(self.ends[number] - start for number, start in self.starts.items())
 
     def after(self, earlier: Extent) -> Extent:
-        """Return what of these records lies behind an earlier extent: all of partitions that it does not have."""
+        """Return the records after an earlier extent, including all records of partitions that it does not have."""
         begins = {
             number: min(max(start, earlier.ends.get(number, start)), self.ends[number])
             for number, start in self.starts.items()
@@ -40,10 +40,10 @@ class Extent:
 
 
 async def extents_of(client: Client, topics: Iterable[str], since: Since) -> dict[str, Extent]:
-    """Take down where topics begin and end, as it is now.
+    """Return the current first and end offsets of topics.
 
     Raises:
-        TidelogError: one is gone, or the cluster cannot be asked.
+        TidelogError: a topic does not exist, or the cluster cannot be reached.
     """
     names = list(topics)
     there = await asyncio.gather(*(client.topic(name) for name in names))
@@ -53,7 +53,7 @@ async def extents_of(client: Client, topics: Iterable[str], since: Since) -> dic
     ends = await asyncio.gather(*(client.list_offsets(name, "latest", numbers) for name, numbers in asked))
     found: dict[str, Extent] = {}
     for topic, start, end in zip(there, starts, ends, strict=True):
-        # A time behind the last record is found nowhere: then the beginning is the end.
+        # With `since` later than the last record, the range is empty.
         begins = {number: min(at.offset, end[number].offset) for number, at in start.items()}
         upto = {number: at.offset for number, at in end.items()}
         found[topic.name] = Extent(topic.name, begins, upto, topic.topic_id)

@@ -1,6 +1,6 @@
-"""What commands print: tables for people, JSON for programs.
+"""Output of commands: tables for people, JSON for programs.
 
-Results go to stdout and everything else (progress, notes, errors) to stderr, so that a pipe carries results alone.
+Results go to stdout, and everything else (progress, notes, errors) to stderr, so that pipes only contain results.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ BootstrapOption = Annotated[
         show_default="those of the context, or 127.0.0.1:7400",
     ),
 ]
-"""Where to connect, the same on every command."""
+"""Address option of all commands."""
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 DEFAULT_BOOTSTRAP: Final = ""
-"""No address was given: see `session.with_client`."""
+"""No address given: see `session.with_client`."""
 
 LOCAL_BOOTSTRAP: Final = "127.0.0.1:7400"
-"""Where a node of this machine listens unless told otherwise."""
+"""Default address of a node on this machine."""
 
 ABSENT: Final = "\u2013"
-"""Stands in a table where nothing is known."""
+"""Shown in tables for unknown or unset values."""
 
 PIPE_COLUMNS: Final = 1000
-"""A pipe has no width: rows are not wrapped there."""
+"""Width for pipes, so that rows are not wrapped."""
 
 _BINARY_UNITS: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
@@ -55,7 +55,7 @@ def print_json(document: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
-    """Write a table to stdout; a column of ints is set right, with thousands separators."""
+    """Write a table to stdout; columns of ints are right-aligned with thousands separators."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=PIPE_COLUMNS)
@@ -67,26 +67,26 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
         numeric = bool(listed) and all(isinstance(row[at], int) for row in listed)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in listed:
-        # Escaped: what users have written (names, notes) is no markup, and must not be read as such.
+        # Escaped, because text of users (names, notes) may contain markup.
         table.add_row(*(f"{cell:,}" if isinstance(cell, int) else escape(str(cell)) for cell in row))
     console.print(table)
 
 
 def note(line: str) -> None:
-    """Write a line for a person to stderr; a stderr that takes nothing ends no command."""
+    """Write a line to stderr; errors of stderr are ignored."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
 
 
 def line_of(text: str, chars_max: int) -> str:
-    """Return a text of somebody else's as one printable line of so many characters: `…` stands for the rest."""
+    """Return untrusted text as one printable line of at most `chars_max` characters; `…` marks a cut."""
     line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text[: chars_max + 1])
     return line if len(line) <= chars_max else line[: chars_max - 1] + "…"
 
 
 def bytes_text(size_bytes: int) -> str:
-    """Return a size as people read it: `1.5 MiB`."""
+    """Return a size with a unit: `1.5 MiB`."""
     for unit, unit_bytes in _BINARY_UNITS:
         if size_bytes >= unit_bytes:
             return f"{size_bytes / unit_bytes:.1f} {unit}"

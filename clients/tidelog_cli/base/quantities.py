@@ -1,4 +1,4 @@
-"""Options that are sizes or durations: `64MiB`, `7d`. What is none is a usage error that says what would be one."""
+"""Parsers of options for sizes and durations (`64MiB`, `7d`); invalid values are usage errors with examples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def size_bytes(text: str) -> int:
     """Return a size in bytes, for `typer.Option(parser=size_bytes)`.
 
     Raises:
-        typer.BadParameter: it is none.
+        typer.BadParameter: the text is not a size.
     """
     return _parsed(parse_size, text)
 
@@ -22,10 +22,10 @@ def duration_ms(text: str) -> int:
     """Return a duration of at least one millisecond, for `typer.Option(parser=duration_ms)`.
 
     Raises:
-        typer.BadParameter: it is none.
+        typer.BadParameter: the text is not a duration, or 0.
     """
     if (duration := _parsed(parse_duration_ms, text)) == 0:
-        raise typer.BadParameter("at least 1ms")
+        raise typer.BadParameter(f"{text} is too short; give at least 1ms")
     return duration
 
 
@@ -33,7 +33,7 @@ def duration_or_none_ms(text: str) -> int:
     """Return a duration in milliseconds, which may be 0, for `typer.Option(parser=duration_or_none_ms)`.
 
     Raises:
-        typer.BadParameter: it is none.
+        typer.BadParameter: the text is not a duration.
     """
     return _parsed(parse_duration_ms, text)
 
@@ -42,11 +42,11 @@ def duration_or_none_s(text: str) -> int:
     """Return a duration in whole seconds, which may be 0, for `typer.Option(parser=duration_or_none_s)`.
 
     Raises:
-        typer.BadParameter: it is none, or has a fraction of a second.
+        typer.BadParameter: the text is not a duration, or not a whole number of seconds.
     """
     seconds, rest = divmod(_parsed(parse_duration_ms, text), 1000)
     if rest:
-        raise typer.BadParameter(f"{text} is not a whole number of seconds: 30s, 10m, 1h")
+        raise typer.BadParameter(f"{text} is not a whole number of seconds; give 30s, 10m or 1h")
     return seconds
 
 

@@ -1,4 +1,4 @@
-"""Run a command's work with a connected client, from the synchronous world of the command line."""
+"""Run a command's asynchronous work with a connected client."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from tidelog_cli.base.output import LOCAL_BOOTSTRAP
 from tidelog_cli.base.wrong_port import speaks_http
 
 named_context: Final[ContextVar[str | None]] = ContextVar("named_context", default=None)
-"""The context that this command was told to use, by `tidelog --context` or TIDELOG_CONTEXT."""
+"""The context chosen by `tidelog --context` or TIDELOG_CONTEXT."""
 
 _ResultT = TypeVar("_ResultT")
 
 
 def with_client(bootstrap: str, work: Callable[[Client], Awaitable[_ResultT]]) -> _ResultT:
-    """Connect, do `work`, close, and return its result.
+    """Connect a client, run `work` with it, close it, and return the result.
 
     Args:
-        bootstrap: the value of --bootstrap: addresses with commas between them; "" where none was given.
-        work: what to do; Ctrl-C cancels it, and it may still clean up.
+        bootstrap: the value of --bootstrap: addresses separated by commas; "" if not given.
+        work: the work; Ctrl-C cancels it, and it may still clean up.
 
     Raises:
-        TidelogError: whatever the client raises.
+        TidelogError: as the client.
     """
     addresses, options = place_and_options(bootstrap)
 
     async def run() -> _ResultT:
         async with Client(addresses, **options) as client:
-            # One try at each address: a person would rather hear now that nobody is there than wait for retries.
+            # One attempt per address: report an unreachable cluster at once instead of after retries.
             try:
                 await client.connect()
             except NodeUnreachableError as error:
@@ -46,7 +46,7 @@ def with_client(bootstrap: str, work: Callable[[Client], Awaitable[_ResultT]]) -
 
 
 def place_and_options(bootstrap: str) -> tuple[str, ClientOptions]:
-    """Return the addresses and options of a client, as --bootstrap and the context say."""
+    """Return the addresses and options of a client for --bootstrap and the context."""
     context = _context(bootstrap)
     options: ClientOptions = {"client_id": "tidelog-cli"}
     if context is None:
@@ -55,33 +55,33 @@ def place_and_options(bootstrap: str) -> tuple[str, ClientOptions]:
 
 
 def place_of(bootstrap: str) -> dict[str, str]:
-    """Return the same as options of Spark's data source, which reads a context by itself.
+    """Return the connection options of Spark's data source, which reads a context itself.
 
     Raises:
-        CommandFailed: there are both, and Spark takes one.
+        CommandFailed: both an address and a context are given.
     """
     context = _context(bootstrap)
     if context is None:
         return {"bootstrap": bootstrap or LOCAL_BOOTSTRAP}
     if bootstrap:
-        raise CommandFailed("Spark takes --bootstrap or a context, not both", EXIT_USAGE)
+        raise CommandFailed("give Spark either --bootstrap or a context, not both", EXIT_USAGE)
     return {"context": named_context.get() or read_contexts().current or ""}
 
 
 def _context(bootstrap: str) -> Context | None:
-    """Return the context to use: with an address but no name none is, as credentials are not shown to just anybody."""
+    """Return the context to use; none for an address without a context name, so that no credentials are sent to it."""
     name = named_context.get()
     return find_context(name) if name or not bootstrap else None
 
 
 async def _explained(bootstrap: str, error: NodeUnreachableError) -> Exception:
-    """Return why nobody greets back; of a port that speaks HTTP, that it is the wrong one."""
+    """Return the error to report for unreachable addresses; names an address that speaks HTTP."""
     for address in bootstrap.split(","):
         host, _, port = address.strip().rpartition(":")
         if port.isdecimal() and await speaks_http(host.strip("[]"), int(port)):
             return CommandFailed(
-                f"{address.strip()} speaks HTTP: it is a gateway's or a management port; give a node's native one, "
-                "7400 unless told otherwise",
+                f"{address.strip()} speaks HTTP: it is the port of a gateway or a management port; connect to a node's "
+                "native port, 7400 by default",
                 EXIT_CANNOT_CONNECT,
             )
     return error

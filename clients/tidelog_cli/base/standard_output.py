@@ -1,4 +1,4 @@
-"""Exit codes when standard output is lost: whether it was the result, or a confirmation of completed work."""
+"""Exit codes for failed writes to standard output, which depend on whether it carries results or confirmations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONFIRMS: Final = frozenset(
         "spark bundle",
     }
 )
-"""Commands that change something and print what they have done: a repetition would do it twice."""
+"""Commands that change something and confirm it: a lost confirmation must not cause a repetition."""
 
 PRINTS: Final = frozenset(
     {
@@ -43,19 +43,19 @@ PRINTS: Final = frozenset(
         *("cluster status", "context list", "doctor", "top", "deploy"),
     }
 )
-"""Commands whose result is what they print."""
+"""Commands whose output is their result."""
 
 
 def check_standard_output() -> None:
-    """Have failed writes to standard output raise `OutputLostError`, and those to standard error do nothing.
+    """Make failed writes to standard output raise `OutputLostError`, and ignore those to standard error.
 
-    No other file raises the former; and a command keeps its exit code where its notes cannot be written.
+    Only standard output raises `OutputLostError`; the exit code does not depend on standard error.
     """
     sys.stdout, sys.stderr = _over(sys.stdout, _Checked), _over(sys.stderr, _Unfailing)
 
 
 def _over(stream: TextIO, raw: type[io.FileIO]) -> TextIO:
-    """Return a stream as the given one whose bytes go through `raw`."""
+    """Return an equal stream that writes through `raw`."""
     try:
         assert isinstance(stream, io.TextIOWrapper)
         descriptor = stream.fileno()
@@ -72,7 +72,7 @@ def _over(stream: TextIO, raw: type[io.FileIO]) -> TextIO:
 
 
 class _Unfailing(io.FileIO):
-    def write(self, data: Any, /) -> int | None:  # type: ignore[override]  # None: it would block, as FileIO returns
+    def write(self, data: Any, /) -> int | None:  # type: ignore[override]  # None if it would block
         try:
             return super().write(data)
         except OSError:
@@ -80,7 +80,7 @@ class _Unfailing(io.FileIO):
 
 
 class _Checked(io.FileIO):
-    def write(self, data: Any, /) -> int | None:  # type: ignore[override]  # None: it would block, as FileIO returns
+    def write(self, data: Any, /) -> int | None:  # type: ignore[override]  # None if it would block
         try:
             return super().write(data)
         except OSError as error:
@@ -88,7 +88,7 @@ class _Checked(io.FileIO):
 
 
 def leave_quietly() -> None:
-    """Drop what cannot be written, before the interpreter tries again at its end and exits with a code of its own."""
+    """Discard unwritten output, which the interpreter would try to write again and exit with its own code."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
@@ -97,19 +97,19 @@ def leave_quietly() -> None:
 
 
 def output_lost(words: Sequence[str], error: OutputLostError) -> int:
-    """Say what it means for a command that its standard output was lost, and return its exit code.
+    """Report lost standard output and return the command's exit code.
 
     Args:
         words: the command and its arguments.
-        error: why it was lost.
+        error: the cause.
     """
     name = next((name for name in (" ".join(words[:2]), *words[:1]) if name in CONFIRMS), None)
     if name is None:
-        if not error.reader_gone:  # a reader that has enough, such as `head`, is not a failure to report
+        if not error.reader_gone:  # a reader may stop early, such as `head`
             note(f"tidelog: standard output could not be written: {error.strerror}")
         return EXIT_FAILED
     note(
-        f"tidelog: {name} is done, do not repeat it; only its confirmation could not be written to standard output: "
+        f"tidelog: {name} succeeded, do not repeat it; its confirmation could not be written to standard output: "
         f"{error.strerror}"
     )
     return EXIT_OK

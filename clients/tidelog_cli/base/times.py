@@ -1,4 +1,4 @@
-"""Moments as people write them: ISO 8601, or as programs do: milliseconds since 1970."""
+"""Parsing of times: ISO 8601, milliseconds since 1970, and durations before now."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _UNITS_END: Final = frozenset("smhdw")
 
 
 def moment_of(text: str) -> datetime:
-    """Return the moment that ISO 8601 text names; without a time zone it is in UTC.
+    """Return the time of ISO 8601 text; UTC if it has no time zone.
 
     Raises:
-        ValueError: it names none.
+        ValueError: the text is not ISO 8601.
     """
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def is_duration(text: str) -> bool:
-    """Whether text ends as a duration like `7d` does; no time does."""
+    """Return whether text ends with a unit of durations, as `7d` does; ISO 8601 does not."""
     return text[-1:] in _UNITS_END
 
 
 def ago(text: str, now: datetime) -> datetime:
-    """Return the moment that lies a duration like `7d` before `now`.
+    """Return the time that is a duration like `7d` before `now`, but not before 1970.
 
     Raises:
-        ValueError: it is no duration, or longer than there is a past.
+        ValueError: the text is not a duration, or the duration is too long.
     """
     try:
         return max(now - timedelta(milliseconds=parse_duration_ms(text)), _EPOCH)
@@ -41,13 +41,13 @@ def ago(text: str, now: datetime) -> datetime:
 
 
 def timestamp_us_of(stamp: Any) -> int:
-    """Return a moment as µs since 1970.
+    """Return a time as µs since 1970.
 
     Args:
-        stamp: ISO 8601 text, ms since 1970, or a date or moment.
+        stamp: ISO 8601 text, ms since 1970, or a date or datetime.
 
     Raises:
-        ValueError: it is none of these, or not between 1970 and 9999.
+        ValueError: the value has another type, or is not between 1970 and 9999.
     """
     if isinstance(stamp, str):
         stamp = moment_of(stamp)
@@ -60,7 +60,7 @@ def timestamp_us_of(stamp: Any) -> int:
         stamp_us = stamp * 1000
     else:
         raise ValueError(  # noqa: TRY004 - a fault of the input
-            f"{stamp!r} is no time: give ISO 8601 text or whole milliseconds since 1970"
+            f"{stamp!r} is not a time: give ISO 8601 text or whole milliseconds since 1970"
         )
     if not 0 <= stamp_us < (TIMESTAMP_MS_MAX + 1) * 1000:
         raise ValueError(f"{stamp!r} is not between the years 1970 and 9999; numbers are milliseconds since 1970")

@@ -1,4 +1,4 @@
-"""Whether an address that answers no greeting speaks HTTP: then somebody gave a gateway's port, or a management one."""
+"""Detection of HTTP on an address where a node was expected, such as a gateway's or management port."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TRY_S: Final = 1.0
 
 
 async def speaks_http(host: str, port: int) -> bool:
-    """Ask for a page and look at how the answer begins; takes a second at most."""
+    """Return whether a server answers an HTTP request with HTTP; takes at most TRY_S."""
     with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, UnicodeError):
         async with asyncio.timeout(TRY_S):
             reader, writer = await asyncio.open_connection(sock=await connected_socket(host, port))

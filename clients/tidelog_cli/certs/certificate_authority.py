@@ -1,11 +1,11 @@
-"""A small certificate authority: keys and certificates in PEM, for clusters that have no other.
+"""A small certificate authority for clusters without another CA: keys and certificates in PEM.
 
-    ca          vouches for all others; its key stays off the nodes
-    node NAME   shows that it is the node NAME, to clients by its hosts and to other nodes by `tidelog:node:NAME`
-    server NAME shows that it is a host, and nothing else: for gateways
-    client NAME shows that it is the program NAME, by `tidelog:client:NAME`
+    ca          issues all others; its key must not be stored on nodes
+    node NAME   identifies the node NAME: to clients by its hosts, to other nodes by `tidelog:node:NAME`
+    server NAME identifies hosts only: for gateways
+    client NAME identifies the program NAME by `tidelog:client:NAME`
 
-Keys are of P-256: a handshake with one costs a node a tenth of what one with RSA does.
+Keys are P-256: a TLS handshake costs a node a tenth of one with RSA.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tidelog_proto.tls.certificate_names import uri_of
 Kind = Literal["node", "server", "client"]
 
 _CLOCKS_APART: Final = dt.timedelta(hours=1)
-"""A certificate holds from so long ago: clocks of machines differ."""
+"""Certificates are valid from this long before now, because clocks of machines differ."""
 _NAME_CHARS_MAX: Final = 64
-"""Of a common name; the whole name stands in the URI."""
+"""Length of a common name; the URI contains the whole name."""
 
 
 class Issued(NamedTuple):
-    """A certificate and its private key, in PEM, and when it ends."""
+    """A certificate and its private key in PEM, and its expiry."""
 
     cert: bytes
     key: bytes
@@ -39,11 +39,11 @@ class Issued(NamedTuple):
 
 
 def new_authority(name: str, *, days: int) -> Issued:
-    """Return a new CA that signs itself.
+    """Return a new self-signed CA.
 
     Args:
-        name: what people call it.
-        days: how long it holds.
+        name: its display name.
+        days: its validity.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _named(f"{name} CA")
@@ -54,17 +54,17 @@ def new_authority(name: str, *, days: int) -> Issued:
 
 
 def issue(authority: Issued, kind: Kind, name: str, hosts: Sequence[str], *, days: int) -> Issued:
-    """Return a new certificate of the CA, with a new key. It does not outlive the CA.
+    """Return a new certificate with a new key, valid at most as long as the CA.
 
     Args:
         authority: the CA.
-        kind: what it shows, see the module.
+        kind: its use, see the module.
         name: of the node, the server or the client.
-        hosts: names and addresses under which it is called; none for a client.
-        days: how long it holds.
+        hosts: host names and addresses; empty for a client.
+        days: its validity.
 
     Raises:
-        ValueError: a host is none, the CA has ended, or its key is another's.
+        ValueError: a host is invalid, the CA has expired, or its key does not match.
     """
     ca_cert, ca_key = _opened(authority)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -85,25 +85,25 @@ def issue(authority: Issued, kind: Kind, name: str, hosts: Sequence[str], *, day
 
 
 def revoke(authority: Issued, before: bytes | None, serials: Iterable[int], now: dt.datetime) -> bytes:
-    """Return the CA's list of revoked certificates with more of them, in PEM. It holds as long as the CA.
+    """Return the CA's revocation list in PEM with certificates added, valid as long as the CA.
 
     Args:
         authority: the CA.
-        before: the list as it was; None: there was none.
-        serials: numbers of certificates; those that are in it already stay as they are.
+        before: the current list, or None.
+        serials: serial numbers of certificates; existing entries are unchanged.
         now: the time, in UTC.
 
     Raises:
-        ValueError: the list of before is none, or another CA's; the CA has ended, or its key is another's.
+        ValueError: the current list is invalid or another CA's; the CA has expired, or its key does not match.
     """
     ca_cert, ca_key = _opened(authority)
     if ca_cert.not_valid_after_utc <= now:
-        raise ValueError(f"the CA ended on {ca_cert.not_valid_after_utc:%Y-%m-%d}")
+        raise ValueError(f"the CA expired on {ca_cert.not_valid_after_utc:%Y-%m-%d}")
     number, entries = 0, dict[int, x509.RevokedCertificate]()
     if before is not None:
         earlier = x509.load_pem_x509_crl(before)
         if not earlier.is_signature_valid(ca_key.public_key()):
-            raise ValueError("the list that is there is not of this CA")
+            raise ValueError("the existing list belongs to another CA")
         number = earlier.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
         entries = {entry.serial_number: entry for entry in earlier}
     for serial in serials:
@@ -120,31 +120,31 @@ def revoke(authority: Issued, before: bytes | None, serials: Iterable[int], now:
 
 
 def serial_of(cert: bytes) -> int:
-    """Return the number of a certificate in PEM.
+    """Return the serial number of a certificate in PEM.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the content is not a certificate.
     """
     return x509.load_pem_x509_certificate(cert).serial_number
 
 
 def _opened(authority: Issued) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Return a CA's certificate, which may stand beside others, as of the CA whose place it takes, and its key.
+    """Return the certificate that matches a CA's key, from a file that may also contain an old CA, and the key.
 
     Raises:
-        ValueError: the key is of none of them, encrypted, or of another kind.
+        ValueError: the key matches none of them, is encrypted, or of an unsupported type.
     """
     try:
         key = serialization.load_pem_private_key(authority.key, password=None)
     except TypeError as error:
-        raise ValueError("the private key is encrypted: give one that is not, readable by its owner alone") from error
+        raise ValueError("the private key is encrypted: use an unencrypted key, readable only by its owner") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        why = "the private key is of another kind than `tidelog certs init` makes: issue as that CA does"
-        raise ValueError(why)  # noqa: TRY004 - a file's fault
+        why = "the private key is not P-256, as `tidelog certs init` creates: issue with the tools of that CA"
+        raise ValueError(why)  # noqa: TRY004 - an error in a file
     for cert in x509.load_pem_x509_certificates(authority.cert):
         if cert.public_key() == key.public_key():
             return cert, key
-    raise ValueError("the private key is not that of the CA's certificate")
+    raise ValueError("the private key does not match the CA's certificate")
 
 
 def _begun(
@@ -159,7 +159,7 @@ def _begun(
     ends = now + dt.timedelta(days=days)
     if at_most is not None:
         if at_most <= now:
-            raise ValueError(f"the CA ended on {at_most:%Y-%m-%d}: found another one with `tidelog certs init`")
+            raise ValueError(f"the CA expired on {at_most:%Y-%m-%d}: create a new one with `tidelog certs init`")
         ends = min(ends, at_most)
     return (
         x509.CertificateBuilder()

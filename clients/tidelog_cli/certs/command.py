@@ -1,11 +1,11 @@
-"""`tidelog certs`: a small CA in a directory, and what it issues, for clusters that have no other.
+"""`tidelog certs`: a small CA in a directory, and its certificates, for clusters without another CA.
 
-    DIR/ca.pem, DIR/ca.key       the CA; its key is needed to issue, and by no node
+    DIR/ca.pem, DIR/ca.key       the CA; its key is needed to issue certificates, and by no node
     DIR/NAME.pem, DIR/NAME.key   of a node, a server or a client
-    DIR/crl.pem                  the list of those that the CA has taken back, see `certs_revoke`
+    DIR/crl.pem                  the certificate revocation list, see `revoke`
 
-Nothing is ever half there: a key is written before its certificate, and of what is replaced both are whole at any
-moment (a node that reads in between finds that they do not belong together, and keeps what it has).
+Files are written atomically, a key before its certificate. A node that reads between the two replacements finds that
+they do not match, and keeps its current certificate.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _DAYS_MAX: Final = 36_500
 _KINDS: Final = ("node", "server", "client")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
 _ADMIN: Final = "admin"
-"""Whom nodes call their administrator unless their setting `admin` says otherwise: no certificate makes him."""
+"""Default administrator of nodes (setting `admin`), which cannot authenticate by certificate."""
 _LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST_NAME: Final = re.compile(rf"(?=.{{1,253}}\Z)(?:\*\.)?(?:{_LABEL}\.)*(?![0-9]+\Z){_LABEL}")
-"""Of the last part digits alone would be an address that is none. Underscores: networks of containers have them."""
+"""The last label must not be numeric, like that of an invalid address. Container networks use underscores in names."""
 
 
 def register(app: typer.Typer) -> None:
     """Add `certs` and its sub-commands to the command."""
-    certs_app = typer.Typer(help="Make certificates, where there is no other CA.", no_args_is_help=True)
+    certs_app = typer.Typer(help="Create certificates for clusters without another CA.", no_args_is_help=True)
     certs_app.command("init")(init)
     certs_app.command("issue")(issue)
     certs_app.command("revoke")(revoke)
@@ -50,44 +50,46 @@ def register(app: typer.Typer) -> None:
 
 
 def init(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Made if it is not there.", show_default=False)],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Directory; created if it does not exist.", show_default=False)
+    ],
     *,
-    name: Annotated[str, typer.Option(help="What people call it.")] = "Tidelog",
-    days: Annotated[int, typer.Option(min=1, max=_DAYS_MAX, help="How long it holds.")] = CA_DAYS,
+    name: Annotated[str, typer.Option(help="Display name.")] = "Tidelog",
+    days: Annotated[int, typer.Option(min=1, max=_DAYS_MAX, help="Validity in days.")] = CA_DAYS,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a CA: DIR/ca.pem, which goes to nodes and clients, and DIR/ca.key, which stays where you issue."""
+    """Create a CA: DIR/ca.pem, for nodes and clients, and DIR/ca.key, which must stay on this machine."""
     made = new_ca(directory, name=name, days=days)
     cert, key = paths(directory, CA)
     if as_json:
         print_json({"ca_file": str(cert), "ca_key_file": str(key), "expires": made.expires.isoformat()})
         return
     sys.stdout.write(
-        f"{cert}: the CA, until {made.expires:%Y-%m-%d}; every node and client gets it\n"
-        f"{key}: its private key; who has it can pretend to be any node, so keep it off the nodes\n"
-        f"Issue with: tidelog certs issue {shlex.quote(str(directory))} node NAME --host HOST\n"
+        f"{cert}: the CA, valid until {made.expires:%Y-%m-%d}; copy it to every node and client\n"
+        f"{key}: its private key, which can impersonate any node: do not copy it to nodes\n"
+        f"Issue certificates with: tidelog certs issue {shlex.quote(str(directory))} node NAME --host HOST\n"
     )
 
 
 def issue(
     directory: DirectoryArgument,
     kind: Annotated[str, typer.Argument(metavar="KIND", help="node, server or client.", show_default=False)],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A node's is its node id.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name; of a node, its node id.", show_default=False)],
     *,
     host: Annotated[
         list[str] | None,
-        typer.Option(help="A name or address under which it is called; one option each.", show_default=False),
+        typer.Option(help="A host name or address of the node or server; may be repeated.", show_default=False),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, max=_DAYS_MAX, help="How long it holds.")] = DAYS,
+    days: Annotated[int, typer.Option(min=1, max=_DAYS_MAX, help="Validity in days.")] = DAYS,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Instead of the one of that name, with a new key.")
+        bool, typer.Option("--replace", help="Replace an existing certificate of that name, with a new key.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Issue a certificate with a new key: DIR/NAME.pem and DIR/NAME.key.
 
-    Of a node (to clients and other nodes), a server (a gateway) or a client (a program). Nodes follow their files:
-    what is replaced counts within seconds.
+    For a node (towards clients and other nodes), a server (a gateway) or a client (a program). Nodes reload their files
+    within seconds after a replacement.
     """
     made = new_certificate(directory, kind, name, host or (), days=days, replace=replace)
     cert, key = paths(directory, name)
@@ -96,18 +98,18 @@ def issue(
     if as_json:
         print_json(files | {"expires": made.expires.isoformat()})
         return
-    sys.stdout.write(f"{cert}, {key}: the {kind} {name}, until {made.expires:%Y-%m-%d}\n")
+    sys.stdout.write(f"{cert}, {key}: the {kind} {name}, valid until {made.expires:%Y-%m-%d}\n")
     names = [f"tls_{each} = {path}" for each, path in files.items()]
     if kind == "client":
         names = [f"TIDELOG_{each.upper()}={shlex.quote(path)}" for each, path in files.items()]
-    sys.stdout.write(f"It takes them by {', '.join(names)}\n")
+    sys.stdout.write(f"Configure it with {', '.join(names)}\n")
 
 
 def new_ca(directory: Path, *, name: str, days: int) -> Issued:
-    """Make a CA in a directory.
+    """Create a CA in a directory.
 
     Raises:
-        CommandFailed: there is one, or it cannot be written.
+        CommandFailed: a CA exists, or cannot be written.
     """
     see_to_cryptography()
     from tidelog_cli.certs import certificate_authority  # noqa: PLC0415 # see `see_to_cryptography`
@@ -116,7 +118,7 @@ def new_ca(directory: Path, *, name: str, days: int) -> Issued:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CommandFailed(f"{directory} cannot be made: {error.strerror}") from error
+        raise CommandFailed(f"cannot create {directory}: {error.strerror}") from error
     _write(directory, CA, made, replace=False)
     return made
 
@@ -125,25 +127,29 @@ def new_certificate(directory: Path, kind: str, name: str, hosts: Sequence[str],
     """Issue a certificate of the CA in a directory.
 
     Raises:
-        CommandFailed: there is no CA or one of that name already, an argument is wrong, or it cannot be written.
+        CommandFailed: the CA is missing, the certificate exists, an argument is invalid, or writing failed.
     """
     if kind not in _KINDS:
-        raise CommandFailed(f"{kind!r} is none of {', '.join(_KINDS)}", EXIT_USAGE)
+        raise CommandFailed(f"unknown kind {kind!r}; use one of {', '.join(_KINDS)}", EXIT_USAGE)
     if _NAME.fullmatch(name) is None or name in {CA, LIST}:
-        what = f"{name!r} is no name: 1 to 100 of A-Z a-z 0-9 . _ @ -, and neither {CA!r} nor {LIST!r}"
+        what = f"invalid name {name!r}: use 1 to 100 of A-Z a-z 0-9 . _ @ -, but neither {CA!r} nor {LIST!r}"
         raise CommandFailed(what, EXIT_USAGE)
     if kind == "client" and name == _ADMIN:
         what = (
-            f"no node takes a certificate for {_ADMIN!r}, who shows an API key of admin_key_file: issue it for another "
-            "name, and give rights to that one with `tidelog acl grant`"
+            f"{_ADMIN!r} authenticates with an API key of admin_key_file, never with a certificate: issue it for "
+            "another name, and grant that name rights with `tidelog acl grant`"
         )
         raise CommandFailed(what, EXIT_USAGE)
     if (kind == "client") == bool(hosts):
-        what = "a client is called by nobody: leave --host out" if hosts else f"give the hosts of the {kind}: --host"
+        what = (
+            "a client certificate has no hosts: omit --host"
+            if hosts
+            else f"give the host names of the {kind} with --host"
+        )
         raise CommandFailed(what, EXIT_USAGE)
     for host in hosts:
         if not _is_host(host):
-            raise CommandFailed(f"{host!r} is neither a host's name nor an address, without a port", EXIT_USAGE)
+            raise CommandFailed(f"{host!r} is not a host name or address (without a port)", EXIT_USAGE)
     authority = authority_in(directory)
     from tidelog_cli.certs import certificate_authority  # noqa: PLC0415 # see `see_to_cryptography`
 
@@ -156,7 +162,7 @@ def new_certificate(directory: Path, kind: str, name: str, hosts: Sequence[str],
 
 
 def _is_host(text: str) -> bool:
-    """Whether a client may call somebody so: a certificate for anything else would be taken for nobody's."""
+    """Return whether clients may connect to a host of this name; certificates for other names would be useless."""
     try:
         return not getattr(ipaddress.ip_address(text), "scope_id", None)
     except ValueError:
@@ -167,8 +173,8 @@ def _write(directory: Path, name: str, made: Issued, *, replace: bool) -> None:
     cert, key = paths(directory, name)
     present = [path for path in (cert, key) if path.exists()]
     if present and not replace:
-        instead = "take another directory" if name == CA else "say --replace for another one"
-        raise CommandFailed(f"{present[0]} is there already and stays as it is: {instead}", EXIT_USAGE)
+        instead = "give another directory" if name == CA else "replace it with --replace"
+        raise CommandFailed(f"{present[0]} already exists: {instead}", EXIT_USAGE)
     try:
         for path, content, mode in ((key, made.key, 0o600), (cert, made.cert, 0o644)):
             replace_file(path, content, mode=mode)

@@ -1,4 +1,4 @@
-"""The directory of `tidelog certs`: where its files are, its CA, and how a file is replaced."""
+"""Files of the directory of `tidelog certs`: paths, loading of the CA, atomic replacement."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 CA: Final = "ca"
 LIST: Final = "crl"
-"""The names that are no certificate's: of the CA, and of the list of revoked certificates."""
+"""Reserved names: of the CA, and of the certificate revocation list."""
 
-DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Where the CA is.", show_default=False)]
+DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the CA.", show_default=False)]
 
 
 def paths(directory: Path, name: str) -> tuple[Path, Path]:
-    """Return where a certificate and its key lie."""
+    """Return the paths of a certificate and its key."""
     return directory / f"{name}.pem", directory / f"{name}.key"
 
 
 def authority_in(directory: Path) -> Issued:
-    """Return the CA in a directory.
+    """Load the CA in a directory.
 
     Raises:
-        CommandFailed: there is none, or nothing to use it with, or every user may use its key.
+        CommandFailed: the CA is missing, `cryptography` is not installed, or every user may read its key.
     """
     see_to_cryptography()
     from tidelog_cli.certs.certificate_authority import Issued  # noqa: PLC0415
@@ -45,7 +45,7 @@ def authority_in(directory: Path) -> Issued:
         return Issued(cert.read_bytes(), key.read_bytes(), dt.datetime.max.replace(tzinfo=dt.UTC))
     except OSError as error:
         hint = (
-            f"; make one: tidelog certs init {shlex.quote(str(directory))}"
+            f"; create one: tidelog certs init {shlex.quote(str(directory))}"
             if isinstance(error, FileNotFoundError)
             else ""
         )
@@ -53,22 +53,22 @@ def authority_in(directory: Path) -> Issued:
 
 
 def see_to_cryptography() -> None:
-    """See to it that there is what certificates are made with: nothing else of the command needs it.
+    """Check that `cryptography` is installed, which only commands for certificates need.
 
     Raises:
-        CommandFailed: there is not.
+        CommandFailed: it is missing.
     """
     try:
         import cryptography.x509  # noqa: F401, PLC0415
     except ImportError as error:
-        raise CommandFailed("certificates are made with `cryptography`: pip install 'tidelog[broker]'") from error
+        raise CommandFailed("`cryptography` is not installed: pip install 'tidelog[broker]'") from error
 
 
 def replace_file(path: Path, content: bytes, *, mode: int) -> None:
-    """Write a file, of which at any moment the old or the new content is there, whole.
+    """Write a file atomically: readers see the old or the new content.
 
     Raises:
-        OSError: it cannot be written; the old one is there.
+        OSError: the file cannot be written, and is unchanged.
     """
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)

@@ -1,1 +1,1 @@
-"""`tidelog cluster`: nodes, what they hold, and the files that found a cluster."""
+"""`tidelog cluster`: nodes, partitions and replicas, and the files that found a cluster."""

@@ -1,7 +1,7 @@
-"""`tidelog cluster`: the nodes, what they hold, and what should go elsewhere.
+"""`tidelog cluster`: status of nodes and partitions, and administration of nodes.
 
-`init` (see `cluster_init`), `status`, `drain`, `undrain`, `remove`, `rebalance`, `finalize`; and `unsafe-recover`, when
-a quorum is lost for good.
+`init` (see `cluster.init`), `status`, `drain`, `undrain`, `remove`, `rebalance`, `finalize`, and `unsafe-recover` for a
+permanently lost quorum.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from tidelog_cli.cluster.init import init
 from tidelog_cli.topics.description import topic_document
 from tidelog_cli.topics.replica_status import copies_text
 
-WaitOption = Annotated[bool, typer.Option("--wait", help="Return when it is done, and say how far it is.")]
+WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until it is complete, and show progress.")]
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", show_default=False)]
 
 SHOWN_MAX = 8
-"""So many partitions without a quorum are named."""
+"""Partitions without a quorum that a message lists."""
 WARN_DAYS: Final = 30
-"""A certificate that ends in less is warned of."""
+"""Certificates that expire within this time cause a warning."""
 DAY_S: Final = 24 * 3600
 NO_ANSWER: Final = "no answer"
-"""The state of a node of which only others tell."""
+"""State of a node that did not answer, and is only known from others."""
 _UNTOLD: Final = frozenset({"away", "no owner", "idle"})
-"""The states of a partition of which nobody who answers has a copy that is open."""
+"""States of a partition without an open copy on a reachable node."""
 
 _LOAD: Final = ("uptime_ms", "connections", "in_flight_bytes", "data_bytes", "disk_free_bytes")
 
@@ -68,7 +68,7 @@ PARTITION_COLUMNS = ("topic", "partition", "owner", "epoch", "copies (records be
 
 def register(app: typer.Typer) -> None:
     """Add `cluster` and its sub-commands to the command."""
-    cluster_app = typer.Typer(help="Found a cluster, look at it, and after it.", no_args_is_help=True)
+    cluster_app = typer.Typer(help="Create, inspect and administer a cluster.", no_args_is_help=True)
     cluster_app.command("init")(init)
     cluster_app.command("status")(status)
     cluster_app.command("drain")(drain)
@@ -82,7 +82,7 @@ def register(app: typer.Typer) -> None:
 
 def status(
     *,
-    internal: Annotated[bool, typer.Option("--internal", help="Also the broker's own topics.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Include internal topics.")] = False,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -95,7 +95,7 @@ def status(
 
 
 def print_status(cluster: ClusterStatus, *, internal: bool) -> None:
-    """Write the nodes and the partitions as tables; `internal`: also of the broker's own topics."""
+    """Print the nodes and the partitions as tables; `internal` includes internal topics."""
     print_table(NODE_COLUMNS, [_node_row(node) for node in cluster.nodes], title=f"cluster {cluster.cluster_id.hex()}")
     print_table(
         PARTITION_COLUMNS,
@@ -124,55 +124,58 @@ def print_status(cluster: ClusterStatus, *, internal: bool) -> None:
 
 
 def ending_texts(cluster: ClusterStatus, now_s: float) -> list[str]:
-    """Return which nodes have a certificate, or believe a CA, that ends within 30 days, or has ended: a line each."""
+    """Return a line for each certificate or CA of a node that has expired, or expires within 30 days."""
     texts: list[str] = []
     for node in cluster.nodes:
         for what, ends_us in (("certificate", node.certificate_ends_us), ("CA", node.ca_ends_us)):
             if ends_us is None or ends_us / 1e6 - now_s >= WARN_DAYS * DAY_S:
                 continue
-            verb = "ends" if ends_us / 1e6 > now_s else "has ended"
+            verb = "expires" if ends_us / 1e6 > now_s else "expired"
             texts.append(
-                f"the {what} of {node.node_id} {verb} on {date_text(ends_us)}: issue a newer one and put it in its "
-                "place (tidelog certs issue … --replace); who connects after that takes this node no more"
+                f"the {what} of {node.node_id} {verb} on {date_text(ends_us)}: replace it with a newer one (tidelog "
+                "certs issue … --replace); new connections to this node fail after the expiry"
             )
     return texts
 
 
 def level_text(cluster: ClusterStatus) -> str:
-    """Return how an upgrade is finalised that all nodes have; empty when there is nothing to finalise."""
+    """Return how to finalise an upgrade of all nodes; empty if there is nothing to finalise."""
     levels = [node.level or 1 for node in cluster.nodes]
     if cluster.level is None or not levels or min(levels) <= cluster.level:
         return ""
     return (
         f"the cluster is at feature level {cluster.level}, and every node supports level {min(levels)}: "
-        "`tidelog cluster finalize` allows its features; nodes cannot go back to an earlier build after that"
+        "`tidelog cluster finalize` enables its features; nodes cannot be downgraded after that"
     )
 
 
 def date_text(at_us: int | None) -> str:
-    """Return a day, in UTC, for a table."""
+    """Return a date in UTC for a table."""
     return ABSENT if at_us is None else f"{dt.datetime.fromtimestamp(at_us / 1e6, dt.UTC):%Y-%m-%d}"
 
 
 def missing_text(cluster: ClusterStatus) -> str:
-    """Return what cannot be done for want of a quorum, and who would mend it; empty when all partitions have theirs."""
+    """Return the effects of missing quorums, and the missing nodes; empty if all partitions have a quorum."""
     users_first = sorted(cluster.topics, key=lambda topic: topic.name.startswith("__"))
     names = [f"{t.name}/{p.partition}" for t in users_first for p in t.partitions if p.state == "no quorum"]
     if not names:
         return ""
     shown = ", ".join(names[:SHOWN_MAX]) + (", …" if len(names) > SHOWN_MAX else "")
-    away = ", ".join(node.node_id for node in cluster.nodes if not node.alive) or "nodes that gossip believes alive"
-    effects = {"__meta": "topics and nodes cannot be changed", "__offsets": "some groups' positions cannot be had"}
+    away = ", ".join(node.node_id for node in cluster.nodes if not node.alive) or "nodes that gossip considers alive"
+    effects = {
+        "__meta": "topics and nodes cannot be changed",
+        "__offsets": "the positions of some groups are unavailable",
+    }
     lacking = {name.rpartition("/")[0] for name in names}
     internal = [f"; {effect}" for name, effect in effects.items() if name in lacking]
     return (
-        f"{counted(len(names), 'partition')} without a quorum ({shown}): nothing can be written there, what is "
-        f"committed can be read{''.join(internal)}; away: {away}"
+        f"{counted(len(names), 'partition')} without a quorum ({shown}): writes fail, committed records can be "
+        f"read{''.join(internal)}; missing nodes: {away}"
     )
 
 
 def drain(node: NodeArgument, *, wait: WaitOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
-    """Move everything away from a node; it gets nothing new."""
+    """Move all replicas and ownership away from a node, and assign it no new ones."""
 
     async def work(client: Client) -> None:
         await client.drain_node(node)
@@ -185,9 +188,9 @@ def drain(node: NodeArgument, *, wait: WaitOption = False, bootstrap: BootstrapO
 
 
 def undrain(node: NodeArgument, *, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
-    """Let a node that was drained have copies and partitions again."""
+    """Allow replicas and ownership on a drained node again."""
     with_client(bootstrap, lambda client: client.drain_node(node, draining=False))
-    sys.stdout.write(f"{node} may have copies again; `tidelog cluster rebalance` moves some there\n")
+    sys.stdout.write(f"{node} may have copies again; move some there with `tidelog cluster rebalance`\n")
 
 
 def remove(
@@ -196,18 +199,20 @@ def remove(
     accepted: Annotated[
         bool,
         typer.Option(
-            "--yes-i-accept-data-loss", help="Also while others lack history that only it may have.", show_default=False
+            "--yes-i-accept-data-loss",
+            help="Remove it even if it may have the only copy of records.",
+            show_default=False,
         ),
     ] = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Remove a drained node for good; its id never comes back."""
+    """Remove a drained node permanently; its id cannot be used again."""
     with_client(bootstrap, lambda client: client.remove_node(node, accept_data_loss=accepted))
     sys.stdout.write(f"removed {node}\n")
 
 
 def rebalance(*, wait: WaitOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
-    """Move copies and ownership to where they belong, a few partitions at a time."""
+    """Move replicas and ownership to their preferred nodes, a few partitions at a time."""
 
     async def work(client: Client) -> None:
         moves = await client.rebalance()
@@ -215,14 +220,14 @@ def rebalance(*, wait: WaitOption = False, bootstrap: BootstrapOption = DEFAULT_
         if wait:
             while moves:
                 await asyncio.sleep(LOOK_S)
-                moves = await client.rebalance()  # what could not move yet is tried again
+                moves = await client.rebalance()  # retries partitions that could not move yet
             await watch(client, tell_fetching)
 
     with_client(bootstrap, work)
 
 
 def finalize(*, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
-    """Finish an upgrade: allow the features that all nodes support. Earlier builds are refused after that."""
+    """Finish an upgrade: enable the features that all nodes support. Earlier builds are refused afterwards."""
     level = with_client(bootstrap, lambda client: client.finalize_level())
     sys.stdout.write(f"the cluster is at feature level {level}; nodes of builds that do not support it are refused\n")
 
@@ -232,24 +237,25 @@ def unsafe_recover(
     partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, show_default=False)],
     *,
     node: Annotated[
-        str, typer.Option("--node", metavar="NODE", help="A node with a copy: it goes on alone.", show_default=False)
+        str,
+        typer.Option("--node", metavar="NODE", help="A node with a copy, which becomes the owner.", show_default=False),
     ],
     accepted: Annotated[
-        bool, typer.Option("--yes-i-accept-data-loss", help="Do not warn: do it.", show_default=False)
+        bool, typer.Option("--yes-i-accept-data-loss", help="Do it without a warning.", show_default=False)
     ] = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Let a partition go on without its quorum. Acknowledged records may be lost."""
+    """Recover a partition that has permanently lost its quorum. Acknowledged records may be lost."""
     if not accepted:
         sys.stderr.write(
-            f"{topic}/{partition} would go on with what {node} and other living replicas hold. Records that were\n"
-            "acknowledged and lie only on nodes that are away now are LOST, and such a node must be replaced if it\n"
-            "comes back. Do this only when the quorum is gone for good; wait for its nodes otherwise.\n"
+            f"{topic}/{partition} would continue with the records of {node} and other live replicas. Acknowledged\n"
+            "records that are only on missing nodes are LOST, and a missing node that returns must be replaced. Do\n"
+            "this only if the quorum is permanently lost; otherwise wait for its nodes.\n"
         )
-        raise CommandFailed("nothing was done: say --yes-i-accept-data-loss to do it", EXIT_USAGE)
+        raise CommandFailed("nothing was done: confirm with --yes-i-accept-data-loss", EXIT_USAGE)
     told = with_client(bootstrap, lambda client: client.recover_unsafely(topic, partition, node))
     how = (
-        f"without a quorum; {node} goes on alone, `tidelog cluster rebalance` makes copies"
+        f"without a quorum; {node} continues alone; create copies with `tidelog cluster rebalance`"
         if told.unsafe
         else "and nothing was lost: a quorum of its replicas answered"
     )
@@ -268,7 +274,7 @@ def nodes_table(cluster: ClusterStatus) -> Table:
 
 
 def state_text(node: Node) -> str:
-    """Return a node's state in a word or two: what it says itself, and what the others say if that is worse."""
+    """Return a node's state: its own, or that in the membership if it is worse."""
     words = [node.state if node.alive else "dead"]
     if node.membership in {"suspect", "left", "unknown"}:
         words = [node.membership]
@@ -303,7 +309,7 @@ def version_of(node: Node) -> str:
 
 
 def is_untold(partition: Partition) -> bool:
-    """Whether nobody who answers has a copy that is open: its offsets are not known."""
+    """Return whether no reachable node has an open copy, so that the offsets are unknown."""
     return partition.state in _UNTOLD
 
 

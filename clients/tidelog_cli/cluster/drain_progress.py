@@ -1,7 +1,7 @@
-"""How far a drain or a rebalance is, told from the status of the cluster, and waiting for its end.
+"""Progress of a drain or a rebalance, from the cluster's status, and waiting for its end.
 
-The node that is asked to drain another only writes that down; owners move what they own, and the new copies then fetch
-the history, each by itself. Nobody has a list of it to count down, so the status is looked at until nothing is left.
+A drain request only records the decision; owners then move their partitions, and each new replica fetches its records.
+No node has a list of remaining work, so the status is polled until nothing is left.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ LOOK_S: Final = 1.0
 
 
 class Told(NamedTuple):
-    """How far something is, in a sentence, and whether it is done."""
+    """Progress as a sentence, and whether the operation is complete."""
 
     text: str
     done: bool
 
 
 def tell_drain(node_id: str, cluster: ClusterStatus) -> Told:
-    """Say what a draining node still stores, and how much of it can go nowhere."""
+    """Return how many partitions a draining node still stores, and how many of them cannot move."""
     others = sum(
         1 for node in cluster.nodes if node.node_id != node_id and not node.draining and "persistence" in node.roles
     )
     stored = moving = 0
     for topic in cluster.topics:
         here = sum(node_id in partition.placement for partition in topic.partitions)
-        # What it owns can always go to another replica, which takes a copy away from nobody.
+        # Ownership can always move to another replica, because that needs no new copy.
         owned = sum(partition.owner == node_id for partition in topic.partitions)
         stored += here
         moving += here if others >= topic.replication_factor else owned if others else 0
     fetching = tell_fetching(cluster)
     if not stored:
         if fetching.done:
-            return Told(f"{node_id} stores nothing any more; `tidelog cluster remove {node_id}` may follow", done=True)
-        return Told(f"{node_id} stores nothing any more; {fetching.text}", done=False)
+            return Told(f"{node_id} stores no partitions; remove it with `tidelog cluster remove {node_id}`", done=True)
+        return Told(f"{node_id} stores no partitions; {fetching.text}", done=False)
     text = f"{node_id} is draining; it stores {counted(stored, 'partition')}"
     stuck = stored - moving
     if stuck:
-        text += f", {stuck:,} of which can go nowhere before another node joins: there are too few for all copies"
+        text += f", {stuck:,} of which cannot move before another node joins: there are too few nodes for all copies"
     if not fetching.done:
         text += f"; {fetching.text}"
     return Told(text, done=not moving and fetching.done)
 
 
 def tell_fetching(cluster: ClusterStatus) -> Told:
-    """Say how much history is on its way to new copies, and how many copies are in doubt or damaged."""
+    """Return how many records new replicas still have to fetch, and how many replicas are in doubt or damaged."""
     missing = [
         replica.missing_records
         for topic in cluster.topics
@@ -59,19 +59,19 @@ def tell_fetching(cluster: ClusterStatus) -> Told:
         if replica.missing_epochs
     ]
     fetching = sum(records > 0 for records in missing)
-    at_fault = len(missing) - fetching  # how much these lack cannot be told
+    at_fault = len(missing) - fetching  # the number of records that these lack is unknown
     texts = []
     if fetching:
-        texts.append(f"{counted(fetching, 'copy', 'copies')} still to fetch {sum(missing):,} older records")
+        texts.append(f"{counted(fetching, 'copy', 'copies')} must still fetch {sum(missing):,} older records")
     if at_fault:
-        texts.append(f"{counted(at_fault, 'copy', 'copies')} not known to be whole")
-    return Told(", ".join(texts) or "every copy has all of its history", done=not missing)
+        texts.append(f"{counted(at_fault, 'copy', 'copies')} may be incomplete")
+    return Told(", ".join(texts) or "all copies are complete", done=not missing)
 
 
 async def watch(client: Client, tell: Callable[[ClusterStatus], Told], *, last: str = "") -> None:
-    """Look at the cluster until something is done; each change is a line of standard error, the end one of output.
+    """Poll the cluster until the operation is complete; print changes to stderr, and the end to stdout.
 
-    `last` has been said already.
+    `last` is a text that was already printed.
     """
     while True:
         told = tell(await client.cluster_status())

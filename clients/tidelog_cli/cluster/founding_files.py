@@ -1,10 +1,10 @@
-"""The two files that found a cluster, as every founder is given them: who the nodes are, and their secret.
+"""The two files that every founder of a cluster needs: the bootstrap file and the secret.
 
     DIR/cluster.json   the bootstrap file: the cluster's id, its name and its nodes
-    DIR/secret         what the nodes know each other by; readable by its owner only
+    DIR/secret         the shared secret of the nodes; only readable by its owner
 
-The bootstrap file's format is the node's (`tidelog node --bootstrap`); it is written here because the command works
-where no node is installed, and checked by the node that reads it.
+The bootstrap file's format is defined by the node (`tidelog node --bootstrap`), which validates it; it is written here
+because this command works without an installed node.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Document = dict[str, Any]
 
 
 def bootstrap_document(name: str, nodes: Sequence[Mapping[str, Any]]) -> Document:
-    """Return what the bootstrap file of a new cluster holds; its id is made up."""
+    """Return the content of the bootstrap file of a new cluster, with a random id."""
     return {"format_version": 1, "cluster_id": secrets.token_hex(16), "name": name, "nodes": [*map(dict, nodes)]}
 
 
 def write_secret(path: Path, *, replace: bool) -> None:
-    """Write a new secret of 32 random bytes, in hex digits; nobody else can read it at any moment.
+    """Write a new secret of 32 random bytes in hex digits, with mode 600.
 
     Raises:
-        FileExistsError: there is one, and it is not to be replaced.
-        OSError: it cannot be written.
+        FileExistsError: the file exists, and `replace` is not set.
+        OSError: the file cannot be written.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if replace else os.O_EXCL), _SECRET_MODE)
     with os.fdopen(descriptor, "w") as file:
@@ -41,11 +41,11 @@ def write_secret(path: Path, *, replace: bool) -> None:
 
 
 def write_bootstrap(path: Path, document: Document, *, replace: bool) -> None:
-    """Write a bootstrap file. One that is replaced is there as a whole at any moment, the old or the new.
+    """Write a bootstrap file; replacement is atomic.
 
     Raises:
-        FileExistsError: there is one, and it is not to be replaced.
-        OSError: it cannot be written.
+        FileExistsError: the file exists, and `replace` is not set.
+        OSError: the file cannot be written.
     """
     text = json.dumps(document, indent=2) + "\n"
     if replace:

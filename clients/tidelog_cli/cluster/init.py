@@ -1,10 +1,11 @@
-"""`tidelog cluster init`: write the two files that found a cluster, and print how each founder is started.
+"""`tidelog cluster init`: write the two files that found a cluster, and print the commands that start the founders.
 
-A cluster of whose nodes others than their machine reach one is started with TLS and authentication: the lines for its
-certificates and the administrator's key come first, and every command names them. No command has a secret in it.
+If nodes are reachable from other machines, the cluster uses TLS and authentication: the commands that create
+certificates and the administrator's key are printed first, and each start command names these files. No command
+contains a secret.
 
-Nothing is asked of any node: there is none yet. What is there is never overwritten, because with other files under the
-same names the founders of an older cluster would not know each other any more.
+No node is contacted. Existing files are never overwritten: with other files under the same names, the founders of an
+older cluster could no longer authenticate each other.
 """
 
 from __future__ import annotations
@@ -36,27 +37,29 @@ _PORT_MAX: Final = 65535
 
 
 def init(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Made if it is not there.", show_default=False)],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Directory; created if it does not exist.", show_default=False)
+    ],
     *,
     nodes: Annotated[
         list[str],
-        typer.Option("--node", metavar="NODE", help=f"A founder, one option each: {SHAPE}", show_default=False),
+        typer.Option("--node", metavar="NODE", help=f"A founder; may be repeated: {SHAPE}", show_default=False),
     ],
-    name: Annotated[str, typer.Option(help="What people call the cluster; DIR's name unless given.")] = "",
+    name: Annotated[str, typer.Option(help="Display name of the cluster; by default the name of DIR.")] = "",
     from_data: Annotated[
         Path | None,
         typer.Option(
             "--from",
             metavar="DATA",
-            help="The data directory of a node that was alone: it founds the cluster, with all that it has.",
+            help="Data directory of a single node, which founds the cluster and keeps its data.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write the bootstrap file and the secret of a new cluster, and print the command that starts each founder.
 
-    Three founders survive the loss of any one of them, five of any two. Both files go to every founder. With --from a
-    node that stands alone becomes the only founder; others join it with --seeds.
+    A cluster of three founders survives the loss of one, of five the loss of two. Copy both files to every founder.
+    With --from, a single node becomes the only founder; others join it with --seeds.
     """
     founders = [founder(text) for text in nodes]
     refuse_twice(founders)
@@ -74,33 +77,35 @@ def init(
         return
     sys.stdout.write(
         f"{bootstrap}: the cluster {document['name']!r}, id {document['cluster_id']}\n"
-        f"{secret}: its secret; who has it can be a node of the cluster\n\n"
+        f"{secret}: its secret, which allows to join as a node\n\n"
     )
     if secured:
-        sys.stdout.write("Other machines reach these nodes, so they need certificates and an administrator's key:\n\n")
+        sys.stdout.write(
+            "These nodes are reachable from other machines, so they need certificates and an administrator's key:\n\n"
+        )
         _print_lines(issuing)
         sys.stdout.write(
             f"\nCopy {BOOTSTRAP}, {SECRET}, ca.pem and {ADMIN_KEY} to the machine of each founder, with its own ID.pem "
-            "and ID.key; ca.key stays here. Start there, in any order:\n\n"
+            "and ID.key; keep ca.key here. Start the founders in any order:\n\n"
         )
     else:
-        sys.stdout.write("Copy both to the machine of each founder, and start there, in any order:\n\n")
+        sys.stdout.write("Copy both files to the machine of each founder, and start the founders in any order:\n\n")
     _print_lines(commands.values())
     sys.stdout.write(f"\nThe founders wait for each other: {waiting(len(founders))}.\n")
     if from_data is not None:
-        sys.stdout.write("Stop it where it runs alone, start it so, and let others join:\n\n")
+        sys.stdout.write("Stop the single node, start it with this command, and let others join:\n\n")
         _print_lines(_joining(directory, founders[0], secured=secured))
-        sys.stdout.write("\nIts topics get copies with: tidelog topic alter TOPIC --replication-factor 3\n")
+        sys.stdout.write("\nAdd copies to its topics with: tidelog topic alter TOPIC --replication-factor 3\n")
 
 
 def _print_lines(lines: Iterable[Sequence[str]]) -> None:
-    """Print commands as a shell takes them, whatever characters are in their words."""
+    """Print commands with shell quoting."""
     for words in lines:
         sys.stdout.write(f"  {shlex.join(words)}\n")
 
 
 def _joining(directory: Path, founder: dict[str, Any], *, secured: bool) -> list[list[str]]:
-    """Return the commands for a node that joins, with the placeholders ID, HOST and DATA."""
+    """Return the commands for a joining node, with the placeholders ID, HOST and DATA."""
     host = f"[{founder['host']}]" if ":" in founder["host"] else founder["host"]
     seeds = ("--seeds", f"{host}:{founder['port']}", "--secret-file", str(directory / SECRET))
     start = [
@@ -119,19 +124,19 @@ def _joining(directory: Path, founder: dict[str, Any], *, secured: bool) -> list
 
 
 def waiting(founders: int) -> str:
-    """Return for whom a founder waits at the cluster's very first start."""
+    """Return which founders wait for each other at the first start of the cluster."""
     if founders == 1:
-        return "this one is alone and waits for nobody"
+        return "the only founder does not wait"
     if founders <= 4:
-        return "the cluster is there when all of them have been started"
-    return "the cluster is there when most of them have been started, and each says for whom it waits"
+        return "the cluster is ready when all of them have started"
+    return "the cluster is ready when a majority has started, and each logs which ones it waits for"
 
 
 def lone_cluster(data: Path, founders: list[dict[str, Any]]) -> str:
-    """Return the cluster's id of a node that was alone, if it is the only founder.
+    """Return the cluster id of a single node, which must be the only founder.
 
     Raises:
-        CommandFailed: it is no data directory, or another founder is named.
+        CommandFailed: the path is not a data directory, or another founder is given.
     """
     try:
         record = json.loads((data / "node.json").read_bytes())
@@ -140,7 +145,7 @@ def lone_cluster(data: Path, founders: list[dict[str, Any]]) -> str:
         raise CommandFailed(f"{data} is not the data directory of a node: {error}", EXIT_USAGE) from error
     if [one["node_id"] for one in founders] != [node_id]:
         raise CommandFailed(
-            f"{data} is the directory of {node_id!r}, which founds alone: give --node {node_id}=HOST[:PORT] and no "
+            f"{data} is the directory of {node_id!r}, the only founder: give --node {node_id}=HOST[:PORT] and no "
             "other; more nodes join when it runs",
             EXIT_USAGE,
         )
@@ -148,7 +153,7 @@ def lone_cluster(data: Path, founders: list[dict[str, Any]]) -> str:
 
 
 def preparations(directory: Path, founders: list[dict[str, Any]]) -> list[list[str]]:
-    """Return the commands that make certificates for founders, and the administrator's key."""
+    """Return the commands that create certificates of founders and the administrator's key."""
     issue = ("tidelog", "certs", "issue", str(directory), "node")
     return [
         ["tidelog", "certs", "init", str(directory)],
@@ -158,7 +163,7 @@ def preparations(directory: Path, founders: list[dict[str, Any]]) -> list[list[s
 
 
 def _secured(directory: Path, node_id: str, *, secured: bool) -> list[str]:
-    """Return what begins the command of a node that has certificates: names of files, and no secret."""
+    """Return the environment of a node's command with certificates: paths, but no secrets."""
     if not secured:
         return []
     settings = {
@@ -173,13 +178,13 @@ def _secured(directory: Path, node_id: str, *, secured: bool) -> list[str]:
 
 
 def command(directory: Path, node_id: str, data: Path | None = None, *, secured: bool) -> list[str]:
-    """Return the words of the command that starts a founder whose machine has the files in the same directory.
+    """Return the command that starts a founder whose machine has the files in the same directory.
 
     Args:
-        directory: of the files.
-        node_id: of the founder.
-        data: its data directory; one of its name in `directory` unless given.
-        secured: whether it has certificates and asks its clients for credentials.
+        directory: directory of the files.
+        node_id: the founder's.
+        data: its data directory; by default a subdirectory of `directory` with its node id.
+        secured: whether the cluster uses TLS and authentication.
     """
     return [
         *_secured(directory, node_id, secured=secured),
@@ -189,15 +194,15 @@ def command(directory: Path, node_id: str, data: Path | None = None, *, secured:
 
 
 def write(directory: Path, document: dict[str, Any]) -> None:
-    """Write both files, or neither.
+    """Write both files or none.
 
     Raises:
-        CommandFailed: one of them is there, or cannot be written.
+        CommandFailed: a file exists, or cannot be written.
     """
     bootstrap, secret = directory / BOOTSTRAP, directory / SECRET
     for path in (bootstrap, secret):
         if path.exists():
-            raise CommandFailed(f"{path} is there already and stays as it is: give another directory", EXIT_USAGE)
+            raise CommandFailed(f"{path} already exists: give another directory", EXIT_USAGE)
     written: list[Path] = []
     try:
         directory.mkdir(mode=PRIVATE_DIR_MODE, parents=True, exist_ok=True)
@@ -211,21 +216,23 @@ def write(directory: Path, document: dict[str, Any]) -> None:
 
 
 def founder(text: str) -> dict[str, Any]:
-    """Return a founder as the bootstrap file has it.
+    """Parse a founder for the bootstrap file.
 
     Raises:
-        CommandFailed: the text does not have the shape, and what is wrong with it.
+        CommandFailed: the text is invalid; the message has the cause.
     """
     address, *options = text.split(",")
     node_id, equals, place = address.partition("=")
     if not equals or not _ID.fullmatch(node_id) or not _is_plain(node_id):
-        raise _wrong(text, "it begins with an id of up to 128 printable characters, not . or .. or -, and =")
+        raise _wrong(
+            text, "must begin with an id of up to 128 printable characters, but not ., .. or a leading -, and ="
+        )
     host, port = _host_and_port(text, place)
     found: dict[str, Any] = {"node_id": node_id, "host": host, "port": port}
     for option in options:
         key, _, value = option.partition("=")
         if not value.strip() or (key in found and key != "roles"):
-            raise _wrong(text, f"{option!r} is empty, or stands twice")
+            raise _wrong(text, f"{option!r} is empty or repeated")
         match key:
             case "zone" if value.isprintable():
                 found["zone"] = value
@@ -234,31 +241,31 @@ def founder(text: str) -> dict[str, Any]:
             case "role" if value in _ROLES:
                 found.setdefault("roles", []).append(value)
             case _:
-                raise _wrong(text, f"{option!r} is none of them")
+                raise _wrong(text, f"unknown option {option!r}")
     return found
 
 
 def _is_plain(name: str) -> bool:
-    """Whether a terminal, an option parser and a path all read a name as the same text."""
+    """Return whether a name is safe as terminal output, as an option value and as a path."""
     return name.isprintable() and not name.startswith("-") and name not in {".", ".."}
 
 
 def refuse_twice(founders: list[dict[str, Any]]) -> None:
-    """Refuse two nodes of one name, or at one address.
+    """Refuse two nodes with the same id or address.
 
     Raises:
-        CommandFailed: there are.
+        CommandFailed: an id or address is repeated.
     """
     for what, values in (
-        ("the id", [one["node_id"] for one in founders]),
-        ("the address", [f"{one['host']}:{one['port']}" for one in founders]),
-        ("the gossip address", [f"{one['host']}:{one.get('gossip_port', one['port'])}" for one in founders]),
+        ("id", [one["node_id"] for one in founders]),
+        ("address", [f"{one['host']}:{one['port']}" for one in founders]),
+        ("gossip address", [f"{one['host']}:{one.get('gossip_port', one['port'])}" for one in founders]),
     ):
         twice = next((value for value in values if values.count(value) > 1), None)
         if twice is not None:
-            raise CommandFailed(f"{what} {twice} stands twice: each --node is another one", EXIT_USAGE)
+            raise CommandFailed(f"duplicate {what} {twice}: each --node must be different", EXIT_USAGE)
     if all(one.get("roles") == ["ingestion"] for one in founders):
-        raise CommandFailed("no node has the role persistence: nobody would store anything", EXIT_USAGE)
+        raise CommandFailed("no node has the role persistence, which is needed to store records", EXIT_USAGE)
 
 
 def _host_and_port(text: str, place: str) -> tuple[str, int]:
@@ -268,15 +275,15 @@ def _host_and_port(text: str, place: str) -> tuple[str, int]:
     if not bracketed and ":" in place:
         port = place.partition(":")[2]
     if not _HOST.fullmatch(host) or not _is_plain(host):
-        raise _wrong(text, f"{host!r} is no host")
+        raise _wrong(text, f"{host!r} is not a host")
     return host, PORT if port is None else _port(text, port)
 
 
 def _port(text: str, value: str) -> int:
     if not re.fullmatch(r"[0-9]{1,5}", value) or not 1 <= int(value) <= _PORT_MAX:
-        raise _wrong(text, f"{value!r} is no port; it lies between 1 and {_PORT_MAX}")
+        raise _wrong(text, f"{value!r} is not a port from 1 to {_PORT_MAX}")
     return int(value)
 
 
 def _wrong(text: str, what: str) -> CommandFailed:
-    return CommandFailed(f"--node {text}: {what}; it is {SHAPE}", EXIT_USAGE)
+    return CommandFailed(f"--node {text}: {what}; expected {SHAPE}", EXIT_USAGE)

@@ -1,1 +1,1 @@
-"""`tidelog doctor`: what is wrong, or likely to go wrong, with a machine, its configuration and its cluster."""
+"""`tidelog doctor`: diagnosis of a machine, its configuration and its cluster."""

@@ -1,4 +1,4 @@
-"""Checks of a cluster: whether its nodes are reached from here and how fast, and what its status tells."""
+"""Checks of a cluster: reachability and latency of its nodes, and its status."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ CONNECT_S: Final = 2.0
 SLOW_S: Final = 0.05
 LISTED_MAX: Final = 8
 AT_ONCE: Final = 16
-"""Nodes that are connected to at a time."""
+"""Concurrent connection attempts."""
 
 
 async def check_network(nodes: Sequence[Node]) -> list[Finding]:
-    """Return how each node is reached from this machine, at the address that it tells clients."""
+    """Check whether each node can be reached from this machine, at its advertised address."""
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def check(node: Node) -> Finding:
@@ -37,7 +37,7 @@ async def check_network(nodes: Sequence[Node]) -> list[Finding]:
     findings = list(await asyncio.gather(*map(check, nodes)))
     if len(nodes) > 1 and any(is_loopback(node.host) for node in nodes) and not all(is_loopback(n.host) for n in nodes):
         named = ", ".join(node.node_id for node in nodes if is_loopback(node.host))
-        found = f"{named} tell others to connect to 127.0.0.1"
+        found = f"{named} advertise 127.0.0.1 to other machines"
         findings.append(Finding("addresses", "failure", found, "set advertise_host on these nodes"))
     return findings
 
@@ -54,16 +54,18 @@ async def _reached(node: Node) -> Finding:
         except (OSError, TimeoutError, UnicodeError) as error:
             why = str(error) or f"no answer within {CONNECT_S:g} s"
             remedy = "start it; open TCP and UDP of its port in firewalls; check advertise_host"
-            return Finding(check, "failure", f"{where} cannot be connected to: {why}", remedy)
+            return Finding(check, "failure", f"cannot connect to {where}: {why}", remedy)
     median_s = statistics.median(times_s)
     found = f"{where}, connected in {1000 * median_s:.2f} ms"
     if median_s > SLOW_S:
-        return Finding(check, "warning", f"{found}: each publish waits for a quorum", "put nodes closer together")
+        return Finding(
+            check, "warning", f"{found}: each publish waits for a quorum", "reduce the network latency between nodes"
+        )
     return Finding(check, "ok", found)
 
 
 def check_status(status: ClusterStatus) -> Iterator[Finding]:
-    """Yield what a cluster's status says."""
+    """Check a cluster's status."""
     yield from _nodes(status.nodes)
     yield from _partitions(status)
     if unfinished := level_text(status):
@@ -78,10 +80,10 @@ def _nodes(nodes: Sequence[Node]) -> Iterator[Finding]:
         found = f"{len(away)} of {len(nodes)} nodes {'does' if len(away) == 1 else 'do'} not answer: {_named(away)}"
         yield Finding("nodes", "failure", found, "start them, or remove them")
     else:
-        yield Finding("nodes", "ok", f"all {len(nodes)} answer" if len(nodes) > 1 else "the only node answers")
+        yield Finding("nodes", "ok", f"all {len(nodes)} nodes answer" if len(nodes) > 1 else "the only node answers")
     if len(nodes) == 2:
-        remedy = "add a third: the loss of either stops writes to topics with two copies"
-        yield Finding("nodes", "warning", "a cluster of two nodes", remedy)
+        remedy = "add a third node: the loss of one stops writes to topics with two copies"
+        yield Finding("nodes", "warning", "the cluster has two nodes", remedy)
     software = sorted({node.software for node in nodes if node.software})
     if len(software) > 1:
         yield Finding("versions of nodes", "warning", ", ".join(software), "finish the upgrade")
@@ -92,17 +94,17 @@ def _nodes(nodes: Sequence[Node]) -> Iterator[Finding]:
         yield Finding("versions of nodes", "ok", software[0])
     low = [node for node in nodes if node.alive and node.state != NO_ANSWER and node.disk_free_bytes < FREE_BYTES_MIN]
     for node in low:
-        found = f"{node.node_id} has {bytes_text(node.disk_free_bytes)} left"
+        found = f"{node.node_id} has {bytes_text(node.disk_free_bytes)} of free disk space"
         yield Finding("disk space of nodes", "warning", found, "free space, shorten retention, or add a disk")
     zones = {node.zone for node in nodes}
     if len(nodes) >= 3 and len(zones) == 1:
-        remedy = "set zone where machines can fail together"
+        remedy = "set `zone` if machines can fail together"
         yield Finding("zones", "ok", f"all nodes are in zone {zones.pop()!r}; {remedy}")
 
 
 def _partitions(status: ClusterStatus) -> Iterator[Finding]:
     if missing := missing_text(status):
-        yield Finding("quorums", "failure", missing, "start the nodes that are away")
+        yield Finding("quorums", "failure", missing, "start the missing nodes")
     registered = len(status.nodes)
     alive = {node.node_id for node in status.nodes if node.alive}
     short, damaged, single = list[str](), list[str](), list[str]()
@@ -116,16 +118,16 @@ def _partitions(status: ClusterStatus) -> Iterator[Finding]:
         if registered > 1 and topic.replication_factor == 1:
             single.append(topic.name)
     if short:
-        remedy = "start or add nodes; `tidelog cluster rebalance` makes copies"
+        remedy = "start or add nodes; `tidelog cluster rebalance` creates copies"
         yield Finding("copies", "warning", f"{len(short)} partitions lack copies: {_named(short)}", remedy)
     if damaged:
         found = f"{len(damaged)} copies are damaged: {_named(damaged)}"
         yield Finding("copies", "failure", found, "see `tidelog cluster status` and docs/damage.md")
     if single:
         found = f"{len(single)} topics have one copy: {_named(single)}"
-        yield Finding("topics", "warning", found, "make topics with --replication-factor 3")
+        yield Finding("topics", "warning", found, "create topics with --replication-factor 3")
     if not (missing or short or damaged or single):
-        yield Finding("copies", "ok", "every partition has its copies and a quorum")
+        yield Finding("copies", "ok", "every partition has all copies and a quorum")
 
 
 def _named(names: Sequence[str]) -> str:

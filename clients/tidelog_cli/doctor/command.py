@@ -1,4 +1,4 @@
-"""`tidelog doctor`: run the checks, say what to change, and end with an exit code."""
+"""`tidelog doctor`: run the checks, print findings and remedies, and set the exit code."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def doctor(
         Path | None, typer.Option(help="The node's data directory.", show_default="that of the configuration")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with the tables `node` and `gateway`.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="End with code 1 for warnings, too.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings as well.")] = False,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Check this machine, its configuration and its cluster, and say what to change.
+    """Check this machine, its configuration and its cluster, and print what to change.
 
-    Run it where a node runs, as its user. It measures the disk with a temporary file in the data directory. Code 0:
-    nothing fails; 1: something does, or is worth a warning with --strict.
+    Run it on a node's machine as the node's user. It measures the disk with a temporary file in the data directory.
+    Exit code 0: no failures; 1: failures, or warnings with --strict.
     """
     findings = asyncio.run(_of_this_machine(data, config)) + _of_the_cluster(bootstrap)
     bad: set[Verdict] = {"failure", "warning"} if strict else {"failure"}
@@ -62,7 +62,7 @@ async def _of_this_machine(data: Path | None, config: Path | None) -> list[Findi
     findings = [*check_machine(), *check_node_settings(node), *check_gateway_settings(gateway, processors)]
     where = data or (Path(str(node["data"])) if node.get("data") else None)
     if where is None:
-        told = "no data directory is named: say --data DIR, --config FILE or TIDELOG_NODE_DATA"
+        told = "no data directory is configured: give --data DIR, --config FILE or TIDELOG_NODE_DATA"
         findings.append(Finding("disk", "skipped", told))
     else:
         findings += check_data(where)
@@ -77,9 +77,9 @@ def _of_the_cluster(bootstrap: str) -> list[Finding]:
     try:
         return with_client(bootstrap, work)
     except (TidelogError, CommandFailed, OSError) as error:
-        # The default address may have no cluster yet: the machine is being prepared.
+        # The default address may have no cluster yet, when a machine is set up.
         is_named = bool(bootstrap or os.environ.get("TIDELOG_BOOTSTRAP"))
-        remedy = "start a node, or name one with --bootstrap or a context"
+        remedy = "start a node, or give its address with --bootstrap or a context"
         return [Finding("cluster", "failure" if is_named else "skipped", describe(error), remedy)]
 
 
@@ -90,7 +90,7 @@ def _print(findings: Sequence[Finding]) -> None:
     )
     to_do = [finding for finding in findings if finding.remedy and finding.verdict in {"failure", "warning"}]
     if to_do:
-        print_table(("check", "what to change"), [(finding.check, finding.remedy) for finding in to_do])
+        print_table(("check", "remedy"), [(finding.check, finding.remedy) for finding in to_do])
     counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in MARKS}
     typer.echo(
         f"{counts['failure']} failures, {counts['warning']} warnings, {counts['ok']} ok, {counts['skipped']} skipped"

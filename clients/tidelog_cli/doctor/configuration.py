@@ -1,7 +1,7 @@
-"""Checks of settings of nodes and gateways, from a file and the environment, for likely unintended values.
+"""Checks of settings of nodes and gateways, from a file and the environment, for likely mistakes.
 
-Whether settings are valid is checked by the process that uses them. Here they are read as they are written, since the
-command is installed without node and gateway.
+Whether settings are valid is checked by the process that uses them. Here they are read without validation, because the
+command may be installed without node and gateway.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tidelog_cli.doctor.findings import Finding
 from tidelog_proto.wire.loopback import is_loopback
 
 Settings = Mapping[str, Any]
-"""Key -> value, as text where it comes from the environment."""
+"""Key -> value; values of environment variables are text."""
 
 DEFAULTS: Final = {
     "node": {"host": "127.0.0.1", "port": 7400, "management_host": "127.0.0.1", "management_port": 7401},
     "gateway": {"host": "127.0.0.1", "http_port": 8080},
 }
-TEMPORARY: Final = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # noqa: S108 - what is warned of
+TEMPORARY: Final = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # noqa: S108 - these cause warnings
 
 
 def read_settings(section: str, path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings:
-    """Return what is set for `node` or `gateway`, over the defaults that are looked at here.
+    """Return the settings of `node` or `gateway`, with defaults for those that are checked.
 
     Raises:
         CommandFailed: the file cannot be read, or is not TOML.
@@ -46,7 +46,7 @@ def read_settings(section: str, path: Path | None, environ: Mapping[str, str] = 
 
 
 def check_node_settings(settings: Settings) -> Iterator[Finding]:
-    """Yield what is unlikely to be meant so."""
+    """Check a node's settings for likely mistakes."""
     before = 0
     for finding in _node_smells(settings):
         before += 1
@@ -59,40 +59,38 @@ def _node_smells(settings: Settings) -> Iterator[Finding]:
     check, host = "node settings", str(settings["host"])
     exposed = not is_loopback(host)
     if is_true(settings.get("insecure")) and exposed:
-        found = f"insecure, and listening on {host}: everybody who reaches it may read and delete everything"
+        found = f"insecure = true and host = {host}: anyone who can connect may read and delete everything"
         yield Finding(check, "warning", found, "set tls_cert_file and auth = required (docs/security.md)")
-    if host in {"0.0.0.0", "::"} and not settings.get("advertise_host"):  # noqa: S104 - what is warned of
-        found = f"listening on {host} without advertise_host: the node would advertise 127.0.0.1 to clients"
+    if host in {"0.0.0.0", "::"} and not settings.get("advertise_host"):  # noqa: S104 - this causes a warning
+        found = f"host = {host} without advertise_host: the node would advertise 127.0.0.1 to clients"
         yield Finding(check, "failure", found, "set advertise_host to the name by which others reach this machine")
     if not is_loopback(str(settings["management_host"])) and not settings.get("management_token_file"):
-        found = "others reach the management port, and there is no management_token_file: Prometheus gets 403"
-        yield Finding(check, "warning", found, "make a token (docs/metrics.md), or set management_host to 127.0.0.1")
+        found = (
+            "the management port is reachable from other machines without management_token_file: Prometheus gets 403"
+        )
+        yield Finding(check, "warning", found, "create a token (docs/metrics.md), or set management_host to 127.0.0.1")
     data = str(settings.get("data", ""))
     if any(data == each or data.startswith(f"{each}/") for each in TEMPORARY):
         yield Finding(
-            check, "warning", f"data = {data} may be deleted by the system", "move it, as to /var/lib/tidelog"
+            check, "warning", f"data = {data} may be deleted by the system", "move it, for example to /var/lib/tidelog"
         )
     if str(settings.get("replication_factor_default", "3")) == "1" and (
         settings.get("bootstrap") or settings.get("seeds")
     ):
-        found = "replication_factor_default = 1 in a cluster: a topic is lost with one disk"
+        found = "replication_factor_default = 1 in a cluster: the loss of one disk loses topics"
         yield Finding(check, "warning", found, "set it to 3")
     if str(settings.get("scrub_bytes_per_s", "1")) == "0":
-        yield Finding(
-            check, "warning", "scrub_bytes_per_s = 0: what rots is found when it is read", "leave it at its default"
-        )
+        yield Finding(check, "warning", "scrub_bytes_per_s = 0: damage is only detected by reads", "use the default")
 
 
 def check_gateway_settings(settings: Settings, processors: int) -> Iterator[Finding]:
-    """Yield whether there are more workers than processors they may use."""
+    """Check whether there are more workers than processors."""
     workers = str(settings.get("workers", "1"))
     if workers.isdigit() and int(workers) > max(1, processors):
-        found = (
-            f"workers = {workers}, and {processors} processors may be used: each worker takes memory and gains nothing"
-        )
+        found = f"workers = {workers} with {processors} processors: further workers use memory without a gain"
         yield Finding("gateway settings", "warning", found, f"set workers to at most {processors}")
 
 
 def is_true(value: object) -> bool:
-    """Return whether a setting says yes, in a file or a variable."""
+    """Return whether a setting is true, in a file or a variable."""
     return str(value).lower() in {"true", "1", "yes", "on"}

@@ -1,4 +1,4 @@
-"""Checks of the data directory: its file system, its space, and how long a sync takes."""
+"""Checks of the data directory: its file system, free space, and the latency of syncs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SYNC_BYTES: Final = 4096
 WRITE_BYTES: Final = 32 << 20
 PIECE_BYTES: Final = 1 << 20
 BUDGET_S: Final = 5.0
-"""How long the syncs may take together: on a very slow disk fewer of them tell enough."""
+"""Time limit of all syncs; on a very slow disk fewer syncs are enough."""
 
 FREE_SHARE_MIN: Final = 0.1
 FREE_BYTES_MIN: Final = 5 << 30
 SYNC_SLOW_S: Final = 0.02
 SYNC_FAILING_S: Final = 0.25
 SYNC_UNLIKELY_S: Final = 0.000_01
-"""A sync that is faster reaches no disk."""
+"""Faster syncs do not reach a disk."""
 
 REMOTE: Final = ("nfs", "cifs", "smb", "9p", "fuse", "afs", "ceph", "gluster", "lustre")
 VOLATILE: Final = ("tmpfs", "ramfs")
@@ -33,7 +33,7 @@ LAYERED: Final = ("overlay", "aufs")
 
 
 def check_data(data: Path) -> Iterator[Finding]:
-    """Yield what is found about a data directory; writes a temporary file into it, and removes it."""
+    """Check a data directory; writes a temporary file into it and removes it."""
     folder = _nearest(data)
     if folder != data:
         yield Finding("data directory", "warning", f"{data} does not exist; checking {folder}", f"create {data}")
@@ -53,7 +53,7 @@ def check_data(data: Path) -> Iterator[Finding]:
 
 
 def _nearest(path: Path) -> Path:
-    """Return the nearest folder at or above a path that exists."""
+    """Return the nearest existing folder at or above a path."""
     return next(each for each in (path.absolute(), *path.absolute().parents) if each.is_dir())
 
 
@@ -61,7 +61,7 @@ def file_system_of(folder: Path, mounts: str) -> str:
     """Return the type of the file system that holds a folder.
 
     Args:
-        folder: it.
+        folder: the folder.
         mounts: the text of /proc/self/mountinfo.
     """
     best, kind, resolved = "", "", str(folder.resolve())
@@ -75,19 +75,21 @@ def file_system_of(folder: Path, mounts: str) -> str:
 
 
 def file_system_finding(kind: str) -> Finding:
-    """Return what a type of file system means for a log."""
+    """Check whether a type of file system is suitable for a log."""
     if kind.startswith(VOLATILE):
-        return Finding("file system", "warning", f"{kind}: records are lost when the machine stops", "use a disk")
+        return Finding(
+            "file system", "warning", f"{kind}: records are lost when the machine stops", "use a file system on a disk"
+        )
     if kind.startswith(REMOTE):
         return Finding(
             "file system",
             "warning",
-            f"{kind}: locks and syncs of network and user-space file systems are not what a log needs",
+            f"{kind}: locks and syncs of network and user-space file systems are unreliable",
             "use a local disk with ext4 or XFS",
         )
     if kind.startswith(LAYERED):
         return Finding(
-            "file system", "warning", f"{kind}: the data is gone with the container", "mount a volume for the data"
+            "file system", "warning", f"{kind}: the data is lost with the container", "mount a volume for the data"
         )
     return Finding("file system", "ok", kind or "unknown")
 
@@ -97,7 +99,7 @@ def _space(folder: Path) -> Iterator[Finding]:
     free, size = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
     found = f"{bytes_text(free)} of {bytes_text(size)} free"
     is_low = free < FREE_BYTES_MIN or free < FREE_SHARE_MIN * size
-    remedy = "free space or add a disk: a node refuses publishes when it is full" if is_low else ""
+    remedy = "free space or add a disk: a node with a full disk refuses publishes" if is_low else ""
     yield Finding("disk space", "warning" if is_low else "ok", found, remedy)
     if disk.f_files and disk.f_favail < disk.f_files * 0.05:
         yield Finding("inodes", "warning", f"{disk.f_favail:,} of {disk.f_files:,} free", "remove files")
@@ -120,7 +122,7 @@ def _speed(folder: Path) -> Iterator[Finding]:
 
 
 def sync_finding(times_s: list[float]) -> Finding:
-    """Return what the times of some syncs mean, one or more."""
+    """Evaluate the times of syncs, at least one."""
     median_s, slowest_s = statistics.median(times_s), max(times_s)
     found = f"median {1000 * median_s:.2f} ms, slowest {1000 * slowest_s:.1f} ms of {len(times_s)} syncs of 4 KiB"
     if median_s < SYNC_UNLIKELY_S:
@@ -128,13 +130,13 @@ def sync_finding(times_s: list[float]) -> Finding:
             "sync",
             "warning",
             f"{found}: too fast for a disk, so syncs may be ignored",
-            "where this is no memory file system, check for eatmydata, nobarrier, or a cache without a battery",
+            "unless this is a memory file system, check for eatmydata, nobarrier, or a cache without a battery",
         )
     if median_s >= SYNC_SLOW_S or slowest_s >= SYNC_FAILING_S:
         return Finding(
             "sync",
             "warning",
             f"{found}: with flush=always each publish waits for one",
-            "use an SSD that no other program keeps busy, or flush=interval with several copies",
+            "use an SSD that is not busy with other programs, or flush=interval with several copies",
         )
     return Finding("sync", "ok", found)

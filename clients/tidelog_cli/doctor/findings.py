@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Verdict = Literal["ok", "warning", "failure", "skipped"]
-"""failure: it does not work, or loses records; warning: it works, and will hurt; skipped: it could not be checked."""
+"""failure: does not work, or loses records; warning: works, but will cause problems; skipped: could not be checked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,15 @@ from tidelog_proto.version import VERSION
 
 FILES_MIN: Final = 65_536
 MEMORY_BYTES_MIN: Final = 2 << 30
-"""About what a node's budgets add up to under load, with its defaults."""
+"""Approximate sum of a node's memory budgets under load, with default settings."""
 KERNEL_MAPPED: Final = (5, 14)
-"""From here on segments can be sent out of mappings."""
+"""From this version on, segments can be sent from memory mappings."""
 TIME_ERROR: Final = 5
 STA_UNSYNC: Final = 0x40
 
 
 def check_machine() -> Iterator[Finding]:
-    """Yield what is found about this machine."""
+    """Check this machine."""
     yield Finding("versions", "ok", f"tidelog {VERSION}, Python {platform.python_version()}, {platform.release()}")
     if sys.version_info >= (3, 14):
         yield Finding("python", "warning", f"Python {platform.python_version()} is not tested", "use 3.11 to 3.13")
@@ -35,17 +35,17 @@ def check_machine() -> Iterator[Finding]:
     yield kernel_finding(platform.release())
     cpus = len(os.sched_getaffinity(0))
     if cpus < 2:
-        remedy = "give it two: a node's event loop and its syncs take turns otherwise"
+        remedy = "use two: otherwise a node's event loop and its syncs share one"
         yield Finding("processors", "warning", "this process may use 1 processor", remedy)
     else:
         yield Finding("processors", "ok", f"this process may use {cpus}")
 
 
 def files_finding(soft: int, hard: int) -> Finding:
-    """Return what the limits of open files mean; nodes and gateways raise the soft one to the hard one."""
+    """Check the limits of open files; nodes and gateways raise the soft limit to the hard one."""
     unlimited = resource.RLIM_INFINITY
     shown = "unlimited" if hard == unlimited else f"{hard:,}"
-    found = f"{shown} (soft limit {'unlimited' if soft == unlimited else f'{soft:,}'}, which nodes raise)"
+    found = f"{shown} (soft limit {'unlimited' if soft == unlimited else f'{soft:,}'}, raised by nodes)"
     if hard != unlimited and hard < FILES_MIN:
         remedy = f"raise it to {FILES_MIN:,}: LimitNOFILE of the unit, /etc/security/limits.d, or --ulimit nofile"
         return Finding("open files", "warning", found, remedy)
@@ -53,7 +53,7 @@ def files_finding(soft: int, hard: int) -> Finding:
 
 
 class _Timex(ctypes.Structure):
-    """`struct timex` as far as it is looked at; the rest is room for the kernel."""
+    """`struct timex` up to the last field that is read; `rest` is room for the kernel."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -67,28 +67,28 @@ class _Timex(ctypes.Structure):
 
 
 def _adjtimex() -> tuple[int, int, int]:
-    """Return the state of the kernel's clock, its status bits and its estimated error in µs; nothing is changed."""
+    """Return the state of the kernel's clock, its status bits and its maximum error in µs; changes nothing."""
     timex = _Timex()
     state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex))
     return int(state), int(timex.status), int(timex.maxerror)
 
 
 def clock_finding(state: int, status: int, error_us: int) -> Finding:
-    """Return the finding for the state of the clock that `adjtimex` reports."""
+    """Evaluate the state of the clock that `adjtimex` reports."""
     if state < 0:
-        return Finding("clock", "skipped", "the kernel does not say whether its clock is synchronized")
+        return Finding("clock", "skipped", "the kernel does not report whether its clock is synchronized")
     if state == TIME_ERROR or status & STA_UNSYNC:
         return Finding(
             "clock",
             "warning",
-            "not synchronized by NTP: time stamps and retention by time go by it",
+            "not synchronized by NTP: timestamps and retention by time depend on it",
             "run chrony or systemd-timesyncd; in a container, on the host",
         )
     return Finding("clock", "ok", f"synchronized, at most {error_us / 1000:.1f} ms off")
 
 
 def memory_bytes(meminfo: Path, cgroup: Path) -> int:
-    """Return how much memory this process may use: the machine's, or the limit of its container if that is less."""
+    """Return the memory available to this process: the machine's, or the limit of its container if it is lower."""
     total = next(
         int(line.split()[1]) * 1024 for line in meminfo.read_text().splitlines() if line.startswith("MemTotal:")
     )
@@ -100,15 +100,15 @@ def memory_bytes(meminfo: Path, cgroup: Path) -> int:
 
 
 def memory_finding(size_bytes: int) -> Finding:
-    """Return whether memory suits the defaults of a node."""
+    """Check whether memory suffices for a node's default settings."""
     if size_bytes < MEMORY_BYTES_MIN:
         remedy = "lower node_in_flight_bytes, rings_bytes, push_windows_bytes and other budgets, or add memory"
-        return Finding("memory", "warning", f"{bytes_text(size_bytes)}, less than a node's budgets add up to", remedy)
+        return Finding("memory", "warning", f"{bytes_text(size_bytes)}, less than the sum of a node's budgets", remedy)
     return Finding("memory", "ok", bytes_text(size_bytes))
 
 
 def kernel_finding(release: str) -> Finding:
-    """Return whether segments can be sent out of mappings with this kernel."""
+    """Check whether segments can be sent from memory mappings with this kernel."""
     numbers = tuple(int(part) for part in release.replace("-", ".").split(".")[:2] if part.isdigit())
     if numbers < KERNEL_MAPPED:
         return Finding(

@@ -1,4 +1,4 @@
-"""Checks of the ports that a node and a gateway are to listen on: free, or already held by one of them."""
+"""Checks of the configured ports of a node and a gateway: free, or in use by one of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog_cli.doctor.findings import Finding
 
 
 class Port(NamedTuple):
-    """A port that a process is to have."""
+    """A configured port of a process."""
 
     what: str
     host: str
@@ -24,10 +24,10 @@ class Port(NamedTuple):
 
 
 def ports_of(node: Settings, gateway: Settings) -> list[Port]:
-    """Return the ports that settings name; 0 is chosen by the system and not checked.
+    """Return the configured ports; 0 is chosen by the system and not checked.
 
     Raises:
-        CommandFailed: a setting is no port.
+        CommandFailed: a setting is not a port.
     """
     native, gossip = _number(node, "port"), _number(node, "gossip_port" if node.get("gossip_port") else "port")
     ports = [
@@ -47,7 +47,7 @@ def _number(settings: Settings, key: str) -> int:
 
 
 async def check_ports(ports: list[Port]) -> AsyncIterator[Finding]:
-    """Yield what is found about each port."""
+    """Check whether each port is free."""
     for port in ports:
         where = f"{port.host}:{port.number}{' (UDP)' if port.is_udp else ''}"
         fault = await asyncio.to_thread(_bind_fault, port)
@@ -56,13 +56,15 @@ async def check_ports(ports: list[Port]) -> AsyncIterator[Finding]:
         elif fault.errno != errno.EADDRINUSE:
             found = f"{port.what}: cannot listen on {where}: {fault.strerror}"
             yield Finding(
-                f"port {port.number}", "failure", found, "choose an address of this machine, and a port over 1023"
+                f"port {port.number}", "failure", found, "choose an address of this machine and a port above 1023"
             )
         elif port.is_udp or port.what == "native protocol" or await speaks_http(_target(port.host), port.number):
-            yield Finding(f"port {port.number}", "ok", f"{port.what}: {where} is in use, as it is while a process runs")
+            yield Finding(
+                f"port {port.number}", "ok", f"{port.what}: {where} is in use, as expected while the process runs"
+            )
         else:
             found = f"{port.what}: {where} is in use by something that does not answer HTTP"
-            yield Finding(f"port {port.number}", "warning", found, "stop that, or choose another port")
+            yield Finding(f"port {port.number}", "warning", found, "stop that process, or choose another port")
 
 
 def _bind_fault(port: Port) -> OSError | None:
@@ -78,4 +80,4 @@ def _bind_fault(port: Port) -> OSError | None:
 
 
 def _target(host: str) -> str:
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - what is listened on, not connected to
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - a listen address is not a connect address

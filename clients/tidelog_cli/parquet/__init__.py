@@ -1,6 +1,6 @@
-"""`tidelog export` and `tidelog import`: a topic to Parquet files and back, see docs/adr/0099.
+"""`tidelog export` and `tidelog import`: topics to Parquet files and back, see docs/adr/0099.
 
-files       Parquet files that are whole under their name, or not there; and which of a partition there are
-exporting   `export`: what is not in the files yet
-importing   `import`: files into a topic, on what `produce` publishes with
+files       atomic writing of Parquet files, and detection of exported offsets
+exporting   `export`: writes records that are not in the files yet
+importing   `import`: publishes files to a topic, with the code of `produce`
 """

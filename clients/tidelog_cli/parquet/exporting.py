@@ -1,4 +1,4 @@
-"""`tidelog export`: the records of a topic into Parquet files; run again, it goes on where the files end."""
+"""`tidelog export`: write a topic's records to Parquet files; a repeated run continues at the end of the files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SUFFIX: Final = ".parquet"
 
 
 class CodecChoice(StrEnum):
-    """How columns are compressed."""
+    """Compression of columns."""
 
     NONE = "none"
     SNAPPY = "snappy"
@@ -43,7 +43,7 @@ class CodecChoice(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is exported: the topic, its records, and those that were deleted before they could be."""
+    """The exported offsets of a topic, and those that were deleted before they were exported."""
 
     source: Source
     ranges: Sequence[OffsetRange]
@@ -60,25 +60,27 @@ def export(
     target: Annotated[Path, typer.Argument(metavar="DIR|FILE.parquet", show_default=False)],
     *,
     since: Annotated[
-        str, typer.Option(metavar="WHERE", help="Only records from there on: earliest, a time, or how long ago (7d).")
+        str, typer.Option(metavar="WHERE", help="Start: earliest, a time, or a duration before now (7d).")
     ] = "earliest",
-    compression: Annotated[CodecChoice, typer.Option(help="How columns are compressed.")] = CodecChoice.ZSTD,
-    file_records: Annotated[int, typer.Option(min=1, help="Offsets that a file of a directory covers.")] = FILE_RECORDS,
+    compression: Annotated[CodecChoice, typer.Option(help="Compression of columns.")] = CodecChoice.ZSTD,
+    file_records: Annotated[int, typer.Option(min=1, help="Offsets per file in a directory.")] = FILE_RECORDS,
     group_records: Annotated[
-        int, typer.Option(min=1, help="Rows of a row group, which ends at 64 MiB.")
+        int, typer.Option(min=1, help="Rows per row group, which has at most 64 MiB.")
     ] = GROUP_RECORDS,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write a FILE anew that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite an existing FILE.")] = False,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Write a topic's records to Parquet, up to where it ended when the command began.
+    """Write a topic's records to Parquet, up to the topic's end at the start of the command.
 
-    A directory gets files for each partition, and run again only what is new; it goes on behind what an interrupted run
-    has finished. A FILE.parquet has all partitions. No file is ever half there under its name.
+    A directory gets files for each partition; a repeated run only adds new records, and continues an interrupted one. A
+    FILE.parquet contains all partitions. Files are written atomically.
     """
     begin = parse_start(since, "--since")
     if isinstance(begin, int):
-        raise CommandFailed("--since is a time: an offset would be another record in each partition", EXIT_USAGE)
+        raise CommandFailed(
+            "--since takes a time, not an offset, which would be a different record in each partition", EXIT_USAGE
+        )
     started = time.monotonic()
     with _held(target, overwrite=overwrite) as is_directory:
         wanted = _wanted(bootstrap, topic, begin, target if is_directory else None)
@@ -100,7 +102,7 @@ def export(
 def files_of(
     ranges: Sequence[OffsetRange], target: Path, is_directory: bool, file_records: int
 ) -> Iterator[tuple[Path, list[OffsetRange]]]:
-    """Yield the files to be written, each with what is to be in it."""
+    """Yield the paths of the files to write, with their offset ranges."""
     if not is_directory:
         yield target, list(ranges)
         return
@@ -115,7 +117,7 @@ class Writing:
     """Writes files of a topic.
 
     Attributes:
-        records: how many it has written.
+        records: number of records written.
     """
 
     source: Source
@@ -126,11 +128,11 @@ class Writing:
     records: int = 0
 
     def write(self, path: Path, ranges: Sequence[OffsetRange], advance: Callable[[int], None]) -> None:
-        """Write one file with the records of some ranges.
+        """Write one file with the records of some offset ranges.
 
         Raises:
-            OSError: the disk is full, or fails.
-            TidelogError: the cluster cannot be asked, or records were deleted meanwhile.
+            OSError: the disk is full or failed.
+            TidelogError: reading failed, or records were deleted during the export.
         """
         from tidelog.sync import Client as SyncClient  # noqa: PLC0415 - most commands do not need it
 
@@ -145,10 +147,10 @@ class Writing:
 
 @contextlib.contextmanager
 def _held(target: Path, *, overwrite: bool) -> Iterator[bool]:
-    """Hold where it is written to; tell whether that is a directory."""
+    """Lock the target; yield whether it is a directory."""
     if target.suffix == SUFFIX and not target.is_dir():
         if target.exists() and not overwrite:
-            raise CommandFailed(f"{target} is there already: --overwrite writes it anew")
+            raise CommandFailed(f"{target} already exists; replace it with --overwrite")
         yield False
     else:
         with exclusive(target):
@@ -169,7 +171,7 @@ def _wanted(bootstrap: str, topic: str, since: Since, directory: Path | None) ->
         start = done.get(number, chosen.starts[number])
         if start > end:
             raise CommandFailed(
-                f"partition {number} ends at {end}, and was exported up to {start}: records are missing"
+                f"partition {number} ends at {end}, but was exported up to {start}: records of the topic were lost"
             )
         if start < all_.starts[number]:
             lost.append(OffsetRange(topic, number, start, all_.starts[number]))
@@ -181,7 +183,7 @@ def _wanted(bootstrap: str, topic: str, since: Since, directory: Path | None) ->
 
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """Show on stderr how far it is; silent where that is no terminal."""
+    """Show progress on stderr; hidden if it is not a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("exporting"), BarColumn(), TaskProgressColumn(), TextColumn("{task.completed:,.0f} records"))
     with Progress(

@@ -1,8 +1,7 @@
-"""Parquet files of a topic: each whole under its name or not there, and which records there are already.
+"""Parquet files of a topic: written atomically, and which offsets they contain.
 
-A file is written beside its name (`.tmp`), synced, and renamed; then the directory is synced. Which topic it is of, and
-which offsets it covers, stands in its metadata. The offsets that it covers may be more than it has records: what was
-compacted away is covered, too.
+A file is written next to its final name (`.tmp`), synced and renamed, and then the directory is synced. The file's
+metadata contains the topic and the covered offsets, which may be more than its records because of compaction.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tidelog_cli.base.failures import CommandFailed
 FILE_SCHEMA: Final = schema_of([name for name in TABLE_SCHEMA.names if name != "topic"])
 """The columns of an exported file."""
 ROW_GROUP_BYTES: Final = 64 << 20
-"""A row group is written when it holds this much, however few its rows: the bound on memory."""
+"""A row group is written when it has this size, regardless of its rows; bounds memory."""
 Codec = Literal["none", "snappy", "gzip", "lz4", "zstd"]
 
 _NAME: Final = re.compile(r"(\d{5})-(\d{20})\.parquet")
@@ -45,24 +44,24 @@ class Source:
 
 
 def name_of(partition: int, start: int) -> str:
-    """Return a file's name in a directory: names sort by partition, then by offset."""
+    """Return a file's name in a directory; names sort by partition, then by offset."""
     return f"{partition:05}-{start:020}.parquet"
 
 
 class ExportedFile:
-    """A file that is being written. Leave it as a context, without an error, and it has its name.
+    """A file being written; it is renamed to its final name at the end of the context unless there was an error.
 
     Args:
-        path: its name.
+        path: its final name.
         source: the topic.
-        codec: how columns are compressed.
+        codec: compression of columns.
         group_records: rows of the largest row group.
     """
 
     def __init__(self, path: Path, source: Source, codec: Codec, group_records: int) -> None:
         self.end_offset = 0
         self._path = path
-        # Two that write the same file at the same time have one each: the last to finish has the name.
+        # Concurrent writers of the same path use different temporary files; the last one to finish wins.
         self._partial = path.with_name(f"{path.name}.{os.getpid()}{_PARTIAL}")
         self._source = source
         self._group_records = group_records
@@ -87,16 +86,16 @@ class ExportedFile:
             if kind is None:
                 self._finish()
         finally:
-            # After an error closing would write more, perhaps to a disk that is full.
+            # After an error, closing may fail again, for example on a full disk.
             with contextlib.suppress(OSError, pa.ArrowException):
                 self._writer.close()
             self._partial.unlink(missing_ok=True)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take records, which lie behind those before.
+        """Write records, which follow those written before.
 
         Raises:
-            OSError: the disk is full, or fails.
+            OSError: the disk is full or failed.
         """
         for start in range(0, batch.num_rows, self._group_records):
             piece = batch.slice(start, self._group_records)
@@ -126,11 +125,11 @@ class ExportedFile:
 
 @contextlib.contextmanager
 def exclusive(directory: Path) -> Iterator[None]:
-    """Make a directory and hold it, so that no two exports write there; what a killed one left half is removed.
+    """Create a directory and lock it against other exports; removes partial files of killed ones.
 
     Raises:
-        CommandFailed: another one writes there.
-        OSError: it cannot be made.
+        CommandFailed: another export has the lock.
+        OSError: the directory cannot be created.
     """
     directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -138,7 +137,9 @@ def exclusive(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise CommandFailed(f"another export writes to {directory}: wait for it, or choose another one") from error
+            raise CommandFailed(
+                f"another export writes to {directory}: wait for it, or choose another directory"
+            ) from error
         for path in directory.glob(f"*.parquet.*{_PARTIAL}"):
             path.unlink()
         yield
@@ -147,29 +148,29 @@ def exclusive(directory: Path) -> Iterator[None]:
 
 
 def ends_in(directory: Path, source: Source) -> dict[int, int]:
-    """Return by partition the offset behind all that the files of a directory cover.
+    """Return by partition the end offset of the files in a directory.
 
     Raises:
-        CommandFailed: one is no file of this topic.
+        CommandFailed: a file does not belong to an export of this topic.
     """
     newest: dict[int, Path] = {}
     for path in sorted(directory.glob("*.parquet")):
         found = _NAME.fullmatch(path.name)
         if found is None:
-            raise CommandFailed(f"{path} is not of an export: choose an empty directory")
+            raise CommandFailed(f"{path} was not written by an export: choose an empty directory")
         newest[int(found[1])] = path
     ends: dict[int, int] = {}
     for partition, path in newest.items():
         try:
             kept = pq.read_metadata(path).metadata or {}
         except pa.ArrowInvalid as error:
-            raise CommandFailed(f"{path} cannot be read ({error}): remove it, and it is exported anew") from error
+            raise CommandFailed(f"{path} cannot be read ({error}): remove it to export its records again") from error
         told = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in kept.items()}
         if told.get(_ID) != source.topic_id.hex() or not told.get(_END, "").isdecimal():
             of = told.get(_TOPIC, "another topic")
             raise CommandFailed(
-                f"{path} is of {of!r}, not of this topic {source.topic!r} (made again, it is another one): choose an "
-                "empty directory"
+                f"{path} is of {of!r}, not of this topic {source.topic!r} (a recreated topic is a different one): "
+                "choose an empty directory"
             )
         ends[partition] = int(told[_END])
     return ends

@@ -1,4 +1,4 @@
-"""`tidelog import`: records of Parquet files into a topic, with their keys, times, headers and tags, in their order."""
+"""`tidelog import`: publish records of Parquet files with their keys, timestamps, headers and tags, in order."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOpti
 from tidelog_cli.records.publishing import AcksChoice, AcksOption, CompressionOption, Piece, publish_all
 
 PIECE_BYTES: Final = 4 << 20
-"""About what is read of a file at once."""
+"""Approximate size of one read."""
 PIECE_RECORDS: Final = 8192
 BUFFER_BYTES: Final = 1 << 20
-"""Of a column that is being read: unless told, Arrow fetches all row groups of a file ahead."""
+"""Read buffer of a column; by default, Arrow prefetches all row groups of a file."""
 _RECORD: Final = ("timestamp", "key", "value", "headers", "tag")
 
 
@@ -36,20 +36,21 @@ def import_(
     sources: Annotated[list[Path], typer.Argument(metavar="DIR|FILE.parquet...", show_default=False)],
     *,
     keep_partitions: Annotated[
-        bool, typer.Option("--keep-partitions/--by-key", help="Each record where it was, or where its key belongs now.")
+        bool,
+        typer.Option("--keep-partitions/--by-key", help="Publish to the original partition, or to that of the key."),
     ] = True,
     keep_timestamps: Annotated[
-        bool, typer.Option("--keep-timestamps/--now", help="Each record's own time, or that of the import.")
+        bool, typer.Option("--keep-timestamps/--now", help="Keep each record's timestamp, or set that of the import.")
     ] = True,
     compression: CompressionOption = None,
     acks: AcksOption = AcksChoice.QUORUM,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Publish the records of Parquet files, as `tidelog export` writes them, or of others with a column `value`.
+    """Publish the records of Parquet files from `tidelog export`, or of others with a column `value`.
 
-    Offsets are new: records are appended to what is there. An import that is started again publishes again what it had
-    published before; it says how far it came.
+    Records are appended and get new offsets. A repeated import publishes all records again; after a failure, the
+    command reports how many records were published.
     """
     files = files_in(sources)
     pieces = pieces_of(files, keep_partitions=keep_partitions, keep_timestamps=keep_timestamps)
@@ -63,16 +64,16 @@ def import_(
 
 
 def files_in(sources: Sequence[Path]) -> list[Path]:
-    """Return the files, those of a directory by name: as an export names them, that is their order.
+    """Return the files; those of a directory sorted by name, which is the order of an export.
 
     Raises:
-        CommandFailed: there is none.
+        CommandFailed: there are no files.
     """
     found: list[Path] = []
     for source in sources:
         inside = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
         if not inside:
-            raise CommandFailed(f"there is no .parquet file in {source}")
+            raise CommandFailed(f"no .parquet files in {source}")
         found += inside
     return found
 
@@ -81,7 +82,7 @@ def check_partitions(files: Sequence[Path], partitions: int, topic: str) -> None
     """Refuse records of partitions that a topic does not have, before anything is published.
 
     Raises:
-        CommandFailed: there are some; or a file is none of Parquet, cannot be read, or has no values.
+        CommandFailed: there are such records; or a file is not Parquet, unreadable, or without values.
     """
     for path in files:
         with _opened(path) as file, _reading(path):
@@ -91,22 +92,22 @@ def check_partitions(files: Sequence[Path], partitions: int, topic: str) -> None
                 numbers = _partitions(batch, path)
                 if len(numbers) and numbers.min() < 0:
                     raise CommandFailed(
-                        f"{path} has records of partition {numbers.min()}, and partitions count from 0: let keys "
-                        "decide with --by-key"
+                        f"{path} has records of partition {numbers.min()}; partitions must be >= 0: choose partitions "
+                        "by key with --by-key"
                     )
                 if len(numbers) and numbers.max() >= partitions:
                     raise CommandFailed(
-                        f"{path} has records of partition {numbers.max()}, and {topic} has {partitions}: add some with "
-                        "`tidelog topic alter`, or let keys decide with --by-key"
+                        f"{path} has records of partition {numbers.max()}, but {topic} has only {partitions} "
+                        "partitions: add some with `tidelog topic alter`, or choose partitions by key with --by-key"
                     )
 
 
 def pieces_of(files: Sequence[Path], *, keep_partitions: bool, keep_timestamps: bool) -> Iterator[Piece]:
-    """Yield the records of files, those of one partition at a time.
+    """Yield the records of files, in pieces of one partition.
 
     Raises:
-        CommandFailed: a file is none of Parquet, cannot be read, or has no values.
-        OSError: it cannot be opened.
+        CommandFailed: a file is not Parquet, unreadable, or without values.
+        OSError: a file cannot be opened.
     """
     for path in files:
         with _opened(path) as file, _reading(path):
@@ -125,7 +126,7 @@ def pieces_of(files: Sequence[Path], *, keep_partitions: bool, keep_timestamps: 
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Name the file that cannot be read: of damage Arrow says what it is, as an error of its own or of the system."""
+    """Add the file's name to errors; Arrow reports damage as its own errors or as errors of the system."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
@@ -136,9 +137,9 @@ def _opened(path: Path) -> pq.ParquetFile:
     try:
         file = pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES)
     except pa.ArrowInvalid as error:
-        raise CommandFailed(f"{path} is no Parquet file: {error}") from error
+        raise CommandFailed(f"{path} is not a Parquet file: {error}") from error
     if "value" not in file.schema_arrow.names:
-        raise CommandFailed(f"{path} has no column `value`: `tidelog produce` makes a JSON object of each row")
+        raise CommandFailed(f"{path} has no column `value`; publish its rows as JSON objects with `tidelog produce`")
     for name in (*_RECORD, "partition"):
         if file.schema_arrow.names.count(name) > 1:
             raise CommandFailed(f"{path} has more than one column `{name}`")
@@ -146,7 +147,7 @@ def _opened(path: Path) -> pq.ParquetFile:
 
 
 def _rows_at_once(file: pq.ParquetFile) -> int:
-    """Return so many rows that they are about `PIECE_BYTES`, by what the file says of itself."""
+    """Return a number of rows of about `PIECE_BYTES`, from the file's metadata."""
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     largest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1)
     return max(1, min(PIECE_RECORDS, int(PIECE_BYTES / max(1, largest))))
@@ -155,12 +156,12 @@ def _rows_at_once(file: pq.ParquetFile) -> int:
 def _partitions(batch: pa.RecordBatch, path: Path) -> Any:
     column: Any = batch.column("partition")
     if column.null_count or not pa.types.is_integer(column.type):
-        raise CommandFailed(f"{path}: the column `partition` is not a number in each row; leave it out with --by-key")
+        raise CommandFailed(f"{path}: the column `partition` must be an integer in each row; ignore it with --by-key")
     return column.cast(pa.int64()).to_numpy()
 
 
 def _runs(numbers: Any) -> Iterator[tuple[int, int, int]]:
-    """Yield where runs of equal numbers begin and end, and the number."""
+    """Yield start, end and value of each run of equal numbers."""
     bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
     for start, end in itertools.pairwise(bounds):
         if start < end:

@@ -1,11 +1,11 @@
-"""`tidelog consume`: a topic's records to standard output, up to its end or for ever.
+"""`tidelog consume`: print a topic's records, up to its end or with --follow continuously.
 
-Where to begin and where to end are settled per partition before anything is read, so that a run without --follow
-ends by itself however fast others publish (`end_offsets.py` has the partitions without a quorum). A group's position is
-committed only for what has left this process.
+The start and end offsets of all partitions are determined before reading, so that a run without --follow ends even
+while others publish (for partitions without a quorum see `end_offsets.py`). A group's position is committed only after
+the records were written.
 
-Records are written unbuffered and in the background: whoever reads them slowly (a pager) must not keep the client from
-answering its node, and a buffer that a stuck thread holds could not be flushed at the end.
+Records are written unbuffered on a background thread: a slow reader (a pager) must not block the connection to the
+node, and a buffer held by a blocked thread could not be flushed at the end.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ Start = Literal["earliest", "latest"] | int | datetime
 
 
 class ByteSink(Protocol):
-    """Where the records go: a raw stream, which may take a part of what it is given."""
+    """A raw output stream, which may write a part of its input."""
 
     def write(self, content: memoryview, /) -> int | None:
-        """Take some of `content` and return how many bytes; None when it would block."""
+        """Write some of `content` and return how many bytes; None if it would block."""
 
 
 @dataclass(slots=True)
 class Reading:
-    """How far each partition has been written out, and where it ends.
+    """Progress of each partition, and its end.
 
     Attributes:
-        positions: per partition, the next offset to write out.
-        ends: per partition, where to stop; empty to go on for ever.
-        records_left: how many records may still be written; None for any number.
-        unbegun: partitions of which nobody can say yet where they begin.
-        unended: partitions that have an end, which nobody has confirmed yet.
+        positions: by partition, the next offset to write.
+        ends: by partition, the end offset; empty to read continuously.
+        records_left: how many records may still be written; None for no limit.
+        unbegun: partitions whose start is still unknown.
+        unended: partitions whose end is not confirmed yet.
     """
 
     positions: dict[int, int]
@@ -63,30 +63,30 @@ class Reading:
     unended: set[int] = field(default_factory=set)
 
     def unfinished(self) -> list[int]:
-        """Return the partitions that have something left to read."""
+        """Return the partitions with records to read."""
         if self.records_left == 0:
             return []
         left = {p for p, position in self.positions.items() if p not in self.ends or position < self.ends[p]}
         return sorted(left | self.unbegun | self.unended)
 
     def learned(self, positions: Mapping[int, int], unended: Iterable[int]) -> None:
-        """Note where partitions begin of which that was not known, and which ends still are not."""
+        """Set newly known starts of partitions, and the partitions whose end is still not confirmed."""
         self.unended = set(unended)
         self.positions |= {partition: offset for partition, offset in positions.items() if partition in self.unbegun}
         self.unbegun -= positions.keys()
 
     def take(self, batch: ConsumedBatch) -> int:
-        """Return how many records of `batch`, from its first on, are to be written out."""
+        """Return how many records of `batch`, from its first one, are to be written."""
         wanted = len(batch)
         if (end := self.ends.get(batch.partition)) is not None:
             wanted = min(wanted, batch.batch.count_below(end))
         return wanted if self.records_left is None else min(wanted, self.records_left)
 
     def written(self, batch: ConsumedBatch, count: int) -> None:
-        """Note that the first `count` records of `batch` have left this process: the next one is what follows them."""
+        """Advance the position of a partition by the first `count` records of `batch`, which were written."""
         end = self.ends.get(batch.partition)
         if end is not None and batch.batch.base_offset >= end:
-            return  # nothing of it was wanted
+            return  # the batch is beyond the end
         self.unbegun.discard(batch.partition)
         whole = count == len(batch)
         self.positions[batch.partition] = batch.batch.end_offset if whole else batch.batch.offset_list()[count]
@@ -110,28 +110,30 @@ def consume(
     ] = "earliest",
     group: Annotated[
         str | None,
-        typer.Option(help="Go on where the group stopped, and commit; with --follow share the topic with its members."),
+        typer.Option(help="Start at the group's positions and commit; with --follow share the topic with its members."),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more records at the end.")] = False,
     max_records: Annotated[int | None, typer.Option("--max", min=1, help="Stop after this many records.")] = None,
     key: Annotated[str | None, typer.Option(help="Only records with this key.")] = None,
     tag: Annotated[str | None, typer.Option(help="Only records with this tag.")] = None,
-    partition: Annotated[list[int] | None, typer.Option(help="Only this one; may be given again.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a record instead of its value.")] = False,
+    partition: Annotated[list[int] | None, typer.Option(help="Only this partition; may be repeated.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object per record instead of its value.")
+    ] = False,
     value: Annotated[
         ValueForm | None,
-        typer.Option(help="With --json: values as JSON where they are (unless told), as text, or as base64."),
+        typer.Option(help="With --json: show values as JSON if they are (the default), as text, or as base64."),
     ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Write a topic's records to standard output, one a line, and stop at its end unless told to --follow.
+    """Print a topic's records, one per line, and stop at its end unless --follow is given.
 
-    With --group and --follow, and without --partition, it is a member of the group: several of them share the topic.
-    What is printed is committed.
-    What --json prints can be published again: `tidelog produce --format records`.
+    With --group and --follow, and without --partition, the command joins the group and shares the topic with its
+    members. Printed records are committed.
+    Output of --json can be published again: `tidelog produce --format records`.
     """
     if value is not None and not as_json:
-        raise CommandFailed("--value says how --json prints values: give --json, too", EXIT_USAGE)
+        raise CommandFailed("--value requires --json", EXIT_USAGE)
     form = (value or ValueForm.JSON) if as_json else None
     begin = parse_start(start)
 
@@ -176,10 +178,10 @@ def consume(
 
 
 def parse_start(text: str, option: str = "--from") -> Start:
-    """Return what `--from`, or another option like it, means.
+    """Parse the value of `--from` or a similar option.
 
     Raises:
-        CommandFailed: it is none of earliest, latest, an offset and an ISO 8601 time.
+        CommandFailed: it is not earliest, latest, an offset, an ISO 8601 time or a duration.
     """
     if text == "earliest":
         return "earliest"
@@ -198,7 +200,7 @@ def parse_start(text: str, option: str = "--from") -> Start:
 
 
 async def _keep_beginning(client: Client, topic: str, positions: Mapping[int, int], group: str) -> None:
-    """Commit where a group begins for the first time: the end of now, the next run would not find again."""
+    """Commit the starting positions of a new group, because "latest" would be a different offset in the next run."""
     held = {c.partition for c in await client.committed(group, topic)}
     begun = {partition: position for partition, position in positions.items() if partition not in held}
     if begun:
@@ -206,30 +208,29 @@ async def _keep_beginning(client: Client, topic: str, positions: Mapping[int, in
 
 
 async def _check_beginnings(client: Client, topic: str, group: str, begin: int) -> None:
-    """As `_check_range`, of the partitions in which the group has no position."""
+    """Check the range as `_check_range`, for the partitions in which the group has no position."""
     held = {c.partition for c in await client.committed(group, topic)}
     numbers = [p.partition for p in (await client.topic(topic)).partitions]
     await _check_range(client, topic, dict.fromkeys((p for p in numbers if p not in held), begin), begin)
 
 
 async def _check_range(client: Client, topic: str, positions: Mapping[int, int], begin: int) -> None:
-    """Say what `--from` with an offset will not find: it would give nothing, or wait for long.
+    """Check that an offset in `--from` is within the partitions.
 
     Raises:
-        CommandFailed: the offset is out of range in some of them: it would give nothing, or wait for long.
+        CommandFailed: it is outside some of them, which would print nothing or wait for a long time.
     """
     asked = [partition for partition, position in positions.items() if position == begin]
     found: dict[int, Offset] = {}
-    with contextlib.suppress(TimeoutError):  # without a quorum the end is unknown, and `Ends` reports it
+    with contextlib.suppress(TimeoutError):  # unknown without a quorum, which `Ends` reports
         async with asyncio.timeout(START_WAIT_S):
             found = await client.list_offsets(topic, "latest", asked) if asked else {}
     bounds = {p: (offset.log_start_offset, offset.high_watermark) for p, offset in sorted(found.items())}
     outside = [partition for partition, (start, end) in bounds.items() if not start <= begin <= end]
     if outside:
-        told = ", ".join(f"partition {p} has {bounds[p][0]} to {bounds[p][1]}" for p in outside)
+        told = ", ".join(f"partition {p} has offsets {bounds[p][0]} to {bounds[p][1]}" for p in outside)
         raise CommandFailed(
-            f"offset {begin} of {topic!r} is out of range: {told} (where the next record will be); "
-            "choose partitions with --partition"
+            f"offset {begin} of {topic!r} is out of range: {told} (the end); choose partitions with --partition"
         )
 
 
@@ -241,7 +242,7 @@ async def _offsets(
 
 
 def _positions(consumer: Consumer) -> dict[int, int]:
-    """Return partition -> next offset, of the one topic that is read."""
+    """Return partition -> next offset of the topic."""
     return {where.partition: offset for where, offset in consumer.position().items()}
 
 
@@ -290,9 +291,9 @@ def _standard_output() -> ByteSink:
 
 
 def write_out(batch: ConsumedBatch, count: int, sink: ByteSink, form: ValueForm | None) -> None:
-    """Write the first `count` records of `batch`, one a line.
+    """Write the first `count` records of `batch`, one per line.
 
-    `form` makes them JSON, with values as it says; None writes values alone, and an empty line for a tombstone.
+    `form` selects JSON, with values in that form; None writes only values, and an empty line for a tombstone.
     """
     if form is not None:
         records = zip(range(count), batch.batch, strict=False)
@@ -303,5 +304,5 @@ def write_out(batch: ConsumedBatch, count: int, sink: ByteSink, form: ValueForm 
     while rest:
         taken = sink.write(rest)
         if taken is None:
-            raise CommandFailed("standard output does not wait for its reader (O_NONBLOCK); put `| cat` behind")
+            raise CommandFailed("standard output is non-blocking (O_NONBLOCK); append `| cat`")
         rest = rest[taken:]

@@ -1,7 +1,7 @@
-"""`tidelog consume --group G --follow`: a member of the group, so that several shells share a topic.
+"""`tidelog consume --group G --follow`: consumption as a group member, so that several processes share a topic.
 
-What was printed is committed, every second, when partitions go to another member, and at the end. A batch is printed
-whole or, where --max ends it, in part; one that is interrupted in the middle does not count.
+Printed records are committed every second, when partitions are revoked, and at the end. A batch is printed whole, or in
+part if --max ends it; an interrupted batch is not committed.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ async def follow_as_member(
     max_records: int | None,
     write: Callable[[ConsumedBatch, int], None],
 ) -> None:
-    """Print what comes of the partitions that this member of the group gets, until it is interrupted.
+    """Print the records of this member's partitions until the command is interrupted.
 
     Args:
-        client: connected.
-        topic: its name.
-        group: whose member this is.
-        start: where to begin where the group has no position.
+        client: a connected client.
+        topic: the topic's name.
+        group: the group to join.
+        start: where to start in partitions without a position of the group.
         key: only records with this key.
         tag: only records with this tag.
-        max_records: how many records to print; None for any number.
-        write: prints the first so many records of a batch; it blocks.
+        max_records: how many records to print; None for no limit.
+        write: prints the first records of a batch; blocking.
     """
 
     async def keep_beginnings(partitions: frozenset[TopicPartition]) -> None:
-        """Commit where the group begins: the end of now, the next run would not find again."""
+        """Commit the starting positions, because "latest" would be a different offset in the next run."""
         begun = {where: offset for where, offset in consumer.position().items() if where in partitions}
         if start != "earliest":
             await consumer.commit(begun)
         numbers = ", ".join(str(where.partition) for where in sorted(partitions))
-        note(f"tidelog: {group}: this member reads {topic}/{numbers} from now on")
+        note(f"tidelog: {group}: assigned {topic}/{numbers}")
 
     wish = Group(group, commit_interval_s=COMMIT_PERIOD_S, on_assigned=keep_beginnings)
     left = max_records
@@ -65,17 +65,17 @@ async def follow_as_member(
             left -= count
             if left == 0:
                 behind = batch.batch.end_offset if count == len(batch) else batch.batch.offset_list()[count]
-                with contextlib.suppress(MemberFencedError):  # then others print it again
+                with contextlib.suppress(MemberFencedError):  # another member prints it again
                     await consumer.commit({TopicPartition(topic, batch.partition): behind})
-                await consumer.abort()  # the rest of the batch does not count as printed
+                await consumer.abort()  # the rest of the batch is not committed
                 return
 
 
 async def check_nobody_shares(client: Client, group: str) -> None:
-    """See that commits for a group will be taken.
+    """Check that commits for a group without membership will be accepted.
 
     Raises:
-        CommandFailed: it has members, and only they commit.
+        CommandFailed: the group has members, and only they can commit.
     """
     try:
         members = (await insisting(lambda: client.groups.describe(group))).members
@@ -86,8 +86,8 @@ async def check_nobody_shares(client: Client, group: str) -> None:
 
 
 def shared(group: str) -> CommandFailed:
-    """Return the refusal to read for a group that has members."""
+    """Return the error for a group that has members."""
     return CommandFailed(
-        f"the group {group!r} has members that share its topics, and only they commit: join them with --follow and "
-        "without --partition, take another --group, or stop them first (`tidelog group describe` lists them)"
+        f"group {group!r} has members, and only they can commit: join it with --follow and without --partition, use "
+        "another --group, or stop its members first (`tidelog group describe` lists them)"
     )

@@ -1,10 +1,9 @@
-"""Read what is to be published as Arrow record batches, a bounded piece at a time.
+"""Conversion of input into Arrow record batches, in bounded pieces.
 
-Text is cut into lines by Arrow, not by Python, so that a file of small lines costs no object per record. What a
-batch has is a `value` column and, where asked for, `key` and `timestamp`; a Parquet or Arrow file that has a `value`
-column of its own is taken as it is, and one with other columns becomes a JSON object per row. Lines that are records
-(`records`) say all of a record: see there.
-Rejected: reading a whole file (memory), and guessing the format from the content (surprises).
+Arrow splits text into lines, so that small lines cost no Python object per record. A batch has a `value` column and, if
+requested, `key` and `timestamp`. A Parquet or Arrow file with a `value` column is used as it is; other files become one
+JSON object per row. The format `records` has all fields of records: see `json_records.py`.
+Rejected: reading whole files (memory), and detecting the format by content (surprises).
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from tidelog_proto.text.json_text import BYTE_ORDER_MARK, JsonNumber, exact_json
 from tidelog_proto.text.record_lines import finite
 
 CHUNK_BYTES: Final = 1 << 20
-"""Text read at once."""
+"""Size of one read of text."""
 
 LINE_BYTES_MAX: Final = 8 << 20
-"""A longer line is refused: it is the bound on memory, and well below what a batch may hold."""
+"""Longer lines are refused, which bounds memory; well below the limit of a batch."""
 
 ROWS_PER_BATCH: Final = 8192
-"""Rows of a Parquet or Arrow file taken at once."""
+"""Rows of a Parquet or Arrow file that are read at once."""
 
 _FILE_MAGIC: Final = b"ARROW1"
 _SECONDS: Final = re.compile(r"(\d\d:\d\d:\d\d)(?:\.(\d+))?")
@@ -48,14 +47,14 @@ AnyArray: TypeAlias = "pa.Array[Any]"
 
 
 class ByteReader(Protocol):
-    """A raw byte stream: a read gives what is there, not all that was asked for."""
+    """A raw byte stream: a read returns available bytes, possibly fewer than requested."""
 
     def read(self, size: int, /) -> bytes | None:
-        """Return at most `size` bytes; none at the end."""
+        """Return at most `size` bytes; empty at the end."""
 
 
 class Format(StrEnum):
-    """How the input is cut into records."""
+    """Format of the input."""
 
     LINES = "lines"
     NDJSON = "ndjson"
@@ -66,12 +65,12 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Where in the input keys and timestamps stand.
+    """Sources of keys and timestamps in the input.
 
     Attributes:
-        key: the JSON field or column that becomes the key.
-        timestamp: the JSON field or column that becomes the timestamp: ISO 8601 or ms since 1970.
-        key_delimiter: of lines: what ends the key at the line's beginning.
+        key: the JSON field or column for the key.
+        timestamp: the JSON field or column for the timestamp: ISO 8601 or ms since 1970.
+        key_delimiter: for lines: separates the key at the start of the line from the value.
     """
 
     key: str | None = None
@@ -96,10 +95,10 @@ _LINES_SUFFIXES: Final = frozenset({"", ".txt", ".text", ".log", ".lines"})
 
 
 def format_of(path: Path) -> Format:
-    """Return the format that a file's extension names; lines for text files and files without an extension.
+    """Return the format for a file's extension; lines for text files and files without an extension.
 
     Raises:
-        CommandFailed: the extension is of a kind that is not read: its lines are not its records.
+        CommandFailed: the extension belongs to an unsupported format.
     """
     suffix = path.suffix.lower()
     if suffix in _LINES_SUFFIXES or (suffix[1:].isdecimal() and Path(path.stem).suffix.lower() in _LINES_SUFFIXES):
@@ -108,8 +107,8 @@ def format_of(path: Path) -> Format:
     if found is None:
         known = ", ".join(sorted((_LINES_SUFFIXES - {""}) | _FORMAT_OF_SUFFIX.keys()))
         raise CommandFailed(
-            f"{path}: files of kind {path.suffix} are not read (known: {known}); convert it to one of them, or give "
-            "--format lines to publish each of its lines as it is, or another --format",
+            f"{path}: files of type {path.suffix} are not supported (supported: {known}); convert it to one of these, "
+            "or give --format lines to publish each line unchanged, or another --format",
             EXIT_USAGE,
         )
     return found
@@ -120,11 +119,11 @@ def read_file(path: Path, file_format: Format, fields: Fields = NO_FIELDS) -> It
 
     Args:
         path: the file.
-        file_format: how to cut it.
-        fields: where keys and timestamps stand.
+        file_format: its format.
+        fields: sources of keys and timestamps.
 
     Raises:
-        CommandFailed: the content is not what the format says; names the file and, for text, the line.
+        CommandFailed: the content does not match the format; the message has the file and, for text, the line.
         OSError: the file cannot be read.
     """
     try:
@@ -137,27 +136,27 @@ def read_file(path: Path, file_format: Format, fields: Fields = NO_FIELDS) -> It
             with path.open("rb", buffering=0) as stream:
                 yield from read_stream(stream, file_format, fields)
     except pa.ArrowInvalid as error:
-        raise CommandFailed(f"{path} is no {file_format} file: {error}") from error
+        raise CommandFailed(f"{path} is not a valid {file_format} file: {error}") from error
     except CommandFailed as error:
         raise CommandFailed(f"{path}: {error}") from error
 
 
 def read_stream(stream: ByteReader, file_format: Format, fields: Fields = NO_FIELDS) -> Iterator[pa.RecordBatch]:
-    r"""Yield the lines of a byte stream, as they arrive, without their `\n`.
+    r"""Yield the lines of a byte stream as they arrive, without their `\n`.
 
-    NDJSON and records skip blank lines; `lines` keeps them as empty values. A last line needs no newline. A byte order
-    mark in front of the first line is left out, and said so.
+    NDJSON and records skip blank lines; `lines` keeps them as empty values. The last line needs no newline. A byte
+    order mark before the first line is removed with a note.
 
     Raises:
-        CommandFailed: a line is not what the format says; names the line.
+        CommandFailed: a line does not match the format; the message has its number.
     """
     if file_format in {Format.PARQUET, Format.ARROW}:
-        raise CommandFailed(f"{file_format} is read from files only, not from a stream")
+        raise CommandFailed(f"{file_format} input must be a file, not a stream")
     first_line = 1
     for text in _whole_lines(stream):
         if first_line == 1 and text.startswith(BYTE_ORDER_MARK):
-            text = text.removeprefix(BYTE_ORDER_MARK)  # noqa: PLW2901 - it is no part of the first line
-            note("a byte order mark (UTF-8) at the beginning was left out")
+            text = text.removeprefix(BYTE_ORDER_MARK)  # noqa: PLW2901 - not part of the first line
+            note("removed a UTF-8 byte order mark at the start of the input")
         lines = pc.split_pattern(pa.array([text], pa.binary()), "\n").flatten()
         if file_format is Format.RECORDS:
             batch = records_of([line or b"" for line in lines.to_pylist()], first_line)
@@ -173,10 +172,10 @@ def read_stream(stream: ByteReader, file_format: Format, fields: Fields = NO_FIE
 
 
 def rows_as_records(batches: Iterable[pa.RecordBatch], fields: Fields = NO_FIELDS) -> Iterator[pa.RecordBatch]:
-    """Yield records of columnar rows: a `value` column as it is, anything else as a JSON object per row.
+    """Yield records of columnar rows: a `value` column unchanged, otherwise a JSON object per row.
 
     Raises:
-        CommandFailed: there is no such column, or one cannot be what it shall become.
+        CommandFailed: a column is missing or cannot be converted.
     """
     told: set[str] = set()
 
@@ -191,24 +190,24 @@ def rows_as_records(batches: Iterable[pa.RecordBatch], fields: Fields = NO_FIELD
         names = rows.schema.names
         for name in (fields.key, fields.timestamp):
             if name is not None and name not in names:
-                raise CommandFailed(f"there is no column {name!r}; columns: {', '.join(names)}")
+                raise CommandFailed(f"no column {name!r}; the columns are {', '.join(names)}")
         added: dict[str, AnyArray] = {}
         if fields.key is not None:
             added["key"] = _as_binary(rows.column(fields.key))
         if fields.timestamp is not None:
             added["timestamp"] = _as_timestamps(rows.column(fields.timestamp), fields.timestamp)
             if _has_rests(added["timestamp"]):
-                tell_once(f"column {fields.timestamp!r}: timestamps of records are cut to microseconds")
+                tell_once(f"column {fields.timestamp!r}: timestamps are truncated to microseconds")
         if "value" in names:
-            # Columns that became something else are gone, and what they became stands where it belongs.
+            # Source columns of keys and timestamps are replaced by the columns made from them.
             gone = {fields.key, fields.timestamp, *added} & {*names}
             kept = {name: rows.column(name) for name in names if name not in gone}
         else:
             documents = _python_rows(rows)
             sent = [finite(row) for row in documents]
-            if sent != documents:  # a NaN equals nothing, so a row that had one differs
+            if sent != documents:  # NaN is not equal to itself, so rows with one differ
                 tell_once(
-                    "NaN and infinities are published as null, since JSON has no such numbers; to keep them, publish a "
+                    "NaN and infinities are published as null, which JSON cannot represent; to keep them, publish a "
                     "`value` column of bytes"
                 )
             values = [json.dumps(row, default=_json_default, allow_nan=False).encode() for row in sent]
@@ -217,7 +216,7 @@ def rows_as_records(batches: Iterable[pa.RecordBatch], fields: Fields = NO_FIELD
 
 
 def _whole_lines(stream: ByteReader) -> Iterator[bytes]:
-    """Yield pieces that end where a line ends (without that last newline), as soon as they are there."""
+    """Yield pieces that end at the end of a line, without that newline, as soon as they are complete."""
     pending: list[bytes] = []
     pending_bytes = 0
     while chunk := stream.read(CHUNK_BYTES):
@@ -230,7 +229,7 @@ def _whole_lines(stream: ByteReader) -> Iterator[bytes]:
             pending_bytes += len(tail)
         if pending_bytes > LINE_BYTES_MAX:
             raise CommandFailed(
-                f"a line is longer than {LINE_BYTES_MAX:,} bytes; publish such values from files of Arrow"
+                f"a line is longer than {LINE_BYTES_MAX:,} bytes; publish such values from an Arrow file"
             )
     if pending:
         yield b"".join(pending)
@@ -241,12 +240,12 @@ def _keyed_lines(lines: AnyArray, delimiter: bytes, first_line: int) -> pa.Recor
     counts = pc.list_value_length(parts)
     without = pc.index(counts, 1).as_py()
     if without >= 0:
-        raise CommandFailed(f"line {first_line + without} has no {delimiter.decode()!r} that would end its key")
+        raise CommandFailed(f"line {first_line + without} has no key delimiter {delimiter.decode()!r}")
     return pa.record_batch([pc.list_element(parts, 0), pc.list_element(parts, 1)], names=["key", "value"])
 
 
 def _json_objects(lines: AnyArray, fields: Fields, first_line: int) -> pa.RecordBatch | None:
-    """Return lines that are JSON objects, as they are, with the keys and timestamps that stand in them."""
+    """Return lines that are JSON objects, unchanged, with the keys and timestamps from their fields."""
     values: list[bytes] = []
     keys: list[bytes | None] = []
     stamps_us: list[int] = []
@@ -279,7 +278,7 @@ def _check_object(line: bytes, number: int) -> None:
     try:
         text = json_text(line)
     except ValueError as error:
-        raise CommandFailed(f"line {number} is no JSON: {error}") from error
+        raise CommandFailed(f"line {number} is not JSON: {error}") from error
     if not text.lstrip().startswith("{"):
         raise _no_object(number)
 
@@ -288,14 +287,14 @@ def _json_object(line: bytes, number: int) -> dict[str, Any]:
     try:
         document = exact_json(line)
     except ValueError as error:
-        raise CommandFailed(f"line {number} is no JSON: {error}") from error
+        raise CommandFailed(f"line {number} is not JSON: {error}") from error
     if not isinstance(document, dict):
         raise _no_object(number)
     return document
 
 
 def _no_object(number: int) -> CommandFailed:
-    return CommandFailed(f"line {number} is no JSON object; --format lines takes every line as it is")
+    return CommandFailed(f"line {number} is not a JSON object; publish lines unchanged with --format lines")
 
 
 def _field(document: dict[str, Any], name: str, number: int) -> Any:
@@ -305,7 +304,7 @@ def _field(document: dict[str, Any], name: str, number: int) -> Any:
 
 
 def _key_of(key: Any, name: str, line: bytes) -> bytes | None:
-    """Return a key's bytes: of text its content, of other JSON the exact text in the line."""
+    """Return a key's bytes: the content of a string, or the exact text of another JSON value."""
     if key is None or isinstance(key, str):
         return None if key is None else key.encode()
     return [value for member, value in members(line.decode()) if member == name][-1].encode()
@@ -349,7 +348,7 @@ def _as_timestamps(column: AnyArray, name: str) -> AnyArray:
     if column.null_count:
         raise CommandFailed(f"column {name!r} has {column.null_count:,} rows without a time")
     if pa.types.is_timestamp(column.type) or pa.types.is_integer(column.type):
-        return column  # the client takes those, and says what is no time
+        return column  # the client converts and validates these
     try:
         stamps_us = [timestamp_us_of(stamp) for stamp in column.to_pylist()]
     except ValueError as error:
@@ -358,7 +357,7 @@ def _as_timestamps(column: AnyArray, name: str) -> AnyArray:
 
 
 def _has_rests(stamps: AnyArray) -> bool:
-    """Return whether any of these times has a part below a microsecond."""
+    """Return whether any time has a fraction of a microsecond."""
     if getattr(stamps.type, "unit", None) != "ns":
         return False
     whole = pc.multiply(pc.divide(stamps.cast(pa.int64()), 1000), 1000)
@@ -366,7 +365,7 @@ def _has_rests(stamps: AnyArray) -> bool:
 
 
 def _python_rows(rows: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return rows as Python has them; times in nanoseconds, which it has none for, as ISO 8601 with all digits."""
+    """Return rows as Python values; times in nanoseconds, which Python lacks, as ISO 8601 with all digits."""
     if not any(_has_nanoseconds(field.type) for field in rows.schema):
         return rows.to_pylist()
     columns = [
@@ -404,16 +403,16 @@ def _python_of(scalar: Any) -> Any:
         whole, rest_ns = scalar.value // 1000, scalar.value % 1000
         moment = pa.scalar(whole, pa.time64("us")).as_py()
     else:
-        raise CommandFailed(f"a value of type {scalar.type} has no JSON form; add a `value` column of bytes")
+        raise CommandFailed(f"a value of type {scalar.type} cannot be converted to JSON; add a `value` column of bytes")
     return _with_nanoseconds(moment.isoformat(), rest_ns)
 
 
 def _with_nanoseconds(moment: str, rest_ns: int) -> str:
-    """Return ISO 8601 in microseconds with the nanoseconds that are left put in."""
+    """Return ISO 8601 in microseconds with the remaining nanoseconds appended."""
     if not rest_ns:
         return moment
     found = _SECONDS.search(moment)
-    assert found is not None, "a moment in microseconds has seconds"
+    assert found is not None, "ISO 8601 in microseconds has seconds"
     fraction = (found[2] or "").ljust(6, "0")
     return f"{moment[: found.end(1)]}.{fraction}{rest_ns:03}{moment[found.end() :]}"
 
@@ -425,4 +424,6 @@ def _json_default(value: object) -> str:
         return base64.b64encode(value).decode()
     if isinstance(value, Decimal):
         return str(value)
-    raise CommandFailed(f"a value of type {type(value).__name__} has no JSON form; add a `value` column of bytes")
+    raise CommandFailed(
+        f"a value of type {type(value).__name__} cannot be converted to JSON; add a `value` column of bytes"
+    )

@@ -1,4 +1,4 @@
-"""Lines of JSON read as records: what `produce --format records` takes, see `tidelog_proto.text.record_lines`."""
+"""Parser of JSON lines for `produce --format records`, see `tidelog_proto.text.record_lines`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tidelog_proto.text.json_text import checked_json, member_text
 _READ_FIELDS: Final = frozenset(
     {"key", "key_encoding", "value", "value_encoding", "headers", "tag", "timestamp_ms", "topic", "partition", "offset"}
 )
-"""Where a record was (topic, partition and offset) is read and does not matter: it goes where the command says."""
+"""The position of a record (topic, partition, offset) is accepted and ignored: the command determines it."""
 
 
 def records_of(lines: Sequence[bytes], first_line: int) -> pa.RecordBatch | None:
-    """Return the records that lines of JSON say, as columns; None when all lines are blank.
+    """Parse lines of JSON into record columns; return None if all lines are blank.
 
     Args:
-        lines: each one record, as `record_line` writes it.
-        first_line: the number of the first one, for errors.
+        lines: one record each, as `record_line` writes it.
+        first_line: the number of the first line, for errors.
 
     Raises:
-        CommandFailed: a line is no record; says which and why.
+        CommandFailed: a line is not a record; the message has its number and the cause.
     """
     read = [
         _read(line, f"line {number}") for number, line in enumerate(lines, first_line) if line and not line.isspace()
@@ -55,11 +55,13 @@ def _read(line: bytes, where: str) -> dict[str, Any]:
     try:
         text, document = checked_json(line, around=1)
     except ValueError as error:
-        raise CommandFailed(f"{where} is no JSON: {error}") from error
+        raise CommandFailed(f"{where} is not JSON: {error}") from error
     if not isinstance(document, dict) or "value" not in document:
-        raise CommandFailed(f'{where} is no record: a JSON object with a "value" (null for a tombstone)')
+        raise CommandFailed(f'{where} is not a record: give a JSON object with a "value" (null for a tombstone)')
     if unknown := document.keys() - _READ_FIELDS:
-        raise CommandFailed(f"{where}: a record has no {min(unknown)!r}; its fields: {', '.join(sorted(_READ_FIELDS))}")
+        raise CommandFailed(
+            f"{where}: unknown field {min(unknown)!r}; the fields are {', '.join(sorted(_READ_FIELDS))}"
+        )
     try:
         return {
             "key": _bytes_of(document.get("key"), document.get("key_encoding", "utf8")),
@@ -73,7 +75,7 @@ def _read(line: bytes, where: str) -> dict[str, Any]:
 
 
 def _value_of(document: dict[str, Any], text: str) -> bytes | None:
-    """Return the value's bytes: of JSON the text between its separators. Null is a tombstone in every encoding."""
+    """Return the value's bytes; for JSON the exact text of the member. Null is a tombstone in every encoding."""
     encoding = document.get("value_encoding", "utf8")
     if encoding != "json" or document["value"] is None:
         return _bytes_of(document["value"], "utf8" if encoding == "json" else encoding)
@@ -82,11 +84,11 @@ def _value_of(document: dict[str, Any], text: str) -> bytes | None:
 
 def _bytes_of(shown: Any, encoding: Any) -> bytes | None:
     if encoding not in ("utf8", "base64"):
-        raise ValueError(f"{encoding!r} is no encoding; there are utf8, base64 and, for values, json")
+        raise ValueError(f"unknown encoding {encoding!r}; use utf8, base64 or, for values, json")
     if shown is None:
         return None
     if not isinstance(shown, str):
-        raise ValueError(f'{shown!r} is no text: say "value_encoding": "json" beside it')  # noqa: TRY004 - a fault of the input
+        raise ValueError(f'{shown!r} is not text: add "value_encoding": "json"')  # noqa: TRY004 - a fault of the input
     return shown.encode() if encoding == "utf8" else _from_base64(shown)
 
 
@@ -94,12 +96,12 @@ def _from_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise ValueError(f"no base64: {error}") from error
+        raise ValueError(f"invalid base64: {error}") from error
 
 
 def _header_of(header: Any) -> tuple[str, bytes | None]:
     if not isinstance(header, list) or len(header) not in {2, 3} or not isinstance(header[0], str):
-        raise ValueError(f'{header!r} is no header: ["name", "value"], or ["name", "value", "base64"]')
+        raise ValueError(f'{header!r} is not a header: give ["name", "value"] or ["name", "value", "base64"]')
     return header[0], _bytes_of(header[1], header[2] if len(header) == 3 else "utf8")
 
 
@@ -107,11 +109,11 @@ def _timestamp_of(stamp: Any) -> int | None:
     if stamp is None:
         return None
     if not isinstance(stamp, int) or isinstance(stamp, bool) or not 0 <= stamp <= TIMESTAMP_MS_MAX:
-        raise ValueError(f"{stamp!r} is no timestamp_ms: whole milliseconds since 1970, at most those of the year 9999")
+        raise ValueError(f"{stamp!r} is not a timestamp_ms: give whole milliseconds since 1970, up to the year 9999")
     return stamp
 
 
 def _of(kind: type, value: Any, name: str) -> Any:
     if not isinstance(value, kind):
-        raise ValueError(f"{name} of {value!r}")  # noqa: TRY004 - a fault of the input
+        raise ValueError(f"{name} has the wrong type: {value!r}")  # noqa: TRY004 - a fault of the input
     return value

@@ -1,4 +1,4 @@
-"""`tidelog produce`: standard input or files into a topic, as Arrow batches, in bounded memory."""
+"""`tidelog produce`: publish standard input or files as Arrow batches, in bounded memory."""
 
 from __future__ import annotations
 
@@ -29,34 +29,37 @@ def produce(
     files: Annotated[list[str] | None, typer.Argument(metavar="[FILES...|-]", show_default=False)] = None,
     *,
     file_format: Annotated[
-        Format | None, typer.Option("--format", help="Instead of what the extension says; stdin is lines.")
+        Format | None,
+        typer.Option("--format", help="Format of the input; by default from the extension, lines for standard input."),
     ] = None,
-    key_field: Annotated[str | None, typer.Option(help="The JSON field or column that becomes the key.")] = None,
-    key: Annotated[str | None, typer.Option(help="One key for every record.")] = None,
+    key_field: Annotated[str | None, typer.Option(help="JSON field or column for the key.")] = None,
+    key: Annotated[str | None, typer.Option(help="Key of every record.")] = None,
     key_delimiter: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What ends the key at the beginning of each line.")
+        str | None, typer.Option(metavar="TEXT", help="Separator between the key and the value of each line.")
     ] = None,
     timestamp_field: Annotated[
-        str | None, typer.Option(help="The JSON field or column with the time: ISO 8601, or ms since 1970.")
+        str | None, typer.Option(help="JSON field or column for the timestamp: ISO 8601 or ms since 1970.")
     ] = None,
     timestamp: Annotated[
-        str | None, typer.Option(metavar="TIME", help="One time for every record: ISO 8601, or ms since 1970.")
+        str | None, typer.Option(metavar="TIME", help="Timestamp of every record: ISO 8601 or ms since 1970.")
     ] = None,
     header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header for every record; may be given again.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Header of every record; may be repeated.")
     ] = None,
-    tag: Annotated[str | None, typer.Option(help="One tag for every record.")] = None,
-    tombstones: Annotated[bool, typer.Option("--tombstones", help="An empty value becomes a tombstone.")] = False,
-    partition: Annotated[int | None, typer.Option(min=0, help="Instead of the key's partition.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Tag of every record.")] = None,
+    tombstones: Annotated[bool, typer.Option("--tombstones", help="Publish empty values as tombstones.")] = False,
+    partition: Annotated[
+        int | None, typer.Option(min=0, help="Partition of every record; chosen by key by default.")
+    ] = None,
     compression: CompressionOption = None,
     acks: AcksOption = AcksChoice.QUORUM,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Publish lines of standard input, or files: a record per line (text, .ndjson) or per row (.parquet, .arrow).
+    """Publish standard input or files: one record per line (text, .ndjson) or per row (.parquet, .arrow).
 
-    A file of columns without a `value` column becomes one JSON object per row. With --format records each line is a
-    whole record, as `tidelog consume --json` prints it and HTTP takes it.
+    Rows of files without a `value` column become JSON objects. With --format records each line is a complete record, as
+    in the output of `tidelog consume --json` and in the HTTP API.
     """
     _refuse_both({"--key": key, "--key-field": key_field, "--key-delimiter": key_delimiter})
     _refuse_both({"--timestamp": timestamp, "--timestamp-field": timestamp_field})
@@ -75,10 +78,10 @@ def produce(
 
 
 def _formats(names: list[str], file_format: Format | None, fields: Fields) -> list[tuple[str, Format]]:
-    """Return each name with the format of what it names; all are checked before any is read.
+    """Return each name with its format; all are checked before any is read.
 
     Raises:
-        CommandFailed: one is of a kind that is not read, or lacks what was asked for.
+        CommandFailed: a format is not supported, or not with the given options.
     """
     found = [(name, file_format or (Format.LINES if name == "-" else format_of(Path(name)))) for name in names]
     return [(name, _checked(one, fields)) for name, one in found]
@@ -87,7 +90,7 @@ def _formats(names: list[str], file_format: Format | None, fields: Fields) -> li
 def _read_all(sources: list[tuple[str, Format]], fields: Fields) -> Iterator[pa.RecordBatch]:
     for name, found in sources:
         if name == "-":
-            # Unbuffered, so that a line is published when it is there.
+            # Unbuffered, so that each line is published when it arrives.
             with FileIO(sys.stdin.fileno(), closefd=False) as stdin:
                 try:
                     yield from read_stream(stdin, found, fields)
@@ -98,26 +101,29 @@ def _read_all(sources: list[tuple[str, Format]], fields: Fields) -> Iterator[pa.
 
 
 def _checked(file_format: Format, fields: Fields) -> Format:
-    """Return the format, if what was asked for can be found in it.
+    """Return the format if the options for keys and timestamps apply to it.
 
     Raises:
-        CommandFailed: it cannot.
+        CommandFailed: an option does not apply.
     """
     if fields.key_delimiter is not None and (file_format is not Format.LINES or not fields.key_delimiter):
-        raise CommandFailed("--key-delimiter is some text that ends the key in front of a line's value", EXIT_USAGE)
+        raise CommandFailed("--key-delimiter requires --format lines and must not be empty", EXIT_USAGE)
     if file_format is Format.RECORDS and fields != NO_FIELDS:
-        raise CommandFailed("records have a key and a timestamp_ms of their own: no --…-field with them", EXIT_USAGE)
+        raise CommandFailed(
+            "--format records takes keys and timestamps from the records; omit --key-field and --timestamp-field",
+            EXIT_USAGE,
+        )
     return file_format
 
 
 def _refuse_both(given: dict[str, str | None]) -> None:
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
-        raise CommandFailed(f"{' and '.join(names)} exclude each other", EXIT_USAGE)
+        raise CommandFailed(f"{' and '.join(names)} are mutually exclusive", EXIT_USAGE)
 
 
 def _refuse_no_text(given: dict[str, str | None]) -> None:
-    """Refuse arguments whose bytes are not UTF-8: Python keeps such bytes as what UTF-8 cannot say."""
+    """Refuse arguments that are not UTF-8, whose bytes Python keeps as lone surrogates."""
     for name, value in given.items():
         try:
             (value or "").encode()

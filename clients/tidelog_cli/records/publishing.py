@@ -1,4 +1,4 @@
-"""What commands that publish have in common: batches into a topic, a few in flight, and what is said of them."""
+"""Publishing for commands: batches into a topic, with a bounded number in flight, and the report of the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tidelog_cli.base.output import bytes_text, print_json
 from tidelog_cli.base.session import with_client
 
 IN_FLIGHT_BATCHES_MAX: Final = 8
-"""Batches given to the producer and not yet acknowledged; with the batches read ahead, the bound on memory."""
+"""Unacknowledged batches; together with the batches read ahead this bounds memory."""
 
 
 class CompressionChoice(StrEnum):
@@ -38,7 +38,7 @@ class CompressionChoice(StrEnum):
 
 
 class AcksChoice(StrEnum):
-    """Which copies must be durable before a record counts as published."""
+    """Which replicas must have a record before it is acknowledged."""
 
     QUORUM = "quorum"
     ONE = "1"
@@ -46,11 +46,11 @@ class AcksChoice(StrEnum):
 
 
 CompressionOption: TypeAlias = Annotated[CompressionChoice | None, typer.Option(help="Compress the batches.")]
-AcksOption: TypeAlias = Annotated[AcksChoice, typer.Option(help="Copies that must be durable.")]
+AcksOption: TypeAlias = Annotated[AcksChoice, typer.Option(help="Replicas that must acknowledge.")]
 
 
 class Piece(NamedTuple):
-    """Records that are published together: where to, None for where their keys belong."""
+    """Records that are published together, to a partition or, if it is None, to those of their keys."""
 
     records: pa.RecordBatch
     partition: int | None
@@ -58,7 +58,7 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True)
 class Published:
-    """What has been acknowledged so far; `partitions` maps to [first offset, last offset, records]."""
+    """Acknowledged records; `partitions` maps to [first offset, last offset, records]."""
 
     records: int = 0
     size_bytes: int = 0
@@ -75,7 +75,7 @@ class Published:
             span[0], span[1], span[2] = min(span[0], base_offset), max(span[1], last_offset), span[2] + count
 
     def tell(self, topic: str, sentence: str, *, as_json: bool) -> None:
-        """Print it on stdout: as a JSON document, or in a sentence with places for the records and the topic."""
+        """Print the result on stdout: as JSON, or as a sentence with placeholders for the records and the topic."""
         if as_json:
             print_json(self.document(topic))
         else:
@@ -83,7 +83,7 @@ class Published:
             sys.stdout.write(sentence.format(f"{self.records:,} {what}", topic) + "\n")
 
     def document(self, topic: str) -> dict[str, Any]:
-        """Return what `--json` says."""
+        """Return the result as a JSON document."""
         return {
             "topic": topic,
             "records": self.records,
@@ -104,22 +104,23 @@ def publish_all(
     bootstrap: str,
     check: Callable[[Topic], None] = lambda _: None,
 ) -> Published:
-    """Publish pieces, read in a thread, to a topic that there is; show how it goes on stderr.
+    """Publish pieces, read on a thread, to an existing topic; show progress on stderr.
 
     Args:
-        topic: its name.
-        pieces: what to publish, in order.
-        acks: of the producer.
-        compression: of the producer.
-        bootstrap: the cluster, as `with_client` takes it.
-        check: told of the topic before anything is published; raises CommandFailed where that cannot be.
+        topic: the topic's name.
+        pieces: the records, in order.
+        acks: the producer's setting.
+        compression: the producer's setting.
+        bootstrap: the cluster, as in `with_client`.
+        check: called with the topic before anything is published; raises CommandFailed to refuse.
 
     Raises:
-        CommandFailed: a batch was refused or its outcome is unknown; says how many records were acknowledged.
+        CommandFailed: a batch was refused, or its outcome is unknown; the message has the number of acknowledged
+            records.
     """
 
     async def work(client: Client) -> Published:
-        check(await client.topic(topic))  # an unknown one is refused even where there is nothing to publish
+        check(await client.topic(topic))  # refuses an unknown topic even if there are no records
         async with client.producer(
             topic, acks=acks.value, compression=None if compression is None else compression.value
         ) as producer:
@@ -133,11 +134,11 @@ def publish_all(
 
 
 async def _publish(producer: Producer, pieces: AsyncIterator[Piece], progress: Progress) -> Published:
-    """Send every piece, a few in flight at a time and in order; return what was acknowledged.
+    """Send every piece in order, with a bounded number in flight; return the acknowledged records.
 
     Raises:
-        CommandFailed: a batch was refused, its outcome is unknown, or no more can be read; says how many records were
-            acknowledged.
+        CommandFailed: a batch was refused, its outcome is unknown, or reading failed; the message has the number of
+            acknowledged records.
     """
     published = Published()
     shown = progress.add_task("publishing", total=None, size="", rate="")
@@ -153,7 +154,7 @@ async def _publish(producer: Producer, pieces: AsyncIterator[Piece], progress: P
             _show(progress, shown, published)
     except (CommandFailed, OSError, TidelogError, TypeError, ValueError) as error:
         with contextlib.suppress(TidelogError):
-            while in_flight:  # these are published all the same, and count
+            while in_flight:  # these are in flight and may still be acknowledged
                 await _settle(in_flight, published)
         raise CommandFailed(
             f"{describe(error)} ({published.records:,} records were acknowledged before)", exit_code_of(error)
@@ -167,7 +168,7 @@ async def _settle(in_flight: deque[tuple[PendingReceipts, int]], published: Publ
 
 
 def _publishing_progress() -> Progress:
-    """Return a progress line on stderr: records, bytes and rate; silent where stderr is no terminal."""
+    """Return a progress line for stderr with records, bytes and rate; hidden if stderr is not a terminal."""
     console = Console(stderr=True)
     return Progress(
         SpinnerColumn(),

@@ -1,4 +1,4 @@
-"""What `produce` adds to every record: a key, a time, headers, a tag; and tombstones for empty values."""
+"""Fields that `produce` adds to every record (key, timestamp, headers, tag), and tombstones for empty values."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tidelog_proto.batch.columns import HEADERS_TYPE, TIMESTAMP_TYPE
 
 @dataclass(frozen=True, slots=True)
 class Additions:
-    """Columns with one value for all records; made by `of`."""
+    """Columns with the same value for all records; created by `of`."""
 
     columns: dict[str, pa.Scalar[Any]]
 
     @classmethod
     def of(cls, *, key: str | None, timestamp: int | None, headers: Sequence[str] | None, tag: str | None) -> Self:
-        """Return what the options ask for; `timestamp` is µs since 1970, each header NAME=VALUE.
+        """Return the columns for the options; `timestamp` is µs since 1970, each header NAME=VALUE.
 
         Raises:
-            CommandFailed: a header has no name or no value.
+            CommandFailed: a header lacks a name or a value.
         """
         columns: dict[str, pa.Scalar[Any]] = {}
         if key is not None:
@@ -38,10 +38,10 @@ class Additions:
         return cls(columns)
 
     def to_all(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the batches with the columns; a key and a time stand instead of the records' own.
+        """Yield the batches with these columns added; a key and a timestamp replace those of the records.
 
         Raises:
-            CommandFailed: the records have headers or tags of their own, which would be lost.
+            CommandFailed: the records already have headers or tags, which would be lost.
         """
         for batch in batches:
             if not self.columns:
@@ -51,7 +51,7 @@ class Additions:
             scalar: Any
             for name, scalar in self.columns.items():
                 if name in {"headers", "tag"} and name in given:
-                    raise CommandFailed(f"these records have {name} of their own: leave --{name.rstrip('s')} out")
+                    raise CommandFailed(f"the records already have {name}: omit --{name.rstrip('s')}")
                 given[name] = pa.repeat(scalar, batch.num_rows)
             yield pa.record_batch(given)
 

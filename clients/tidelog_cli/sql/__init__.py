@@ -1,11 +1,11 @@
-"""`tidelog sql`: topics as tables of an embedded engine, DuckDB or Spark, which somebody else has installed.
+"""`tidelog sql`: topics as tables of an embedded SQL engine, DuckDB or Spark, which is installed separately.
 
-    command    the command: once, or anew whenever records came
-    tables     which topics a statement names, and the offsets that one answer is made of
-    columns    what a topic's columns are: a record's own, and the fields of JSON values, found by looking at some
-    dataset    a topic as Arrow columns that an engine may read as often as it likes
-    duckdb_engine, spark_engine   ask an engine
-    answers    print what it answers
+    command    the command: runs a statement once, or again whenever there are new records
+    tables     the topics of a statement, and the offset range of an answer
+    columns    the columns of a topic: those of records, and fields of JSON values, detected from a sample
+    dataset    a topic as a pyarrow dataset, which an engine may scan repeatedly
+    duckdb_engine, spark_engine   the engines
+    answers    output of results
 
 See docs/adr/0098.
 """

@@ -1,4 +1,4 @@
-"""Print what an engine answers: as a table for people, as JSON or CSV for programs, row by row in bounded memory."""
+"""Output of query results: a table for people, JSON or CSV for programs, row by row in bounded memory."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from tidelog_proto.printable import printable
 from tidelog_proto.process.standard_streams import is_unicode
 
 TABLE_ROWS: Final = 1000
-"""Rows that a table shows unless told: it is held in memory."""
+"""Default number of rows in a table, which is held in memory."""
 CELL_CHARS: Final = 200
-"""What a table shows of a text."""
+"""Characters of a text that a table shows."""
 
 
 class StatementError(CommandFailed):
-    """An engine's error about a statement.
+    """An engine's error in a statement.
 
     Attributes:
-        excerpt: the statement's line with a mark below the place; empty where the place is not known.
+        excerpt: the statement's line with a marker below the position; empty if the position is unknown.
     """
 
     def __init__(self, message: str, excerpt: str = "") -> None:
@@ -46,14 +46,14 @@ class StatementError(CommandFailed):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The names of the columns, and the rows as they come."""
+    """Column names, and an iterator over the rows."""
 
     names: Sequence[str]
     rows: Iterator[tuple[Any, ...]]
 
 
 def as_table(answer: Answer, limit: int) -> tuple[Table, bool]:
-    """Return the answer's first rows as a table, and whether there are more."""
+    """Return the first rows as a table, and whether there are more."""
     rows = list(itertools.islice(answer.rows, limit + 1))
     table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     for at, name in enumerate(answer.names):
@@ -65,7 +65,7 @@ def as_table(answer: Answer, limit: int) -> tuple[Table, bool]:
 
 
 def print_table_of(table: Table) -> None:
-    """Write a table to stdout; a pipe has no width."""
+    """Write a table to stdout, without wrapping if it is a pipe."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(width=PIPE_COLUMNS, highlight=False)
@@ -73,7 +73,7 @@ def print_table_of(table: Table) -> None:
 
 
 def print_json_lines(answer: Answer, limit: int | None) -> None:
-    """Write one JSON object a row."""
+    """Write one JSON object per row."""
     names = distinct(answer.names)
     for row in itertools.islice(answer.rows, limit):
         document = dict(zip(names, map(plain, row), strict=True))
@@ -83,7 +83,7 @@ def print_json_lines(answer: Answer, limit: int | None) -> None:
 
 
 def print_csv(answer: Answer, limit: int | None, *, is_more: bool = False) -> None:
-    """Write a line of names, unless there is one already, and one a row (RFC 4180); what has parts is JSON."""
+    """Write the column names, unless `is_more`, and one line per row (RFC 4180); nested values are JSON."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = [] if is_more else [tuple(answer.names)]
@@ -91,7 +91,7 @@ def print_csv(answer: Answer, limit: int | None, *, is_more: bool = False) -> No
         writer.writerow([_csv_cell(plain(value)) for value in row])
         if is_unicode(sys.stdout):
             sys.stdout.write(text.getvalue())
-        else:  # a file of values has them as they are, or it would be another file
+        else:  # CSV has no escapes for characters outside the encoding
             sys.stdout.buffer.write(text.getvalue().encode())
         text.seek(0)
         text.truncate()
@@ -99,7 +99,7 @@ def print_csv(answer: Answer, limit: int | None, *, is_more: bool = False) -> No
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Return the names, with a number behind those that were there before: a JSON object has each once."""
+    """Return the names with numbers appended to repeated ones, because keys of a JSON object are unique."""
     found: list[str] = []
     for name in names:
         number, one = 1, name
@@ -111,9 +111,9 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it: moments in ISO 8601, bytes as text, or as base64 where they are not UTF-8.
+    """Return a value as JSON types: times in ISO 8601, bytes as text, or as base64 if they are not UTF-8.
 
-    Decimals stay decimals, whose digits `json_of` writes.
+    Decimals are kept; `json_of` writes their digits.
     """
     if value is None or isinstance(value, (bool, int, str)):
         return value
@@ -133,15 +133,15 @@ def plain(value: Any) -> Any:
 
 
 def json_of(value: Any) -> str:
-    """Return what `plain` returned as the text of JSON; a decimal has all of its digits."""
+    """Return the result of `plain` as JSON text; decimals keep all digits."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except TypeError:  # there is a decimal in it
+    except TypeError:  # it contains a decimal
         return _json_of_decimals(value)
 
 
 def ascii_json(text: str) -> str:
-    """Return a JSON text with every character outside ASCII escaped; such characters are inside strings only."""
+    """Return JSON text with all characters outside ASCII escaped; these only occur inside strings."""
     return re.sub(r"[^\x00-\x7f]+", lambda found: json.dumps(found.group())[1:-1], text)
 
 
@@ -156,7 +156,7 @@ def _json_of_decimals(value: Any) -> str:
 
 
 def cell_of(value: Any) -> str:
-    """Return what a table shows of a value: one line, nothing that a terminal would take as an order."""
+    """Return a value for a table cell: one line without terminal control characters."""
     if value is None:
         return ABSENT
     value = plain(value)

@@ -1,7 +1,7 @@
-"""Whether each row of an answer comes of one record alone: then following needs to ask about new records only.
+"""Detection of statements whose result rows each depend on one record, so that --follow only needs new records.
 
-Judged by the tree that DuckDB reads a statement into. Only what is known is let pass. Of anything else that a statement
-may have, in this version or in a later one, nobody knows here how many records a row is made of.
+Decided from DuckDB's syntax tree of the statement. Only known node types are accepted; for all others, in this or later
+versions of DuckDB, the number of records per row is unknown.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _EMPTY: Final = ("modifiers", "group_expressions", "group_sets", "having", "samp
 _EXPRESSIONS: Final = frozenset(
     {
         *("COLUMN_REF", "CONSTANT", "FUNCTION", "COMPARISON", "CONJUNCTION", "OPERATOR", "CAST", "TYPE", "CASE"),
-        *("STAR", "BETWEEN", "LAMBDA"),  # so it says of value->'$.field', too
+        *("STAR", "BETWEEN", "LAMBDA"),  # also the class of value->'$.field'
     }
 )
-"""Not among them: WINDOW, and SUBQUERY, which reads anew."""
+"""Excludes WINDOW, and SUBQUERY, which reads other records."""
 
 
 def is_by_record(statements: object, is_scalar: Callable[[str], bool]) -> bool:
-    """Whether a statement filters and maps the records of one topic, and does nothing else.
+    """Return whether a statement only filters and maps the records of one topic.
 
     Args:
-        statements: what DuckDB's `json_serialize_sql` makes of it.
-        is_scalar: whether a function of that name takes values and gives one, whatever its arguments are.
+        statements: the statement as parsed by DuckDB's `json_serialize_sql`.
+        is_scalar: returns whether all functions of a name are scalar functions.
     """
     if not isinstance(statements, list) or len(statements) != 1 or not isinstance(statements[0], dict):
         return False

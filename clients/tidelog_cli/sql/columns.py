@@ -1,17 +1,17 @@
-"""Which columns a topic has as a table of SQL: those of a record, and one for each field of JSON values.
+"""Columns of a topic as a SQL table: those of a record, and one for each field of JSON values.
 
-What values are is found by looking at some records (`--values` says it instead):
+The kind of the values is detected from a sample of records, unless `--values` sets it:
 
     json    all are JSON objects; each field is a column, and the whole value is text
     text    all are UTF-8
     bytes   anything else
 
-`tidelog_proto.text.json_text` defines JSON, here and for both engines. A field gets a type that holds what was
-seen exactly, see `FieldKind`; what has parts of its own, or is of several kinds, is the text of its JSON. A value of
-another kind is null there; the column `value` has all of it. A number that the type would round is an error.
+`tidelog_proto.text.json_text` defines JSON for both engines. A field gets a type that represents the sampled values
+exactly, see `FieldKind`; nested values, or values of several kinds, are shown as JSON text. A value of another kind is
+null in its column; the column `value` has all of it. A number that the type would round is an error.
 
-Engines parse JSON with doubles for numbers. So they get each number as a string, marked by a text that no record has
-(`SafeNumbers`), and the types are made of the numbers' own digits, in SQL that both take (`select_list`).
+Engines parse JSON numbers as doubles. So they are given each number as a string, marked by a random prefix
+(`SafeNumbers`), and convert the digits to the column's type in SQL that both engines support (`select_list`).
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from tidelog_proto.text.json_text import JsonNumber, exact_json
 
 RECORD_COLUMNS: Final = tuple(name for name in TABLE_SCHEMA.names if name != "topic")
 FIELDS_MAX: Final = 1000
-"""Columns that fields of JSON values may become."""
+"""Largest number of fields of JSON values that become columns."""
 DECIMAL_DIGITS: Final = 38
-"""Of the widest exact type that both engines have."""
+"""Digits of the widest exact type of both engines."""
 SHORT_CHARS: Final = 15
-"""A double holds any number that is written in so many characters, without an exponent."""
+"""A double represents any number of this many characters without an exponent."""
 NUMBER: Final = "-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][-+]?[0-9]+)?"
-"""A number of JSON, as a regular expression without a backslash, which engines read differently."""
+"""A JSON number as a regular expression without backslashes, which engines interpret differently."""
 _LONG_MAX: Final = (1 << 63) - 1
 _DAY: Final = "[0-9]{4}-[01][0-9]-[0-3][0-9]"
 _TIME: Final = _DAY + "[T ][0-2][0-9]:[0-5][0-9](:[0-5][0-9]([.][0-9]{1,6})?)?"
 
 
 class ValueKind(StrEnum):
-    """What the values of a topic are taken for."""
+    """Kind of a topic's values."""
 
     JSON = "json"
     TEXT = "text"
@@ -51,18 +51,18 @@ class ValueKind(StrEnum):
 
 
 class FieldKind(StrEnum):
-    """What a field of JSON values is."""
+    """Kind of a field of JSON values."""
 
     WHOLE = "whole"
     """Whole numbers of 64 bits."""
     HUGE = "huge"
     """Whole numbers of up to 38 digits."""
     NUMBER = "number"
-    """Numbers that doubles hold: the shortest text of the double has the same significant digits."""
+    """Numbers that a double represents: its shortest text has the same significant digits."""
     DECIMAL = "decimal"
-    """Numbers of up to 38 digits that doubles would round."""
+    """Numbers of up to 38 digits that a double would round."""
     DIGITS = "digits"
-    """Numbers that no type holds, as text."""
+    """Numbers that no type represents, as text."""
     TRUTH = "truth"
     DATE = "date"
     TIME = "time"
@@ -78,19 +78,19 @@ ISO_FORMS: Final = {
     FieldKind.TIME: _TIME,
     FieldKind.MOMENT: _TIME + "(Z|[-+][01][0-9]:[0-5][0-9])",
 }
-"""How dates and times are written (ISO 8601), as regular expressions without a backslash."""
+"""Formats of dates and times (ISO 8601), as regular expressions without backslashes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a topic looks like.
+    """Detected columns of a topic.
 
     Attributes:
-        values: what its values are.
-        text_keys: whether all keys that were seen are UTF-8.
-        fields: of JSON values, by name, those that become columns.
-        hidden: fields that do not, since a column has their name, or there are too many.
-        scales: digits after the point, of fields that are DECIMAL.
+        values: kind of the values.
+        text_keys: whether all sampled keys are UTF-8.
+        fields: fields of JSON values that become columns, by name.
+        hidden: fields that do not, because a column has their name or there are too many.
+        scales: digits after the decimal point of DECIMAL fields.
     """
 
     values: ValueKind
@@ -100,29 +100,34 @@ class Shape:
     scales: Mapping[str, int] = field(default_factory=dict)
 
     def told(self) -> list[str]:
-        """Return what is to be said about columns that are not what JSON has."""
+        """Return notes about columns that differ from the JSON values."""
         cast = [f"{name!r} ({kind})" for name, kind in self.fields.items() if kind in ISO_FORMS]
         digits = [repr(name) for name, kind in self.fields.items() if kind is FieldKind.DIGITS]
         lines = []
         if cast:
-            lines.append(f"the fields {', '.join(cast)} are ISO 8601 and cast; other text is null there, see value")
+            lines.append(
+                f"the fields {', '.join(cast)} are converted from ISO 8601; other text is null in them, see "
+                "column value"
+            )
         if digits:
-            lines.append(f"the fields {', '.join(digits)} have numbers that no type holds exactly: they are text")
+            lines.append(
+                f"the fields {', '.join(digits)} have numbers that no type represents exactly, so they are text"
+            )
         return lines
 
 
 @dataclass(slots=True)
 class _Seen:
-    """The values of one field that were seen.
+    """Summary of the sampled values of one field.
 
     Attributes:
-        kinds: FieldKind.NUMBER for every number, FieldKind.TEXT for text without one of the forms of ISO 8601.
-        is_long: every number is whole, and has 64 bits.
-        is_whole: every number is whole.
-        is_double: a double holds every number.
-        is_plain: no number has an exponent.
-        whole_digits: the most in front of a point.
-        scale: the most after a point.
+        kinds: FieldKind.NUMBER for every number, FieldKind.TEXT for text that is not ISO 8601.
+        is_long: whether every number is an integer of 64 bits.
+        is_whole: whether every number is an integer.
+        is_double: whether a double represents every number.
+        is_plain: whether no number has an exponent.
+        whole_digits: most digits before the decimal point.
+        scale: most digits after the decimal point.
     """
 
     kinds: set[FieldKind] = field(default_factory=set)
@@ -134,7 +139,7 @@ class _Seen:
     scale: int = 0
 
     def add(self, value: Any) -> None:
-        """Take down what a value is; null is of no kind, wherever it comes."""
+        """Add a value; nulls are ignored."""
         if isinstance(value, JsonNumber):
             self.kinds.add(FieldKind.NUMBER)
             self._add_number(value)
@@ -159,7 +164,7 @@ class _Seen:
         self.scale = max(self.scale, len(fraction))
 
     def kind(self) -> FieldKind:
-        """Return what all of that is; what was only ever null is text."""
+        """Return the kind for all added values; TEXT if all were null."""
         if not self.kinds:
             return FieldKind.TEXT
         if len(self.kinds) > 1:
@@ -176,7 +181,7 @@ class _Seen:
 
 
 def is_double(number: str) -> bool:
-    """Whether a double holds a number: the shortest text of the double has the same significant digits."""
+    """Return whether a double represents a number: its shortest text has the same significant digits."""
     if len(number) <= SHORT_CHARS and not {*"eE"} & {*number}:
         return True
     double = float(number)
@@ -189,7 +194,7 @@ def _digits(number: str) -> str:
 
 
 def form_of(text: str) -> FieldKind:
-    """Return which of the forms of ISO 8601 a text has; TEXT for none, or where there is no such day or time."""
+    """Return the ISO 8601 format of a text; TEXT if it has none, or is an invalid date or time."""
     for kind, form in ISO_FORMS.items():
         if re.fullmatch(form, text):
             try:
@@ -201,11 +206,11 @@ def form_of(text: str) -> FieldKind:
 
 
 def shape_of(batches: Iterable[tuple[Iterable[bytes | None], Iterable[bytes | None]]], kind: ValueKind | None) -> Shape:
-    """Return what a topic looks like whose records are like these; none of them is kept.
+    """Return the columns of a topic from sampled records, in bounded memory.
 
     Args:
-        batches: of records, the keys and the values of each.
-        kind: of the values; None to find out.
+        batches: the keys and the values of each batch of records.
+        kind: kind of the values; None to detect it.
     """
     given = objects = 0
     text_keys = text_values = True
@@ -215,7 +220,7 @@ def shape_of(batches: Iterable[tuple[Iterable[bytes | None], Iterable[bytes | No
         for value in values:
             if value is None:
                 continue
-            # Found out is JSON as long as all were objects.
+            # When detecting, JSON is possible while all values were objects.
             one = _object(value) if kind is ValueKind.JSON or (kind is None and objects == given) else None
             given += 1
             text_values = text_values and (kind is not None or _is_text(value))
@@ -232,7 +237,7 @@ def shape_of(batches: Iterable[tuple[Iterable[bytes | None], Iterable[bytes | No
 
 
 def _columns(seen: Mapping[str, _Seen]) -> tuple[dict[str, FieldKind], list[str]]:
-    """Return which of the fields become columns, and which do not."""
+    """Return the fields that become columns, and the others."""
     taken = {name.lower() for name in RECORD_COLUMNS}
     fields: dict[str, FieldKind] = {}
     hidden: list[str] = []
@@ -247,15 +252,15 @@ def _columns(seen: Mapping[str, _Seen]) -> tuple[dict[str, FieldKind], list[str]
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How an engine says things.
+    """SQL expressions of an engine.
 
     Attributes:
-        types: of columns; DECIMAL has a place for the scale.
+        types: column types; DECIMAL has a placeholder for the scale.
         quote: quotes a name.
-        matches: returns whether all of a text matches a regular expression without backslashes.
-        digits: returns the digits of a number in front of its exponent, without zeros at the ends.
-        whole: returns what is in front of a number's point.
-        raises: the function that ends a statement with a message.
+        matches: expression for whether a whole text matches a regular expression without backslashes.
+        digits: expression for the digits of a number before its exponent, without leading and trailing zeros.
+        whole: expression for the part of a number before its decimal point.
+        raises: the function that fails with a message.
     """
 
     types: Mapping[FieldKind, str]
@@ -267,15 +272,15 @@ class Dialect:
 
 
 class SafeNumbers:
-    """Numbers as strings in JSON that an engine parses; how a regular expression makes and unmakes them.
+    """Replaces numbers by strings in JSON that an engine parses, by a regular expression, and back.
 
-    A number follows what is no number, strings among it; the one that is appended ends every text, so that the
-    expression never begins to match within a string.
+    The expression matches everything before a number, including strings, and then the number. A number is appended to
+    each text, so that the expression never starts to match inside a string.
 
     Attributes:
-        mark: begins each of the strings: random, so that no record has it.
-        appended: to the text in which numbers are replaced.
-        end: what that becomes.
+        mark: random prefix of the strings, so that no record contains it.
+        appended: the number that is appended to the text.
+        end: its replacement.
     """
 
     appended: Final = " 0"
@@ -285,7 +290,7 @@ class SafeNumbers:
         self.end = f' "{self.mark}0"'
 
     def replaced(self, text: str) -> str:
-        """Return JSON with strings for numbers."""
+        """Return JSON in which strings replace numbers."""
         return _NUMBERS.sub(rf'\1"{self.mark}\2"', text + self.appended).removesuffix(self.end)
 
 
@@ -295,13 +300,13 @@ _NUMBERS: Final = re.compile(f"({BEFORE_NUMBER})({JSON_NUMBER})", re.DOTALL)
 
 
 def select_list(topic: str, shape: Shape, text_of: Callable[[str], str], dialect: Dialect) -> list[str]:
-    """Return the expressions of a topic's columns over a table that has a record's, in SQL that both engines take.
+    """Return the expressions of a topic's columns over a table of records, in SQL that both engines support.
 
     Args:
-        topic: its name, for errors.
-        shape: what it looks like.
-        text_of: returns how the text of a field is reached: a number as it was written, a string's content, JSON of
-            what has parts.
+        topic: the topic's name, for errors.
+        shape: its columns.
+        text_of: returns the expression of a field's text: a number as written, the content of a string, JSON of nested
+            values.
         dialect: of the engine.
     """
     quote = dialect.quote
@@ -311,7 +316,7 @@ def select_list(topic: str, shape: Shape, text_of: Callable[[str], str], dialect
 
 
 def _converted(topic: str, shape: Shape, name: str, text: str, dialect: Dialect) -> str:
-    """Return the expression that makes a column's value of a field's text."""
+    """Return the expression that converts a field's text to its column's type."""
     kind, scale = shape.fields[name], shape.scales.get(name, 0)
     if kind in {FieldKind.TEXT, FieldKind.JSON, FieldKind.DIGITS}:
         return text
@@ -322,8 +327,8 @@ def _converted(topic: str, shape: Shape, name: str, text: str, dialect: Dialect)
     if kind in ISO_FORMS:
         return f"CASE WHEN {dialect.matches(text, ISO_FORMS[kind])} THEN {cast} END"
     message = (
-        f"{topic}: {name} is {made_of} by the sampled records, which does not hold every number exactly; use a larger "
-        "--sample. Not held: "
+        f"{topic}: {name} is {made_of} by the sampled records, which does not represent every number exactly; use a "
+        "larger --sample. Number: "
     ).replace("'", "''").replace("\\", "")  # fmt: skip
     raised = f"CAST({dialect.raises}(concat('{message}', {text})) AS {made_of})"
     is_number = dialect.matches(text, NUMBER)

@@ -1,4 +1,4 @@
-"""`tidelog sql`: a statement about topics, answered once, or anew whenever records came."""
+"""`tidelog sql`: run a statement about topics once, or again whenever there are new records."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ from tidelog_cli.sql.topics import Topics
 
 _SPACE: Final = r"(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*"
 _SHOW_TABLES: Final = re.compile(rf"{_SPACE}show\s{_SPACE}tables{_SPACE};?{_SPACE}", re.IGNORECASE | re.DOTALL)
-NOTHING_TO_FOLLOW: Final = "this names no topic: there is nothing to follow"
+NOTHING_TO_FOLLOW: Final = "--follow requires a statement that reads a topic"
 
 
 class EngineChoice(StrEnum):
-    """Who answers."""
+    """SQL engine."""
 
     DUCKDB = "duckdb"
     SPARK = "spark"
 
 
 class Engine(Protocol):
-    """Answers statements about topics."""
+    """Runs statements about topics."""
 
     def answer(self, statement: str, provide: Provide, on_read: Callable[[int], None]) -> Answer:
-        """Return the answer; its rows come as they are taken."""
+        """Return the result; its rows are computed as they are read."""
         ...
 
     def is_by_record(self, statement: str) -> bool:
-        """Whether each row of the answer comes of one record alone, so that new records alone make the new rows."""
+        """Return whether each result row depends on a single record, so that new rows only need new records."""
         ...
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release all resources."""
 
 
 def register(app: typer.Typer) -> None:
@@ -62,48 +62,52 @@ def register(app: typer.Typer) -> None:
 
 
 def sql(
-    statement: Annotated[str, typer.Argument(metavar="STATEMENT", help="Topics are its tables.", show_default=False)],
+    statement: Annotated[
+        str, typer.Argument(metavar="STATEMENT", help="SQL statement; its tables are topics.", show_default=False)
+    ],
     *,
-    engine: Annotated[EngineChoice, typer.Option(help="Who answers.")] = EngineChoice.DUCKDB,
+    engine: Annotated[EngineChoice, typer.Option(help="SQL engine.")] = EngineChoice.DUCKDB,
     values: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[TOPIC=]KIND",
-            help="What values are: json (each field a column), text or bytes; found out unless told.",
+            help="Kind of values: json (a column per field), text or bytes; detected by default.",
             show_default=False,
         ),
     ] = None,
-    sample: Annotated[int, typer.Option(min=1, max=1_000_000, help="Records to find out by, of each topic.")] = 1000,
+    sample: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Records of each topic that are sampled to detect columns.")
+    ] = 1000,
     since: Annotated[
-        str, typer.Option(metavar="WHERE", help="Only records from there on: earliest, a time, or how long ago (7d).")
+        str, typer.Option(metavar="WHERE", help="Start: earliest, a time, or a duration before now (7d).")
     ] = "earliest",
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Rows of the answer to print.", show_default=f"{TABLE_ROWS} in a table")
+        int | None, typer.Option(min=1, help="Rows to print.", show_default=f"{TABLE_ROWS} in a table")
     ] = None,
     follow: Annotated[
         bool,
-        typer.Option(
-            "--follow", "-f", help="Answer anew whenever records came: by what is new alone, where that does."
-        ),
+        typer.Option("--follow", "-f", help="Run again whenever there are new records, on these only if possible."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row instead of a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row instead of a table.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="CSV instead of a table.")] = False,
     memory_mb: Annotated[
-        int, typer.Option(min=64, help="What the engine may hold, in MB; DuckDB puts more on disk.")
+        int, typer.Option(min=64, help="Memory limit of the engine in MB; DuckDB spills to disk.")
     ] = 1024,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Ask an embedded engine about topics: SELECT carrier, avg(delay) FROM flights GROUP BY 1.
+    """Query topics with an embedded SQL engine: SELECT carrier, avg(delay) FROM flights GROUP BY 1.
 
-    A topic is a table with the columns partition, offset, timestamp, key, value, headers and tag, and where values are
-    JSON objects one for each field. A name with dots or dashes is quoted: FROM "orders.eu". What is read ends where the
-    topics ended when the command began. SHOW TABLES lists the topics.
+    A topic is a table with the columns partition, offset, timestamp, key, value, headers and tag, and a column for each
+    field if values are JSON objects. Quote names with dots or dashes: FROM "orders.eu". Records are read up to the ends
+    of the topics at the start of the command. SHOW TABLES lists the topics.
     """
     if as_json and as_csv:
-        raise CommandFailed("--json and --csv exclude each other", EXIT_USAGE)
+        raise CommandFailed("--json and --csv are mutually exclusive", EXIT_USAGE)
     begin = parse_start(since, "--since")
     if isinstance(begin, int):
-        raise CommandFailed("--since is a time: an offset would be another record in each partition", EXIT_USAGE)
+        raise CommandFailed(
+            "--since takes a time, not an offset, which would be a different record in each partition", EXIT_USAGE
+        )
     quote = '"' if engine is EngineChoice.DUCKDB else "`"
     topics = Topics(bootstrap, begin, kinds_of(values or []), sample, quote)
     shown: Callable[[Answer], None] = partial(_show_table, limit=limit or TABLE_ROWS)
@@ -112,7 +116,7 @@ def sql(
         shown, more = partial(print_csv, limit=limit), partial(print_csv, limit=limit, is_more=True)
     elif as_json:
         shown = more = partial(print_json_lines, limit=limit)
-    if _SHOW_TABLES.fullmatch(statement):  # an engine knows those alone that it was given
+    if _SHOW_TABLES.fullmatch(statement):  # an engine only knows the topics of earlier statements
         if follow:
             raise CommandFailed(NOTHING_TO_FOLLOW, EXIT_USAGE)
         shown(Answer(["name"], ((name,) for name in topics.names())))
@@ -132,7 +136,7 @@ def sql(
 
 
 def _answer(asked: Engine, statement: str, topics: Topics, shown: Callable[[Answer], None]) -> list[str]:
-    """Answer once, and return the names of the columns."""
+    """Run the statement once, and return the column names."""
     try:
         with _progress() as progress:
             task = progress.add_task("reading", total=None)
@@ -140,7 +144,7 @@ def _answer(asked: Engine, statement: str, topics: Topics, shown: Callable[[Answ
             shown(answer)
     except CommandFailed:
         if topics.empty:
-            note(f"{', '.join(sorted(topics.empty))}: no records yet to find columns by")
+            note(f"{', '.join(sorted(topics.empty))}: no records yet from which to detect columns")
         raise
     return list(answer.names)
 
@@ -152,7 +156,7 @@ def _follow(
     shown: Callable[[Answer], None],
     more: Callable[[Answer], None],
 ) -> None:
-    """Answer again whenever a topic has more records, for ever; `more` shows rows that follow those of an answer."""
+    """Run the statement whenever a topic has new records; `more` shows rows that continue the last result."""
     only_new = asked.is_by_record(statement)
     names: list[str] = []
 
@@ -163,7 +167,7 @@ def _follow(
         try:
             names = _answer(asked, statement, topics, show)
         except CommandFailed:
-            if not topics.empty:  # a field that no record has yet is no column
+            if not topics.empty:  # the missing column may be a field of future records
                 raise
             topics.wait_for_more()
             continue
@@ -173,7 +177,7 @@ def _follow(
 
 
 def _engine(choice: EngineChoice, memory_mb: int, bootstrap: str) -> Engine:
-    # Imported when they are asked: other commands do not pay for what an engine needs.
+    # Imported on use, because other commands do not need the engines' dependencies.
     if choice is EngineChoice.DUCKDB:
         from tidelog_cli.sql.duckdb_engine import DuckDbEngine  # noqa: PLC0415
 
@@ -189,21 +193,21 @@ def _show_table(answer: Answer, limit: int, *, is_more: bool = False) -> None:
         return
     print_table_of(table)
     if more:
-        note(f"These are the first {limit:,} rows: --limit shows more of them, --json and --csv show all.")
+        note(f"Showing the first {limit:,} rows; use --limit for more, --json or --csv for all.")
 
 
 def _progress() -> Progress:
-    """Return a line on stderr that says how many records were read; silent where one of both is no terminal."""
+    """Return a progress line on stderr with the number of records read; hidden if stderr is not a terminal."""
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.completed:,.0f} records"))
     return Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
 
 
 def kinds_of(values: Sequence[str]) -> dict[str | None, ValueKind]:
-    """Return what `--values` says: the kind by topic, and under None that of all others.
+    """Parse `--values`: kinds by topic; the key None is for all other topics.
 
     Raises:
-        CommandFailed: it is no kind.
+        CommandFailed: a value is invalid.
     """
     found: dict[str | None, ValueKind] = {}
     for text in values:

@@ -1,11 +1,11 @@
-"""A topic as a `pyarrow.dataset.Dataset`, which DuckDB scans as often as a statement asks, the columns that it needs.
+"""A topic as a `pyarrow.dataset.Dataset`, which DuckDB can scan repeatedly with projection and filter.
 
-A `RecordBatchReader` is used up by one pass, and a statement may name a table twice. An engine that knows datasets asks
-for a scanner each time, with the columns and the filter of that scan. Columns that nobody needs are not decoded; rows
-that the filter refuses are dropped here, before their values are parsed.
+A `RecordBatchReader` can be read only once, but a statement may use a table twice. For a dataset, DuckDB requests a
+scanner for each scan, with the columns and the filter of that scan. Unused columns are not decoded, and filtered rows
+are dropped before their values are parsed.
 
-Arrow reads ahead on threads of its own, and lets a scan lie that nobody needs any more (`LIMIT`). So scans are ended
-here: at the end of this process, Python could not run there any more.
+Arrow reads ahead on its own threads and abandons scans that are no longer needed (`LIMIT`). So scans are closed
+explicitly: at the exit of the process these threads could no longer run Python code.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import pyarrow.dataset as ds
 from tidelog.tables.read_arrow import TABLE_SCHEMA, schema_of
 
 Read = Callable[[Sequence[str]], Generator[pa.RecordBatch, None, None]]
-"""Reads the topic anew: some columns of all records."""
+"""Reads some columns of all records of the topic."""
 
 
 class TopicDataset(ds.Dataset):
-    """One topic, the same records in every scan.
+    """One topic, with the same records in every scan.
 
     Args:
-        read: as above.
-        on_read: is told of the rows that were read.
+        read: reads the topic.
+        on_read: called with the number of rows read.
     """
 
     def __init__(self, read: Read, on_read: Callable[[int], None]) -> None:
@@ -38,42 +38,42 @@ class TopicDataset(ds.Dataset):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that there are."""
+        """The columns of a topic."""
         return TABLE_SCHEMA
 
     @property
     def failure(self) -> Exception | None:
-        """Why a scan could not go on; engines tell it as text alone."""
+        """The error that ended a scan; engines only report its text."""
         return next((scan.failure for scan in self._scans if scan.failure is not None), None)
 
-    def scanner(  # type: ignore[override] # what else there may be is about files
+    def scanner(  # type: ignore[override] # other arguments concern files
         self,
         columns: Sequence[str] | None = None,
         filter: Any = None,  # noqa: A002 - Arrow's name
         **_: Any,
     ) -> ds.Scanner:
-        """Return a scanner of some columns of the rows that pass a filter."""
+        """Return a scanner of some columns of the rows that match a filter."""
         wanted = list(TABLE_SCHEMA.names if columns is None else columns)
-        # An expression does not tell which columns it reads; its text has their names.
+        # The columns of an expression are not accessible; its text contains their names.
         said = "" if filter is None else str(filter)
         needed = [*wanted, *(name for name in TABLE_SCHEMA.names if name not in wanted and name in said)]
-        needed = needed or ["offset"]  # rows are counted by something
+        needed = needed or ["offset"]  # one column is needed to count rows
         scan = Scan(self._read(needed), self._on_read)
         self._scans.append(scan)
         reader = pa.RecordBatchReader.from_batches(schema_of(needed), scan)
         return ds.Scanner.from_batches(reader, columns=wanted or None, filter=filter)
 
     def close(self) -> None:
-        """End all scans."""
+        """Close all scans."""
         for scan in self._scans:
             scan.close()
 
 
 class Scan:
-    """One pass over a topic, taken by whatever thread, until it is closed.
+    """One pass over a topic, on any thread, until it is closed.
 
     Attributes:
-        failure: why it could not go on.
+        failure: the error that ended it.
     """
 
     def __init__(self, batches: Generator[pa.RecordBatch, None, None], on_read: Callable[[int], None]) -> None:
@@ -101,7 +101,7 @@ class Scan:
         return batch
 
     def close(self) -> None:
-        """Let nobody take more, and end the connection."""
+        """End the pass, and close its connection."""
         self._closed = True
         with self._taking:
             self._batches.close()

@@ -1,7 +1,7 @@
-"""Ask DuckDB, in this process: topics are views over Arrow scans, made for the tables that a statement names.
+"""The DuckDB engine, in this process: topics are views over Arrow scans, created for the tables of a statement.
 
-DuckDB holds what a statement has to keep (groups, sorted rows) in a bounded part of memory, and the rest in files of a
-temporary directory. It loads no extension that it does not have: nothing is fetched from anywhere.
+DuckDB keeps intermediate results (groups, sorted rows) in a bounded part of memory, and spills the rest to a temporary
+directory. It does not download extensions.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from tidelog_proto.text.json_text import json_text
 
 ROWS_AT_ONCE: Final = 1000
 NUMBERS: Final = SafeNumbers()
-"""One mark for the process: a view outlives a statement."""
+"""One marker for the process, because views outlive a statement."""
 _RESERVED: Final = frozenset(
     {"at", "check", "column", "default", "desc", "end", "group", "limit", "offset", "order", "primary", "table", "to"}
 )
-"""Words that cannot name a column unquoted, of those that fields are likely to have as names."""
+"""Reserved words that are likely names of fields."""
 _NANOSECONDS: Final = "_NS"
-"""How types end that hold them."""
+"""Suffix of types with nanoseconds."""
 _STRICT: Final = "tidelog_strict_json"
 _PLACE: Final = re.compile(r"\n+(LINE (\d+): )(.*)\n( *)\^", re.DOTALL)
 _LENIENT: Final = r",\s*[\]}]|[:\[,]\s*-?(?i:nan|inf)"
-"""DuckDB's extensions of JSON: trailing commas, NaN and infinities; strings may match as well."""
+"""DuckDB's extensions of JSON: trailing commas, NaN and infinities; may also match inside strings."""
 _LOSSY: Final = r"[:\[,]\s*-?(?:[0-9.]+[eE]|[0-9]*[.](?:[0-9]+0(?:[^0-9]|$)|[0-9]{8}|0000)|[0-9]{8,}[.]|0[^.0-9])"
-"""Numbers whose text DuckDB may change, as it makes doubles of them; strings may match as well."""
+"""Numbers whose text DuckDB may change by converting them to doubles; may also match inside strings."""
 
 
 def _quoted(name: str) -> str:
@@ -74,10 +74,10 @@ DIALECT: Final = Dialect(
 
 
 class DuckDbEngine:
-    """See the module.
+    """Runs statements in DuckDB.
 
     Args:
-        memory_mb: what it may hold in memory.
+        memory_mb: memory limit.
     """
 
     def __init__(self, memory_mb: int) -> None:
@@ -94,29 +94,29 @@ class DuckDbEngine:
             "temp_directory": self._directory.name,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
-            "python_enable_replacements": False,  # or names of variables of this program would be tables
+            "python_enable_replacements": False,  # otherwise Python variables would be tables
         }
         self._datasets: list[TopicDataset] = []
         self._connect()
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Close the connection and remove temporary files."""
         self._disconnect()
         self._directory.cleanup()
 
     def answer(self, statement: str, provide: Provide, on_read: Callable[[int], None]) -> Answer:
-        """Return what a statement answers; rows come as they are taken.
+        """Run a statement; rows are computed as they are read.
 
         Args:
-            statement: one that reads.
-            provide: gives the topics that it names.
-            on_read: is told of records that were read.
+            statement: a statement that only reads.
+            provide: returns the topics of the statement.
+            on_read: called with the number of records read.
 
         Raises:
-            CommandFailed: it is none, is wrong, or names what is no topic.
+            CommandFailed: the statement is invalid, does not only read, or uses an unknown table.
             TidelogError: a topic could not be read.
         """
-        self._disconnect()  # what is left of an earlier answer is let go
+        self._disconnect()  # releases the last result
         self._connect()
         tables = provide(*named_in(self._parsed(statement)))
         refuse_twins(table.extent.topic for table in tables)
@@ -129,7 +129,7 @@ class DuckDbEngine:
             self._connection.execute(statement)
             columns = self._connection.description or []
             if any(str(column[1]).endswith(_NANOSECONDS) for column in columns):
-                # Python has no such times: their text is asked for.
+                # Python has no times in nanoseconds, so their text is selected.
                 picked = ", ".join(
                     f"replace(replace(CAST(#{at} AS VARCHAR), ' ', 'T'), '+00', 'Z')"
                     if str(column[1]).endswith(_NANOSECONDS)
@@ -141,10 +141,10 @@ class DuckDbEngine:
         return Answer(names, self._rows(statement))
 
     def is_by_record(self, statement: str) -> bool:
-        """Whether each row of the answer comes of one record alone.
+        """Return whether each result row depends on a single record.
 
         Raises:
-            CommandFailed: it does not read, or is wrong.
+            CommandFailed: the statement is invalid, or does not only read.
         """
         return is_by_record(self._parsed(statement), self._is_scalar)
 
@@ -166,11 +166,11 @@ class DuckDbEngine:
 
     def _parsed(self, statement: str) -> list[object]:
         with self._explained(statement):
-            self._connection.extract_statements(statement)  # it tells the place of an error
+            self._connection.extract_statements(statement)  # reports the position of an error
         ((text,),) = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [statement]).fetchall()
         parsed = json.loads(text)
         if parsed.get("error", True) or len(parsed["statements"]) != 1:
-            raise CommandFailed("give one statement that reads: SELECT, DESCRIBE, SUMMARIZE or SHOW TABLES", EXIT_USAGE)
+            raise CommandFailed("give a single statement: SELECT, DESCRIBE, SUMMARIZE or SHOW TABLES", EXIT_USAGE)
         statements: list[object] = parsed["statements"]
         return statements
 
@@ -184,7 +184,7 @@ class DuckDbEngine:
 
     @contextlib.contextmanager
     def _explained(self, statement: str) -> Iterator[None]:
-        """Turn what DuckDB raises into one line, with the place below it if there is one."""
+        """Convert DuckDB's errors to one line, with an excerpt if the position is known."""
         try:
             yield
         except self._duckdb.Error as error:
@@ -192,18 +192,18 @@ class DuckDbEngine:
                 if dataset.failure is not None:
                     raise dataset.failure from error
             raise explained(str(error), statement) from error
-        except RuntimeError as error:  # how DuckDB tells of Ctrl-C
+        except RuntimeError as error:  # DuckDB's error for Ctrl-C
             if "interrupted" in str(error).lower():
                 raise KeyboardInterrupt from error
             raise
 
 
 class Named(NamedTuple):
-    """What a statement names.
+    """Tables named in a statement.
 
     Attributes:
-        tables: that must be there.
-        shadowed: that need not be, since a part of the statement (WITH) has the name, too.
+        tables: topics that must exist.
+        shadowed: names that are also defined by WITH, so that the topic may be missing.
     """
 
     tables: list[str]
@@ -211,37 +211,37 @@ class Named(NamedTuple):
 
 
 def named_in(parsed: object) -> Named:
-    """Return what a statement names, from the tree that DuckDB has read it into. Files are for DuckDB to find."""
+    """Return the tables of a statement from DuckDB's syntax tree, without files, which DuckDB reads itself."""
     tables: set[str] = set()
-    parts: set[str] = set()  # in lower case: this is no topic's name, so however it is written it is meant
+    parts: set[str] = set()  # in lower case, because these names are case-insensitive
     for one in branches_of(parsed):
         if one.get("type") == "BASE_TABLE":
             tables.add(".".join(filter(None, (one.get("schema_name"), one["table_name"]))))
         parts.update(each["key"].lower() for each in one.get("cte_map", {}).get("map", []))
-    # No topic has such characters in its name.
+    # Topic names do not contain these characters.
     tables = {name for name in tables if not ({*name} & {*"/*?"} or Path(name).is_file())}
     shadowed = {name for name in tables if name.lower() in parts}
     return Named(sorted(tables - shadowed), sorted(shadowed))
 
 
 def explained(message: str, statement: str) -> StatementError:
-    """Return DuckDB's message as one line, and the place that it points at."""
+    """Return DuckDB's message as one line, with an excerpt at its position."""
     found = _PLACE.search(message)
     if found is None:
         return StatementError(message)
     line, excerpt, before = int(found[2]), found[3], len(found[4]) - len(found[1])
     column = before + 1
     reserved = _reserved_at(excerpt, before)
-    hint = f'; {reserved} is a word of SQL: a column of that name is quoted, "{reserved}"' if reserved else ""
+    hint = f'; {reserved} is a reserved word: quote a column of that name, "{reserved}"' if reserved else ""
     lines = statement.splitlines()
-    if excerpt.startswith("...") and line <= len(lines):  # a long line is cut at both ends
+    if excerpt.startswith("...") and line <= len(lines):  # DuckDB truncates long lines at both ends
         column += lines[line - 1].find(excerpt.strip(".")) - 3
     place = f"line {line}, column {column}"
     return StatementError(f"{place}: {message[: found.start()]}{hint}", f"{excerpt}\n{' ' * before}^")
 
 
 def _reserved_at(excerpt: str, at: int) -> str | None:
-    """Return a word that cannot name a column unquoted, at a place of a statement or right before it."""
+    """Return a reserved word at a position of a statement or right before it."""
     behind = re.match(r"\w+", excerpt[at:])
     before = re.search(r"(\w+)\W*\Z", excerpt[:at])
     words = [found[0].strip() if found is behind else found[1] for found in (before, behind) if found is not None]
@@ -249,7 +249,7 @@ def _reserved_at(excerpt: str, at: int) -> str | None:
 
 
 def strict_json(text: str) -> str:
-    """Return JSON with strings for numbers; nothing for what is not JSON, whatever DuckDB takes it for."""
+    """Return JSON with strings for numbers; "" if the text is not JSON by our definition."""
     try:
         return NUMBERS.replaced(json_text(text))
     except ValueError:
@@ -257,11 +257,11 @@ def strict_json(text: str) -> str:
 
 
 def view_of(topic: str, shape: Shape) -> str:
-    """Return the statement that makes a topic's view over its scan."""
+    """Return the statement that creates a topic's view over its scan."""
     text, key = (f"coalesce(try(decode({name})), CAST({name} AS VARCHAR))" for name in ('"value"', '"key"'))
     keys = key if shape.text_keys else '"key"'
     values = '"value"' if shape.values is ValueKind.BYTES else text
-    # Names are quoted, and what is text is escaped: nothing of a topic is read as SQL.
+    # Names are quoted and text is escaped, so that no part of a topic is interpreted as SQL.
     rows = f'SELECT * REPLACE ({keys} AS "key", {values} AS "value") FROM {_quoted(_raw(topic))}'  # noqa: S608
     at = {name: f'"field {number}"' for number, name in enumerate(shape.fields)}
     if shape.fields:
@@ -276,13 +276,13 @@ def view_of(topic: str, shape: Shape) -> str:
 
 
 def _parsable(value: str) -> str:
-    """Return what is parsed: null for what is not JSON, and strings for numbers where DuckDB may change one.
+    """Return the expression to parse: null for invalid JSON, and strings for numbers that DuckDB might change.
 
-    Python checks text that may be an extension of DuckDB's or exceed a limit: few records, if any.
+    A Python function checks text that may use DuckDB's extensions or exceed a limit, which few records do.
     """
     brackets = f"length({value}) - length(translate({value}, '[{{', ''))"
     digits = f"regexp_matches({value}, '[-+.0-9eE]{{{JSON_NUMBER_CHARS_MAX}}}')"
-    # CASE looks at no more than it has to; AND and OR look at both sides for every record.
+    # CASE evaluates lazily; AND and OR evaluate both sides for every record.
     large = f"""CASE WHEN length({value}) <= {2 * JSON_DEPTH_MAX} THEN FALSE
         WHEN {brackets} > {JSON_DEPTH_MAX} THEN TRUE
         WHEN length({value}) <= {JSON_NUMBER_CHARS_MAX} THEN FALSE ELSE {digits} END"""
@@ -297,7 +297,7 @@ def _parsable(value: str) -> str:
 
 
 def _unmarked(text: str) -> str:
-    """Return the text of a field with numbers as they were written."""
+    """Return the expression of a field's text with numbers as they were written."""
     mark = NUMBERS.mark
     plain = f"""replace(regexp_replace({text}::VARCHAR, '"{mark}([^"]*)"', '\\1', 'g'), '{mark}', '')"""
     return f"CASE WHEN contains({text}::VARCHAR, '{mark}') THEN {plain} ELSE {text}::VARCHAR END"

@@ -1,4 +1,4 @@
-"""The tree that DuckDB reads a statement into (`json_serialize_sql`)."""
+"""Traversal of DuckDB's syntax tree of a statement (`json_serialize_sql`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def branches_of(parsed: object) -> Iterator[dict[str, Any]]:
-    """Yield each object of a tree of JSON, whatever it is part of, in no order."""
+    """Yield each object of a JSON tree, at any depth and in any order."""
     left = [parsed]
     while left:
         one = left.pop()

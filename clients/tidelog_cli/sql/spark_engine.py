@@ -1,7 +1,7 @@
-"""Ask Spark, in a local session of this process: topics are temporary views, made when it misses a table.
+"""The Spark engine, in a local session of this process: topics are temporary views, created when Spark misses a table.
 
-Spark does not say beforehand which tables a statement names, but what it misses first: so each is made when it is
-missed, and the statement is tried again.
+Spark does not report all tables of a statement, only the first missing one. So each is created when it is missing, and
+the statement is analysed again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 TABLES_MAX: Final = 64
-"""Topics that one statement may name."""
+"""Topics per statement."""
 _READS: Final = re.compile(
     r"(\s|\(|--[^\n]*\n|/\*.*?\*/)*(select|with|from|values|describe|explain)\b", re.IGNORECASE | re.DOTALL
 )
@@ -38,7 +38,7 @@ NUMBERS: Final = SafeNumbers()
 _STRICT: Final = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
 _STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _BEFORE_NUMBER: Final = rf'[^-0-9"]*+(?:{_STRING}[^-0-9"]*+)*+'
-"""As of DuckDB, possessive: else Java takes a frame of its stack for each turn."""
+"""The pattern for DuckDB with possessive quantifiers, because Java uses a stack frame for each repetition otherwise."""
 _PAIR: Final = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF: Final = r"\\u[dD][89a-fA-F]"
 
@@ -67,11 +67,11 @@ DIALECT: Final = Dialect(
 
 
 class SparkEngine:
-    """See the module.
+    """Runs statements in Spark.
 
     Args:
-        memory_mb: the heap of Java, 512 at least.
-        place: the options of the data source that say where the cluster is.
+        memory_mb: Java heap; at least 512.
+        place: connection options of the data source.
     """
 
     def __init__(self, memory_mb: int, place: dict[str, str]) -> None:
@@ -84,44 +84,44 @@ class SparkEngine:
                 "Spark is not installed here; run: pip install 'tidelog[spark]', or choose --engine duckdb"
             ) from error
         self._place = place
-        # It writes each error with the whole of its Java's stack, those too that only say which table is missing.
+        # It logs each error with its Java stack, including those that only report a missing table.
         logging.getLogger("SQLQueryContextLogger").disabled = True
         self._is_ours = SparkSession.getActiveSession() is None
         self._spark = local_spark("tidelog sql", memory_mb=max(memory_mb, 512))
 
     def close(self) -> None:
-        """End the session, if it was begun for this."""
+        """Stop the session if this engine started it."""
         if self._is_ours:
             self._spark.stop()
 
     def answer(self, statement: str, provide: Provide, on_read: Callable[[int], None]) -> Answer:
-        """Return what a statement answers; rows come as they are taken.
+        """Run a statement; rows are computed as they are read.
 
         Args:
-            statement: one that reads.
-            provide: gives the topics that it names.
-            on_read: is not told anything: tasks of Spark read.
+            statement: a statement that only reads.
+            provide: returns the topics of the statement.
+            on_read: not used, because Spark tasks read the records.
 
         Raises:
-            CommandFailed: it is none, is wrong, names what is no topic, or could not be carried out.
-            TidelogError: a topic could not be looked at.
+            CommandFailed: the statement is invalid, does not only read, uses an unknown table, or failed.
+            TidelogError: a topic could not be sampled.
         """
         del on_read
         if not _READS.match(statement):
-            raise CommandFailed("give one statement that reads: SELECT, DESCRIBE, EXPLAIN or SHOW TABLES", EXIT_USAGE)
+            raise CommandFailed("give a single statement: SELECT, DESCRIBE, EXPLAIN or SHOW TABLES", EXIT_USAGE)
         frame = self._planned(statement, provide)
         kinds = [field.dataType for field in frame.schema.fields]
         return Answer(frame.columns, self._rows(frame, kinds))
 
     def is_by_record(self, statement: str) -> bool:
-        """Spark does not tell: a statement is asked as a whole each time."""
+        """Return False: Spark does not expose its syntax tree, so --follow runs the whole statement each time."""
         del statement
         return False
 
     def _planned(self, statement: str, provide: Provide) -> DataFrame:
         from pyspark.errors import AnalysisException  # noqa: PLC0415
 
-        # Each answer looks at its topics anew: views of an earlier one end earlier.
+        # Views of the last result have an older offset range.
         for view in self._spark.catalog.listTables():
             self._spark.catalog.dropTempView(view.name)
         made: list[str] = []
@@ -135,14 +135,14 @@ class SparkEngine:
                     raise
                 missing = (error.getMessageParameters() or {}).get("relationName", "")
             else:
-                # A view that was made for one spelling serves others, too, which may be another topic.
+                # View names are case-insensitive, so another spelling of a topic may be a different topic.
                 twins = provide([], other_spellings(statement, made))
                 refuse_twins([*made, *(table.extent.topic for table in twins)])
                 return frame
             (table,) = provide([missing.strip("`").replace("``", "`")])
             self._make_view(table)
             made.append(table.extent.topic)
-        raise CommandFailed(f"a statement names {TABLES_MAX} topics at most")
+        raise CommandFailed(f"a statement may use at most {TABLES_MAX} topics")
 
     def _make_view(self, table: TopicTable) -> None:
         extent = table.extent
@@ -163,14 +163,14 @@ class SparkEngine:
 
 
 def other_spellings(statement: str, topics: Iterable[str]) -> list[str]:
-    """Return what a statement says that differs from these topics only in upper and lower case, sorted."""
+    """Return words in a statement that differ from these topics only in case, sorted."""
     said = _TEXT_OR_COMMENT.sub(" ", statement)
     found = {spelling for topic in topics for spelling in re.findall(rf"\b{re.escape(topic)}\b", said, re.IGNORECASE)}
     return sorted(found.difference(topics))
 
 
 def view_of(frame: DataFrame, topic: str, shape: Shape) -> DataFrame:
-    """Return a topic's columns as `columns` says, from those of the data source."""
+    """Return a topic's columns from those of the data source, see `columns`."""
 
     def text(name: str) -> str:
         return f"coalesce(try_validate_utf8(CAST({name} AS STRING)), hex({name})) AS {name}"
@@ -185,11 +185,11 @@ def view_of(frame: DataFrame, topic: str, shape: Shape) -> DataFrame:
 
 
 def _with_fields(rows: DataFrame, shape: Shape, at: Mapping[str, str]) -> DataFrame:
-    """Add the texts of fields, null where a value is not JSON.
+    """Add the texts of fields, null for values that are not JSON.
 
-    The value is parsed as the first part of an array whose last part is known: Spark stops where a value ends, and does
-    not look at what follows it. Numbers are replaced in one pass from the beginning: otherwise the search in text
-    that is not JSON would begin again at each character.
+    The value is parsed as the first element of an array with a known last element, because Spark ignores text after a
+    value. Numbers are replaced in one pass anchored at the start: otherwise the search in text that is not JSON would
+    restart at each character.
     """
     from pyspark.sql import functions as sql  # noqa: PLC0415
     from pyspark.sql.types import ArrayType, StringType, StructField, StructType  # noqa: PLC0415
@@ -221,7 +221,7 @@ def _with_fields(rows: DataFrame, shape: Shape, at: Mapping[str, str]) -> DataFr
 
 
 def _is_beyond(value: Column, safe: Column) -> Column:
-    """Whether what Spark takes for JSON is not: beyond a limit, a number for a name, half of a surrogate pair."""
+    """Return whether JSON for Spark is invalid: beyond a limit, with a number as a name or a lone surrogate."""
     from pyspark.sql import functions as sql  # noqa: PLC0415
 
     mark = NUMBERS.mark
@@ -245,13 +245,13 @@ def _is_beyond(value: Column, safe: Column) -> Column:
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Turn what Spark raises into one line, with the place below it if there is one."""
+    """Convert Spark's errors to one line, with an excerpt if the position is known."""
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415
     from pyspark.errors import ParseException, PySparkException  # noqa: PLC0415
 
     try:
         yield
-    except Py4JJavaError as error:  # while rows are taken; what it says itself is the whole of Java's stack
+    except Py4JJavaError as error:  # while reading rows; its own text is the Java stack
         cause = error.java_exception
         while cause.getCause() is not None:
             cause = cause.getCause()
@@ -268,10 +268,10 @@ def _explained() -> Iterator[None]:
 
 
 def last_said(message: str) -> str:
-    """Return what a message says in the end: of a task in Python its error, of Java's the line below its class."""
+    """Return the essential line of an error: the exception of a Python task, or a Java message without its class."""
     message = message.strip()
     if _TRACEBACK in message:
-        lines = message.rpartition(_TRACEBACK)[2].splitlines()  # behind those that it was raised from
+        lines = message.rpartition(_TRACEBACK)[2].splitlines()  # after the chained exceptions
         found = [line for line in lines if line.strip() and not line.startswith((" ", "\t"))]
         return found[0].strip() if found else message.splitlines()[0]
     return _CONDITION.sub("", message).splitlines()[0].strip()
@@ -285,7 +285,7 @@ def _plain(value: Any, kind: str) -> Any:
     from pyspark.sql import Row  # noqa: PLC0415
 
     if isinstance(value, datetime) and kind == "timestamp":
-        return value.astimezone(UTC)  # Spark gives it in the zone of this machine, and does not say so
+        return value.astimezone(UTC)  # Spark returns a naive time in the local time zone
     if isinstance(value, Row):
         return value.asDict(recursive=True)
     if isinstance(value, list):

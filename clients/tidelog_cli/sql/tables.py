@@ -1,7 +1,7 @@
-"""The topics of a statement: what they look like, and how their records are read.
+"""The topics of a statement: their columns and their records.
 
-Where they begin and end is taken down once for an answer (`Extent`). So however often an engine scans a topic, and
-however it grows meanwhile, it sees the same records.
+The first and end offsets are determined once for a result (`Extent`), so that all scans of a topic see the same records
+while it grows.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from tidelog_cli.base.offset_extents import Extent
 from tidelog_cli.sql.columns import Shape, ValueKind, shape_of
 
 LISTED_MAX: Final = 20
-"""Topics that an error lists."""
+"""Topics listed in an error."""
 SAMPLED_PARTITIONS_MAX: Final = 8
-"""Partitions of a topic that are looked at: the largest ones."""
+"""Partitions of a topic that are sampled: the largest ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """How to reach it: a client's arguments."""
+    """Arguments of a client for the cluster."""
 
     bootstrap: str
     options: ClientOptions
 
     def read(self, extent: Extent, columns: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
-        """Yield some columns of all of these records; whoever leaves early closes it."""
+        """Yield some columns of all records of an extent. Close the generator to stop early."""
         from tidelog.sync import Client as SyncClient  # noqa: PLC0415 - most commands do not need it
 
         ranges = [
@@ -45,24 +45,24 @@ class Cluster:
         return read_ranges(lambda: SyncClient(self.bootstrap, **self.options), ranges, schema_of(columns))
 
     def look(self, extent: Extent, kind: ValueKind | None, sample: int) -> Shape:
-        """Return what a topic looks like, by the first and the last of these records.
+        """Detect a topic's columns from the first and the last records of an extent.
 
         Args:
-            extent: of the topic.
-            kind: of the values, None to find out.
-            sample: how many records to look at, about.
+            extent: the topic's.
+            kind: kind of the values; None to detect it.
+            sample: approximate number of records to sample.
         """
         batches = (batch for part in sampled(extent, sample) for batch in self.read(part, ["key", "value"]))
         return shape_of(((_values(batch, "key"), _values(batch, "value")) for batch in batches), kind)
 
 
 def _values(batch: pa.RecordBatch, name: str) -> Iterator[bytes | None]:
-    """Yield the values of a column one by one: of large ones the whole list would be as much again."""
+    """Yield the values of a column one by one, because a list of large values would double the memory."""
     return (value.as_py() for value in batch.column(name))
 
 
 def sampled(extent: Extent, sample: int) -> list[Extent]:
-    """Return the parts of a topic that are looked at: of its largest partitions the first and the last records."""
+    """Return the sampled parts of a topic: the first and the last records of its largest partitions."""
     sizes = {number: extent.ends[number] - start for number, start in extent.starts.items()}
     chosen = sorted(filter(sizes.get, sizes), key=lambda number: (-sizes[number], number))[:SAMPLED_PARTITIONS_MAX]
     if not chosen:
@@ -78,7 +78,7 @@ def sampled(extent: Extent, sample: int) -> list[Extent]:
 
 @dataclass(frozen=True, slots=True)
 class TopicTable:
-    """A topic as a table of one answer: which records, and what they look like."""
+    """A topic as a table of one result: its offset range and columns."""
 
     cluster: Cluster
     extent: Extent
@@ -90,52 +90,52 @@ class TopicTable:
 
 
 class Provide(Protocol):
-    """Gives topics by name."""
+    """Returns topics by name."""
 
     def __call__(self, names: Sequence[str], optional: Sequence[str] = ()) -> list[TopicTable]:
-        """Return these topics, and of the optional ones those that there are.
+        """Return these topics, and those of the optional ones that exist.
 
         Raises:
-            CommandFailed: one of the names is no topic.
+            CommandFailed: a topic does not exist.
         """
         ...
 
 
 def refuse_twins(topics: Iterable[str]) -> None:
-    """Refuse topics that SQL takes for one table, since it does not tell upper from lower case.
+    """Refuse topics whose names differ only in case, because SQL names are case-insensitive.
 
     Raises:
-        CommandFailed: two of them are.
+        CommandFailed: two names differ only in case.
     """
     by_name: dict[str, str] = {}
     for topic in sorted(topics):
         twin = by_name.setdefault(topic.lower(), topic)
         if twin != topic:
             raise CommandFailed(
-                f"topics {twin!r} and {topic!r} differ only in upper and lower case, which SQL does not tell apart: "
-                "a statement can name one of them"
+                f"topics {twin!r} and {topic!r} differ only in case, and SQL names are case-insensitive: a statement "
+                "can use only one of them"
             )
 
 
 def no_such_table(name: str, topics: Iterable[str], quote: str = '"') -> CommandFailed:
-    """Return the error for a table that is no topic: what may have been meant, and which there are.
+    """Return the error for an unknown table, with a suggestion and a list of topics.
 
     Args:
         name: of the table.
-        topics: that there are.
-        quote: what stands around a name that needs it.
+        topics: existing topics.
+        quote: the engine's quote for names.
     """
     known = sorted(topics)
     near = difflib.get_close_matches(name, known, n=1) or [one for one in known if one.lower() == name.lower()][:1]
     hint = f" Did you mean {quoted_if_needed(near[0], quote)}?" if near else ""
     if not known:
-        return CommandFailed(f"there is no topic {name!r}: there are none yet")
+        return CommandFailed(f"topic {name!r} does not exist; there are no topics yet")
     listed = ", ".join(quoted_if_needed(one, quote) for one in known[:LISTED_MAX]) + (
         ", …" if len(known) > LISTED_MAX else ""
     )
-    return CommandFailed(f"there is no topic {name!r}.{hint} Topics as tables: {listed}")
+    return CommandFailed(f"topic {name!r} does not exist.{hint} Topics: {listed}")
 
 
 def quoted_if_needed(name: str, quote: str) -> str:
-    """Return a topic's name as SQL takes it: in quotes, if there is more in it than letters, digits and underscores."""
+    """Return a topic's name for SQL: quoted unless it only has letters, digits and underscores."""
     return name if name.isidentifier() and name.isascii() else f"{quote}{name}{quote}"

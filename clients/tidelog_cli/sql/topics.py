@@ -1,4 +1,4 @@
-"""The topics that a statement names, found at the cluster: as they are now, and whether they have grown."""
+"""The topics of a statement in the cluster: their current offsets, and waiting for new records."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from tidelog_cli.sql.tables import Cluster, TopicTable, no_such_table
 from tidelog_proto.names import INTERNAL_PREFIX
 
 LOOK_EVERY_S: Final = 1.0
-"""How often `Topics.wait_for_more` asks."""
+"""Polling interval of `Topics.wait_for_more`."""
 
 
 class Topics:
-    """The topics that a statement names.
+    """The topics of a statement.
 
     Args:
         bootstrap: the value of --bootstrap.
-        since: where reading begins.
-        kinds: what values are, by topic; None: of all others.
-        sample: how many records are looked at.
-        quote: what the engine has around names.
+        since: start of reading.
+        kinds: kinds of values by topic; None for all others.
+        sample: how many records are sampled.
+        quote: the engine's quote for names.
 
     Attributes:
-        used: which records of which topics the last answer was made of.
-        empty: topics that have had no record yet: which columns they have is not known.
+        used: the offset ranges of the last result, by topic.
+        empty: topics without records so far, whose columns are unknown.
     """
 
     def __init__(
@@ -45,16 +45,16 @@ class Topics:
         self._quote = quote
         self._shapes: dict[str, Shape] = {}
         self._ids: dict[str, bytes] = {}
-        """Of the topics in `used`."""
+        """Ids of the topics in `used`."""
         self._read: dict[str, Extent] = {}
-        """What is not to be read once more."""
+        """Records that are not read again."""
 
     def names(self) -> list[str]:
-        """Return the names of all topics but the cluster's own, sorted."""
+        """Return the names of all topics except internal ones, sorted."""
         return sorted(topic.name for topic in with_client(self._bootstrap, lambda client: client.topics()))
 
     def provide(self, names: Sequence[str], optional: Sequence[str] = ()) -> list[TopicTable]:
-        """Return topics by name, as they are now. See `Provide`."""
+        """Return topics by name, with their current offsets. See `Provide`."""
 
         async def work(client: Client) -> dict[str, Extent]:
             known = {topic.name: topic.topic_id for topic in await client.topics(internal=True)}
@@ -66,7 +66,7 @@ class Topics:
             ids = {name: known[name] for name in (*names, *there)}
             found = await extents_of(client, ids, self._since)
             for name in ids.keys() & self._read.keys():
-                if ids[name] == self._ids[name]:  # else it was made anew
+                if ids[name] == self._ids[name]:  # otherwise the topic was recreated
                     found[name] = found[name].after(self._read[name])
             self._ids = ids
             return found
@@ -80,7 +80,7 @@ class Topics:
         """Wait until one of the topics has more records.
 
         Args:
-            only_new: whether the next answer is to be made of records that no answer was made of yet.
+            only_new: whether the next result only reads records that no earlier one has read.
         """
 
         async def work(client: Client) -> None:
@@ -100,10 +100,10 @@ class Topics:
             shape = cluster.look(extent, self._kinds.get(name, self._kinds.get(None)), self._sample)
             if shape.hidden:
                 fields = ", ".join(map(repr, shape.hidden))
-                note(f"{name}: columns have the names of the fields {fields}: find those in value")
+                note(f"{name}: fields {fields} are not columns (the name is taken, or too many): see value")
             if not extent.records:
                 self.empty.add(name)
-                return shape  # there was nothing to look at
+                return shape  # no records to sample
             self.empty.discard(name)
             for line in shape.told():
                 note(f"{name}: {line}")

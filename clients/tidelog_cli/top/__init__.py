@@ -1,1 +1,1 @@
-"""`tidelog top`: the figures of a cluster in a terminal, kept current."""
+"""`tidelog top`: live statistics of a cluster in a terminal."""

@@ -1,7 +1,7 @@
-"""The terminal application of `tidelog top`: four tables in tabs, a line about the cluster, and a filter.
+"""The terminal application of `tidelog top`: four tables in tabs, a summary line, and a filter.
 
-The event loop of the application is that of the client. A sample is taken when the one before has been shown and the
-interval is over, so a slow or large cluster is not asked faster than it answers.
+The application and the client share an event loop. A sample is taken when the last one was shown and the interval has
+passed, so that a slow or large cluster is not overloaded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidelog_cli.top.sampling import Sample
 Cell = str | int | float | None
 NAME_CHARS: Final = 60
 ROWS_MAX: Final = 500
-"""Rows of a table; past it the filter finds the others."""
+"""Rows shown in a table; filter to see others."""
 
 TABS: Final[dict[str, tuple[str, ...]]] = {
     "nodes": ("node", "address", "zone", "state", "owns", "records/s", "connections", "data", "disk free", "up"),
@@ -35,16 +35,16 @@ TABS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "groups": ("group", "state", "members", "positions", "lag", "lag change/s", "coordinator"),
 }
-"""Each tab and the columns of its table."""
+"""The tabs and the columns of their tables."""
 
 
 class TopApp(App[None]):
-    """See the module.
+    """The application.
 
     Args:
         take: takes a sample; raises TidelogError.
-        interval_s: how long to wait between two.
-        internal: whether the broker's own topics are shown at first.
+        interval_s: pause between samples.
+        internal: whether internal topics are shown at first.
     """
 
     CSS = "#summary { height: 1; padding: 0 1; } #filter { display: none; } DataTable { height: 1fr; }"
@@ -75,9 +75,9 @@ class TopApp(App[None]):
         self._fault = ""
 
     def compose(self) -> ComposeResult:
-        """Lay the application out."""
+        """Create the widgets."""
         yield Static(id="summary")
-        yield Input(placeholder="show only what contains this; Escape shows all", id="filter")
+        yield Input(placeholder="filter rows by text; Escape shows all", id="filter")
         with TabbedContent(id="tabs", initial="nodes"):
             for name in TABS:
                 with TabPane(name.capitalize(), id=name):
@@ -85,7 +85,7 @@ class TopApp(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to look."""
+        """Start sampling."""
         for name, columns in TABS.items():
             self._table(name).add_columns(*columns)
         self._table("nodes").focus()
@@ -98,7 +98,7 @@ class TopApp(App[None]):
             await asyncio.sleep(self._interval_s)
 
     async def look_once(self) -> None:
-        """Take a sample and show it; on failure, show the error in the first line and keep the previous figures."""
+        """Take a sample and show it; on failure, show the error in the summary line and keep the previous figures."""
         try:
             sample = await self._take()
         except TidelogError as error:
@@ -108,8 +108,8 @@ class TopApp(App[None]):
         self.show()
 
     def show(self) -> None:
-        """Show what is known."""
-        if not self.query("#summary"):  # the application is ending
+        """Show the newest sample."""
+        if not self.query("#summary"):  # the application is closing
             return
         if self._newest is None:
             self._say(Text(self._fault or "asking …"))
@@ -125,7 +125,7 @@ class TopApp(App[None]):
         self._say(self._summary(figures, hidden[self._tab()]))
 
     def _fill(self, name: str, rows: list[tuple[Cell, ...]]) -> int:
-        """Fill a table; return how many rows it has no place for."""
+        """Fill a table; return how many rows do not fit."""
         table, column = self._table(name), self._sorted_by[name]
         if self._wanted:
             rows = [row for row in rows if any(self._wanted in str(cell).lower() for cell in row)]
@@ -176,16 +176,16 @@ class TopApp(App[None]):
     # --- keys ------------------------------------------------------------------------------------------
 
     def action_tab(self, name: str) -> None:
-        """Show a table."""
+        """Show a tab."""
         self.query_one("#tabs", TabbedContent).active = name
         self._table(name).focus()
 
     def on_tabbed_content_tab_activated(self) -> None:
-        """Tell about the table that is shown now."""
+        """Update the summary for the current tab."""
         self.show()
 
     def action_sort(self) -> None:
-        """Sort the table by its next column, largest numbers first; after the last, as the cluster tells it."""
+        """Sort the table by its next column, largest numbers first; after the last column, in the cluster's order."""
         name = self._tab()
         column = self._sorted_by[name]
         at = 0 if column is None else column + 1
@@ -193,17 +193,17 @@ class TopApp(App[None]):
         self.show()
 
     def action_internal(self) -> None:
-        """Show the broker's own topics, or hide them."""
+        """Show or hide internal topics."""
         self._internal = not self._internal
         self.show()
 
     def action_pause(self) -> None:
-        """Take no more samples, or go on."""
+        """Pause or resume sampling."""
         self._paused = not self._paused
         self.show()
 
     def action_filter(self) -> None:
-        """Ask for what rows must contain."""
+        """Show the filter's input."""
         field = self.query_one("#filter", Input)
         field.display = True
         field.focus()
@@ -215,24 +215,24 @@ class TopApp(App[None]):
         self._table(self._tab()).focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter while it is typed."""
+        """Filter while the user types."""
         self._wanted = event.value.lower()
         self.show()
 
     def on_input_submitted(self) -> None:
-        """Keep the filter, and give the keys back to the table."""
+        """Keep the filter, and focus the table."""
         self._table(self._tab()).focus()
 
 
 def rate_text(rate: float | None) -> str:
-    """Return a rate for a table."""
+    """Return a rate for a table cell."""
     if rate is None:
         return ABSENT
     return f"{rate:,.0f}" if abs(rate) >= 10 or rate == 0 else f"{rate:.1f}"
 
 
 def _shown(cell: Cell, label: str) -> Text:
-    """Return a cell; names are text of users and no markup."""
+    """Return a table cell; names of users are not interpreted as markup."""
     if cell is None:
         return Text(ABSENT, justify="right")
     if isinstance(cell, str):
@@ -247,7 +247,7 @@ def _shown(cell: Cell, label: str) -> Text:
 
 
 def _order(cell: Cell) -> tuple[int, float, str]:
-    """Return what rows are sorted by: numbers from the largest, then text, then what is not known."""
+    """Return the sort key of a cell: numbers in descending order, then text, then unknown values."""
     if cell is None:
         return 2, 0, ""
     return (1, 0, cell) if isinstance(cell, str) else (0, -cell, "")

@@ -24,14 +24,14 @@ def register(app: typer.Typer) -> None:
 
 def top(
     *,
-    interval: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two looks.")] = 2.0,
-    internal: Annotated[bool, typer.Option("--internal", help="Also the broker's own topics.")] = False,
+    interval: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between samples.")] = 2.0,
+    internal: Annotated[bool, typer.Option("--internal", help="Include internal topics.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the figures of one interval as JSON, and leave.")
+        bool, typer.Option("--json", help="Print the figures of one interval as JSON, and exit.")
     ] = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Watch nodes, topics with rates and lag, partitions and groups. Keys are shown at the bottom; q leaves."""
+    """Watch nodes, topics with rates and lag, partitions and groups. The bottom line lists the keys; q quits."""
     if as_json:
         print_json(with_client(bootstrap, lambda client: _figures(client, interval, internal=internal)).document())
         return

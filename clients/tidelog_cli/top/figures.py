@@ -1,4 +1,4 @@
-"""The rows of `tidelog top`: what two samples of a cluster say together."""
+"""The rows of `tidelog top`, computed from two samples of a cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Ends = Mapping[tuple[bytes, int], int]
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """A node; None is what it did not tell."""
+    """A node; None for unknown values."""
 
     node: str
     address: str
@@ -32,7 +32,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """A topic; sizes are those of one copy, and cover the partitions that nodes have reported."""
+    """A topic; sizes are those of one replica, over the partitions that nodes have reported."""
 
     topic: str
     partitions: int
@@ -41,13 +41,13 @@ class TopicRow:
     records_per_s: float | None
     size_bytes: int
     largest_lag: int | None
-    """Of the groups that were asked about, that of the one that is furthest behind; None: none reads it."""
+    """Largest lag of the sampled groups; None if none of them reads the topic."""
     trouble: str
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """A partition; None: no answering node knows the figure."""
+    """A partition; None for values that no reachable node knows."""
 
     topic: str
     partition: int
@@ -63,7 +63,7 @@ class PartitionRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A group; its lag is None where it was not asked for, or may not be seen."""
+    """A group; its lag is None if it was not sampled, or access is denied."""
 
     group: str
     state: str
@@ -76,7 +76,7 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Everything that is shown."""
+    """All rows that are shown."""
 
     nodes: Sequence[NodeRow]
     topics: Sequence[TopicRow]
@@ -85,7 +85,7 @@ class Figures:
     records_per_s: float | None
 
     def document(self) -> dict[str, Any]:
-        """Return it as the JSON object that `--json` prints."""
+        """Return the JSON object that `--json` prints."""
         return asdict(self)
 
 
@@ -93,9 +93,9 @@ def figures_of(sample: Sample, before: Sample | None = None, *, internal: bool =
     """Return the rows of a sample, with rates since an earlier one.
 
     Args:
-        sample: the newest.
-        before: an earlier one; None: there are no rates.
-        internal: also the broker's own topics.
+        sample: the newest sample.
+        before: an earlier sample; None for no rates.
+        internal: include internal topics.
     """
     partitions = _partition_rows(sample, before, internal=internal)
     by_topic: defaultdict[str, list[PartitionRow]] = defaultdict(list)
@@ -159,20 +159,20 @@ def _ends(status: ClusterStatus) -> _Ends:
 
 
 def _rate(partition: Partition, end_before: int | None, passed_s: float) -> float | None:
-    """Return records a second; None without an earlier end, or where the log was cut since."""
+    """Return records per second; None without an earlier end, or if the log was truncated since."""
     if end_before is None or passed_s <= 0 or partition.high_watermark < end_before:
         return None
     return (partition.high_watermark - end_before) / passed_s
 
 
 def _total(rows: Sequence[PartitionRow]) -> float | None:
-    """Return the sum of the rates that are known; None where none is."""
+    """Return the sum of known rates; None if there are none."""
     known = [row.records_per_s for row in rows if row.records_per_s is not None]
     return sum(known) if known else None
 
 
 def _trouble(rows: Sequence[PartitionRow]) -> str:
-    """Return what is unusual about a topic's partitions; "" where nothing is."""
+    """Return the unusual states of a topic's partitions; "" if there are none."""
     counts: defaultdict[str, int] = defaultdict(int)
     for row in rows:
         if row.state not in {"active", "idle"}:

@@ -1,7 +1,7 @@
-"""One look at a cluster: its status, and how far behind its groups are.
+"""Sampling of a cluster: its status, and the lag of its groups.
 
-The lag of a group takes a question for each topic that it reads, so only so many groups are asked about, those first
-that committed last, a few at a time.
+The lag of a group takes one request for each of its topics, so it is only sampled for a limited number of groups, those
+with the latest commits first, a few at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidelog import Client, ClusterStatus, GroupInfo
 from tidelog.errors import TidelogError
 
 GROUPS_MAX: Final = 100
-"""Groups whose lag is looked up."""
+"""Groups whose lag is sampled."""
 AT_ONCE: Final = 4
 
 
@@ -25,11 +25,11 @@ class Sample:
     """The figures of a cluster at one time.
 
     Attributes:
-        at_s: when, by a clock that only goes on.
+        at_s: time of the sample, by a monotonic clock.
         status: nodes, topics, partitions.
-        groups: all of them; none where the caller may not list them.
-        lags: records that a group has still to read, by topic, of those that were asked about.
-        groups_fault: why there are no groups, "" where there is no fault.
+        groups: all groups; empty if the caller may not list them.
+        lags: records that a group has not read, by topic, for sampled groups.
+        groups_fault: why `groups` is empty; "" if there is no error.
     """
 
     at_s: float
@@ -40,10 +40,10 @@ class Sample:
 
 
 async def take_sample(client: Client) -> Sample:
-    """Ask a cluster how it is.
+    """Take a sample.
 
     Raises:
-        TidelogError: its status cannot be had.
+        TidelogError: the status of the cluster is not available.
     """
     status = await client.cluster_status()
     at_s = time.monotonic()
@@ -57,7 +57,7 @@ async def take_sample(client: Client) -> Sample:
         async with turns:
             try:
                 rows = await client.groups.lag(group)
-            except TidelogError:  # it was deleted meanwhile, or its topics may not be read
+            except TidelogError:  # it was deleted, or access is denied
                 return None
         return {topic: sum(row.lag for row in rows if row.topic == topic) for topic in {row.topic for row in rows}}
 

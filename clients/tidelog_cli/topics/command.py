@@ -65,7 +65,7 @@ def create(
 
 def list_topics(
     *,
-    internal: Annotated[bool, typer.Option("--internal", help="Also the broker's own topics.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Include internal topics.")] = False,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -81,7 +81,7 @@ def list_topics(
 def describe(
     name: NameArgument, *, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP
 ) -> None:
-    """Show a topic's configuration, its partitions with their offsets, sizes and times, and what is deleted next."""
+    """Show a topic's configuration, its partitions with offsets, sizes and times, and the next deletions."""
     topic = with_client(bootstrap, lambda client: client.topic(name))
     if as_json:
         print_json(topic_document(topic, copies=True))
@@ -141,13 +141,13 @@ def alter(
 def delete(
     name: NameArgument,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Delete a topic and all its records, for good."""
+    """Delete a topic and all its records permanently."""
     if not yes:
         if not sys.stdin.isatty():
-            raise CommandFailed("deleting is for good: confirm with --yes", EXIT_USAGE)
+            raise CommandFailed("deletion is permanent: confirm with --yes", EXIT_USAGE)
         if not typer.confirm(f"Delete topic {name} and all its records?"):
             raise CommandFailed("nothing was deleted")
     with_client(bootstrap, lambda client: client.delete_topic(name))
@@ -158,13 +158,13 @@ def delete_records(
     name: NameArgument,
     *,
     before: Annotated[
-        str, typer.Option(metavar="OFFSET|TIME", help="An offset, a time in ISO 8601, or how long ago: 7d.")
+        str, typer.Option(metavar="OFFSET|TIME", help="An offset, a time (ISO 8601), or a duration before now (7d).")
     ],
-    partition: Annotated[int | None, typer.Option(min=0, help="Only of this one; an offset is of one.")] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition; required for an offset.")] = None,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Delete the records in front of an offset or a time, for good. Readers there are told that they are gone."""
+    """Delete all records before an offset or a time permanently. Reads of deleted offsets fail."""
     point = _point_of(before)
     partitions = None if partition is None else [partition]
     starts = with_client(bootstrap, lambda client: client.delete_records(name, point, partitions))
@@ -176,10 +176,10 @@ def delete_records(
 
 
 def _point_of(text: str) -> int | datetime:
-    """Return the offset or the moment that an option names.
+    """Parse an offset or a time.
 
     Raises:
-        CommandFailed: it names neither.
+        CommandFailed: the text is neither.
     """
     try:
         if text.isascii() and text.isdigit():
@@ -194,11 +194,11 @@ def _point_of(text: str) -> int | datetime:
 def compact(
     name: NameArgument,
     *,
-    partition: Annotated[int | None, typer.Option(min=0, help="Only this one.", show_default=False)] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.", show_default=False)] = None,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Compact a topic now, up to its newest record; ends when it is done."""
+    """Compact a topic now, up to its newest record; returns when the compaction is complete."""
     asked = None if partition is None else [partition]
     done = with_client(bootstrap, lambda client: client.compact_topic(name, asked))
     if as_json:
@@ -210,7 +210,7 @@ def compact(
 
 
 def copy_count_text(topic: Topic) -> str:
-    """Return how many copies there are, and how many there will be when nodes join."""
+    """Return the number of copies, and the configured number if nodes are missing."""
     there = max((len(partition.placement) for partition in topic.partitions), default=0)
     wanted = topic.replication_factor
     return str(wanted) if there in {wanted, 0} else f"{there} (of {wanted}, for lack of nodes)"

@@ -1,4 +1,4 @@
-"""What commands show of a topic: its settings and partitions, for programs and for people."""
+"""A topic's settings and partitions as text and as JSON."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tidelog_proto.limits import MIB
 from tidelog_proto.topic_settings import DESCRIBED
 
 UNINDEXED_BYTES_SHOWN: Final = 4 * MIB
-"""The newest records are always behind by less."""
+"""Indexes of the newest records always lag by less than this."""
 _UNITS_S: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def topic_document(topic: Topic, *, copies: bool = False) -> dict[str, Any]:
-    """Return a topic as the JSON object that every command prints; with the copies of each partition if asked to."""
+    """Return a topic as the JSON object that every command prints, optionally with the copies of each partition."""
     return {
         "name": topic.name,
         "topic_id": topic.topic_id.hex(),
@@ -57,7 +57,7 @@ def _details(partition: Partition) -> dict[str, Any]:
 
 
 def settings_text(topic: Topic) -> str:
-    """Return what a topic keeps, and how, in a line."""
+    """Return a topic's settings in one line."""
     indexes = [name for name, has in (("key", topic.index_key), ("tag", topic.index_tag)) if has]
     parts = [
         f"retention {retention_text(topic)}",
@@ -70,26 +70,26 @@ def settings_text(topic: Topic) -> str:
 
 
 def retention_text(topic: Topic) -> str:
-    """Return how long a topic keeps its records, and how many bytes of them."""
+    """Return a topic's retention by time and size."""
     bounds = [duration_text(topic.retention_ms / 1000)] if topic.retention_ms else []
     bounds += [bytes_text(topic.retention_bytes)] if topic.retention_bytes else []
     return ", ".join(bounds) or "everything"
 
 
 def deduplicate_text(topic: Topic) -> str:
-    """Return among which records a topic looks for a content."""
+    """Return the range of records that a topic searches for duplicates."""
     bounds = [duration_text(topic.deduplicate_s)] if topic.deduplicate_s else []
     bounds += [f"{topic.deduplicate_records:,} records"] if topic.deduplicate_records else []
     return ", ".join(bounds)
 
 
 def append_text(timestamp_us: int) -> str:
-    """Return when something was appended."""
+    """Return the time of an append."""
     return time_text(timestamp_us) if timestamp_us else ABSENT
 
 
 def plan_text(topic: Topic, partition: Partition, now_s: float | None = None) -> str:
-    """Return what retention does next in a partition; empty where nothing is ever deleted."""
+    """Return the next deletion in a partition; empty if nothing is ever deleted."""
     following = partition.next_deletion
     if topic.hold:
         return "deletes nothing: the topic is on hold"
@@ -101,11 +101,11 @@ def plan_text(topic: Topic, partition: Partition, now_s: float | None = None) ->
 
 
 def index_text(topic: Topic, partition: Partition) -> str:
-    """Return how far a partition's indexes have come; empty where it has none, or hardly anything is missing."""
+    """Return how much of a partition is not indexed; empty if it has no indexes, or hardly anything is missing."""
     missing_bytes = partition.unindexed_bytes
     if not (topic.index_key or topic.index_tag) or missing_bytes < UNINDEXED_BYTES_SHOWN:
         return ""
-    return f"has {bytes_text(missing_bytes)} that are not indexed yet, and are looked through"
+    return f"has {bytes_text(missing_bytes)} that are not indexed yet and are scanned"
 
 
 def _whens(following: NextDeletion, now_s: float) -> list[str]:
@@ -120,7 +120,7 @@ def _whens(following: NextDeletion, now_s: float) -> list[str]:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration as people read it, in its two largest units: `6 d 23 h`."""
+    """Return a duration in its two largest units: `6 d 23 h`."""
     if seconds < 1:
         return f"{round(seconds * 1000)} ms"
     left, parts = int(seconds), list[str]()

@@ -1,4 +1,4 @@
-"""The copies of a partition as the commands show them: how far behind each is, and what is wrong with it."""
+"""The copies of a partition: how far each lags, and its fault."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ FAULT_WORDS: Final = {
     "limbo": "in limbo",
     "failed": "its disk failed",
 }
-"""What a copy says is wrong with it, in words. `docs/clusters.md` says what each means and how it ends."""
+"""Texts of a copy's faults; `docs/clusters.md` explains them."""
 
 
 def copies_text(partition: Partition) -> str:
-    """Return a partition's copies; with the records that each lacks, and its fault, where the owner tells of it."""
+    """Return a partition's copies, with lag and fault if the owner reports them."""
     replicas = {replica.node_id: replica for replica in partition.replicas}
     return " ".join(
         node_id if (replica := replicas.get(node_id)) is None else _replica_text(replica)
@@ -33,13 +33,13 @@ def _replica_text(replica: Replica) -> str:
         words.append(f"{replica.missing_records:,} older to fetch")
     if replica.copy_fault:
         words.append(FAULT_WORDS.get(replica.copy_fault, replica.copy_fault))
-    elif replica.missing_epochs and not replica.missing_records:  # a node that tells of no faults, by its software
+    elif replica.missing_epochs and not replica.missing_records:  # a node whose version does not report faults
         words.append("not whole")
     return f"{replica.node_id} ({', '.join(words)})"
 
 
 def copy_documents(partition: Partition) -> list[dict[str, Any]]:
-    """Return a partition's copies as the JSON objects that `--json` prints; none while its owner does not answer."""
+    """Return a partition's copies as JSON objects; empty if its owner does not answer."""
     return [
         {
             "node_id": replica.node_id,

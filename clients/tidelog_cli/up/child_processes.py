@@ -1,9 +1,9 @@
-"""Child processes that say on stdout when they are ready, and are stopped in order.
+"""Child processes that report on stdout when they are ready, and are stopped in order.
 
-A child is another `tidelog` command (`node`, `gateway`), started as `python -m tidelog_cli` by this interpreter. It
-runs in a session of its own, so that Ctrl-C in the terminal reaches the parent alone and the parent decides the order;
-it ends by itself when the parent is killed (see `child`).
-Rejected: running both in this process (the command may not import them, and one would take the other down).
+A child is another `tidelog` command (`node`, `gateway`), started as `python -m tidelog_cli` with this interpreter. It
+runs in its own session, so that Ctrl-C in the terminal only reaches the parent, which determines the order; it ends
+when the parent is killed (see `supervised_child`). Rejected: running both in this process (the command must not import
+them, and a crash of one would end the other).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.up.supervised_child import command
 
 READY_TIMEOUT_S: Final = 60.0
-"""From start to the ready line; recovery of a large log is read at disk speed."""
+"""From start to the ready line; includes recovery of a large log."""
 
 STOP_TIMEOUT_S: Final = 30.0
 """From SIGTERM to SIGKILL."""
@@ -32,10 +32,10 @@ class Child:
     """A running child.
 
     Attributes:
-        name: what it is called in messages.
+        name: its name in messages.
         ready: the fields of its ready line.
         process: the process.
-        log_name: where its messages are, for people.
+        log_name: where its log is, for messages.
     """
 
     name: str
@@ -44,9 +44,9 @@ class Child:
     log_name: str
 
     async def ended(self) -> CommandFailed:
-        """Wait until the child ends by itself and return that as an error."""
+        """Wait until the child ends unexpectedly, and return the error."""
         code = await self.process.wait()
-        return CommandFailed(f"{self.name} ended by itself with code {code}; see {self.log_name}")
+        return CommandFailed(f"{self.name} exited unexpectedly with code {code}; see {self.log_name}")
 
 
 @contextlib.asynccontextmanager
@@ -58,17 +58,17 @@ async def running(
     log: IO[bytes] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Child]:
-    """Run `tidelog *arguments`, enter once it is ready, and stop it on the way out.
+    """Run `tidelog *arguments`; enter the block when it is ready, and stop it at the end.
 
     Args:
-        name: what it is called in messages.
+        name: its name in messages.
         arguments: the command and its arguments.
-        module: what `python -m` runs; the `tidelog` command unless told.
-        log: an open file that takes its stderr; this process's stderr unless told.
-        environ: its environment; this process's unless told.
+        module: the module for `python -m`; the `tidelog` command by default.
+        log: an open file for its stderr; this process's stderr by default.
+        environ: its environment; this process's by default.
 
     Raises:
-        CommandFailed: it ended, or took longer than READY_TIMEOUT_S, before it was ready.
+        CommandFailed: it exited, or READY_TIMEOUT_S passed, before it was ready.
     """
     process = await asyncio.create_subprocess_exec(
         *command(module, arguments),
@@ -78,7 +78,7 @@ async def running(
         start_new_session=True,
         env=environ,
     )
-    log_name = "what it says above" if log is None else log.name
+    log_name = "its output above" if log is None else log.name
     try:
         ready = await _ready_line(name, process, log_name)
         draining = asyncio.create_task(_drain(process))
@@ -99,7 +99,7 @@ async def _ready_line(name: str, process: Process, log_name: str) -> dict[str, A
             code = await process.wait()
     except TimeoutError as error:
         raise CommandFailed(f"the {name} was not ready after {READY_TIMEOUT_S:.0f} s; see {log_name}") from error
-    raise CommandFailed(f"the {name} did not start (it ended with code {code}); see {log_name}")
+    raise CommandFailed(f"the {name} did not start (exit code {code}); see {log_name}")
 
 
 def _event(line: bytes) -> dict[str, Any]:
@@ -116,7 +116,7 @@ async def _next_line(process: Process) -> bytes:
 
 
 async def _drain(process: Process) -> None:
-    """Pass on what the child writes later, so that a full pipe never stops it."""
+    """Forward the child's later output, so that it never blocks on a full pipe."""
     assert process.stdout is not None, "stdout is a pipe"
     while piece := await process.stdout.read(1 << 16):
         sys.stderr.buffer.write(piece)

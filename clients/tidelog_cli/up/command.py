@@ -1,7 +1,6 @@
-"""`tidelog up`: a node, or a whole cluster, and a gateway on this machine, until Ctrl-C.
+"""`tidelog up`: a node or a cluster, and a gateway, on this machine until Ctrl-C.
 
-A single node that ends takes the rest with it; of a cluster any node may end (or be killed, to see what happens) and
-the others go on.
+If a single node exits, everything stops; in a cluster the other nodes keep running when one exits or is killed.
 """
 
 from __future__ import annotations
@@ -52,35 +51,40 @@ def register(app: typer.Typer) -> None:
 @queued_streams()
 def up(
     *,
-    nodes: Annotated[int | None, typer.Option(min=1, max=9, help="How many; one, or as many as there are.")] = None,
-    data: Annotated[Path, typer.Option(help="The data directory; made if it is not there.")] = Path("tidelog-data"),
+    nodes: Annotated[
+        int | None, typer.Option(min=1, max=9, help="Number of nodes; by default that of an existing cluster, or 1.")
+    ] = None,
+    data: Annotated[Path, typer.Option(help="Data directory; created if it does not exist.")] = Path("tidelog-data"),
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="The native protocol's port, 7400 at first; 0 picks one.")
+        int | None,
+        typer.Option(min=0, max=65535, help="Port of the native protocol, 7400 for a new directory; 0 picks one."),
     ] = None,
     management_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Health and metrics, 7401 at first; 0 picks one.")
+        int | None,
+        typer.Option(min=0, max=65535, help="Port of health and metrics, 7401 for a new directory; 0 picks one."),
     ] = None,
     http_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="The gateway's port, 8080 at first; 0 picks one.")
+        int | None, typer.Option(min=0, max=65535, help="Port of the gateway, 8080 for a new directory; 0 picks one.")
     ] = None,
     secure_it: Annotated[
-        bool, typer.Option("--secure", help="With TLS, a key for the administrator and a context that has it.")
+        bool,
+        typer.Option("--secure", help="Enable TLS and authentication, and create an administrator's key and context."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run a node, or with --nodes a cluster, and a gateway on this machine until Ctrl-C.
 
-    The nodes of a cluster have ports 10 apart. Started again, it is what it was: a cluster's size and all ports stand
-    in the directory, and so do certificates and keys: what was secure stays so. With --json, the addresses are printed
-    as one JSON object as soon as all are ready.
+    Ports of a cluster's nodes are 10 apart. The directory stores the size of the cluster, all ports, certificates and
+    keys: a restart uses them again, and a secure cluster stays secure. With --json, the addresses are printed as one
+    JSON object as soon as all processes are ready.
     """
     require_extras("up", "broker", "gateway")
-    raise_descriptor_limit()  # which the processes started here inherit
+    raise_descriptor_limit()  # child processes inherit it
     present = nodes_in(data)
     count = nodes or present or 1
     ports = chosen(kept_ports(data), native=port, management=management_port, http=http_port)
     secure_it = secure_it or secured(data) is not None
-    # The directory of a node alone holds nothing else at first; one with certificates is a cluster of one.
+    # A single node's data directory must be empty at first; with certificates it is a cluster of one node.
     if count == 1 and present is None and (not secure_it or is_of_one_node(data)):
         words = {"--data": data, "--port": ports.native, "--management-port": ports.management[0]}
         command = ("node", *(str(word) for pair in words.items() for word in pair))
@@ -97,7 +101,7 @@ def up(
 async def _until_told(
     data: Path, wanted: Sequence[LocalNode], http_port: int, security: LocalSecurity | None, *, as_json: bool
 ) -> None:
-    """Run the stack; a stop signal at any moment, start-up included, ends it in order."""
+    """Run the stack; a stop signal at any time, including start-up, ends it in order."""
     task = asyncio.current_task()
     assert task is not None, "runs inside a task"
     told = False
@@ -149,12 +153,16 @@ def _keep_ports(data: Path, stack: LocalStack) -> None:
 
 
 async def _tell_of_end(node: Child, wanted: LocalNode) -> None:
-    """Say that a node of a cluster has ended, and how it is started again."""
+    """Report that a node of a cluster has exited, and how to start it again."""
     ended = await node.ended()
     if node.process.returncode == os.EX_CONFIG:
-        sys.stderr.write(f"{ended}\nThe others go on without it: it was removed, or another process has its id.\n")
+        sys.stderr.write(
+            f"{ended}\nThe other nodes keep running; this one was removed, or another process uses its id.\n"
+        )
         return
-    sys.stderr.write(f"{ended}\nThe others go on. To start it again: tidelog {shlex.join(wanted.command)}\n")
+    sys.stderr.write(
+        f"{ended}\nThe other nodes keep running. Start it again with: tidelog {shlex.join(wanted.command)}\n"
+    )
 
 
 async def _first_to_end(*children: Child) -> CommandFailed:
@@ -168,7 +176,7 @@ async def _first_to_end(*children: Child) -> CommandFailed:
 
 
 def announce(stack: LocalStack, *, as_json: bool) -> None:
-    """Say where everything is, and how it is reached."""
+    """Print all addresses."""
     context = None if stack.security is None else stack.security.keep_context(stack.bootstrap)
     if as_json:
         document = {
@@ -190,7 +198,7 @@ def announce(stack: LocalStack, *, as_json: bool) -> None:
         sys.stdout.write(json.dumps(document) + "\n")
     else:
         sys.stdout.write(
-            f"Tidelog is up. Ctrl-C stops it.\n"
+            f"Tidelog is running. Press Ctrl-C to stop it.\n"
             f"  native protocol  {stack.bootstrap}\n"
             f"  web page         {stack.http_url}/ui\n"
             f"  HTTP, WebSocket  {stack.http_url}/v1  (documentation: {stack.http_url}/docs)\n"
@@ -199,9 +207,9 @@ def announce(stack: LocalStack, *, as_json: bool) -> None:
         if context is not None and stack.security is not None:
             key = shlex.quote(str(stack.security.admin_key))
             sys.stdout.write(
-                f"It is encrypted, and asks who you are; the CA is {stack.security.certs / 'ca.pem'}\n"
-                f"For commands of the administrator in another terminal:\n  export TIDELOG_CONTEXT={context}\n"
-                f'HTTP shows a key, too: -H "Authorization: Bearer $(cat {key})"\n'
+                f"TLS and authentication are enabled; the CA is {stack.security.certs / 'ca.pem'}\n"
+                f"For administrator commands in another terminal:\n  export TIDELOG_CONTEXT={context}\n"
+                f'HTTP clients send a key with: -H "Authorization: Bearer $(cat {key})"\n'
             )
         elif stack.bootstrap != LOCAL_BOOTSTRAP:
             sys.stdout.write(f"For commands in another terminal:\n  export TIDELOG_BOOTSTRAP={stack.bootstrap}\n")
@@ -222,13 +230,13 @@ async def _show_status(stack: LocalStack) -> None:
 
 
 def status_view(status: ClusterStatus) -> Group:
-    """Return the live view: the nodes, if there are several, and the topics."""
+    """Return the live view: nodes, if there are several, and topics."""
     topics = status_table(status)
     return Group(nodes_table(status), topics) if len(status.nodes) > 1 else Group(topics)
 
 
 def status_table(status: ClusterStatus) -> Table:
-    """Return the live table: the users' topics with their records and sizes."""
+    """Return the live table of user topics with their records and sizes."""
     table = Table("topic", "partitions", "records", "size", box=SIMPLE_HEAD, pad_edge=False)
     for topic in status.topics:
         if topic.name.startswith(INTERNAL_PREFIX):

@@ -1,10 +1,10 @@
-"""A cluster on this machine: its agreement, its secret and its nodes' directories, all in one directory.
+"""A cluster on this machine: its bootstrap file, its secret and its nodes' directories, all in one directory.
 
     DIR/cluster.json   the bootstrap file: the nodes and their ports, chosen once
-    DIR/secret         what the nodes know each other by
-    DIR/node1, …       the nodes' data directories;  DIR/node1.log, …  what they say
+    DIR/secret         the shared secret of the nodes
+    DIR/node1, …       the nodes' data directories;  DIR/node1.log, …  their logs
 
-The two files are written as `founding_files` says.
+`founding_files` writes the first two.
 """
 
 from __future__ import annotations
@@ -23,64 +23,64 @@ from tidelog_proto.process.private_files import PRIVATE_DIR_MODE
 __all__ = ["HOST", "PORT_STEP", "LocalNode", "free_ports", "is_of_one_node", "nodes_in", "prepare"]
 
 PORT_STEP: Final = 10
-"""Between the ports of one node and the next; a node's management port stands beside its native one."""
+"""Difference between the ports of consecutive nodes; the management port follows the native port."""
 
 _OF_ONE_NODE: Final = "node.json"
 
 
 @dataclass(frozen=True, slots=True)
 class LocalNode:
-    """One node: its id, its native port, and the arguments of the command that runs it."""
+    """One node: its id, its native port, and the command that runs it."""
 
     node_id: str
     port: int
     command: tuple[str, ...]
     log: Path | None
-    """Where it writes what it says; None: where this command does."""
+    """Its log file; None for this command's stderr."""
 
 
 def nodes_in(data: Path) -> int | None:
-    """Return how many nodes the cluster in a directory has; None when there is no cluster in it."""
+    """Return the number of nodes of the cluster in a directory; None if there is no cluster."""
     path = data / BOOTSTRAP
     return len(_read(path)["nodes"]) if path.exists() else None
 
 
 def is_of_one_node(data: Path) -> bool:
-    """Whether a directory is the data directory of a single node."""
+    """Return whether a directory is the data directory of a single node."""
     return (data / _OF_ONE_NODE).exists()
 
 
 def prepare(
     data: Path, *, nodes: int, port: int | None, first_port: int, management_ports: Sequence[int]
 ) -> list[LocalNode]:
-    """Make a cluster in a directory, or take up the one that is there; its ports stay what they were.
+    """Create a cluster in a directory, or open the existing one, whose ports are kept.
 
     Args:
-        data: the directory; made if it is not there.
-        nodes: how many.
-        port: the first node's native port, if somebody asked for one; 0 takes free ones.
-        first_port: the same if nobody did.
-        management_ports: each node's, or the first one's; 0 lets each pick one.
+        data: the directory; created if it does not exist.
+        nodes: number of nodes.
+        port: the first node's native port as requested; 0 for free ports, None if not requested.
+        first_port: the first node's native port if it was not requested.
+        management_ports: each node's, or only the first one's; 0 lets each node pick one.
 
     Raises:
-        CommandFailed: the directory is a single node's, or holds a cluster of another size or with other ports.
-        OSError: there are not so many free ports.
+        CommandFailed: the directory is a single node's, or has a cluster of another size or with other ports.
+        OSError: there are not enough free ports.
     """
     if is_of_one_node(data):
         raise CommandFailed(
-            f"{data} is the directory of a single node, which stays one; give another --data for a cluster", EXIT_USAGE
+            f"{data} is the data directory of a single node; give another --data for a cluster", EXIT_USAGE
         )
     present = nodes_in(data)
     if present is None:
         _found(data, nodes, first_port if port is None else port)
     elif present != nodes:
-        raise CommandFailed(f"{data} holds a cluster of {present} nodes, not {nodes}", EXIT_USAGE)
+        raise CommandFailed(f"{data} has a cluster of {present} nodes, not {nodes}", EXIT_USAGE)
     founders = _read(data / BOOTSTRAP)["nodes"]
     if port and port != founders[0]["port"]:
         native = ", ".join(str(founder["port"]) for founder in founders)
         raise CommandFailed(
-            f"the cluster in {data} uses the ports {native} for good: leave --port out, or found another one "
-            "with --data",
+            f"the cluster in {data} has fixed ports {native}: omit --port, or create another cluster with another "
+            "--data",
             EXIT_USAGE,
         )
     if len(management_ports) < nodes:
@@ -103,7 +103,7 @@ def _node(data: Path, founder: dict[str, Any], management_port: int) -> LocalNod
 
 
 def _found(data: Path, nodes: int, port: int) -> None:
-    """Write the secret, then the bootstrap file: where that stands, all is there."""
+    """Write the secret, then the bootstrap file, whose existence means that both are complete."""
     data.mkdir(mode=PRIVATE_DIR_MODE, parents=True, exist_ok=True)
     write_secret(data / SECRET, replace=True)
     ports = [port + index * PORT_STEP for index in range(nodes)] if port else free_ports(nodes)
@@ -120,5 +120,5 @@ def _read(path: Path) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(path.read_text("utf-8"))
         assert document["nodes"]
     except (OSError, ValueError, KeyError, AssertionError) as error:
-        raise CommandFailed(f"{path} is no bootstrap file: {error!r}", EXIT_USAGE) from error
+        raise CommandFailed(f"{path} is not a bootstrap file: {error!r}", EXIT_USAGE) from error
     return document

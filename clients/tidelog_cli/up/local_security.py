@@ -1,10 +1,11 @@
-"""What `tidelog up --secure` keeps in its directory: certificates, the administrator's key, settings that name them.
+"""Files of `tidelog up --secure`: certificates, the administrator's key, and the settings that use them.
 
-    DIR/admin.key          the key of the administrator
-    DIR/certs/ca.pem …     a CA, and what it has issued to the nodes, to the gateway's port, and to the gateway
-    DIR/certs/NAME.toml    the settings of a node or the gateway that name them
+    DIR/admin.key          the administrator's key
+    DIR/certs/ca.pem …     a CA, and certificates for the nodes, the gateway's port, and the gateway as a client
+    DIR/certs/NAME.toml    the settings of a node or the gateway
 
-A directory in which they are is secure for good. All but the CA and the key are made anew at each start: none ends.
+A directory with these files stays secure. All certificates except the CA are issued again at each start, so that none
+expires.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ NODE_VARIABLES: Final = (
     *("hello_timeout_ms", "write_stall_ms", "strangers_max", "group_positions_max", "retention_interval_ms"),
     *("calm_ms", "replica_lag_ms", "clock_settle_s", "metrics_partitions_max", "metrics_positions_max", "otel"),
 )
-"""Settings of a node that variables may change: its use of the machine, not its identity, trust or addresses."""
+"""Settings of a node that environment variables may change: resource use, but not identity, trust or addresses."""
 
 NODE_REFUSED: Final = (
     *("data", "node_id", "bootstrap", "seeds", "secret_file", "zone", "roles", "weight"),
@@ -57,8 +58,8 @@ NODE_REFUSED: Final = (
     *("audit_topic", "audit_retention_bytes", "audit_retention_ms"),
     *("group_retention_ms", "offsets_partitions", "replication_factor_default"),
 )
-"""Settings of a node that variables do not change: identity, trust, addresses, and what is stored for how long. Each
-setting of a node is here or in `NODE_VARIABLES`, as a test requires."""
+"""Settings of a node that environment variables do not change: identity, trust, addresses, and retention. A test checks
+that each setting of a node is here or in `NODE_VARIABLES`."""
 
 GATEWAY_VARIABLES: Final = (
     *("callers_max", "connections_max", "producers_max", "ws_connections_max", "ws_subscriptions_max"),
@@ -69,51 +70,51 @@ GATEWAY_VARIABLES: Final = (
     *("ws_ping_timeout_s", "ws_slow_timeout_s", "stream_heartbeat_s", "access_log", "otel", "ui", "ui_interval_s"),
     "workers",
 )
-"""The same of the gateway."""
+"""Settings of the gateway that environment variables may change."""
 
 GATEWAY_REFUSED: Final = (
     *("bootstrap", "host", "http_port", "allowed_hosts", "allowed_origins"),
     *("auth", "insecure", "tls_cert_file", "tls_key_file", "wrong_credentials_max"),
 )
-"""The same of the gateway."""
+"""Settings of the gateway that environment variables do not change."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalSecurity:
-    """The files of one directory; see the module."""
+    """The security files of one directory."""
 
     data: Path
 
     @property
     def certs(self) -> Path:
-        """Where the certificates are."""
+        """Directory of the certificates."""
         return self.data.absolute() / "certs"
 
     @property
     def admin_key(self) -> Path:
-        """The file of the administrator's key."""
+        """File of the administrator's key."""
         return self.data.absolute() / "admin.key"
 
     def config(self, name: str = _GATEWAY) -> tuple[str, str]:
-        """Return the option that has a node, or the gateway, read its settings."""
+        """Return the option with the settings file of a node or the gateway."""
         return ("--config", str(self.certs / f"{name}.toml"))
 
     def node_environ(self) -> Mapping[str, str]:
-        """Return the environment of a node, without variables of this process that may be meant for another cluster."""
+        """Return the environment of a node, without this process's variables that may be meant for another cluster."""
         return _allowed(_NODE, NODE_VARIABLES, os.environ)
 
     def gateway_environ(self) -> Mapping[str, str]:
-        """Return the environment of the gateway: to nodes it is the principal `gateway`; see `let_gateway_ask`."""
+        """Return the environment of the gateway, whose principal is `gateway`; see `let_gateway_ask`."""
         cert, key = paths(self.certs, _GATEWAY)
         kept = _allowed(_GATEWAY, GATEWAY_VARIABLES, os.environ)
         ca, _ = paths(self.certs, CA)
         return kept | {CA_FILE_VARIABLE: str(ca), CERT_FILE_VARIABLE: str(cert), KEY_FILE_VARIABLE: str(key)}
 
     def write_settings(self, node_ids: Iterable[str]) -> None:
-        """Write the settings of nodes and the gateway.
+        """Write the settings files of nodes and the gateway.
 
         Raises:
-            OSError: one cannot be written.
+            OSError: a file cannot be written.
         """
         for node_id in node_ids:
             _write_settings(self.certs / f"{node_id}.toml", _NODE, self._node_settings(node_id))
@@ -131,19 +132,19 @@ class LocalSecurity:
         return _tls(self.certs, _HTTPS) | {"auth": "callers"}
 
     def context(self, bootstrap: str) -> Context:
-        """Return the administrator's way into the cluster at these addresses."""
+        """Return the administrator's context for the cluster at these addresses."""
         ca, _ = paths(self.certs, CA)
         return Context(tuple(bootstrap.split(",")), api_key_file=str(self.admin_key), ca_file=str(ca))
 
     def client_options(self, bootstrap: str) -> ClientOptions:
-        """Return the arguments of a client of the administrator."""
+        """Return the options of an administrator's client."""
         return self.context(bootstrap).with_options({})
 
     async def let_gateway_ask(self, bootstrap: str) -> None:
-        """Let the gateway ask on behalf of its callers, and sample the figures of its page.
+        """Grant the gateway the rights to send requests for its callers, and to sample figures for its page.
 
         Raises:
-            TidelogError: the cluster does not take the rule.
+            TidelogError: the cluster refuses a rule.
         """
         wanted = (
             AccessRule(_GATEWAY, ("impersonate",), "cluster", ""),
@@ -157,12 +158,12 @@ class LocalSecurity:
                     await client.security.grant(rule)
 
     def keep_context(self, bootstrap: str) -> str:
-        """Keep that context under the name of the directory, and return the name.
+        """Store the administrator's context under the name of the directory, and return that name.
 
-        Another cluster's context of that name stays; this one has a number behind its name then.
+        If another cluster has a context of that name, a number is appended.
 
         Raises:
-            InvalidRequestError: contexts cannot be kept.
+            InvalidRequestError: contexts cannot be stored.
         """
         base = re.sub(r"[^A-Za-z0-9._-]|^[._-]+", "", self.data.resolve().name)[:60] or "local"
         name = base
@@ -180,20 +181,20 @@ class LocalSecurity:
 
 
 def secured(data: Path) -> LocalSecurity | None:
-    """Return what a directory has of it; None: nothing."""
+    """Return the security files of a directory; None if it has none."""
     found = LocalSecurity(data)
     return found if paths(found.certs, CA)[0].exists() else None
 
 
 def secure(data: Path, node_ids: Sequence[str]) -> LocalSecurity:
-    """Make what is not there yet, and all that may end anew.
+    """Create missing files, and issue all certificates except the CA again.
 
     Args:
         data: the directory.
-        node_ids: the nodes that will run.
+        node_ids: the nodes of the cluster.
 
     Raises:
-        CommandFailed: something cannot be written, or certificates cannot be made here.
+        CommandFailed: a file cannot be written, or certificates cannot be created.
     """
     made = LocalSecurity(data)
     try:
@@ -203,7 +204,7 @@ def secure(data: Path, node_ids: Sequence[str]) -> LocalSecurity:
             _write_key(made.admin_key)
         ca, ca_key = paths(made.certs, CA)
         if not ca.exists():
-            ca_key.unlink(missing_ok=True)  # of a start that ended between the two: it has issued nothing
+            ca_key.unlink(missing_ok=True)  # left by a start that ended before the certificate was written
             new_ca(made.certs, name="Tidelog on this machine", days=CA_DAYS)
         for node_id in node_ids:
             new_certificate(made.certs, "node", node_id, HOSTS, days=DAYS, replace=True)
@@ -216,7 +217,7 @@ def secure(data: Path, node_ids: Sequence[str]) -> LocalSecurity:
 
 
 def _write_key(path: Path) -> None:
-    """Write a new key, whole or not at all."""
+    """Write a new key atomically."""
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -232,9 +233,9 @@ def _tls(certs: Path, name: str) -> dict[str, str]:
 
 
 def _allowed(section: str, settings: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment with no variable of Tidelog but those of some settings.
+    """Return an environment in which only variables of the given settings are kept of Tidelog's.
 
-    A variable goes before a file, and the terminal may have some that are meant for another cluster.
+    Variables override the settings file, and the terminal may have some for another cluster.
     """
     kept = {f"{_PREFIX}{section}_{name}".upper() for name in settings}
     return {name: value for name, value in environ.items() if not name.startswith(_PREFIX) or name in kept}

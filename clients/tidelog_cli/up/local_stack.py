@@ -1,7 +1,7 @@
-"""Nodes and a gateway as processes of this machine: what `tidelog up` and the demonstration run.
+"""Nodes and a gateway as processes of this machine, for `tidelog up` and the demonstration.
 
-All nodes are started at once, because the founders of a cluster wait for each other; the gateway knows all of them.
-On the way out the gateway stops first, so that nobody is promised what the nodes can no longer do.
+All nodes are started together, because the founders of a cluster wait for each other; the gateway knows all of them.
+The gateway stops first, so that it accepts no requests that the nodes can no longer serve.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tidelog_proto.process.private_files import open_private_log
 
 @dataclass(frozen=True, slots=True)
 class LocalStack:
-    """What runs: the nodes, in the order they were asked for, and the gateway."""
+    """The running nodes, in the requested order, and the gateway."""
 
     nodes: tuple[Child, ...]
     gateway: Child
     security: LocalSecurity | None = None
-    """Its certificates and keys, if it has any."""
+    """Its certificates and keys, if it is secure."""
 
     @property
     def _s(self) -> str:
@@ -34,26 +34,26 @@ class LocalStack:
 
     @property
     def bootstrap(self) -> str:
-        """Every node's HOST:PORT, with commas between them."""
+        """Addresses of all nodes (HOST:PORT), separated by commas."""
         return _bootstrap(self.nodes)
 
     @property
     def http_url(self) -> str:
-        """The gateway, without a slash at its end."""
+        """URL of the gateway, without a trailing slash."""
         return f"http{self._s}://{HOST}:{self.gateway.ready['http_port']}"
 
     @property
     def websocket_url(self) -> str:
-        """Where a WebSocket connects."""
+        """URL for WebSocket connections."""
         return self.http_url.replace("http", "ws", 1) + "/v1/ws"
 
     @property
     def management_url(self) -> str:
-        """The first node's health and metrics, without a slash at its end."""
+        """URL of the first node's health and metrics, without a trailing slash."""
         return self.management_url_of(self.nodes[0])
 
     def management_url_of(self, node: Child) -> str:
-        """Return the same of another node."""
+        """Return the URL of a node's health and metrics."""
         return f"http{self._s}://{HOST}:{node.ready['management_port']}"
 
 
@@ -65,20 +65,20 @@ async def running_stack(
     gateway_log: Path | None = None,
     security: LocalSecurity | None = None,
 ) -> AsyncIterator[LocalStack]:
-    """Run nodes and a gateway; enter when all are ready.
+    """Run nodes and a gateway; enter the block when all are ready.
 
     Args:
-        wanted: the nodes, as `local_cluster.prepare` describes them; each says where its log goes.
+        wanted: the nodes, from `local_cluster.prepare`.
         http_port: the gateway's port; 0 picks one.
-        security: its certificates and keys; None: it has none.
-        gateway_log: the file that takes what the gateway says, begun anew; this process's stderr unless told.
+        gateway_log: file for the gateway's log, truncated first; this process's stderr by default.
+        security: certificates and keys; None for an insecure stack.
 
     Raises:
-        CommandFailed: one of them did not start.
+        CommandFailed: a process did not start.
     """
     async with contextlib.AsyncExitStack() as stack:
         nodes = await _start(stack, wanted, None if security is None else security.node_environ())
-        # No context that this process was told to use: its files and keys are for another cluster.
+        # An empty context: one of this process's environment would belong to another cluster.
         command = ["--context=", "gateway", "--bootstrap", _bootstrap(nodes), "--http-port", str(http_port)]
         environ = None
         if security is not None:
@@ -91,7 +91,7 @@ async def running_stack(
 async def _start(
     stack: contextlib.AsyncExitStack, wanted: Sequence[LocalNode], environ: Mapping[str, str] | None
 ) -> tuple[Child, ...]:
-    """Start all nodes; the first that cannot start ends it, and is the reason that is told."""
+    """Start all nodes; raise the first error."""
 
     async def start(node: LocalNode) -> Child:
         log = None if node.log is None else stack.enter_context(open_private_log(node.log, append=True))
@@ -104,7 +104,8 @@ async def _start(
         async with asyncio.TaskGroup() as starting:
             tasks += [starting.create_task(start(node)) for node in wanted]
     except* CommandFailed as failures:
-        failed = failures.exceptions[0]  # raised below: what leaves such a clause is a group, in early releases of 3.11
+        # raised below, because early releases of 3.11 raise a group from an `except*` clause
+        failed = failures.exceptions[0]
     if failed is not None:
         raise failed
     return tuple(task.result() for task in tasks)

@@ -1,7 +1,7 @@
-"""The ports of what `tidelog up` runs stay the same from one start to the next: they stand in DIR/up.json.
+"""Ports of `tidelog up`, stored in DIR/up.json so that they are the same after a restart.
 
-What the command line says wins over what was kept, and that over the defaults; what a 0 was answered with is kept, too.
-The native ports of a cluster are not here: its bootstrap file has them, once and for all.
+Command-line options override stored ports, which override defaults; ports picked for 0 are stored, too. The native
+ports of a cluster are not stored here but in its bootstrap file.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _FILE: Final = "up.json"
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Which ports to use; 0 picks a free one.
+    """Ports to use; 0 picks a free one.
 
     Attributes:
-        native: of the first node.
-        management: of each node, or of the first one alone: the others follow, 10 apart.
-        http: of the gateway.
+        native: the first node's.
+        management: each node's, or only the first one's; the others follow, 10 apart.
+        http: the gateway's.
     """
 
     native: int = 7400
@@ -33,25 +33,25 @@ class Ports:
 
 
 def kept_ports(data: Path) -> Ports:
-    """Return the ports of the last start in a directory; the defaults where there was none.
+    """Return the ports of the last start in a directory; the defaults for a new one.
 
     Raises:
-        CommandFailed: the file cannot be read, or is not what `keep` has written.
+        CommandFailed: the file is unreadable or invalid.
     """
     path = data / _FILE
     try:
         document = json.loads(path.read_text("utf-8"))
         ports = Ports(int(document["native"]), tuple(map(int, document["management"])), int(document["http"]))
-        assert all(0 <= port < 65536 for port in (ports.native, *ports.management, ports.http)), "no ports"
+        assert all(0 <= port < 65536 for port in (ports.native, *ports.management, ports.http)), "not ports"
     except (FileNotFoundError, NotADirectoryError):
         return Ports()
     except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
-        raise CommandFailed(f"{path} does not say which ports were used ({error!r}): remove it") from error
+        raise CommandFailed(f"{path} is invalid ({error!r}): remove it to use default ports") from error
     return ports
 
 
 def chosen(kept: Ports, *, native: int | None, management: int | None, http: int | None) -> Ports:
-    """Return the ports to use: what is given, else what was kept."""
+    """Return the ports to use: given ones, or else stored ones."""
     return replace(
         kept,
         native=kept.native if native is None else native,
@@ -61,7 +61,7 @@ def chosen(kept: Ports, *, native: int | None, management: int | None, http: int
 
 
 def keep(data: Path, *, native: int, management: Sequence[int], http: int) -> None:
-    """Keep the ports for the next start.
+    """Store the ports for the next start.
 
     Raises:
         OSError: the directory cannot be written to.

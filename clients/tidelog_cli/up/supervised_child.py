@@ -2,10 +2,10 @@
 
     python -m tidelog_cli.up.supervised_child PARENT MODULE ARGUMENT…
 
-A parent that is killed with SIGKILL stops nobody. So the kernel is asked to send the child a SIGTERM when the
-thread that started it ends (prctl(2), PR_SET_PDEATHSIG), which the child takes as an ordinary, graceful stop.
-Rejected: a `preexec_fn` in the parent, which runs Python between fork and exec, with the locks of other threads held
-by nobody; and a pipe that the child watches, which every command would have to know of.
+A parent that is killed with SIGKILL cannot stop its children. So the kernel is asked to send the child a SIGTERM when
+the thread that started it ends (prctl(2), PR_SET_PDEATHSIG), which stops it gracefully. Rejected: a `preexec_fn` in the
+parent, which runs Python between fork and exec while other threads' locks are held; and a pipe that the child watches,
+which every command would have to support.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def command(module: str, arguments: Sequence[str]) -> list[str]:
 
 
 def end_with(parent: int) -> None:
-    """Ask for SIGTERM at the end of the parent with the process id `parent`.
+    """Ask the kernel for a SIGTERM when the parent with the process id `parent` ends.
 
     Raises:
         OSError: the kernel refuses.
-        SystemExit: the parent had ended before the kernel was asked.
+        SystemExit: the parent had already ended.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
@@ -42,7 +42,7 @@ def end_with(parent: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Tie this process to its parent, then be the module."""
+    """Tie this process to its parent, then run the module."""
     parent, module, *rest = arguments
     end_with(int(parent))
     sys.argv[1:] = rest

@@ -1,12 +1,12 @@
-"""Run a module as a child that ends with its parent, and whose directory goes then, too.
+"""Run a module as a child that ends with its parent, and whose directory is then removed.
 
     python -m tidelog_cli.up.temporary_child DIRECTORY MODULE ARGUMENT…
 
-The parent holds the other end of the child's standard input and never writes to it. When that pipe ends, whatever
-ended the parent, the child's process becomes one that removes DIRECTORY: nothing of the child runs on meanwhile, and
-nobody else is needed to tidy up. For programs whose data nobody wants afterwards: a node of somebody's tests.
-Rejected: PR_SET_PDEATHSIG, as `child` has it, which goes by the thread that started the child: a test may well start
-a node in a thread that ends long before the test does. A graceful stop: nobody is left to wait for it.
+The parent holds the other end of the child's standard input and never writes to it. When that pipe is closed, however
+the parent ended, the child's process replaces itself by `rm -rf DIRECTORY`: no code of the child runs on, and no other
+process has to clean up. For programs whose data is temporary: a node of a user's tests. Rejected: PR_SET_PDEATHSIG as
+in `supervised_child`, which depends on the thread that started the child: a test may start a node in a short-lived
+thread. A graceful stop: no process is left to wait for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STDIN: Final = 0
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Tie this process to its standard input, then be the module."""
+    """Tie this process to its standard input, then run the module."""
     directory, module, *rest = arguments
     threading.Thread(target=_end_with_stdin, args=(directory,), name="tied", daemon=True).start()
     sys.argv[1:] = rest
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> None:
 def _end_with_stdin(directory: str) -> None:
     while os.read(_STDIN, 1 << 10):
         pass
-    os.execvp("rm", ["rm", "-rf", "--", directory])  # noqa: S606, S607 - the system's own, and no shell
+    os.execvp("rm", ["rm", "-rf", "--", directory])  # noqa: S606, S607 - the system's `rm`, without a shell
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Benchmarks of plain loops around clients."""
+"""Benchmarks of loops around clients."""

@@ -1,8 +1,8 @@
-"""`tidelog bench client`: what a plain Python loop around the client gives, on one node, and beside Kafka's client.
+"""`tidelog bench client`: rate and processor time of Python loops around the client, compared with Kafka's client.
 
-Rounds go through all loops in turn. With a broker of Kafka's protocol each loop has its counterpart's run behind it, so
-that both have met the same noise, and the ratio is that of the rounds' pairs, in the middle. A whole round goes before,
-unmeasured.
+Each round runs every loop once, on one node. With a Kafka broker, each loop is followed by its counterpart on
+confluent-kafka, so that both run under similar conditions; the ratio is the median of the ratios of the rounds. One
+unmeasured round comes first.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ LOOPS: Final = (*PUBLISHING, ONE_BY_ONE, *READING)
 TOPIC: Final = "loops"
 READ_TOPIC: Final = "read"
 KEEP_BYTES: Final = 128 * MIB
-"""The topic that is written to keeps this much, so that its files are used again after a while."""
+"""Retention of the topic that the loops write to: the node then reuses segment files."""
 FILL_AT_A_TIME: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class ClientPlan:
-    """What is measured.
+    """The parameters of the benchmark.
 
     Attributes:
-        records: a loop and round.
-        size_bytes: of a value.
-        partitions: of the topics.
-        rounds: how often.
-        flush: the topics'.
-        kafka: HOST:PORT of a broker to compare with.
-        data: where files are kept meanwhile.
+        records: for each loop in a round.
+        size_bytes: size of a value.
+        partitions: partitions of each topic.
+        rounds: number of rounds.
+        flush: of the topics.
+        kafka: HOST:PORT of a broker to compare with, or None.
+        data: directory for temporary files.
     """
 
     records: int = 300_000
@@ -68,13 +68,13 @@ class ClientPlan:
 
     @property
     def steps(self) -> int:
-        """How many runs of loops there are, those of Kafka not counted."""
+        """The number of runs, without the runs on Kafka."""
         return (self.rounds + 1) * len(LOOPS)
 
 
 @dataclass(slots=True)
 class LoopResult:
-    """The runs of one loop, and of what stands for it; both in the order of rounds."""
+    """The runs of one loop and of its Kafka counterpart, in the order of rounds."""
 
     name: str
     kafka_name: str | None = None
@@ -83,12 +83,12 @@ class LoopResult:
 
     @property
     def ratio(self) -> float | None:
-        """Our rate to Kafka's, above one where ours is faster: the median of the rounds; None without Kafka's."""
+        """Median of the rounds' ratios of our rate to Kafka's, above 1 if ours is higher; None without Kafka."""
         pairs = list(zip(self.runs, self.kafka_runs, strict=False))
         return statistics.median(mine.per_s / other.per_s for mine, other in pairs) if pairs else None
 
     def document(self) -> dict[str, Any]:
-        """Return what --json prints of it."""
+        """Return the JSON form of this result."""
         document: dict[str, Any] = {"loop": self.name, **_figures(self.runs)}
         if self.kafka_runs:
             document |= {"kafka": {"call": self.kafka_name, **_figures(self.kafka_runs)}, "ratio": self.ratio}
@@ -106,14 +106,14 @@ def _figures(runs: Sequence[Timed]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class ClientResult:
-    """See the module."""
+    """The results of all loops."""
 
     plan: ClientPlan
     kafka_version: str | None = None
     loops: dict[str, LoopResult] = field(default_factory=dict)
 
     def document(self, environment: Environment) -> dict[str, Any]:
-        """Return what --json prints."""
+        """Return the object that `--json` prints."""
         plan = self.plan
         return {
             "benchmark": "client",
@@ -128,11 +128,11 @@ class ClientResult:
         }
 
     def table(self) -> Table:
-        """Return the same for people."""
+        """Return the results as a table."""
         plan = self.plan
         table = Table(
             title=f"plain loops, {plan.records:,} records of {plan.size_bytes} bytes, flush={plan.flush}: "
-            "median of the rounds, until all is acknowledged"
+            "medians of the rounds, until all records are acknowledged"
         )
         columns = ["loop", "records/s", "CPU a record"]
         if self.kafka_version is not None:
@@ -159,10 +159,10 @@ def _cells(runs: Sequence[Timed]) -> list[str]:
 
 
 async def measure_client(plan: ClientPlan, tell: Tell = say_nothing) -> ClientResult:
-    """Measure; see the module.
+    """Run the benchmark.
 
     Raises:
-        CommandFailed: the node did not start, confluent-kafka is not there, or the broker does not answer.
+        CommandFailed: the node did not start, confluent-kafka is not installed, or the broker does not respond.
         WrongCountError: records were lost on either side.
     """
     kafka = KafkaLoops(plan.kafka) if plan.kafka is not None else None
@@ -196,7 +196,7 @@ class _Measuring:
             self.result.loops[name] = LoopResult(name, kafka.counterpart(name) if kafka is not None else None)
 
     async def prepare(self) -> None:
-        """Make the topics, and fill those that are read."""
+        """Create the topics and fill the ones that are read."""
         plan, client, records = self._plan, self._client, self._records
         await client.create_topic(
             TOPIC,
@@ -215,7 +215,7 @@ class _Measuring:
             await asyncio.to_thread(self._kafka.run, "put", self._kafka_topics[1], records)
 
     async def round(self, *, measured: bool) -> None:
-        """Run every loop, and what stands for it, once."""
+        """Run every loop and its Kafka counterpart once."""
         for name, loop in self.result.loops.items():
             self._tell(name, self._done)
             run = await self._run(name)
@@ -227,7 +227,7 @@ class _Measuring:
                     loop.kafka_runs.append(other)
 
     async def clear(self) -> None:
-        """Delete the topics of the broker that is not ours."""
+        """Delete the topics on the Kafka broker."""
         if self._kafka is not None:
             for name in self._kafka_topics:
                 await asyncio.to_thread(self._kafka.delete_topic, name)

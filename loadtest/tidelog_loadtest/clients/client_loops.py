@@ -1,7 +1,7 @@
-"""The loops that programs write around the client, each as short as they write them, timed until all is acknowledged.
+"""Loops that applications write around the client, timed until all records are acknowledged.
 
-Every loop takes the same records, and leaves nothing under way. What waits for each record is timed by the record, the
-others as a whole.
+All loops take the same records and end without pending records. Loops that wait for each record measure the time of
+each record; the others only the total time.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from tidelog.errors import BufferFullError
 from tidelog_loadtest.measure.product import WrongCountError
 
 TOGETHER: Final = 1_000
-"""Sends that are gathered at a time."""
+"""The number of sends per `asyncio.gather`."""
 ONE_BY_ONE_MAX: Final = 2_000
-"""Sends that wait for each other take too long to take all records."""
+"""Number of records for loops that wait for each record; all records would take too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What is published and read: values of equal size, and a key for each."""
+    """Records to publish and read: values of equal size, and a key for each value."""
 
     values: list[bytes]
     keys: list[bytes]
 
     @classmethod
     def of(cls, count: int, size_bytes: int) -> Records:
-        """Return records that are not alike, with about 20 records a key."""
+        """Return records with distinct values and about 20 records per key."""
         pad = b"x" * size_bytes
         values = [(b"%d " % number + pad)[:size_bytes] for number in range(count)]
         return cls(values, [b"user-%d" % (number * 7919 % max(1, count // 20)) for number in range(count)])
 
     def first(self, count: int) -> Records:
-        """Return only so many of them."""
+        """Return the first `count` records."""
         return Records(self.values[:count], self.keys[:count])
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What one run of a loop took: s on the clock, s of this process's processors; `p50_s` where records were timed."""
+    """Times of one run of a loop in s: wall-clock and processor time; `p50_s` if each record is timed."""
 
     records: int
     elapsed_s: float
@@ -59,7 +59,7 @@ class Timed:
 
     @property
     def cpu_ns(self) -> float:
-        """Processor time of this process a record, in ns."""
+        """Processor time of this process per record, in ns."""
         return self.cpu_s * 1e9 / max(1, self.records)
 
 
@@ -87,7 +87,7 @@ async def _put_keyed(producer: Producer, records: Records) -> None:
 
 
 def _noted(receipt: Receipt | None, error: TidelogError | None) -> None:
-    """Take notice, as little of it as a callback can."""
+    """Count a delivery, with as little work as a callback can do."""
 
 
 async def _put_with_callback(producer: Producer, records: Records) -> None:
@@ -114,7 +114,7 @@ def _many(count: int, *, keyed: bool) -> Loop:
     async def loop(producer: Producer, records: Records) -> None:
         for at in range(0, len(records.values), count):
             keys = records.keys[at : at + count] if keyed else None
-            # The next list is accepted while the one before it is under way, as two tasks with send_many would do it.
+            # The next list is accepted while the previous one is pending, as with two tasks that call send_many.
             await producer.enqueue_many(records.values[at : at + count], keys=keys)
 
     return loop
@@ -122,7 +122,7 @@ def _many(count: int, *, keyed: bool) -> Loop:
 
 async def _arrow(producer: Producer, records: Records) -> None:
     for at in range(0, len(records.values), 10_000):
-        # One array of all values would be timed for its memory: new pages cost more here than the records.
+        # Not one array of all values: allocating its pages takes longer than publishing the records.
         values: Any = pa.array(records.values[at : at + 10_000], pa.binary())
         await producer.enqueue_arrow(pa.record_batch({"value": values}))
 
@@ -144,7 +144,7 @@ READING: Final = ("async for record", "batches to lists", "columns", "to_arrow")
 
 
 async def publish(client: Client, topic: str, loop: Loop, records: Records) -> Timed:
-    """Run a loop that publishes, with a producer of its own, until all is acknowledged."""
+    """Run a publish loop with a producer of its own until all records are acknowledged."""
     async with client.producer(topic) as producer:
         clock = Clock()
         await loop(producer, records)
@@ -153,7 +153,7 @@ async def publish(client: Client, topic: str, loop: Loop, records: Records) -> T
 
 
 async def one_by_one(client: Client, topic: str, records: Records) -> Timed:
-    """Publish one record after the other, each when the one before it is acknowledged."""
+    """Publish records one at a time, each after the acknowledgement of the previous one."""
     some = records.first(ONE_BY_ONE_MAX)
     async with client.producer(topic) as producer:
         times: list[float] = []
@@ -166,10 +166,10 @@ async def one_by_one(client: Client, topic: str, records: Records) -> Timed:
 
 
 async def read(client: Client, topic: str, how: str, expected: int) -> Timed:
-    """Read a topic from its beginning, in one of the ways of `READING`.
+    """Read a topic from its beginning with one of the methods in `READING`.
 
     Raises:
-        WrongCountError: another number of records came.
+        WrongCountError: the number of records read differs from the number stored.
     """
     seen = 0
     async with client.consumer(topic) as consumer:
@@ -191,19 +191,19 @@ async def read(client: Client, topic: str, how: str, expected: int) -> Timed:
                     break
         timed = clock.stop(seen)
     if seen != expected:
-        raise WrongCountError(f"{seen} records came back; {expected} were acknowledged")
+        raise WrongCountError(f"{seen} records read, {expected} acknowledged")
     return timed
 
 
 class Clock:
-    """Runs from when it is made."""
+    """A stopwatch that starts when it is created."""
 
     def __init__(self) -> None:
         self._cpu_s = time.process_time()
         self._began_s = time.perf_counter()
 
     def stop(self, records: int, times: list[float] | None = None) -> Timed:
-        """Return what it took; `times` are those of single records, in s."""
+        """Return the elapsed times; `times` are the times of single records, in s."""
         elapsed_s, cpu_s = time.perf_counter() - self._began_s, time.process_time() - self._cpu_s
         ordered: list[Any] = sorted(times or [])
         return Timed(records, elapsed_s, cpu_s, ordered[len(ordered) // 2] if ordered else None)

@@ -1,7 +1,7 @@
-"""The same loops around confluent-kafka, against a broker of Kafka's protocol that somebody else runs.
+"""The same loops around confluent-kafka, against an existing Kafka broker.
 
-It is imported when it is asked for and not before: the project does not depend on it. Its calls block, so they belong
-into a thread.
+confluent-kafka is imported on demand: it is not a dependency of the project. Its calls block, so call these functions
+in a thread.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tidelog_loadtest.clients.client_loops import ONE_BY_ONE, ONE_BY_ONE_MAX, RE
 from tidelog_loadtest.measure.product import WrongCountError
 
 ANSWER_S: Final = 5.0
-"""How long a broker may take to answer."""
+"""Timeout for a broker's response."""
 LOOK_S: Final = 0.1
 READ_AT_A_TIME: Final = 10_000
 QUEUE_RECORDS: Final = 1_000_000
 
 
 class KafkaLoops:
-    """Loops around one broker.
+    """Loops on one Kafka broker.
 
     Args:
         bootstrap: HOST:PORT of the broker.
@@ -38,8 +38,8 @@ class KafkaLoops:
             self._admin: Any = importlib.import_module("confluent_kafka.admin")
         except ImportError as error:
             raise CommandFailed(
-                f"--kafka compares with confluent-kafka, which cannot be imported ({error}): "
-                "`python -m pip install confluent-kafka` installs it",
+                f"--kafka requires confluent-kafka, which cannot be imported ({error}); install it with "
+                "`python -m pip install confluent-kafka`",
                 EXIT_USAGE,
             ) from error
         self._bootstrap = bootstrap
@@ -47,11 +47,11 @@ class KafkaLoops:
 
     @property
     def version(self) -> str:
-        """The library's version."""
+        """The version of confluent-kafka."""
         return str(self._library.__version__)
 
     def counterpart(self, loop: str) -> str | None:
-        """Return the name of what stands for a loop of ours; None where there is no such thing."""
+        """Return the name of the counterpart of a loop of ours, or None if it has none."""
         if loop in READING:
             return "consume()"
         if loop == ONE_BY_ONE:
@@ -68,10 +68,10 @@ class KafkaLoops:
         }.get(loop)
 
     def make_topic(self, partitions: int) -> str:
-        """Make a topic and return its name. Where that is not allowed, the broker may make it when it is asked about.
+        """Create a topic and return its name. If that is denied, the broker may create it on the metadata request.
 
         Raises:
-            CommandFailed: the broker does not answer, or has no such topic afterwards.
+            CommandFailed: the broker does not respond, or the topic is still missing.
         """
         name = f"tidelog-bench-{secrets.token_hex(4)}"
         admin = self._admin.AdminClient({"bootstrap.servers": self._bootstrap, "allow.auto.create.topics": True})
@@ -82,20 +82,22 @@ class KafkaLoops:
             try:
                 found = admin.list_topics(name, timeout=ANSWER_S).topics[name]
             except Exception as error:
-                raise CommandFailed(f"the broker at {self._bootstrap} does not answer: {error}") from error
+                raise CommandFailed(f"the broker at {self._bootstrap} does not respond: {error}") from error
             if found.partitions:
                 return name
-            if time.monotonic() >= give_up:  # one that has just started knows its own topics a moment later
-                raise CommandFailed(f"the broker at {self._bootstrap} made no topic: {refused or found.error}")
+            if time.monotonic() >= give_up:  # right after its start, a broker may not list its topics yet
+                raise CommandFailed(
+                    f"the broker at {self._bootstrap} did not create the topic: {refused or found.error}"
+                )
             time.sleep(LOOK_S)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; a broker that does not want to is left with it."""
+        """Delete a topic; ignore a refusal of the broker."""
         admin = self._admin.AdminClient({"bootstrap.servers": self._bootstrap})
         admin.delete_topics([name], request_timeout=ANSWER_S)[name].exception(2 * ANSWER_S)
 
     def run(self, loop: str, topic: str, records: Records) -> Timed:
-        """Run what stands for a loop of ours that publishes.
+        """Run the counterpart of a publish loop of ours.
 
         Raises:
             WrongCountError: not all records were acknowledged.
@@ -107,7 +109,9 @@ class KafkaLoops:
                 "queue.buffering.max.kbytes": QUEUE_RECORDS,
             }
         )
-        producer.list_topics(topic, timeout=ANSWER_S)  # it knows the topic when the clock begins, as ours does
+        producer.list_topics(
+            topic, timeout=ANSWER_S
+        )  # load the topic's metadata before the clock starts, as our loops do
         if loop == ONE_BY_ONE:
             return self._one_by_one(producer, topic, records)
         keyed = loop.endswith("keys")
@@ -134,7 +138,7 @@ class KafkaLoops:
         """Read a topic from its beginning.
 
         Raises:
-            WrongCountError: another number of records came.
+            WrongCountError: the number of records read differs from the number stored.
         """
         consumer = self._library.Consumer(
             {"bootstrap.servers": self._bootstrap, "group.id": topic, "enable.auto.commit": False}
@@ -154,7 +158,7 @@ class KafkaLoops:
         timed = clock.stop(seen)
         consumer.close()
         if seen != expected:
-            raise WrongCountError(f"{seen} records came back of Kafka's broker; {expected} were acknowledged")
+            raise WrongCountError(f"{seen} records read from the Kafka broker, {expected} acknowledged")
         return timed
 
     @staticmethod
@@ -195,7 +199,7 @@ class KafkaLoops:
     def _whole_batch(self, producer: Any, topic: str, messages: list[dict[str, bytes]]) -> None:
         while messages:
             producer.produce_batch(topic, messages)
-            # It marks what it had no room for.
+            # `produce_batch` marks the messages that did not fit into its queue.
             messages = [message for message in messages if message.pop("_error", None) is not None]
             if messages:
                 producer.poll(1.0)

@@ -1,8 +1,8 @@
-"""What was published and acknowledged, and whether it is all there: the benchmark's check that speed cost no record.
+"""The ledger of acknowledged records, and the check that none of them is lost or duplicated.
 
-Every record carries a number of its own in its first eight bytes. An acknowledgement says at which offsets a run of
-numbers is, so reading the log tells of each acknowledged record whether it is where it was said to be. A record that
-was not acknowledged may be there or not; none may be there twice.
+Each record carries a unique number in its first eight bytes. An acknowledgement gives the offsets of a run of numbers,
+so reading the log shows whether each acknowledged record is at its acknowledged offset. A record that is not
+acknowledged may or may not be in the log; no record may be in it twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidelog_loadtest.measure.product import WrongCountError
 
 NUMBER_BYTES: Final = 8
 PROGRESS_S: Final = 30.0
-"""How long reading waits for what must be there before it counts as lost."""
+"""Time limit for reading the acknowledged records of a partition; missing ones then count as lost."""
 _WAIT_MS: Final = 200
 
 Numbers = npt.NDArray[np.uint64]
@@ -31,7 +31,7 @@ Numbers = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """Records `first` to `first + count - 1`, acknowledged to be at `base_offset` and behind it."""
+    """Records `first` to `first + count - 1`, acknowledged at offsets `base_offset` and following."""
 
     partition: int
     base_offset: int
@@ -41,7 +41,7 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What reading found: how many records were acknowledged, read, not where they should be, and there again."""
+    """Counts of an audit: records acknowledged, read, missing at their acknowledged offset, and duplicated."""
 
     acked: int = 0
     read: int = 0
@@ -53,16 +53,16 @@ class Audit:
 
 
 class Ledger:
-    """Makes numbered records and keeps what was acknowledged."""
+    """Creates numbered records and stores their acknowledgements."""
 
     def __init__(self, size_bytes: int) -> None:
-        assert size_bytes >= NUMBER_BYTES, "a value holds its number"
+        assert size_bytes >= NUMBER_BYTES, "a value has room for its number"
         self._size_bytes = size_bytes
         self._next = 0
         self._acked: list[Acked] = []
 
     def records(self, count: int) -> tuple[int, pa.RecordBatch]:
-        """Return the number of the first of `count` new records, and the records."""
+        """Create `count` records; return the number of the first one, and the records."""
         first = self._next
         self._next += count
         values = np.zeros((count, self._size_bytes), np.uint8)
@@ -72,31 +72,31 @@ class Ledger:
         return first, pa.record_batch({"value": pa.Array.from_buffers(pa.binary(), count, buffers)})
 
     def acknowledged(self, first: int, ranges: Iterable[ReceiptRange]) -> None:
-        """Note where records from number `first` on are said to be."""
+        """Store the acknowledged offsets of records from number `first` on."""
         for partition, base_offset, count in ranges:
             self._acked.append(Acked(partition, base_offset, first, count))
             first += count
 
     def of(self, partition: int, from_offset: int) -> list[Acked]:
-        """Return what was acknowledged at `from_offset` and behind it."""
+        """Return the acknowledgements at `from_offset` or above."""
         return [each for each in self._acked if each.partition == partition and each.base_offset >= from_offset]
 
 
 async def audit(client: Client, topic: str, ledger: Ledger, starts: Mapping[int, int]) -> tuple[Audit, dict[int, int]]:
-    """Read partitions to their ends and compare; nothing may be published meanwhile.
+    """Read partitions to their ends and compare them with the ledger; nothing may be published meanwhile.
 
     Args:
         client: connected to the cluster.
         topic: its name.
-        ledger: what was acknowledged.
-        starts: where to begin in each partition that is to be read.
+        ledger: the acknowledged records.
+        starts: partition to the offset to start reading at.
 
     Returns:
-        What was found in all of them, and where each ends.
+        The counts over all partitions, and the end offset of each partition.
 
     Raises:
         WrongCountError: offsets are missing between two batches.
-        TidelogError: the cluster refuses to be read.
+        TidelogError: the cluster rejected a fetch.
     """
     found, ends = Audit(), dict(starts)
     for partition, start in starts.items():
@@ -109,7 +109,7 @@ async def audit(client: Client, topic: str, ledger: Ledger, starts: Mapping[int,
 
 
 def compare(acked: Iterable[Acked], numbers: Numbers, start: int) -> Audit:
-    """Return what a partition's records, by their numbers from offset `start` on, say about the acknowledged ones."""
+    """Compare the record numbers of a partition, from offset `start` on, with its acknowledgements."""
     total = lost = 0
     for each in acked:
         at = each.base_offset - start
@@ -121,7 +121,7 @@ def compare(acked: Iterable[Acked], numbers: Numbers, start: int) -> Audit:
 
 
 async def _read(client: Client, topic: str, partition: int, start: int, end: int) -> Numbers:
-    """Return the numbers of a partition's records from `start` to its end, which should be `end` or behind it."""
+    """Return the record numbers of a partition from `start` to its end, which is at least `end` if nothing is lost."""
     pieces: list[Numbers] = []
     at = start
     loop = asyncio.get_running_loop()
@@ -131,7 +131,7 @@ async def _read(client: Client, topic: str, partition: int, start: int, end: int
         fetched = await client.fetch(topic, partition, at, min_bytes=min(wait_ms, 1), wait_ms=wait_ms)
         for batch in fetched.batches:
             if batch.base_offset != at:
-                raise WrongCountError(f"{topic}/{partition}: offset {batch.base_offset} comes where {at} should")
+                raise WrongCountError(f"{topic}/{partition}: got offset {batch.base_offset}, expected {at}")
             pieces.append(numbers_of(batch.columns().column("value")))
             at = batch.end_offset
             deadline = loop.time() + PROGRESS_S
@@ -140,7 +140,7 @@ async def _read(client: Client, topic: str, partition: int, start: int, end: int
 
 
 def numbers_of(values: pa.Array[Any]) -> Numbers:
-    """Return the numbers in the values' first bytes."""
+    """Return the numbers in the first bytes of the values."""
     heads = pc.binary_slice(values.cast(pa.binary()), 0, NUMBER_BYTES)
     data = heads.buffers()[2]
     assert data is not None, "values are not null"

@@ -1,4 +1,4 @@
-"""`tidelog bench failover` and `tidelog bench slow-replica`: what faults cost, on a cluster of their own."""
+"""`tidelog bench failover` and `tidelog bench slow-replica`: fault benchmarks on a cluster of their own."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tidelog_loadtest.measure.results import caption_of
 
 
 class FaultChoice(StrEnum):
-    """What happens to the owner."""
+    """The fault of the owner."""
 
     KILL = "kill"
     CUT = "cut"
 
 
 class OneFlushChoice(StrEnum):
-    """When the log syncs what it acknowledges."""
+    """The `flush` setting of the topic."""
 
     NEVER = "never"
     ALWAYS = "always"
@@ -41,11 +41,11 @@ class Shown(Protocol):
     """A result that can be printed."""
 
     def document(self, environment: Environment) -> dict[str, object]:
-        """Return what --json prints."""
+        """Return the object that `--json` prints."""
         ...
 
     def table(self) -> Table:
-        """Return the same for people."""
+        """Return the result as a table."""
         ...
 
 
@@ -53,8 +53,8 @@ NodesOption = Annotated[
     int, typer.Option("--nodes", min=3, max=9, help="Nodes to start; partitions have three copies.")
 ]
 FlushOption = Annotated[OneFlushChoice, typer.Option("--flush", help="The topic's flush.")]
-SizeOption = Annotated[int, typer.Option("--size", min=NUMBER_BYTES, max=1_000_000, help="Bytes of a value.")]
-DataOption = Annotated[Path | None, typer.Option("--data", help="Keep files in a temporary directory in here.")]
+SizeOption = Annotated[int, typer.Option("--size", min=NUMBER_BYTES, max=1_000_000, help="Size of a value in bytes.")]
+DataOption = Annotated[Path | None, typer.Option("--data", help="Directory for temporary files.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -67,23 +67,23 @@ def register(group: typer.Typer) -> None:
 def failover_command(
     *,
     nodes: NodesOption = 3,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, max=999, help="How often an owner fails.")] = 20,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, max=999, help="Number of owner failures.")] = 20,
     partitions: Annotated[int, typer.Option("--partitions", min=1, max=10_000, help="Partitions of the topic.")] = 1,
     fault: Annotated[
-        FaultChoice, typer.Option("--fault", help="kill: SIGKILL. cut: SIGSTOP, the owner falls silent.")
+        FaultChoice, typer.Option("--fault", help="kill: SIGKILL. cut: SIGSTOP, the owner stops responding.")
     ] = FaultChoice.KILL,
     flush: FlushOption = OneFlushChoice.ALWAYS,
     size: SizeOption = 100,
     records_per_s: Annotated[
-        int, typer.Option("--rate", min=1, max=1_000_000, help="Records a second, for each of up to four partitions.")
+        int, typer.Option("--rate", min=1, max=1_000_000, help="Records per second for each of up to four partitions.")
     ] = 10_000,
     lead_s: Annotated[float, typer.Option("--lead", min=0.0, help="Seconds of load before the fault.")] = 1.0,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fail the owner of a partition again and again; time until it can be published to, and nothing lost.
+    """Measure the time without publishes after a partition's owner fails, and check that no record is lost.
 
-    Ends with exit code 1 if an acknowledged record was lost or a record is there twice.
+    Exits with code 1 if an acknowledged record is lost or a record is duplicated.
     """
     plan = FailoverPlan(nodes, rounds, partitions, fault.value, flush.value, size, records_per_s, lead_s, data)
     _say(f"{rounds} rounds of {fault} on {nodes} nodes with {partitions} partitions ...")
@@ -91,30 +91,33 @@ def failover_command(
         result = uvloop.run(failover(plan, tell))
     show(result, data, as_json=as_json)
     if result.lost or result.whole.twice:
-        raise CommandFailed(f"{result.lost} acknowledged records are lost, {result.whole.twice} are there twice")
+        raise CommandFailed(f"{result.lost} acknowledged records lost, {result.whole.twice} records duplicated")
 
 
 def slow_replica_command(
     *,
     nodes: NodesOption = 3,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="How long the follower is stopped.")] = 60.0,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Duration of the stop in seconds.")] = 60.0,
     around_s: Annotated[
         float | None,
         typer.Option(
-            "--around", min=0.1, help="Seconds of load before it and after it.", show_default="half of it, at least 20"
+            "--around",
+            min=0.1,
+            help="Seconds of load before and after the stop.",
+            show_default="half of --seconds, at least 20",
         ),
     ] = None,
     flush: FlushOption = OneFlushChoice.NEVER,
     size: SizeOption = 100,
     retention_bytes: Annotated[
-        int, typer.Option("--retention", min=0, help="About how many bytes of the log are kept; 0 keeps all.")
+        int, typer.Option("--retention", min=0, help="Approximate retention in bytes; 0 means unlimited.")
     ] = RETENTION_BYTES,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop one follower under full load, then let it catch up: throughput, the owner's memory, the time it takes.
+    """Stop one follower under full load, then let it catch up: throughput, the owner's memory, and the catch-up time.
 
-    The load runs unmeasured first, until the log writes into files that it has used before.
+    Unmeasured load comes first, until the log reuses its segment files.
     """
     plan = SlowPlan(nodes, seconds, around_s, flush.value, size, retention_bytes=retention_bytes, data=data)
     _say(f"{2 * plan.load_s + seconds:g} s of load on {nodes} nodes, a follower stopped for {seconds:g} s of it ...")

@@ -1,13 +1,13 @@
-"""`tidelog bench failover`: how long a partition cannot be published to when its owner goes away.
+"""`tidelog bench failover`: time until a partition accepts publishes again after its owner fails.
 
-A round: a paced load on a topic of three copies; the owner of partition 0 is killed (`kill`: SIGKILL, its sockets are
-closed by the kernel, so the others are told) or stopped (`cut`: SIGSTOP, its sockets stand and nothing comes out of
-them: the simple form of a network cut that needs no privileges). Measured is the time from the signal to the first
-acknowledgement of records that were appended after it, and to the moment at which a survivor knows a new owner for
-every partition that the node had. Then the load ends, what it was promised is read back from the survivors alone, the
-node comes back, and the next round waits until all copies are up to date and ownership is spread again.
+A round puts a paced load on a topic with three replicas. The owner of partition 0 is killed (`kill`: SIGKILL; the
+kernel closes its sockets, so its peers notice at once) or stopped (`cut`: SIGSTOP; its sockets stay open without
+traffic, which simulates a network partition without privileges). The benchmark measures the time from the signal to the
+first acknowledgement of records appended after it, and to the time at which a survivor knows a new owner for every
+partition of the failed node. Then the load stops, the acknowledged records are read from the survivors, the node
+restarts, and the next round starts when all replicas are in sync and ownership is balanced.
 
-At the end everything is read once more from its beginning: a node that came back may own some of it by then.
+At the end all records are read again from the beginning, when restarted nodes may own some partitions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Fault = Literal["kill", "cut"]
 MEASURED: Final = 0
 LOADED_PARTITIONS_MAX: Final = 4
 TAKEOVER_S: Final = 60.0
-"""After this long without an acknowledgement the benchmark gives up."""
+"""Timeout without an acknowledgement, after which the benchmark fails."""
 LOAD_GOES_ON_S: Final = 0.5
 _TOPIC: Final = "bench-failover"
 _NS_PER_MS: Final = 1_000_000
@@ -49,7 +49,7 @@ _NS_PER_MS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class FailoverPlan:
-    """What to do. `lead_s` is how long the load runs before the fault; `records_per_s` is for each loaded partition."""
+    """The parameters of the benchmark. `lead_s`: load before the fault; `records_per_s`: for each loaded partition."""
 
     nodes: int = 3
     rounds: int = 20
@@ -63,13 +63,13 @@ class FailoverPlan:
 
     @property
     def loaded(self) -> int:
-        """How many partitions get records; the others are there to be taken over."""
+        """The number of partitions with load; the other partitions only fail over."""
         return min(self.partitions, LOADED_PARTITIONS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One fault. Times run from the signal; `owned` counts the partitions that the node had."""
+    """One fault. Times start at the signal; `owned` is the number of partitions that the node owned."""
 
     node_id: str
     owned: int
@@ -82,7 +82,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class FailoverResult:
-    """All rounds, and what the last look at everything found."""
+    """All rounds, and the result of the final audit."""
 
     plan: FailoverPlan
     rounds: list[Round]
@@ -90,11 +90,11 @@ class FailoverResult:
 
     @property
     def lost(self) -> int:
-        """Acknowledged records that were not where they should be, in any look."""
+        """Acknowledged records missing at their offset in any audit."""
         return self.whole.lost + sum(each.audit.lost for each in self.rounds)
 
     def document(self, environment: Environment) -> dict[str, Any]:
-        """Return what --json prints."""
+        """Return the object that `--json` prints."""
         return {
             "benchmark": "failover",
             "fault": self.plan.fault,
@@ -118,7 +118,7 @@ class FailoverResult:
         }
 
     def table(self) -> Table:
-        """Return the figures for people."""
+        """Return the figures as a table."""
         plan = self.plan
         table = Table(
             title=f"failover ({plan.fault}), flush={plan.flush}: {plan.nodes} nodes, "
@@ -129,13 +129,13 @@ class FailoverResult:
         rows = {
             "first acknowledged publish, ms": [each.first_ack_ms for each in self.rounds],
             "all partitions have owners, ms": [each.all_partitions_ms for each in self.rounds],
-            "whole and balanced again, s": [each.healed_s for each in self.rounds],
+            "replicas in sync and balanced, s": [each.healed_s for each in self.rounds],
         }
         for name, values in rows.items():
             spread = _spread(values)
             table.add_row(name, f"{spread['median']:,.1f}", f"{spread['worst']:,.1f}")
         table.caption = (
-            f"{self.whole.acked:,} records acknowledged, {self.lost:,} lost, {self.whole.twice:,} twice; "
+            f"{self.whole.acked:,} records acknowledged, {self.lost:,} lost, {self.whole.twice:,} duplicated; "
             f"{sum(each.sends_failed for each in self.rounds)} sends failed"
         )
         return table
@@ -149,12 +149,12 @@ async def failover(plan: FailoverPlan, tell: Tell = say_nothing) -> FailoverResu
     """Run the rounds on a cluster of their own.
 
     Args:
-        plan: what to do.
-        tell: is told what each round is at; a round is a step.
+        plan: the parameters.
+        tell: progress callback; each round is one step.
 
     Raises:
-        CommandFailed: a node did not start, nobody took over, or the cluster did not become whole again.
-        TidelogError: the cluster refused something.
+        CommandFailed: a node did not start, no node took over, or replicas did not get back in sync.
+        TidelogError: the cluster rejected a request.
     """
     async with (
         own_cluster(plan.nodes, plan.data) as nodes,
@@ -167,13 +167,13 @@ async def failover(plan: FailoverPlan, tell: Tell = say_nothing) -> FailoverResu
         addresses = [node.address for node in nodes.by_id.values()]
         await settled_everywhere(addresses, _TOPIC, copies=copies_on(plan.nodes), partitions=plan.partitions)
         rounds = [await run.one(number) for number in range(plan.rounds)]
-        tell("reading everything once more", plan.rounds)
+        tell("reading all records again", plan.rounds)
         whole, _ = await audit(client, _TOPIC, run.ledger, dict.fromkeys(range(plan.loaded), 0))
     return FailoverResult(plan, rounds, whole)
 
 
 class _Rounds:
-    """What the rounds share: the cluster, the client, and how far each partition was read."""
+    """State shared by the rounds: the cluster, the client, and the end offset read in each partition."""
 
     def __init__(self, plan: FailoverPlan, nodes: Nodes, client: Client, tell: Tell) -> None:
         self.ledger = Ledger(plan.size_bytes)
@@ -184,7 +184,7 @@ class _Rounds:
         self._read_to = dict.fromkeys(range(plan.loaded), 0)
 
     async def one(self, number: int) -> Round:
-        """Do round `number`, counted from 0; the cluster is whole before and after it."""
+        """Run round `number`, counted from 0; all replicas are in sync before and after it."""
         self._tell(f"round {number + 1}: load before the fault", number)
         load = Load(
             self._client, _TOPIC, self.ledger, partitions=self._plan.loaded, records_per_s=self._plan.records_per_s
@@ -206,7 +206,7 @@ class _Rounds:
             await asyncio.sleep(LOAD_GOES_ON_S)
         self._tell(f"round {number + 1}: reading back", number)
         found, self._read_to = await audit(self._client, _TOPIC, self.ledger, self._read_to)
-        self._tell(f"round {number + 1}: {owner.node_id} comes back", number)
+        self._tell(f"round {number + 1}: {owner.node_id} restarts", number)
         healing_ns = time.perf_counter_ns()
         await self._mend(owner)
         async with view_of(survivor) as view:
@@ -222,16 +222,16 @@ class _Rounds:
         )
 
     async def heal(self, view: View) -> None:
-        """Wait until every copy is up to date and ownership is where placement wants it."""
+        """Wait until every replica is in sync and ownership matches the placement."""
         copies, partitions = copies_on(self._plan.nodes), self._plan.partitions
         await settled(view, _TOPIC, copies=copies, partitions=partitions)
         await balanced(view, partitions=partitions)
         await settled(view, _TOPIC, copies=copies, partitions=partitions)
 
     async def _owner(self) -> tuple[NodeProcess, int]:
-        """Return the owner of the measured partition, and how many partitions it owns: the word of the newest epoch.
+        """Return the owner of the measured partition, by the newest epoch, and the number of partitions that it owns.
 
-        It is asked for right before the fault: a cluster that was just healed may still give a partition back.
+        Call it right before the fault: a cluster that just recovered may still move a partition.
         """
         told: list[pb.PartitionInfo] = []
         for node in self._nodes.by_id.values():
@@ -255,24 +255,24 @@ class _Rounds:
                 return await awaited
         except TimeoutError:
             raise CommandFailed(
-                f"no publish was acknowledged, or a partition had no owner, for {TAKEOVER_S:.0f} s "
-                f"({load.failed} sends failed: {load.last_error or 'none yet'})"
+                f"no publish acknowledged, or a partition without an owner, for {TAKEOVER_S:.0f} s "
+                f"({load.failed} sends failed: last error: {load.last_error or 'none'})"
             ) from None
 
 
 def newest_owners(told: Iterable[pb.PartitionInfo]) -> dict[int, str]:
-    """Return the owner of each partition by the newest epoch that anybody has told of it."""
+    """Return the owner of each partition by the newest epoch that any node reports."""
     newest = {info.partition: info for info in sorted(told, key=lambda info: info.epoch)}
     return {partition: info.owner for partition, info in newest.items()}
 
 
 async def _all_moved(survivor: View, gone: str) -> int:
-    """Return when (perf_counter_ns) a survivor first knows another owner for every partition."""
+    """Return the time (perf_counter_ns) at which a survivor first knows another owner for every partition."""
     while True:
         asked_ns = time.perf_counter_ns()
         partitions = (await survivor.routes(_TOPIC)).partitions
         now_ns = time.perf_counter_ns()
         if all(partition.owner not in ("", gone) for partition in partitions):
             return now_ns
-        # A thousand partitions are a large answer: asking must not become what the survivor is busy with.
+        # The response for 1,000 partitions is large: poll rarely, so that polling does not load the survivor.
         await asyncio.sleep(max(0.01, 4 * (now_ns - asked_ns) / 1e9))

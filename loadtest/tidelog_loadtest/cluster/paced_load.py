@@ -1,7 +1,7 @@
-"""A steady, paced load on some partitions, whose acknowledgements are kept and can be waited for.
+"""A paced load on some partitions that stores acknowledgements and lets callers wait for them.
 
-Paced, because what is measured is how long a partition cannot be published to, not how much it takes: at full speed a
-restarted node would spend the next round catching up, and a run of twenty rounds would fill the disk.
+It is paced because the benchmark measures the time without publishes, not the throughput: at full speed a restarted
+node would catch up during the whole next round, and twenty rounds would fill the disk.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from tidelog_loadtest.cluster.acknowledgement_ledger import Ledger
 
 BATCH_RECORDS: Final = 50
 SENDS_UNDER_WAY: Final = 4
-"""For each partition."""
+"""Per partition."""
 
 
 class Load:
-    """Publishes while it is entered (`async with`). On the way out all that is under way is settled first.
+    """Publishes while the context (`async with`) is active. On exit all pending sends complete first.
 
     Args:
         client: connected to the cluster.
         topic: its name.
-        ledger: where records come from and acknowledgements go to.
+        ledger: creates the records and stores their acknowledgements.
         partitions: partitions 0 to `partitions - 1` get records.
-        records_per_s: for each of them.
+        records_per_s: per partition.
 
     Attributes:
-        failed: how many sends ended with an error; their records count as not acknowledged.
+        failed: number of sends that failed; their records count as not acknowledged.
         last_error: the last of these errors.
     """
 
@@ -71,9 +71,9 @@ class Load:
         await self._producer.abort()
 
     async def first_ack(self, partition: int, appended_after_us: int) -> int:
-        """Return when (perf_counter_ns) the first records come back that were appended after a time (µs since 1970).
+        """Return the time (perf_counter_ns) of the first acknowledgement of records appended after `since_us`.
 
-        By the time of the append, so that an answer which was on its way at a fault is not taken for one after it.
+        The time of the append counts, so that an acknowledgement in transit at the fault is not taken for a later one.
         """
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._awaited[future] = (partition, appended_after_us)
@@ -100,5 +100,7 @@ class Load:
         appended_us = receipts[0].timestamp_us
         for future, (awaited, after_us) in self._awaited.items():
             if awaited == partition and appended_us > after_us:
-                with contextlib.suppress(asyncio.InvalidStateError):  # several acknowledgements in one turn of the loop
+                with contextlib.suppress(
+                    asyncio.InvalidStateError
+                ):  # several acknowledgements in one iteration of the event loop
                     future.set_result(now_ns)

@@ -1,16 +1,16 @@
-"""`tidelog bench slow-replica`: what one follower that stands still costs the others, and how it comes back.
+"""`tidelog bench slow-replica`: the effect of one stopped follower on publishing, and how the follower catches up.
 
-One partition of three copies under full load, as in `bench produce`, with a bounded log. Three stretches: all is well;
-one follower is stopped (SIGSTOP: its connections stand, nothing is read from them); it goes on again. The owner's
-private memory is sampled all the time: what it keeps for a follower that takes nothing must have a bound.
+One partition with three replicas is under full load, as in `bench produce`, with a bounded log. There are three phases:
+all replicas run; one follower is stopped (SIGSTOP: its connections stay open, but it reads nothing); it runs again. The
+owner's private memory is sampled throughout: the data that it buffers for a stopped follower must be bounded.
 
-As in `bench produce` the load runs unmeasured until the log writes into files that were written before, and the
-stretches on either side last as long as half of the one between, 20 s at least. Rejected: beginning at once, with 10 s
-on either side. The first stretch then pays for new files and the second does not, so that a cluster with a follower
-less looked four times as fast as a whole one.
+As in `bench produce`, unmeasured load comes first, until the log reuses its segment files. The first and the last phase
+take half as long as the second one, at least 20 s. Rejected: no unmeasured load, and 10 s for the first and the last
+phase. The first phase then includes the allocation of new files and the second one does not, so that a cluster with a
+missing follower looked four times as fast as a complete one.
 
-The follower has caught up when its owner streams to it again and it has everything that was in the log when it went
-on. That may come after the load has ended: on one machine a replica that catches up has no cores of its own.
+The follower has caught up when its owner streams to it again and it stores all records that were in the log when it
+resumed. That may happen after the load ends: on one machine, a replica that catches up competes for the same cores.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tidelog_proto.limits import MIB, SEGMENT_BYTES_DEFAULT
 RETENTION_BYTES: Final = 512 * MIB
 SAMPLE_S: Final = 0.5
 CATCH_UP_S: Final = 120.0
-"""How long is waited for the follower after it goes on; past it, it counts as not caught up."""
+"""Timeout for the follower to catch up after it resumes."""
 STEPS: Final = 5
 AROUND_S_MIN: Final = 20.0
 WARM_ROUND_S: Final = 2.0
@@ -52,11 +52,11 @@ _POLL_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class SlowPlan:
-    """What to do. `seconds` is how long the follower stands; before and after it the load runs for `around_s`.
+    """The parameters of the benchmark. `seconds`: how long the follower is stopped; `around_s`: load before and after.
 
-    The topic keeps about `retention_bytes`, 0: all; what the follower missed may be gone from the log when it comes
-    back. `warm_bytes` are written before anything is measured, or as much of it as `WARM_ROUNDS_MAX` rounds of
-    `WARM_ROUND_S` come to. What is None follows from the rest.
+    The topic retains about `retention_bytes` (0: unlimited); records that the follower missed may be deleted when it
+    resumes. `warm_bytes` are written before the measurement, limited to `WARM_ROUNDS_MAX` rounds of `WARM_ROUND_S`.
+    Values of None are derived from the others.
     """
 
     nodes: int = 3
@@ -71,19 +71,19 @@ class SlowPlan:
 
     @property
     def load_s(self) -> float:
-        """How long the load runs before and after, each."""
+        """Duration of the load before and after the stop, each."""
         return max(AROUND_S_MIN, self.seconds / 2) if self.around_s is None else self.around_s
 
     @property
     def bytes_to_warm(self) -> int:
-        """What is written first: the log is full then, and two segments more; a log that keeps all is never full."""
+        """Bytes to write before the measurement: a full log and two segments more; 0 if retention is unlimited."""
         if self.warm_bytes is not None:
             return self.warm_bytes
         return self.retention_bytes + 2 * SEGMENT_BYTES_DEFAULT if self.retention_bytes else 0
 
 
 class Sample(NamedTuple):
-    """The owner's private memory, `at_s` seconds after the load began."""
+    """The owner's private memory, `at_s` seconds after the load started."""
 
     at_s: float
     rss_anon_bytes: int
@@ -91,14 +91,14 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class Memory:
-    """Samples of one process; `mark` begins a stretch."""
+    """Samples of one process's memory; `mark` starts a phase."""
 
     samples: list[Sample] = field(default_factory=list)
     marks_s: dict[str, float] = field(default_factory=dict)
     began_s: float = field(default_factory=time.monotonic)
 
     def mark(self, name: str) -> None:
-        """Note when a stretch begins."""
+        """Record the start of a phase."""
         self.marks_s[name] = round(time.monotonic() - self.began_s, 3)
 
     async def sample(self, pid: int) -> None:
@@ -108,7 +108,7 @@ class Memory:
             await asyncio.sleep(SAMPLE_S)
 
     def peak_bytes(self, name: str) -> int:
-        """Return the largest sample of a stretch, 0 if it was too short to have one."""
+        """Return the largest sample of a phase, 0 if the phase was too short for a sample."""
         later = [at_s for at_s in self.marks_s.values() if at_s > self.marks_s[name]]
         end_s = min(later, default=float("inf"))
         return max((each.rss_anon_bytes for each in self.samples if self.marks_s[name] <= each.at_s < end_s), default=0)
@@ -116,9 +116,9 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class SlowResult:
-    """The three stretches. `catch_up_s` runs from SIGCONT; None when it took longer than `CATCH_UP_S`.
+    """The three phases. `catch_up_s` is measured from SIGCONT; None if it exceeds `CATCH_UP_S`.
 
-    `warmed_bytes` were written before the first.
+    `warmed_bytes` were written before the first phase.
     """
 
     plan: SlowPlan
@@ -129,7 +129,7 @@ class SlowResult:
     warmed_bytes: int = 0
 
     def document(self, environment: Environment) -> dict[str, Any]:
-        """Return what --json prints."""
+        """Return the object that `--json` prints."""
         return {
             "benchmark": "slow-replica",
             "flush": self.plan.flush,
@@ -152,7 +152,7 @@ class SlowResult:
         }
 
     def table(self) -> Table:
-        """Return the figures for people."""
+        """Return the figures as a table."""
         table = Table(
             title=f"slow replica, flush={self.plan.flush}: {self.plan.nodes} nodes, "
             f"one follower stopped for {self.plan.seconds:g} s"
@@ -162,26 +162,26 @@ class SlowResult:
         runs = self.runs.values()
         table.add_row("records/s", *(f"{run.records_per_s:,.0f}" for run in runs))
         table.add_row("MB/s", *(f"{run.mb_per_s:,.1f}" for run in runs))
-        table.add_row("longest wait of a batch, ms", *(f"{max(run.latencies_ns) / 1e6:,.0f}" for run in runs))
+        table.add_row("highest latency of a batch, ms", *(f"{max(run.latencies_ns) / 1e6:,.0f}" for run in runs))
         table.add_row("owner's peak memory, MiB", *(f"{self.memory.peak_bytes(name) / MIB:,.0f}" for name in self.runs))
         if self.catch_up_s is None:
             table.caption = f"the follower had not caught up after {CATCH_UP_S:.0f} s"
         else:
-            when = "under load" if self.caught_up_under_load else "after the load had ended"
-            table.caption = f"caught up {self.catch_up_s:.1f} s after it went on, {when}"
+            when = "under load" if self.caught_up_under_load else "after the load"
+            table.caption = f"caught up {self.catch_up_s:.1f} s after it resumed, {when}"
         return table
 
 
 async def slow_replica(plan: SlowPlan, tell: Tell = say_nothing) -> SlowResult:
-    """Run the three stretches on a cluster of their own.
+    """Run the three phases on a cluster of its own.
 
     Args:
-        plan: what to do.
-        tell: is told which of the `STEPS` begins: the warming, the stretches, and the wait at the end.
+        plan: the parameters.
+        tell: progress callback, called at the start of each of the `STEPS`.
 
     Raises:
-        CommandFailed: a node did not start, or the cluster did not become whole at the beginning.
-        TidelogError: the cluster refused something.
+        CommandFailed: a node did not start, or replicas were not in sync at the start.
+        TidelogError: the cluster rejected a request.
     """
     batches = value_batches(plan.size_bytes, plan.batch_records)
     batch_bytes = encoded(batches[:1])[0].length_bytes
@@ -201,14 +201,14 @@ async def slow_replica(plan: SlowPlan, tell: Tell = say_nothing) -> SlowResult:
         sampling = asyncio.create_task(memory.sample(owner.pid))
         catching_up: asyncio.Task[float | None] | None = None
         try:
-            tell("load until files are used again", 0)
+            tell("load until files are reused", 0)
             memory.mark("warming")
             warmed_bytes = await warmed(plan.bytes_to_warm, publish)
             tell(f"load, {plan.load_s:g} s", 1)
             memory.mark("before")
             runs["before"] = await publish(plan.load_s)
             await follower.pause()
-            tell(f"load while {follower_id} stands still, {plan.seconds:g} s", 2)
+            tell(f"load while {follower_id} is stopped, {plan.seconds:g} s", 2)
             memory.mark("stopped")
             runs["stopped"] = await publish(plan.seconds)
             follower.resume()
@@ -229,7 +229,7 @@ async def slow_replica(plan: SlowPlan, tell: Tell = say_nothing) -> SlowResult:
 
 
 async def warmed(enough_bytes: int, publish: Callable[[float], Awaitable[Run]]) -> int:
-    """Publish round after round until so much is written, `WARM_ROUNDS_MAX` rounds at most; return how much was."""
+    """Publish in rounds until `warm_bytes` are written, at most `WARM_ROUNDS_MAX` rounds; return the bytes written."""
     moved_bytes = rounds = 0
     while moved_bytes < enough_bytes and rounds < WARM_ROUNDS_MAX:
         moved_bytes += (await publish(WARM_ROUND_S)).length_bytes
@@ -239,7 +239,7 @@ async def warmed(enough_bytes: int, publish: Callable[[float], Awaitable[Run]]) 
 
 @contextlib.asynccontextmanager
 async def _owner_of(nodes: Nodes, topic: str, copies: int) -> AsyncIterator[tuple[str, str, View]]:
-    """Wait until the partition is whole; give its owner, one of its followers, and the owner's view."""
+    """Wait until all replicas are in sync; return the owner, one of its followers, and the owner's view."""
     addresses = [node.address for node in nodes.by_id.values()]
     await settled_everywhere(addresses, topic, copies=copies, partitions=1)
     async with view_of(addresses[0]) as view:
@@ -250,7 +250,7 @@ async def _owner_of(nodes: Nodes, topic: str, copies: int) -> AsyncIterator[tupl
 
 
 async def _catch_up(view: View, topic: str, follower: str) -> float | None:
-    """Return how many seconds it takes until a follower has what is in the log now and is streamed to."""
+    """Return the seconds until a follower stores all current records and receives the stream again."""
     began_s = time.monotonic()
     goal: int | None = None
     with contextlib.suppress(TimeoutError):
@@ -265,7 +265,7 @@ async def _catch_up(view: View, topic: str, follower: str) -> float | None:
 
 
 def has_caught_up(partition: pb.PartitionInfo, follower: str, goal: int) -> bool:
-    """Whether a follower holds offsets up to `goal` and takes appends as they come."""
+    """Return whether a follower stores offsets up to `goal` and receives the stream."""
     return any(
         replica.node_id == follower and replica.streaming and replica.held_offset >= goal
         for replica in partition.replicas

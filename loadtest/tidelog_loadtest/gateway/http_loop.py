@@ -1,4 +1,4 @@
-"""A closed loop of one HTTP/1.1 request over keep-alive connections, as little of it in Python as possible."""
+"""A closed loop of one HTTP/1.1 request over keep-alive connections, with minimal Python overhead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final, cast
 from tidelog_cli.base.failures import CommandFailed
 
 ANSWER_TIMEOUT_S: Final = 60.0
-"""Past the time of a loop, until its last answer."""
+"""Timeout after the duration of a loop for the last response."""
 _SHOWN_BYTES: Final = 400
 
 
@@ -21,8 +21,8 @@ class LoadRun:
     """The result of a closed-loop load run.
 
     Attributes:
-        requests: answered, each with the expected status.
-        seconds: how long that took.
+        requests: number of responses with the expected status.
+        seconds: duration.
     """
 
     requests: int
@@ -30,7 +30,7 @@ class LoadRun:
 
 
 def request_bytes(method: str, path: str, body: bytes = b"", media_type: str = "application/json") -> bytes:
-    """Return a request as clients send it, with the headers that they usually have."""
+    """Return a request with the headers that clients usually send."""
     lines = [
         f"{method} {path} HTTP/1.1",
         "Host: 127.0.0.1",
@@ -102,7 +102,7 @@ class _Load:
 
     def fail(self, why: str) -> None:
         if not self.done.done():
-            self.done.set_exception(CommandFailed(f"the server answered: {why}"))
+            self.done.set_exception(CommandFailed(f"unexpected response of the server: {why}"))
 
     def left(self, error: Exception | None) -> None:
         self._open -= 1
@@ -114,12 +114,12 @@ class _Load:
 
 
 async def closed_loop(port: int, *requests: bytes, connections: int, seconds: float) -> LoadRun:
-    """Send a request over each connection again as soon as it is answered, for a time.
+    """Send a request on each connection, and again on every response, for `seconds`.
 
-    Of several requests each connection has one, in turn.
+    Several requests are distributed over the connections in turn.
 
     Raises:
-        CommandFailed: an answer is not 200, or a connection ends.
+        CommandFailed: a response is not 200, or a connection ends.
     """
     load = _Load(connections, seconds, None)
     began = time.perf_counter()
@@ -128,10 +128,10 @@ async def closed_loop(port: int, *requests: bytes, connections: int, seconds: fl
 
 
 async def answer_to(port: int, request: bytes) -> bytes:
-    """Send a request once and return the answer's body.
+    """Send a request once and return the body of the response.
 
     Raises:
-        CommandFailed: the answer is not 200 or 204.
+        CommandFailed: the status is not 200 or 204.
     """
     load = _Load(1, 0.0, 1)
     await _run(load, port, [request], 1)

@@ -1,9 +1,9 @@
-"""Closed loops of one HTTP request in a process of its own.
+"""Closed loops of one HTTP request in a separate process.
 
     python -m tidelog_loadtest.gateway.http_loop_process PORT CONNECTIONS
 
-Each line of standard input is a task as JSON, `{"request": base64, "seconds": s}`; the answer is a line of JSON,
-`{"requests": n, "seconds": s, "cpu_s": s}`, or `{"failure": text}`. The process ends when its standard input does.
+Each line of standard input is a task as JSON, `{"request": base64, "seconds": s}`; the result is a line of JSON,
+`{"requests": n, "seconds": s, "cpu_s": s}`, or `{"failure": text}`. The process exits at the end of its standard input.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidelog_loadtest.gateway.http_loop import closed_loop
 
 
 async def serve(port: int, connections: int) -> None:
-    """Do the tasks that standard input names, one after the other, until it ends."""
+    """Run the tasks from standard input in order, until its end."""
     while line := await asyncio.to_thread(sys.stdin.readline):
         task = json.loads(line)
         began_s = time.process_time()

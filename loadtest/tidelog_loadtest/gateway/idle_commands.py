@@ -28,12 +28,12 @@ def register(group: typer.Typer) -> None:
 def idle(
     *,
     connections: Annotated[
-        int, typer.Option("--connections", min=1, max=20_000, help="WebSockets, and then streams.")
+        int, typer.Option("--connections", min=1, max=20_000, help="Number of connections of each kind.")
     ] = 10_000,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="How long the gateway is watched.")] = 5.0,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Duration of the measurement in seconds.")] = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
 ) -> None:
-    """Measure the memory that the gateway needs for each idle WebSocket and each idle stream."""
+    """Measure the gateway's memory per idle WebSocket and per idle SSE stream."""
     raise_descriptor_limit()
     found: list[IdleResult] = []
     for surface in SURFACES:

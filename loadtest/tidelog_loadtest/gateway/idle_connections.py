@@ -1,7 +1,7 @@
-"""`tidelog bench idle`: the memory that the gateway needs for each idle WebSocket and each idle stream.
+"""`tidelog bench idle`: the gateway's memory per idle WebSocket and per idle SSE stream.
 
-Each connection subscribes to the end of a topic to which nothing is published. What is measured is the private memory
-of the gateway's process before they are opened and after; the kernel's buffers of their sockets are not in it.
+Each connection subscribes to the end of a topic without new records. The figure is the growth of the private memory of
+the gateway's process; the kernel's socket buffers are not included.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OPEN_AT_ONCE: Final = 50
 OPEN_S: Final = 60.0
 SETTLE_S: Final = 1.0
 WARM_UP: Final = 20
-"""Connections that are opened first, and closed: code and caches of the gateway are not counted."""
+"""Number of connections opened and closed first, so that loaded code and filled caches are not counted."""
 SPARE: Final = 100
 
 
@@ -36,9 +36,9 @@ class IdleResult:
     """The memory of idle connections.
 
     Attributes:
-        memory_bytes: of the gateway's process beside what it had without them.
-        per_connection_bytes: that for each of them.
-        cpu_ms_s: processor time of the gateway in a second in which nothing happens, in milliseconds.
+        memory_bytes: growth of the gateway's private memory.
+        per_connection_bytes: the same per connection.
+        cpu_ms_s: processor time of the idle gateway in ms per second.
     """
 
     surface: str
@@ -48,12 +48,12 @@ class IdleResult:
     cpu_ms_s: float
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the JSON form of the result."""
         return asdict(self)
 
 
 class _Idle(asyncio.Protocol):
-    """A client that sends its requests, waits until it is subscribed, and keeps nothing of what it is sent."""
+    """A client that sends its requests, waits until it is subscribed, and discards received data."""
 
     def __init__(self, requests: list[bytes], marks: list[bytes]) -> None:
         self.begun = asyncio.get_running_loop().create_future()
@@ -88,9 +88,9 @@ async def measure_idle(surface: Surface, connections: int, seconds: float, direc
     """Open idle connections and measure the gateway.
 
     Args:
-        surface: of the subscriptions.
-        connections: how many.
-        seconds: how long the gateway is watched while nothing happens.
+        surface: kind of subscription.
+        connections: number of connections.
+        seconds: duration of the measurement while all connections are idle.
         directory: for the node's data.
 
     Raises:
@@ -99,7 +99,7 @@ async def measure_idle(surface: Surface, connections: int, seconds: float, direc
     limits = {
         "CONNECTIONS_MAX": str(connections + SPARE),
         "ADDRESS_CONNECTIONS_MAX": "0",
-        "WS_CONNECTIONS_MAX": str(2 * connections + SPARE),  # one caller has half of them alone
+        "WS_CONNECTIONS_MAX": str(2 * connections + SPARE),  # one caller may have half of them
         "WS_PING_INTERVAL_S": "600",
         "STREAM_HEARTBEAT_S": "600",
     }
@@ -130,7 +130,7 @@ async def measure_idle(surface: Surface, connections: int, seconds: float, direc
 
 @contextlib.asynccontextmanager
 async def _opened(surface: Surface, port: int, connections: int) -> AsyncIterator[list[_Idle]]:
-    """Open connections; they are subscribed when this begins."""
+    """Open connections; yield when all are subscribed."""
     loop = asyncio.get_running_loop()
     opened: list[tuple[asyncio.Transport, _Idle]] = []
     try:

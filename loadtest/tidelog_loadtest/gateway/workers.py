@@ -1,9 +1,9 @@
-"""`tidelog bench gateway --workers N`: a gateway with N workers beside one of a single process, on the same node.
+"""`tidelog bench gateway --workers N`: a gateway with N workers, compared with one process on the same node.
 
-In each round the two run in turns, every second round in the other order. The load comes from N processes, so that
-one of them is not what limits a gateway with several workers. Processor time of a request is that of all processes of
-a gateway, its parent included; that of the node and of the clients is shown beside it, because on a machine with few
-processors they take what the workers could have had.
+In each round the two run one after the other, in alternating order. N processes create the load, so that a single load
+process does not limit a gateway with several workers. Processor time per request is summed over all processes of a
+gateway, including its parent; that of the node and of the clients is shown as well, because on a machine with few
+processors they compete with the workers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WARM_SHARE: Final = 0.25
 _FIGURES: Final = ("requests_per_s", "cpu_us", "node_us", "client_us")
 _SHOWN: Final = {
     "requests_per_s": "requests/s",
-    "cpu_us": "CPU a request: gateway",
+    "cpu_us": "CPU per request: gateway",
     "node_us": "node",
     "client_us": "clients",
 }
@@ -44,7 +44,7 @@ _SHOWN: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ScalingFigures:
-    """One side's figures of one round: requests a second, and processor time of a request at each place."""
+    """One side's figures of one round: requests per second, and processor time per request of each process group."""
 
     requests_per_s: float
     cpu_us: float
@@ -54,7 +54,7 @@ class ScalingFigures:
 
 @dataclass(slots=True)
 class ScalingResult:
-    """The figures of each workload by the number of workers, one entry a round."""
+    """The figures of each workload by the number of workers, one entry per round."""
 
     plan: GatewayPlan
     figures: dict[str, dict[int, list[ScalingFigures]]] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class ScalingResult:
         return statistics.median(values)
 
     def document(self, environment: Environment) -> dict[str, Any]:
-        """Return what --json prints."""
+        """Return the object that `--json` prints."""
         plan = asdict(self.plan)
         del plan["data"], plan["parser"]
         workloads = {
@@ -78,7 +78,7 @@ class ScalingResult:
         return {"benchmark": "gateway workers", **plan, "workloads": workloads, "environment": asdict(environment)}
 
     def table(self) -> Table:
-        """Return the same for people."""
+        """Return the figures as a table."""
         plan = self.plan
         title = (
             f"{plan.connections} connections from {plan.workers} processes, {plan.rounds} rounds of {plan.seconds:g} s"
@@ -102,11 +102,11 @@ class _Side:
 
 
 async def scaling(plan: GatewayPlan, tell: Tell = say_nothing) -> ScalingResult:
-    """Measure; see the module.
+    """Run the benchmark.
 
     Raises:
-        CommandFailed: a child did not start, or answered with an error.
-        TidelogError: the node refused something.
+        CommandFailed: a child process did not start or returned an error.
+        TidelogError: the node rejected a request.
     """
     result = ScalingResult(plan)
     with tempfile.TemporaryDirectory(prefix="tidelog-bench-", dir=plan.data) as directory:
@@ -140,7 +140,7 @@ async def scaling(plan: GatewayPlan, tell: Tell = say_nothing) -> ScalingResult:
 
 @asynccontextmanager
 async def _clients(plan: GatewayPlan, port: int) -> AsyncIterator[tuple[Process, ...]]:
-    """Run as many processes with connections as the gateway has workers on the larger side."""
+    """Start one load process for each gateway worker of the larger side."""
     async with AsyncExitStack() as stack:
         found = []
         for number in range(plan.workers):

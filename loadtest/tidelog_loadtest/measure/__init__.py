@@ -1,1 +1,1 @@
-"""How a run is timed, what it costs, and how its figures are shown."""
+"""Timing of runs, their resource usage, and the output of results."""

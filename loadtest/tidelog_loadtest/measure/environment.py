@@ -1,4 +1,4 @@
-"""What a figure was measured on: without it no two tables can be compared."""
+"""The environment of a benchmark: hardware, kernel and file system, which results depend on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The machine of a run. Dirty limits are the kernel's percentages of memory that may wait to be written."""
+    """The machine of a run. Dirty limits are the kernel's limits of dirty page cache, in percent of memory."""
 
     cpu_count: int
     cpu_model: str
@@ -23,7 +23,7 @@ class Environment:
 
 
 def environment_of(directory: Path) -> Environment:
-    """Describe this machine and the file system that `directory` is on."""
+    """Describe this machine and the file system of `directory`."""
     return Environment(
         cpu_count=len(os.sched_getaffinity(0)),
         cpu_model=_cpu_model(),
@@ -41,7 +41,7 @@ def file_system_of(directory: Path, mounts: str) -> str:
     best, kind = Path("/"), "unknown"
     for line in mounts.splitlines():
         _, mount_point, mount_kind = line.split()[:3]
-        # The kernel writes a space in a mount point as \040 and the like.
+        # The kernel escapes a space in a mount point as \040, and some other characters the same way.
         point = Path(mount_point.encode("latin-1").decode("unicode_escape"))
         if directory.is_relative_to(point) and len(point.parts) >= len(best.parts):
             best, kind = point, mount_kind

@@ -1,8 +1,7 @@
-"""What a process costs: CPU seconds and private memory, as the kernel knows it.
+"""The CPU seconds and private memory of a process, as the kernel counts them.
 
-Memory is RssAnon, the pages that belong to the process alone: a log maps its files, and a resident mapping is
-page cache that the kernel gives up at will. Its peak is not kept by the kernel (VmHWM counts mappings), so it is
-sampled while a run goes on.
+Memory is RssAnon, the anonymous pages of the process: a log maps its files, and a resident mapping is page cache that
+the kernel can reclaim. The kernel does not record the peak of RssAnon (VmHWM counts mappings), so a run samples it.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ _KIB: Final = 1024
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU seconds (user and system, all threads) that a process has used so far.
+    """Return the CPU seconds (user and system, all threads) of a process.
 
-    Read from the process's own CPU clock, as clock_getcpuclockid(3) makes it of the id: the times in
+    Read from the process's own CPU clock, as clock_getcpuclockid(3) derives it from the id: the times in
     /proc/PID/stat count ticks of 10 ms and miss most of a process that runs for microseconds at a time.
 
     Raises:
-        ProcessLookupError: there is no such process (any more).
+        ProcessLookupError: the process does not exist.
     """
     try:
         return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
@@ -40,15 +39,15 @@ def rss_anon_bytes(pid: int) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * _KIB
-    raise ProcessLookupError(f"process {pid} has no memory any more: it has ended")
+    raise ProcessLookupError(f"process {pid} has no memory: it has ended")
 
 
 class Watch:
-    """Samples named processes while it is entered (`async with`), and keeps CPU used and the memory peaks.
+    """Samples processes while the context (`async with`) is active: CPU seconds used and peaks of memory.
 
     Attributes:
-        cpu_s: name to CPU seconds used between entering and leaving.
-        peak_rss_anon_bytes: name to the largest sample.
+        cpu_s: process name to CPU seconds used in the context.
+        peak_rss_anon_bytes: process name to the largest sample.
     """
 
     def __init__(self, pids: Mapping[str, int]) -> None:
@@ -77,7 +76,7 @@ class Watch:
     ) -> None:
         assert self._sampler is not None
         self._sampler.cancel()
-        with suppress(asyncio.CancelledError):  # it was just cancelled; any other end of it is an error to show
+        with suppress(asyncio.CancelledError):  # expected after cancel(); other exceptions are raised
             await self._sampler
         if error is None:
             self._sample()

@@ -1,7 +1,7 @@
-"""What the Java below this process, and all that it has started, cost while something ran, as /proc tells it.
+"""CPU seconds of the Java process below this process and of its descendants, from /proc.
 
-Processes come and go meanwhile, so the tree is looked at again and again: what one used after the last look, before it
-ended, is not counted. Ticks are 10 ms: for runs of seconds, not for less.
+The descendants change during a run, so the tree is sampled: time that a process used after its last sample is not
+counted. Ticks are 10 ms: precise enough for runs of seconds, not for shorter ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _JAVA: Final = "java"
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """One process: its name, its parent, the tick at which it began, and how many it has used."""
+    """One process: name, parent, start tick, and ticks used."""
 
     name: str
     parent: int
@@ -29,40 +29,40 @@ class Ticks:
 
 
 def parse_stat(text: str) -> Ticks:
-    """Read /proc/PID/stat; the name stands in brackets and may have any character."""
+    """Parse /proc/PID/stat; the name is in parentheses and may contain any character."""
     name = text[text.index("(") + 1 : text.rindex(")")]
     fields = text[text.rindex(")") + 2 :].split()
     return Ticks(name, int(fields[1]), int(fields[19]), int(fields[11]) + int(fields[12]))
 
 
 def processes() -> dict[int, Ticks]:
-    """Return all processes that there are now, by id."""
+    """Return all current processes by id."""
     found: dict[int, Ticks] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             found[int(path.parent.name)] = parse_stat(path.read_text(errors="replace"))
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended meanwhile
+            continue  # the process has ended
     return found
 
 
 def descendants(root: int, of: dict[int, Ticks]) -> list[int]:
-    """Return the ids of all processes below one, without itself."""
+    """Return the ids of all descendants of a process."""
     children: dict[int, list[int]] = defaultdict(list)
     for pid, ticks in of.items():
         children[ticks.parent].append(pid)
     found = list(children[root])
-    for pid in found:  # grows while it is walked
+    for pid in found:  # the loop appends to the list
         found += children[pid]
     return found
 
 
 class JavaWatch:
-    """Looks at the first Java below a process while it is entered.
+    """Samples the first Java process below a process while the context is active.
 
     Attributes:
-        java_s: CPU seconds that it has used meanwhile.
-        below_s: the same of all processes that it has started.
+        java_s: CPU seconds of the Java process.
+        below_s: CPU seconds of its descendants.
     """
 
     def __init__(self, root: int | None = None) -> None:
@@ -96,7 +96,7 @@ class JavaWatch:
             self.look()
 
     def look(self) -> None:
-        """Look once."""
+        """Take a sample."""
         now = processes()
         java = next((pid for pid in descendants(self._root, now) if now[pid].name == _JAVA), None)
         for pid in [] if java is None else [java, *descendants(java, now)]:

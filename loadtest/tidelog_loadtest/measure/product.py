@@ -1,7 +1,7 @@
-"""The product's half of a benchmark: the same batches through the client that users have.
+"""The product's half of a benchmark: the same batches through the public client.
 
-Nothing is reached into: what `send_arrow`, `send` and `batches` do for a user is what is timed. A throughput run
-keeps a fixed number of sends under way, as many as the probe keeps payloads in flight.
+Only public calls are timed: `send_arrow`, `send` and `batches`. A throughput run keeps a fixed number of sends pending,
+as many as the probe keeps payloads in flight.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ FlushName = Literal["always", "never"]
 
 
 class WrongCountError(Exception):
-    """A run brought back another number of records than were acknowledged: the log is broken, not slow."""
+    """The number of records read differs from the number acknowledged: records are lost or duplicated."""
 
 
 @contextlib.asynccontextmanager
 async def own_topic(
     client: Client, flush: FlushName, *, retention_bytes: int | None = None, segment_bytes: int | None = None
 ) -> AsyncIterator[str]:
-    """Create a topic of one partition, yield its name, and delete it with its records on the way out.
+    """Create a topic with one partition, yield its name, and delete it on exit.
 
-    With `retention_bytes` it keeps about that much; otherwise it keeps all. Segments are the node's unless told.
-    The name is made up for each: a benchmark that runs against somebody's node must not touch what is there.
+    It retains about `retention_bytes`, or all records if None. `segment_bytes` defaults to the node's setting. The name
+    is unique: a benchmark against an existing node must not touch existing topics.
     """
     name = f"bench-{secrets.token_hex(6)}"
     await client.create_topic(
@@ -48,15 +48,15 @@ async def own_topic(
 async def produce_run(
     client: Client, topic: str, batches: Sequence[pa.RecordBatch], batch_bytes: int, budget: Budget, *, window: int
 ) -> Run:
-    """Publish the batches in turn until the budget is spent and all is acknowledged; time each send.
+    """Publish the batches in turn until the budget is used up and all are acknowledged; time each send.
 
     Args:
         client: connected to the node.
         topic: its name; partition 0 is used.
         batches: canonical columns, all of the same encoded length.
         batch_bytes: that length, for the rate in bytes.
-        budget: how long.
-        window: sends under way at a time.
+        budget: limit of the run.
+        window: number of pending sends.
     """
     run = Run()
     in_turn = itertools.cycle(batches)
@@ -79,7 +79,7 @@ async def produce_run(
 
 
 async def latency_run(client: Client, topic: str, value: bytes, budget: Budget) -> Run:
-    """Publish one record at a time, each after the receipt of the one before it."""
+    """Publish one record at a time, each after the acknowledgement of the previous one."""
     run = Run()
     async with client.producer(topic, acks="quorum") as producer:
         budget.begin()
@@ -93,10 +93,10 @@ async def latency_run(client: Client, topic: str, value: bytes, budget: Budget) 
 
 
 async def consume_run(client: Client, topic: str, expected_records: int) -> Run:
-    """Read the topic from its beginning as columns, until every record is here; time the wait for each batch.
+    """Read the topic from its beginning as columns until all records are read; time the wait for each batch.
 
     Raises:
-        WrongCountError: more records came than were stored.
+        WrongCountError: more records were read than stored.
     """
     run = Run()
     async with client.consumer(topic, start="earliest") as consumer:
@@ -109,5 +109,5 @@ async def consume_run(client: Client, topic: str, expected_records: int) -> Run:
             run.add(columns.num_rows, consumed.batch.header.length, time.perf_counter_ns() - began_ns)
         run.end()
     if run.records != expected_records:
-        raise WrongCountError(f"{run.records} records came back; {expected_records} were acknowledged")
+        raise WrongCountError(f"{run.records} records read, {expected_records} acknowledged")
     return run

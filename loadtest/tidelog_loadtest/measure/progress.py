@@ -1,6 +1,6 @@
-"""What a benchmark of some minutes is at, on stderr, where that is a terminal; standard output is for the figures.
+"""Progress of a long benchmark on stderr, if that is a terminal; standard output has the results.
 
-It is drawn once a second and not more often, because what is measured runs in this process.
+It is drawn once per second, because the benchmark runs in this process.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 Tell = Callable[[str, int], None]
-"""Is told what begins now, and how many steps are done."""
+"""Called with the name of the step that starts, and the number of completed steps."""
 
 
 def say_nothing(_stage: str, _done: int) -> None:
-    """Take it and leave it: for who does not watch."""
+    """Ignore progress."""
 
 
 @contextlib.contextmanager
 def shown(steps: int, *, console: Console | None = None) -> Iterator[Tell]:
-    """Give what a benchmark tells its progress to; it is gone from the screen at the end.
+    """Yield a progress callback for a benchmark; the progress line is removed at the end.
 
     Args:
-        steps: how many there will be, 1 or more.
-        console: standard error unless given.
+        steps: total number, at least 1.
+        console: defaults to standard error.
     """
     assert steps >= 1
     console = console or Console(stderr=True)

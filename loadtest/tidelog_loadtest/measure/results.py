@@ -1,8 +1,8 @@
-"""One row of the benchmark: the product's figures, the probe's of the same call, and their ratio.
+"""One benchmark result: the figures of product and probe for the same call, and their ratio.
 
-`document` gives the keys of the JSON output, `table_of` the same for people, `caption_of` where it was measured.
-Throughputs are medians over the rounds; latencies are taken over all rounds together; CPU seconds are summed over
-the measured rounds.
+`document` returns the object of the JSON output, `table_of` a table, `caption_of` the environment. Throughputs are
+medians over the rounds; latencies are quantiles over all rounds together; CPU seconds are summed over the measured
+rounds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The product or the probe: its measured runs, and what they cost by process."""
+    """The product or the probe: its measured runs, and their resource usage by process."""
 
     runs: list[Run]
     watches: list[Watch]
@@ -52,8 +52,8 @@ class Result:
     """One measurement.
 
     Attributes:
-        by_latency: the ratio is of median latencies (less is better), not of rates.
-        secure: both sides spoke TLS, and the product asked who called and what he may.
+        by_latency: the ratio compares median latencies (lower is better), not rates.
+        secure: both sides used TLS, and the product authentication and permissions.
     """
 
     benchmark: str
@@ -68,7 +68,7 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """The product's figure as a share of the probe's: rates (1 is the limit), or median latencies."""
+        """The product's figure divided by the probe's: rates (1 is the limit), or median latencies."""
         if self.by_latency:
             mine, limit = latency_of(self.product.runs), latency_of(self.probe.runs)
             assert mine is not None, "a latency run times every record"
@@ -77,7 +77,7 @@ class Result:
         return median_rate(self.product.runs) / median_rate(self.probe.runs)
 
     def document(self, environment: Environment) -> dict[str, Any]:
-        """Return what --json prints. Rates are per second, MB are 10**6 bytes, memory is private bytes."""
+        """Return the object for `--json`. Rates are per second, MB are 10**6 bytes, memory is RssAnon in bytes."""
         return {
             "benchmark": self.benchmark,
             "flush": self.flush,
@@ -108,7 +108,7 @@ def _latency(latency: Latency | None) -> dict[str, float] | None:
 
 
 def table_of(result: Result) -> Table:
-    """Return a result as a table of figures, the product's beside the probe's; it fits 80 columns."""
+    """Return a result as a table of the product's and the probe's figures, at most 80 columns wide."""
     runs = result.product.runs
     how = f"{'TLS, ' if result.secure else ''}flush={result.flush}"
     table = Table(
@@ -145,7 +145,7 @@ def _latency_cells(side: Side) -> list[str]:
 
 
 def _cpu_cells(side: Side) -> tuple[str, str]:
-    """Return the client's and the server's cell: of several servers the sum. A server that is not ours has none."""
+    """Return the cells of the client and the server; several servers are summed. A remote server has no figure."""
     per_million = 1e6 / max(1, side.records)
     servers = dict(side.cpu_s())
     client = servers.pop("client")
@@ -153,7 +153,7 @@ def _cpu_cells(side: Side) -> tuple[str, str]:
 
 
 def _memory_cells(side: Side) -> tuple[str, str]:
-    """Return the same for memory: of several servers the largest."""
+    """Return the same for memory; of several servers the largest."""
     servers = dict(side.memory_bytes())
     client = servers.pop("client")
     return f"{client / _MIB:.0f}", f"{max(servers.values()) / _MIB:.0f}" if servers else "-"

@@ -1,6 +1,6 @@
-"""How one run is timed and what it comes to: budgets, runs, latencies, medians. No I/O but the clock.
+"""Timing and statistics of runs: budgets, runs, latencies, medians. No I/O except the clock.
 
-Every figure of the benchmark is made here, for the product and for the probe by the same code.
+All figures of the benchmarks are computed here, with the same code for product and probe.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class Budget:
-    """How long a run goes on: a number of batches, or a time in seconds."""
+    """The limit of a run: a number of batches, or a time in seconds."""
 
     def __init__(self, *, batches: int | None = None, seconds: float | None = None) -> None:
         assert (batches is None) != (seconds is None), "a budget is batches or seconds"
@@ -31,7 +31,7 @@ class Budget:
             self._deadline_ns = time.perf_counter_ns() + int(self._seconds * _NS_PER_S)
 
     def take(self) -> bool:
-        """Say whether one more batch may be sent, and count it. The first always may."""
+        """Return whether one more batch may be sent, and count it. The first always may."""
         if self._taken and self._batches is None and time.perf_counter_ns() >= self._deadline_ns:
             return False
         if self._batches is not None and self._taken >= self._batches:
@@ -42,7 +42,7 @@ class Budget:
 
 @dataclass(slots=True)
 class Run:
-    """One run of one side: what moved, how long it took, and the latency of every batch in nanoseconds."""
+    """One run of one side: records and bytes, duration, and the latency of every batch in nanoseconds."""
 
     records: int = 0
     batches: int = 0
@@ -56,7 +56,7 @@ class Run:
         self._began_ns = time.perf_counter_ns()
 
     def add(self, records: int, length_bytes: int, latency_ns: int | None = None) -> None:
-        """Count one batch that is acknowledged (or received)."""
+        """Count one acknowledged (or received) batch."""
         self.records += records
         self.batches += 1
         self.length_bytes += length_bytes
@@ -69,18 +69,18 @@ class Run:
 
     @property
     def records_per_s(self) -> float:
-        """Records moved in a second."""
+        """Records per second."""
         return self.records * _NS_PER_S / max(1, self.elapsed_ns)
 
     @property
     def mb_per_s(self) -> float:
-        """Megabytes (10**6) of encoded batches moved in a second, headers included."""
+        """Megabytes (10**6) of encoded batches per second, headers included."""
         return self.length_bytes * 1_000 / max(1, self.elapsed_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """The spread of latencies, in milliseconds."""
+    """Quantiles of latencies, in milliseconds."""
 
     p50: float
     p99: float
@@ -89,7 +89,7 @@ class Latency:
 
 
 def latency_of(runs: Sequence[Run]) -> Latency | None:
-    """Return the latencies of all batches of all runs taken together, None when none were timed."""
+    """Return the quantiles over the batches of all runs, or None if none were timed."""
     values = sorted(ns for run in runs for ns in run.latencies_ns)
     if not values:
         return None

@@ -1,14 +1,14 @@
-"""`tidelog bench fairness`: what somebody who floods a node costs somebody else.
+"""`tidelog bench fairness`: the latency of one principal while another principal floods the node.
 
-One principal publishes a few records a second and waits for each, on a topic of its own: alone, beside another
-principal that floods the node over several connections and keeps to nothing that it is told, and beside the same with
-a quota. Last, the same flood goes to a second node of this machine, which shares nothing with the first one but
-processors, memory and disk: what that costs is the machine's, and no node could keep it from anybody. The stages are
-measured by turns in rounds, since a busy machine changes what each of them would be; shown are the medians of the
-rounds' quantiles, and each p99 beside the one of a quiet node.
+The measured principal publishes a few records per second to its own topic and waits for each: without load, while
+another principal floods the node over several connections and ignores throttling, and the same with a quota. In the
+last stage the flood goes to a second node on this machine, which shares only processors, memory and disk with the first
+one: that part of the cost is the machine's, which no node can prevent. The stages alternate in rounds, since a busy
+machine changes the results of each; the output shows medians of the rounds' quantiles, and each p99 compared with the
+one without load.
 
-A record's time begins when it was due, so that a node that stands still is not measured once but by all that it keeps
-waiting.
+The latency of a record starts at its scheduled time, so that a stalled node affects all records that it delays, not
+only one.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ QUOTA: Final = "flooded, quota"
 ELSEWHERE: Final = "another node flooded"
 STAGES: Final = (QUIET, FLOODED, QUOTA, ELSEWHERE)
 SETTLING_S: Final = 1.0
-"""Before a stage is measured."""
+"""Warm-up before a stage is measured."""
 _MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class FairnessPlan:
-    """What is measured.
+    """The parameters of the benchmark.
 
     Attributes:
-        records_per_s: of the quiet principal.
-        connections, batch_bytes, in_flight: of the flood; requests in flight are of each connection.
-        quota_bytes: what the flooding principal may write a second in the last stage.
-        rounds, seconds: of each stage.
-        flush: of both topics.
-        data: where files are kept meanwhile.
+        records_per_s: rate of the measured principal.
+        connections, batch_bytes, in_flight: parameters of the flood; `in_flight` is per connection.
+        quota_bytes: write quota of the flooding principal, in bytes per second.
+        rounds, seconds: rounds, and duration of each stage.
+        flush: setting of both topics.
+        data: directory for temporary files.
     """
 
     records_per_s: int = 100
@@ -71,7 +71,7 @@ class FairnessPlan:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """One stage of one round: quantiles of the quiet principal's times, and what the other one has stored a second."""
+    """One stage of one round: latency quantiles of the measured principal, and the rate that the flood stored."""
 
     p50_ms: float
     p99_ms: float
@@ -80,7 +80,7 @@ class Stretch:
 
 @dataclass(slots=True)
 class FairnessResult:
-    """See the module."""
+    """The results of all stages."""
 
     plan: FairnessPlan
     stretches: dict[str, list[Stretch]] = field(default_factory=dict)
@@ -91,11 +91,11 @@ class FairnessResult:
         return statistics.median(figures)
 
     def ratio(self, stage: str) -> float:
-        """Return a stage's p99 as a multiple of a quiet node's."""
+        """Return a stage's p99 as a multiple of the p99 without load."""
         return self.median(stage, "p99_ms") / self.median(QUIET, "p99_ms")
 
     def document(self, environment: Environment) -> dict[str, Any]:
-        """Return what --json prints."""
+        """Return the object that `--json` prints."""
         plan = asdict(self.plan)
         del plan["data"]
         stages = {
@@ -110,9 +110,9 @@ class FairnessResult:
         return {"benchmark": "fairness", **plan, "stages": stages, "environment": asdict(environment)}
 
     def table(self) -> Table:
-        """Return the same for people."""
+        """Return the results as a table."""
         plan = self.plan
-        title = f"{plan.records_per_s} records/s beside a flood over {plan.connections} connections, flush={plan.flush}"
+        title = f"{plan.records_per_s} records/s, flood over {plan.connections} connections, flush={plan.flush}"
         table = Table(title=title)
         for column in ("stage", "p50", "p99", "of quiet", "flood"):
             table.add_column(column, justify="left" if column == "stage" else "right")
@@ -128,7 +128,7 @@ class FairnessResult:
 
 
 async def fairness(plan: FairnessPlan, tell: Tell = say_nothing) -> FairnessResult:
-    """Measure; see the module.
+    """Run the benchmark.
 
     Raises:
         CommandFailed: the node or the flood did not start.
@@ -159,7 +159,7 @@ def _secret(path: Path, text: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """One that is flooded, or could be."""
+    """A node that can be flooded."""
 
     port: int
     admin: Client
@@ -168,7 +168,7 @@ class _Node:
 
 
 async def _node(name: str, plan: FairnessPlan, directory: Path, stack: AsyncExitStack) -> _Node:
-    """Start a node with a topic for the flood, and a key that may write to it."""
+    """Start a node with a topic for the flood and an API key that may write to it."""
     key = new_key().text
     admin_key = _secret(directory / f"{name}.admin.key", key)
     config = directory / f"{name}.toml"
@@ -193,7 +193,7 @@ async def _node(name: str, plan: FairnessPlan, directory: Path, stack: AsyncExit
 
 
 async def _principal(name: str, plan: FairnessPlan, admin: Client) -> tuple[str, str]:
-    """Make somebody with a topic of the same name; return its id, in hexadecimal digits, and an API key."""
+    """Create a principal and a topic of the same name; return the topic's id in hexadecimal digits and an API key."""
     topic = await admin.create_topic(name, flush=plan.flush, retention_bytes=256 * _MIB)
     key = await admin.security.create_key(name)
     await admin.security.grant(AccessRule(name, ("all",), "topic", name))
@@ -201,7 +201,7 @@ async def _principal(name: str, plan: FairnessPlan, admin: Client) -> tuple[str,
 
 
 async def _stage(stage: str, plan: FairnessPlan, node: _Node, quiet: Client) -> Stretch:
-    """Measure one stage, in which `node` is flooded unless nobody is."""
+    """Measure one stage; the flood goes to `node`, or there is none if it is None."""
     if stage == QUIET:
         return await _stretch(plan, node, quiet)
     security = node.admin.security
@@ -234,7 +234,7 @@ async def _stored_records(node: _Node) -> int:
 
 
 async def _publish(client: Client, plan: FairnessPlan) -> list[int]:
-    """Publish records when they are due; return how long after that each was acknowledged, in nanoseconds."""
+    """Publish records at their scheduled times; return the latency of each from then on, in nanoseconds."""
     producer, value = client.producer("quiet"), bytes(100)
     times_ns: list[int] = []
     loop = asyncio.get_running_loop()

@@ -1,9 +1,10 @@
-"""A client that floods a node and keeps to nothing: `python -m tidelog_loadtest.node.flood PORT TOPIC_ID KEY_FILE ...`.
+"""A client that floods a node and ignores throttling.
 
-It publishes one and the same batch over several connections, with many requests in flight on each, and only counts the
-answers: what a node says of throttling it does not hear. It speaks the protocol by itself, with bytes made once, so
-that it costs the machine as little as a flood can. It says on a line of JSON that it begins, as a node does, and ends
-with a signal.
+    python -m tidelog_loadtest.node.flood PORT TOPIC_ID KEY_FILE ...
+
+It publishes the same batch over several connections with many requests in flight on each, and only counts the
+responses. It implements the protocol itself with prepared bytes, so that the flood uses little processor time. It
+prints a ready line of JSON at its start, as a node does, and runs until a signal.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ _READ_BYTES = 1 << 16
 
 
 async def flood(port: int, frame: bytes, api_key: str, *, in_flight: int) -> None:
-    """Flood over one connection until it ends.
+    """Flood over one connection until it is closed.
 
     Args:
         port: of the node, on this machine.
-        frame: what is sent, again and again.
-        api_key: shown to the node.
-        in_flight: requests under way.
+        frame: the request to send repeatedly.
+        api_key: credentials.
+        in_flight: number of pending requests.
     """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     hello = pb.Hello(version=PROTOCOL_VERSION, client_id="flood", credentials=pb.Credentials(api_key=api_key))
@@ -48,7 +49,7 @@ async def flood(port: int, frame: bytes, api_key: str, *, in_flight: int) -> Non
 
 
 def frame_of(topic_id: bytes, batch_bytes: int) -> bytes:
-    """Return a PUBLISH of one batch of about so many bytes, for partition 0."""
+    """Return a PUBLISH of one batch of about `batch_bytes` bytes for partition 0."""
     values = [os.urandom(VALUE_BYTES)] * max(1, batch_bytes // VALUE_BYTES)
     batch = encode_batch(columns_of(values), now_us=0).to_bytes()
     entry = pb.PublishEntry(topic_id=topic_id, partition=0, length=len(batch))

@@ -1,9 +1,9 @@
-"""`tidelog bench keys`: what indexes of keys and tags, and compaction, cost one node, and what they give.
+"""`tidelog bench keys`: the cost and the effect of key and tag indexes and of compaction on one node.
 
-published   keyed, tagged batches to a topic without indexes and to one with both, by turns in rounds
-looked up   the newest record of keys at random, once the topic with an index has as many records as asked for
-compacted   a topic of so many keys as fit `COMPACTED_KEYS`: how fast a pass goes, and what single publishes to
-another partition of it take meanwhile, and without it
+published   keyed, tagged batches to a topic without indexes and to one with both, alternating in rounds
+looked up   the newest record of random keys in a topic with an index
+compacted   a topic with `COMPACTED_KEYS` keys: rate of a compaction pass, and the latency of single publishes to
+another partition of the topic, with and without a pass
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ PLAIN: Final = "plain"
 INDEXED: Final = "indexed"
 STATE: Final = "state"
 WINDOW: Final = 8
-"""Batches under way."""
+"""Number of pending batches."""
 KEY_BYTES: Final = 16
 TAGS: Final = ("red", "green", "blue", "white")
 COMPACTED_KEYS: Final = 100_000
 MOMENTS: Final = 5
-"""Steps that are told of, without the rounds of publishing."""
+"""Number of progress steps without the publishing rounds."""
 QUIET_S: Final = 3.0
-"""How long single publishes are timed without a pass."""
+"""Duration of the single publishes without a compaction pass."""
 _MB: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedPlan:
-    """What is measured.
+    """The parameters of the benchmark.
 
     Attributes:
-        records: of the topic with an index, when keys are looked up.
-        lookups: how many keys.
-        compacted: records of the topic that is compacted.
-        size_bytes, batch_records: of what is published; a key has `KEY_BYTES` more.
-        rounds, seconds: of publishing to each topic.
-        flush: the topics'.
-        data: where files are kept meanwhile.
+        records: records in the topic with an index for key lookups.
+        lookups: number of key lookups.
+        compacted: records in the compacted topic.
+        size_bytes, batch_records: size of a value and records per batch; keys add `KEY_BYTES`.
+        rounds, seconds: rounds, and duration of publishing to each topic.
+        flush: setting of the topics.
+        data: directory for temporary files.
     """
 
     records: int = 10_000_000
@@ -71,7 +71,7 @@ class KeyedPlan:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long something took, in ms: in the middle, for one in a hundred, at the most."""
+    """Latencies in ms: median, 99th percentile, maximum."""
 
     p50_ms: float
     p99_ms: float
@@ -79,14 +79,14 @@ class Times:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Times:
-        """Return those of at least one time in s."""
+        """Return the quantiles of at least one latency in s."""
         middle, late, most = np.percentile(np.array(seconds) * 1000, [50, 99, 100]).tolist()
         return cls(round(middle, 3), round(late, 3), round(most, 3))
 
 
 @dataclass(slots=True)
 class KeyedResult:
-    """See the module. Rates are records a second, one a round."""
+    """The results of all steps. Rates are records per second, one per round."""
 
     plan: KeyedPlan
     rates: dict[str, list[float]] = field(default_factory=lambda: {PLAIN: [], INDEXED: []})
@@ -100,17 +100,17 @@ class KeyedResult:
 
     @property
     def ratio(self) -> float:
-        """The rate with indexes as a share of that without: the median of the rounds."""
+        """The rate with indexes divided by the rate without: median of the rounds."""
         pairs = zip(self.rates[INDEXED], self.rates[PLAIN], strict=True)
         return statistics.median(indexed / plain for indexed, plain in pairs)
 
     @property
     def pass_mb_per_s(self) -> float:
-        """How fast the log was compacted, by its size before."""
+        """The rate of compaction, by the log's size before it."""
         return self.before_bytes / _MB / self.pass_s if self.pass_s else 0.0
 
     def document(self, environment: Environment) -> dict[str, Any]:
-        """Return what --json prints."""
+        """Return the object that `--json` prints."""
         plan = self.plan
         return {
             "benchmark": "keys",
@@ -132,18 +132,18 @@ class KeyedResult:
         }
 
     def table(self) -> Table:
-        """Return the same for people."""
+        """Return the results as a table."""
         table = Table(title=f"keys, tags and compaction on one node, flush={self.plan.flush}")
         for column in ("what", "figure", "p50", "p99", "most"):
             table.add_column(column, justify="left" if column == "what" else "right")
         for name, rates in self.rates.items():
             table.add_row(f"published, {name}", f"{statistics.median(rates):,.0f} records/s", "", "", "")
         table.add_row("indexed : plain", f"{self.ratio:.2f}", "", "", "")
-        _add_times(table, f"newest of a key among {self.stored:,}", "", self.lookup)
+        _add_times(table, f"newest record of a key, of {self.stored:,}", "", self.lookup)
         size = f"{self.before_bytes / _MB:,.0f} -> {self.after_bytes / _MB:,.0f} MB"
         table.add_row(f"compacted, {size}", f"{self.pass_mb_per_s:,.0f} MB/s", "", "", "")
-        _add_times(table, "one publish without a pass", "", self.quiet)
-        _add_times(table, "one publish beside a pass", "", self.meanwhile)
+        _add_times(table, "publish without a compaction pass", "", self.quiet)
+        _add_times(table, "publish during a compaction pass", "", self.meanwhile)
         return table
 
 
@@ -153,7 +153,7 @@ def _add_times(table: Table, what: str, figure: str, times: Times | None) -> Non
 
 
 async def keyed(plan: KeyedPlan, tell: Tell = say_nothing) -> KeyedResult:
-    """Measure; see the module.
+    """Run the benchmark.
 
     Raises:
         CommandFailed: the node did not start.
@@ -188,12 +188,12 @@ class _Measuring:
         self._tell(step, self._done)
 
     def _batch(self, keys: range) -> pa.RecordBatch:
-        """Return a batch with these keys, by their numbers."""
+        """Return a batch with the keys of these numbers."""
         values = self._values[keys.start // self._plan.batch_records % len(self._values)]
         return pa.record_batch({"key": keys_of(keys), "value": values, "tag": self._tags})
 
     async def publish(self) -> None:
-        """Publish by turns to the topic without indexes and to the one with both."""
+        """Publish to the topic without indexes and the topic with both, alternating."""
         plan = self._plan
         await self._client.create_topic(PLAIN, flush=plan.flush)
         await self._client.create_topic(INDEXED, flush=plan.flush, index_key=True, index_tag=True)
@@ -210,7 +210,7 @@ class _Measuring:
         await self._client.delete_topic(PLAIN)
 
     async def look_up(self) -> None:
-        """Fill the topic with an index, and ask for the newest records of keys that are in it."""
+        """Fill the topic with an index, and fetch the newest records of existing keys."""
         plan, result = self._plan, self.result
         first = self._next_key
         async with self._client.producer(INDEXED) as producer:
@@ -230,7 +230,7 @@ class _Measuring:
         self._say("looked up")
 
     async def compact(self) -> None:
-        """Compact a partition while single records are published to another one of its topic."""
+        """Compact a partition while single records are published to another partition of its topic."""
         plan, result, client = self._plan, self.result, self._client
         await client.create_topic(
             STATE, partitions=2, flush=plan.flush, cleanup="compact", dirty_percent=100, compaction_lag_ms=3_600_000
@@ -250,7 +250,7 @@ class _Measuring:
         self._say("compacted")
 
     async def _times(self, producer: Producer, other: asyncio.Task[Any]) -> list[float]:
-        """Publish one record after the other until something else is done; return how long each took, in s."""
+        """Publish one record at a time until `other` is done; return the latency of each in s."""
         times: list[float] = []
         while not times or not other.done():
             began_s = time.perf_counter()
@@ -264,7 +264,7 @@ class _Measuring:
     async def _send(
         self, producer: Producer, *, until_s: float | None = None, records: int = 0, modulus: int | None = None
     ) -> None:
-        """Send batches of new keys, `WINDOW` at a time, until a time or so many records; keys go round at `modulus`."""
+        """Publish batches of new keys, `WINDOW` pending, until a time or a count; keys repeat after `modulus`."""
         left = records
 
         async def in_turn() -> None:
@@ -284,7 +284,7 @@ class _Measuring:
 
 
 def keys_of(numbers: range) -> pa.Array[Any]:
-    """Return numbers as keys of `KEY_BYTES`, spread so that neighbours are not alike."""
+    """Return numbers as keys of `KEY_BYTES`, hashed so that neighbours differ."""
     spread = np.arange(numbers.start, numbers.stop, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     data = np.column_stack([spread, np.arange(numbers.start, numbers.stop, dtype=np.uint64)]).tobytes()
     offsets = np.arange(len(numbers) + 1, dtype=np.int32) * KEY_BYTES

@@ -1,14 +1,14 @@
-"""`tidelog bench partitions`: what thousands of partitions cost one node, used or not.
+"""`tidelog bench partitions`: the cost of thousands of partitions on one node, idle and in use.
 
-    made        a topic of so many partitions is created
-    idle        nobody asks for anything
-    published   batches of the same size, as many under way at a time, to 10, 100 and 1,000 of the partitions by turns
-    used        one record more to each of so many partitions
-    restarted   the node is stopped in order and started again; then killed and started again
+    made        a topic with the partitions is created
+    idle        no requests
+    published   batches of the same size, with the same number pending, to 10, 100 and 1,000 of the partitions in turn
+    used        one more record to each of `used` partitions
+    restarted   the node is stopped gracefully and restarted; then killed and restarted
 
-After each the node's private memory, open files and share of a core are taken. The rates are each other's measure, so
-they are measured by turns in rounds, each of which begins with another one: what a machine does for others meanwhile
-meets all of them, and so does memory that was used shortly before, which is several times as fast as what is not.
+After each step the benchmark measures the node's private memory, open files and CPU usage. The rates are compared with
+each other, so they alternate in rounds, and each round starts with another one: load of other processes affects all of
+them alike, and so does recently used memory, which is several times as fast as new memory.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ from tidelog_loadtest.stand.payloads import value_batches
 TOPIC: Final = "many"
 SPREADS: Final = (10, 100, 1_000)
 WINDOW: Final = 64
-"""Sends under way."""
+"""Number of pending sends."""
 TOUCHED_AT_ONCE: Final = 256
 MOMENTS: Final = 6
-"""Steps that are told of, without the rounds of publishing."""
+"""Number of progress steps without the publishing rounds."""
 BLOCK_BYTES: Final = 512
 _MIB: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ManyPlan:
-    """What is measured.
+    """The parameters of the benchmark.
 
     Attributes:
-        partitions: of the topic.
-        used: how many of them get a record in the end.
-        size_bytes, batch_records: of what is published.
-        rounds, seconds: of publishing to each spread.
-        idle_s: how long the node is left alone for its share of a core.
-        flush: the topic's.
-        data: where files are kept meanwhile.
+        partitions: number of partitions of the topic.
+        used: number of partitions that get a record at the end.
+        size_bytes, batch_records: size of a value and records per batch.
+        rounds, seconds: rounds, and duration of publishing to each spread.
+        idle_s: idle time for the measurement of CPU usage.
+        flush: setting of the topic.
+        data: directory for temporary files.
     """
 
     partitions: int = 10_000
@@ -73,13 +73,13 @@ class ManyPlan:
 
     @property
     def spreads(self) -> list[int]:
-        """To how many partitions is published, from one measurement to the next."""
+        """Numbers of partitions to publish to, one per measurement."""
         return sorted({min(count, self.partitions) for count in SPREADS})
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The node after a step: how long that took, and what it is like then. `core_share` is 1 for a whole core."""
+    """The node after a step: the duration of the step, and resource usage. A `core_share` of 1 is one core."""
 
     step: str
     seconds: float
@@ -90,13 +90,13 @@ class Moment:
 
 @dataclass(slots=True)
 class ManyResult:
-    """See the module; `rates` are medians over the rounds, in records a second, by the number of partitions."""
+    """The results of all steps; `rates` are medians over the rounds in records per second, by number of partitions."""
 
     plan: ManyPlan
     moments: list[Moment] = field(default_factory=list)
     rates: dict[int, list[float]] = field(default_factory=dict)
     stopped_s: float = 0.0
-    """How long the stop in order took."""
+    """Duration of the graceful stop."""
     disk_bytes: int = 0
 
     def rate(self, spread: int) -> float:
@@ -104,7 +104,7 @@ class ManyResult:
         return statistics.median(self.rates[spread])
 
     def document(self, environment: Environment) -> dict[str, Any]:
-        """Return what --json prints."""
+        """Return the object that `--json` prints."""
         return {
             "benchmark": "partitions",
             "flush": self.plan.flush,
@@ -120,7 +120,7 @@ class ManyResult:
         }
 
     def table(self) -> Table:
-        """Return the same for people."""
+        """Return the results as a table."""
         table = Table(title=f"{self.plan.partitions:,} partitions on one node, flush={self.plan.flush}")
         for column in ("step", "seconds", "memory", "open files", "core"):
             table.add_column(column, justify="left" if column == "step" else "right")
@@ -141,7 +141,7 @@ class ManyResult:
 
 
 async def many_partitions(plan: ManyPlan, tell: Tell = say_nothing) -> ManyResult:
-    """Measure; see the module.
+    """Run the benchmark.
 
     Raises:
         CommandFailed: a node did not start.
@@ -157,7 +157,7 @@ async def many_partitions(plan: ManyPlan, tell: Tell = say_nothing) -> ManyResul
 
 
 def _disk_bytes(directory: Path) -> int:
-    """Return what is in a directory takes on the disk."""
+    """Return the disk usage of a directory."""
     return sum(path.stat().st_blocks * BLOCK_BYTES for path in directory.rglob("*"))
 
 
@@ -174,7 +174,7 @@ class _Measuring:
         self._tell(step, self._done)
 
     async def first_life(self) -> None:
-        """Make the topic, publish, use, and stop in order."""
+        """Create the topic, publish, use the partitions, and stop gracefully."""
         plan = self._plan
         async with AsyncExitStack() as stack:
             node = await self._started(stack, "empty")
@@ -193,7 +193,7 @@ class _Measuring:
         self._say("stopped")
 
     async def later_life(self, step: str) -> None:
-        """Start on what is there, and kill."""
+        """Start on the existing data, measure, and kill the node."""
         async with AsyncExitStack() as stack:
             node = await self._started(stack, step)
             node.process.kill()
@@ -209,7 +209,7 @@ class _Measuring:
 
     async def _look(self, node: Child, step: str, seconds: float) -> None:
         pid = node.process.pid
-        await asyncio.sleep(min(1.0, self._plan.idle_s))  # what the step leaves to be done is not idling
+        await asyncio.sleep(min(1.0, self._plan.idle_s))  # work left over from the step does not count as idle
         before_s, began_s = cpu_s(pid), time.monotonic()
         await asyncio.sleep(self._plan.idle_s)
         share = (cpu_s(pid) - before_s) / (time.monotonic() - began_s)
@@ -220,7 +220,7 @@ class _Measuring:
     async def _publish(self, producer: Producer) -> None:
         plan = self._plan
         batches = value_batches(plan.size_bytes, plan.batch_records)
-        for spread in plan.spreads:  # every partition has its first record before anything is measured
+        for spread in plan.spreads:  # every partition gets its first record before the measurement
             await _touch(producer, spread)
             self._result.rates[spread] = []
         for number in range(plan.rounds):
@@ -232,14 +232,14 @@ class _Measuring:
 
 
 async def _touch(producer: Producer, partitions: int) -> None:
-    """Send a record to each partition, some at a time."""
+    """Send a record to each partition, a limited number at a time."""
     for first in range(0, partitions, TOUCHED_AT_ONCE):
         some = range(first, min(first + TOUCHED_AT_ONCE, partitions))
         await asyncio.gather(*(producer.send(b"x", partition=partition) for partition in some))
 
 
 async def _rate(producer: Producer, batches: Sequence[pa.RecordBatch], spread: int, seconds: float) -> float:
-    """Publish to `spread` partitions by turns for so long; return records a second."""
+    """Publish to `spread` partitions in turn for `seconds`; return records per second."""
     turns, records = itertools.count(), 0
     deadline_s = time.monotonic() + seconds
     began_s = time.monotonic()

@@ -1,10 +1,10 @@
-"""`tidelog bench permissions`: what it costs a publish that its node asks who calls and what he may.
+"""`tidelog bench permissions`: the cost of authentication and permissions for a publish.
 
-Two nodes run beside each other, one that asks nobody and one with identities and rules. One record after the other is
-published to them by turns, in rounds of which every second one begins with the other node. Shown is the time of
-processors that node and client take for a publish, medians over the rounds, which are short so that both sides of one
-meet the same machine. Neither looks awake for what comes, as that is time, too. The client does the same either way: by
-how much its ratio is off one the node's can be, too. Nothing is encrypted: that has figures of its own (`--secure`).
+Two nodes run side by side, one without authentication and one with principals and permission rules. Single records are
+published to them, alternating in short rounds; every second round starts with the other node. The figures are the
+processor time of node and client per publish, as medians over the rounds. Busy polling is disabled, since it would be
+counted. The client does the same work for both nodes, so the deviation of its ratio from 1 shows the error of the
+node's ratio. TLS is not used: `--secure` measures it.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ KINDS: Final = ("open", "asks")
 _PRINCIPAL: Final = "bench"
 _RETENTION_BYTES: Final = 64 << 20
 _QUIET: Final = {"TIDELOG_NODE_IDLE_POLL_US": "0"}
-"""Nodes sleep while they wait."""
+"""Busy polling is disabled."""
 
 
 @dataclass(frozen=True, slots=True)
 class PermissionsPlan:
-    """What is measured.
+    """The parameters of the benchmark.
 
     Attributes:
-        records: published to each node in a round, each after the receipt of the one before it.
-        rules: that the node that asks has about others.
-        rounds: how many.
-        size_bytes: of a value.
-        flush: of both topics.
-        data: where files are kept meanwhile.
+        records: publishes to each node per round, each after the acknowledgement of the previous one.
+        rules: number of permission rules of other principals.
+        rounds: number of rounds.
+        size_bytes: size of a value.
+        flush: setting of both topics.
+        data: directory for temporary files.
     """
 
     records: int = 200
@@ -60,7 +60,7 @@ class PermissionsPlan:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Processor time of a publish in one round, in microseconds."""
+    """Processor time per publish in one round, in microseconds."""
 
     client_us: float
     node_us: float
@@ -68,7 +68,7 @@ class Cost:
 
 @dataclass(slots=True)
 class PermissionsResult:
-    """See the module."""
+    """The costs of both nodes in all rounds."""
 
     plan: PermissionsPlan
     costs: dict[str, list[Cost]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
@@ -79,13 +79,13 @@ class PermissionsResult:
         return statistics.median(figures)
 
     def ratio(self, what: str) -> float:
-        """Return the median over the rounds of how much more the node that asks took, as a multiple."""
+        """Return the median over the rounds of the cost with authentication divided by the cost without."""
         pairs = zip(*(self.costs[kind] for kind in KINDS), strict=True)
         ratios: list[float] = [getattr(asks, what) / getattr(free, what) for free, asks in pairs]
         return statistics.median(ratios)
 
     def document(self, environment: Environment) -> dict[str, Any]:
-        """Return what --json prints."""
+        """Return the object that `--json` prints."""
         plan = asdict(self.plan)
         del plan["data"]
         figures = {
@@ -95,9 +95,9 @@ class PermissionsResult:
         return {"benchmark": "permissions", **plan, **figures, "environment": asdict(environment)}
 
     def table(self) -> Table:
-        """Return the same for people."""
+        """Return the costs as a table."""
         plan = self.plan
-        table = Table(title=f"{plan.records:,} publishes a round, {plan.rounds} rounds, flush={plan.flush}")
+        table = Table(title=f"{plan.records:,} publishes per round, {plan.rounds} rounds, flush={plan.flush}")
         for column in ("CPU a publish", "asks nobody", "asks", "ratio"):
             table.add_column(column, justify="left" if column == "CPU a publish" else "right")
         for what, name in (("node_us", "node"), ("client_us", "client")):
@@ -114,11 +114,11 @@ class _Side:
 
 
 async def permissions(plan: PermissionsPlan, tell: Tell = say_nothing) -> PermissionsResult:
-    """Measure; see the module.
+    """Run the benchmark.
 
     Raises:
         CommandFailed: a node did not start.
-        TidelogError: a node refused something.
+        TidelogError: a node rejected a request.
     """
     result = PermissionsResult(plan)
     with tempfile.TemporaryDirectory(prefix="tidelog-bench-", dir=plan.data) as directory:
@@ -140,7 +140,7 @@ async def _cost(side: _Side, plan: PermissionsPlan) -> Cost:
 
 
 async def _side(plan: PermissionsPlan, directory: Path, kind: str, stack: AsyncExitStack) -> _Side:
-    """Start a node, and prepare it."""
+    """Start a node and create the topic."""
     home = directory / kind
     home.mkdir()
     options: tuple[str, ...] = ()
@@ -164,7 +164,7 @@ async def _side(plan: PermissionsPlan, directory: Path, kind: str, stack: AsyncE
 
 
 async def _admit(bootstrap: str, admin_key: str, plan: PermissionsPlan) -> str:
-    """Make the benchmark's key and rule, and rules of others; return the key."""
+    """Create the benchmark's API key and rule, and rules of other principals; return the key."""
     async with Client(bootstrap, api_key=admin_key) as admin:
         for number in range(plan.rules):
             await admin.security.grant(

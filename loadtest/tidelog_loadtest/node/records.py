@@ -1,14 +1,14 @@
-"""The benchmarks: produce, consume and one-record latency, product and limit probe in turns.
+"""The benchmarks produce, consume and one-record latency, alternating between product and limit probe.
 
-Machines are noisy, so a figure alone says little: each round measures the product and then the probe on the same
-batches, and the medians over the rounds are compared. Each goes on for a while before it is measured: what the other
-one has left in the caches and in memory is not its own. To publish, both start from the same Arrow batches and make
-bytes of them inside the measured time; what the product's encoding costs is a row of its own besides.
+Results vary with the machine, so each round measures the product and then the probe on the same batches, and the
+medians over the rounds are compared. Each side runs unmeasured for a while before its measurement, because the other
+side has displaced its data from caches and memory. Publishing starts from the same Arrow batches on both sides and
+includes their serialization; the cost of the product's encoding is also a separate row.
 
-Publishing is measured in the steady state of a log under retention, on both sides: the product's segments and the
-probe's file come to lie in space that was written before. Rejected: a fresh topic a round beside a probe that begins a
-fresh file. Each side then pays for the pages that the other one has just freed or that the host has taken back
-meanwhile, and on a virtual machine that is most of what is measured.
+Publishing is measured in the steady state of a log with retention: the product's segments and the probe's file reuse
+space that was written before. Rejected: a new topic per round, and a new file of the probe. Each side then pays for
+pages that the other side has just freed or that the host has reclaimed, which on a virtual machine dominates the
+result.
 """
 
 from __future__ import annotations
@@ -39,34 +39,34 @@ from tidelog_proto.process.busy_poll import POLL_US_DEFAULT
 
 ENCODE_SECONDS: Final = 0.5
 SENDS_UNDER_WAY: Final = 16
-"""How many batches are given to either side before the first is acknowledged."""
+"""Number of pending batches of either side."""
 READ_BYTES: Final = 4 * MIB
-"""About what the consumer fetches at a time."""
+"""Approximate size of a fetch response."""
 RETENTION_BYTES: Final = 128 * MIB
-"""One segment. What three copies and the probe's three files take must stay below the point from which the kernel
-writes back what nobody has asked for (a tenth of the memory that is free, as it comes): beyond that the disk is
-measured, on either side."""
+"""Size of a segment. Three replicas and the three files of the probe must stay below the limit from which the kernel
+writes dirty pages in the background (a tenth of the available memory by default): above it, the benchmark measures the
+disk, on either side."""
 PROBE_KEEP_BYTES: Final = 2 * RETENTION_BYTES
-"""What the product's log takes with that retention: the segment that grows, and the one before it."""
+"""Size of the product's log with that retention: the active segment and the previous one."""
 WARM_BYTES: Final = 6 * PROBE_KEEP_BYTES
-"""After so much a log under retention writes into files that were written before, and the probe has gone round."""
+"""Bytes after which a log with retention reuses its files, and the probe has wrapped around."""
 WARM_ROUNDS_MAX: Final = 10
 
 _NODE_POLL: Final = "TIDELOG_NODE_IDLE_POLL_US"
 LEAD: Final = 0.5
-"""Before each measured round the same goes on unmeasured, for this share of it."""
+"""Unmeasured share of a round before each measured round."""
 
 ProductRound = Callable[[float], Awaitable[Run]]
-"""Is given a share of the plan's budget; to read is to read all, whatever the share."""
+"""Called with a share of the plan's budget; a read always reads everything."""
 ProbeRound = Callable[[Run], Awaitable[Run]]
-"""Is given the product's run, to do the same work."""
+"""Called with the product's run, to do the same amount of work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure. Sizes are bytes; a round lasts `seconds`, or moves `records` when that is given.
+    """The parameters of a benchmark. Sizes are in bytes; a round takes `seconds`, or `records` if that is given.
 
-    With several `nodes` they are started here, and the probe has the topology of three copies, see `cluster_stand`.
+    With several `nodes`, the stand starts a cluster, and the probe has three replicas, see `cluster_stand`.
     """
 
     size_bytes: int = 100
@@ -79,9 +79,9 @@ class Plan:
     window: int = SENDS_UNDER_WAY
     nodes: int = 1
     idle_poll_us: int = POLL_US_DEFAULT
-    """How long client and nodes look for the next small message before they sleep."""
+    """Busy-polling time of client and nodes for small messages."""
     secure: bool = False
-    """Whether the node is a secured one and the probe speaks TLS, see `protected`; one node that is started here."""
+    """Whether the node uses TLS and authentication, and the probe TLS, see `secured_node`; for one local node."""
 
     def budget(self, batch_records: int, share: float = 1.0) -> Budget:
         """Return the budget of one round, or of a share of one."""
@@ -91,11 +91,11 @@ class Plan:
 
 
 async def produce(plan: Plan, flush: FlushName) -> Result:
-    """Measure publishing Arrow batches to one partition, a window of them under way.
+    """Measure publishing Arrow batches to one partition, with a window of pending sends.
 
     Raises:
-        CommandFailed: a child did not start.
-        TidelogError: the node refused something.
+        CommandFailed: a child process did not start.
+        TidelogError: the node rejected a request.
     """
     batches = value_batches(plan.size_bytes, plan.batch_records)
     payloads = to_encode(batches)
@@ -125,12 +125,12 @@ async def produce(plan: Plan, flush: FlushName) -> Result:
 
 
 async def consume(plan: Plan, flush: FlushName) -> Result:
-    """Measure reading a topic from its beginning as Arrow columns. Without `records`, a round of produce is read.
+    """Measure reading a topic from its beginning as Arrow columns; without `records`, those of a produce round.
 
     Raises:
-        CommandFailed: a child did not start.
-        TidelogError: the node refused something.
-        WrongCountError: other records came back than were stored.
+        CommandFailed: a child process did not start.
+        TidelogError: the node rejected a request.
+        WrongCountError: the number of records read differs from the number stored.
     """
     batches = value_batches(plan.size_bytes, plan.batch_records)
     payloads = encoded(batches)
@@ -156,11 +156,11 @@ async def consume(plan: Plan, flush: FlushName) -> Result:
 
 
 async def latency(plan: Plan, flush: FlushName) -> Result:
-    """Measure publishing one record at a time, each after the receipt of the one before it.
+    """Measure publishing one record at a time, each after the acknowledgement of the previous one.
 
     Raises:
-        CommandFailed: a child did not start.
-        TidelogError: the node refused something.
+        CommandFailed: a child process did not start.
+        TidelogError: the node rejected a request.
     """
     payloads = to_encode(value_batches(plan.size_bytes, 1))
     value = bytes(plan.size_bytes)
@@ -196,8 +196,8 @@ async def _running(
             secure=plan.secure,
         )
     else:
-        assert plan.bootstrap is None, "the nodes of a cluster are started here"
-        assert not plan.secure, "one node is secured"
+        assert plan.bootstrap is None, "the benchmark starts the nodes of a cluster"
+        assert not plan.secure, "only a single node is secured"
         place = cluster_stand(
             nodes=plan.nodes,
             data=plan.data,
@@ -221,7 +221,7 @@ def _client_options(plan: Plan, where: Stand) -> ClientOptions:
 
 @contextlib.asynccontextmanager
 async def _looking(idle_poll_us: int) -> AsyncIterator[None]:
-    """Have nodes that are started meanwhile look so long for the next message."""
+    """Set the busy-polling time of nodes that are started in this context."""
     before = os.environ.get(_NODE_POLL)
     os.environ[_NODE_POLL] = str(idle_poll_us)
     try:
@@ -234,7 +234,7 @@ async def _looking(idle_poll_us: int) -> AsyncIterator[None]:
 
 
 async def _settle(plan: Plan, where: Stand, topic: str) -> None:
-    """Wait until all nodes of a cluster know the topic and all its copies take what comes."""
+    """Wait until all nodes of a cluster know the topic and all its replicas accept appends."""
     if plan.nodes > 1:
         addresses = parse_addresses(where.bootstrap)
         await settled_everywhere(addresses, topic, copies=copies_on(plan.nodes), partitions=1)
@@ -243,12 +243,12 @@ async def _settle(plan: Plan, where: Stand, topic: str) -> None:
 async def in_turns(
     plan: Plan, where: Stand, product_round: ProductRound, probe_round: ProbeRound, *, warm_bytes: int = 0
 ) -> tuple[Side, Side]:
-    """Run the rounds, product and probe alternating, each under a watch of the processes that it uses.
+    """Run the rounds, alternating between product and probe, and measure the resource usage of their processes.
 
-    A whole round of each goes before, unmeasured: code and caches get warm, and so does the memory that the pages of
-    the files come from (on a virtual machine the first touch of a page may cost several copies of it); more of them
-    until both have moved `warm_bytes`. For the same reason a round of the probe moves as many batches as the product's
-    round before it, not as many as it can.
+    One complete unmeasured round of each comes first, to warm up code, caches and the memory behind the page cache (on
+    a virtual machine, the first access of a page may cost several copies of it); more follow until both have moved
+    `warm_bytes`. For the same reason, a round of the probe moves as many batches as the product's round before it, not
+    as many as it can.
     """
     moved_bytes = 0
     for _ in range(WARM_ROUNDS_MAX):

@@ -1,9 +1,9 @@
-"""A scan of a topic that lies in full segments: out of mappings, out of files, and the limit probe, in turns.
+"""A scan of a topic in full segments, alternating between mappings, files and the limit probe.
 
-One node's directory is read over and over, by a node that is started for each run with one `segment_read` or the other,
-so both read the same bytes of the same files, and neither has anything left in its memory. `cold` means that the kernel
-was asked to forget the files first (POSIX_FADV_DONTNEED), which it only does for pages that nobody has mapped; what a
-virtual machine's host keeps is not touched by that. Otherwise the topic is read once before, unmeasured.
+The same directory is read by nodes that are started for each run with one value of `segment_read` or the other, so both
+read the same files and start with empty caches of their own. With `cold`, the files are dropped from the page cache
+first (POSIX_FADV_DONTNEED), which works only for pages that no process maps; the caches of a virtual machine's host are
+not affected. Otherwise the topic is read once unmeasured.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ ReadName = Literal["mapped", "file"]
 READS: Final[tuple[ReadName, ...]] = ("mapped", "file")
 SEGMENT_BYTES: Final = 64 * MIB
 _NOBODY: Final = "127.0.0.1:1"
-"""The nodes are started here, not by the stand."""
+"""This module starts the nodes, not the stand."""
 
 
 async def scan(plan: Plan, *, cold: bool) -> list[Result]:
     """Measure reading a topic from its beginning, a result for each of `READS`.
 
     Raises:
-        CommandFailed: a child did not start.
-        TidelogError: the node refused something.
-        WrongCountError: other records came back than were stored.
+        CommandFailed: a child process did not start.
+        TidelogError: the node rejected a request.
+        WrongCountError: the number of records read differs from the number stored.
     """
     batches = value_batches(plan.size_bytes, plan.batch_records)
     payloads = encoded(batches)
@@ -86,7 +86,7 @@ async def _product_round(where: Stand, read: ReadName, stored: Run, side: Side, 
 
 @contextlib.asynccontextmanager
 async def _node(where: Stand, read: ReadName) -> AsyncIterator[tuple[Child, Client]]:
-    """Run the node on its directory, reading as told."""
+    """Run the node on its directory with a value of `segment_read`."""
     config = where.directory / f"{read}.toml"
     config.write_text(f'[node]\nsegment_read = "{read}"\n')
     arguments = ("node", "--config", str(config), "--data", str(where.directory / "node"))
@@ -99,7 +99,7 @@ async def _node(where: Stand, read: ReadName) -> AsyncIterator[tuple[Child, Clie
 
 
 def _forget(directory: Path) -> None:
-    """Have the kernel drop what it keeps of all files below a directory."""
+    """Drop all files below a directory from the page cache."""
     for path in _files(directory):
         fd = os.open(path, os.O_RDONLY)
         try:

@@ -1,1 +1,1 @@
-"""The limit probe: the barest code that does a node's part."""
+"""The limit probe: a minimal implementation of a node's work, as the upper limit."""

@@ -1,9 +1,9 @@
-"""The limit probe's sender and reader: the benchmark process's half of the bare copy of a publish and a fetch.
+"""The limit probe's sender and reader: the benchmark process's half of a minimal publish and fetch.
 
-Both are single protocol objects that act inside the socket's callbacks: no task, future or queue per batch, since
-those are the product's costs. `append_run` pushes prepared payloads with a fixed number in flight and times each
-from its write to its reply; `read_run` asks for the stored bytes in large pieces, keeps two requests out, and
-checks the CRC32C of every record batch that comes back, as a consumer must.
+Both are single protocol objects that act inside the socket's callbacks, without a task, future or queue per batch,
+since those are costs of the product. `append_run` sends prepared payloads with a fixed number in flight and measures
+each from its write to its reply; `read_run` requests the stored bytes in large pieces, keeps two requests pending, and
+verifies the CRC32C of every record batch, as a consumer must.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidelog_proto.limits import HEADER_BYTES
 from tidelog_proto.process.buffers import batch_pool
 
 READS_IN_FLIGHT: Final = 2
-"""One reply is checked while the next is on its way."""
+"""One reply is verified while the next is in transit."""
 
 
 class Payload(NamedTuple):
@@ -43,9 +43,9 @@ class Payload(NamedTuple):
 
 
 class ArrowPayload(NamedTuple):
-    """An Arrow record batch that becomes bytes when it is sent, as the product's do.
+    """An Arrow record batch that is serialized when it is sent, as the product's are.
 
-    By the least there is to it: large values where they lie, small ones by Arrow's own serialization, and a CRC32C.
+    The minimum: large values without a copy, small ones with Arrow's own serialization, and a CRC32C.
     """
 
     header: bytes
@@ -75,7 +75,7 @@ def payload_of(header: bytes, body: memoryview, records: int) -> Payload:
 
 
 class ProbeFailedError(Exception):
-    """The probe's server went away or answered nonsense in the middle of a run."""
+    """The probe's server closed the connection or sent an invalid reply during a run."""
 
 
 class _Appender(asyncio.Protocol):
@@ -129,7 +129,7 @@ class _Reader(asyncio.BufferedProtocol):
         self.done: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
         self._read_bytes = read_bytes
         self._run = Run()
-        # One buffer is filled; everything in it is looked at before the next reply is received.
+        # The buffer holds one reply, which is verified before the next is received.
         self._buffer = memoryview(bytearray(REPLY.size + read_bytes))
         self._have = 0
         self._end = 0
@@ -172,7 +172,9 @@ class _Reader(asyncio.BufferedProtocol):
             header = unpack_header(payload, at)
             body = payload[at + HEADER_BYTES : at + header.length]
             if crc32c(body) != header.body_crc:
-                self.done.set_exception(ProbeFailedError("the limit probe sent back other bytes than were stored"))
+                self.done.set_exception(
+                    ProbeFailedError("the limit probe returned bytes that differ from the stored ones")
+                )
                 return
             self._run.add(header.record_count, header.length)
             at += aligned(header.length)
@@ -190,9 +192,9 @@ async def append_run(
     window: int,
     tls: ssl.SSLContext | None = None,
 ) -> Run:
-    """Push `payloads` in turn, `window` in flight, until the budget is spent and all is acknowledged.
+    """Send `payloads` in turn, `window` in flight, until the budget is used up and all are acknowledged.
 
-    With `tls` the event loop encrypts what is sent.
+    With `tls` the event loop encrypts the data.
 
     Raises:
         ProbeFailedError: the server closed the connection (its stderr says why).
@@ -208,13 +210,13 @@ async def append_run(
 
 
 async def read_run(port: int, *, read_bytes: int, tls: ssl.SSLContext | None = None) -> Run:
-    """Read everything that is stored, `read_bytes` a request, checking every batch.
+    """Read all stored bytes, `read_bytes` per request, and verify every batch.
 
-    All stored payloads must be of one length, and `read_bytes` a multiple of that length `aligned`, so that no
+    All stored payloads must be of equal length, and `read_bytes` a multiple of that length `aligned`, so that no
     batch straddles two replies. `tls` is as for `append_run`.
 
     Raises:
-        ProbeFailedError: the server closed the connection, or a batch came back changed.
+        ProbeFailedError: the server closed the connection, or a batch differs from the stored one.
     """
     loop = asyncio.get_running_loop()
     transport, reader = await loop.create_connection(lambda: _Reader(read_bytes), "127.0.0.1", port, ssl=tls)

@@ -1,14 +1,13 @@
-"""The limit probe of a replicated publish: the process that stands where a partition's owner does.
+"""The limit probe of a replicated publish: the process in the role of a partition's owner.
 
-It is `probe_server` with followers, which are plain probe servers themselves. A frame is received, its CRC32C checked,
-the same bytes are passed on to every follower from the buffer that they came in, then they are written here (and
-synced, with flush=always); the sender has its answer as soon as a quorum of the copies, this one among them or not, has
-stored the frame. That is the topology of the product's publish with the barest code: no epochs, digests, watermarks,
-promises or catching up.
+It is `server` with followers, which are probe servers themselves. A frame is received and its CRC32C verified; the same
+bytes are forwarded to every follower from the receive buffer and written locally (and synced, with flush=always). The
+sender gets its reply as soon as a quorum of the copies, including the local one or not, has stored the frame. That is
+the topology of the product's publish with minimal code: no epochs, digests, watermarks, promises or catch-up.
 
-A buffer comes back when the slowest copy has stored it. When few are left the sender is not read from until one comes
-back: the bound on memory, and the only thing that is done about a slow follower. Everything is answered in the order
-in which it was sent, so one count a copy is all that must be kept.
+A buffer is reused when the slowest copy has stored its frame. When few are left, the owner stops reading from the
+sender until one is free: this bounds memory and is the only reaction to a slow follower. All replies are sent in the
+order of the frames, so one counter per copy is enough.
 """
 
 from __future__ import annotations
@@ -26,14 +25,13 @@ from tidelog_loadtest.probe.server import FIRST_READ_BYTES, ProbeProtocol, Probe
 from tidelog_loadtest.probe.wire import APPEND, REPLY, REQUEST
 
 _REPLY = REPLY.pack(APPEND, 0, 0)
-"""The position is 0: the sender does not look at it, and a quorum may answer before it is known here."""
+"""The position is 0: the sender ignores it, and a quorum may reply before it is known locally."""
 
 
 def frames_held(window: int, frame_bytes: int) -> int:
-    """Return how many frames an owner holds at most, and so has under way to a follower.
+    """Return the maximum number of frames that an owner holds, and so has pending at a follower.
 
-    Three windows for a follower that is slow, one for the sender, and what may arrive in one read when the sender has
-    just been told to wait.
+    Three windows for a slow follower, one for the sender, and the frames of one read right after the sender was paused.
     """
     return 4 * window + _arriving_at_once(frame_bytes)
 
@@ -43,7 +41,7 @@ def _arriving_at_once(frame_bytes: int) -> int:
 
 
 class FollowerLink(asyncio.Protocol):
-    """The connection to one follower; `stored` counts the frames that it has answered for."""
+    """The connection to one follower; `stored` is the number of frames that it has acknowledged."""
 
     def __init__(self, progressed: Callable[[], None], lost: Callable[[], None]) -> None:
         self._progressed = progressed
@@ -52,26 +50,26 @@ class FollowerLink(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Store the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     @property
     def stored(self) -> int:
-        """How many frames the follower has stored."""
+        """The number of frames that the follower has stored."""
         return self._received_bytes // REPLY.size
 
     def send(self, frame: memoryview) -> None:
-        """Pass a frame on; it must not change until it is answered."""
+        """Forward a frame; it must not change until its reply."""
         assert self._transport is not None
         self._transport.write(frame)
 
     def data_received(self, data: bytes) -> None:
-        """Count."""
+        """Count the replies."""
         self._received_bytes += len(data)
         self._progressed()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the signature is asyncio's
-        """Say so: nothing will be stored there any more."""
+        """Report that the follower will store no more frames."""
         self._lost()
 
     def close(self) -> None:
@@ -82,14 +80,14 @@ class FollowerLink(asyncio.Protocol):
 
 
 class OwnerServer(ProbeServer):
-    """What the connections of one owner share: its file, its followers, and how far each copy has come.
+    """State shared by the connections of one owner: its file, its followers, and the progress of each copy.
 
     Args:
-        directory: an existing one for the file.
-        sync: whether the own copy syncs; the followers are told by themselves.
-        frame_bytes_max: the largest payload.
-        window: the most payloads that a sender has in flight.
-        quorum: how many copies, this one included, make an answer.
+        directory: existing directory for the file.
+        sync: whether the local copy syncs; the followers have their own option.
+        frame_bytes_max: maximum size of a payload.
+        window: maximum number of payloads in flight.
+        quorum: number of copies, including the local one, required for a reply.
         keep_bytes: see `ProbeServer`.
     """
 
@@ -116,7 +114,7 @@ class OwnerServer(ProbeServer):
         """Connect to the followers.
 
         Raises:
-            OSError: one is not there.
+            OSError: a follower does not accept the connection.
         """
         assert 1 <= self._quorum <= len(ports) + 1, "a quorum of the copies"
         loop = asyncio.get_running_loop()
@@ -127,17 +125,17 @@ class OwnerServer(ProbeServer):
             self._links.append(link)
 
     def answer_to(self, sender: asyncio.Transport) -> None:
-        """Answer to this sender from now on; there is one at a time."""
+        """Send replies to this sender from now on; there is one at a time."""
         self._sender = sender
 
     def pass_on(self, protocol: OwnerProtocol, frame: memoryview, end: int) -> None:
-        """Send a whole frame to every follower, and keep its buffer until all copies have stored it."""
+        """Forward a complete frame to every follower, and keep its buffer until all copies have stored it."""
         self._held.append((protocol, frame))
         for link in self._links:
             link.send(frame[:end])
 
     def stored_here(self, count: int) -> None:
-        """Count frames that the own copy has stored."""
+        """Count frames stored in the local copy."""
         self._stored += count
         self._progressed()
 
@@ -160,13 +158,13 @@ class OwnerServer(ProbeServer):
             protocol.take_back(frame)
 
     def _lost(self) -> None:
-        print("limit probe: a follower is gone", file=sys.stderr)  # noqa: T201 - a child says it to its parent
+        print("limit probe: a follower closed its connection", file=sys.stderr)  # noqa: T201 - output of a child process for its parent
         if self._sender is not None:
             self._sender.abort()
 
 
 class OwnerProtocol(ProbeProtocol):
-    """The connection of the sender: frames in, on to the followers and into the file, answers out."""
+    """The connection of the sender: receives frames, forwards and writes them, and sends replies."""
 
     def __init__(self, server: OwnerServer) -> None:
         super().__init__(server)
@@ -174,12 +172,12 @@ class OwnerProtocol(ProbeProtocol):
         self._waiting_for_room = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport; answers go here from now on."""
+        """Store the transport; replies go to it from now on."""
         super().connection_made(transport)
         self._owner.answer_to(cast("asyncio.Transport", transport))
 
     def take_back(self, frame: memoryview) -> None:
-        """Use a buffer again that every copy has stored."""
+        """Reuse a buffer that every copy has stored."""
         self._pool.append(frame)
         if self._waiting_for_room and len(self._pool) > self._owner.spare_frames:
             self._waiting_for_room = False
@@ -204,16 +202,16 @@ class OwnerProtocol(ProbeProtocol):
 
 
 async def run(server: OwnerServer, followers: Sequence[int]) -> None:
-    """Connect to the followers, then listen as `probe_server` does."""
+    """Connect to the followers, then listen like `server`."""
     await server.follow(followers)
     await serve(server, lambda: OwnerProtocol(server))
 
 
 def main() -> None:
-    """Run the owner as a process of its own."""
+    """Run the owner as a separate process."""
     parser = parser_of("The limit probe's server with followers")
-    parser.add_argument("--follower", type=int, action="append", default=[], help="a follower's port; once for each")
-    parser.add_argument("--quorum", type=int, required=True, help="how many copies make an answer")
+    parser.add_argument("--follower", type=int, action="append", default=[], help="port of a follower; repeatable")
+    parser.add_argument("--quorum", type=int, required=True, help="number of copies required for a reply")
     arguments = parser.parse_args()
     server = OwnerServer(
         arguments.data,

@@ -1,15 +1,15 @@
-"""The limit probe's server: what one node does for a publish or a fetch, by the barest code.
+"""The limit probe's server: a node's work for a publish or a fetch, with minimal code.
 
-One process, one uvloop, one file. A payload is received straight into a buffer of a fixed pool, its CRC32C is
-checked, it is written with `pwrite` into space that `posix_fallocate` took ahead, and 24 bytes in are answered
-by 16 bytes out. With `--keep-bytes` the file begins again at its front when it has that length: what a log under
-retention does that uses its oldest files again. With flush=always a group (all that arrived while the last sync ran)
-is written and `fdatasync`ed on one worker thread, because no server may block its loop for a disk; with flush=never
-the write goes to the page cache on the loop itself. Reads send slices of a mapping of the file.
+One process, one uvloop, one file. A payload is received directly into a buffer of a fixed pool, its CRC32C is verified,
+and it is written with `pwrite` into space allocated by `posix_fallocate`; 24 bytes of request header get 16 bytes of
+reply. With `--keep-bytes` the file wraps around at that length, like a log with retention that reuses its oldest files.
+With flush=always a group (all payloads that arrived during the last sync) is written and synced with `fdatasync` on one
+worker thread, because no server may block its loop for a disk; with flush=never the write goes to the page cache on the
+loop itself. Reads send slices of a mapping of the file.
 
-What it leaves out is the point: no envelopes, offsets, topics, validation of columns, sequences, indexes,
-limits per client or recovery. Rejected: writing with flush=always from the loop and syncing on the thread,
-which stalls the loop on pages under writeback.
+It deliberately omits envelopes, offsets, topics, validation of columns, sequences, indexes, limits per client and
+recovery. Rejected: writing on the loop and syncing on the thread with flush=always, which stalls the loop on pages
+under writeback.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from tidelog_loadtest.probe.wire import APPEND, READ, REPLY, REQUEST, aligned
 from tidelog_proto.tls.files import TlsFiles, server_context
 
 PREALLOCATE_BYTES: Final = 64 * 1024 * 1024
-"""How far the file is allocated ahead of the writes, in one step."""
+"""Size of one allocation ahead of the writes."""
 
 FIRST_READ_BYTES: Final = 4096
-"""Received together with a header: a small frame arrives in one call, of a large one little is copied."""
+"""Received together with a header: a small frame arrives in one call, and little of a large one is copied."""
 
 
 class ProbeFile:
-    """A preallocated file that grows, or goes in a circle of `keep_bytes`. Positions and lengths are bytes."""
+    """A preallocated file that grows, or wraps around at `keep_bytes`. Positions and lengths are in bytes."""
 
     def __init__(self, path: Path, *, keep_bytes: int | None = None) -> None:
         self.path = path
@@ -61,7 +61,7 @@ class ProbeFile:
                 os.posix_fallocate(self._fd, self._allocated, PREALLOCATE_BYTES)
                 self._allocated += PREALLOCATE_BYTES
             written = os.pwrite(self._fd, payload, self.end)
-            assert written == len(payload), "a regular file with allocated space takes a whole write"
+            assert written == len(payload), "a regular file with allocated space accepts a complete write"
             positions.append(self.end)
             self.end += aligned(len(payload))
         if sync:
@@ -84,7 +84,7 @@ class ProbeFile:
 
 
 class ProbeServer:
-    """What the connections of one probe share: the file and the worker that syncs it."""
+    """State shared by the connections of one probe: the file and the worker that syncs it."""
 
     def __init__(
         self, directory: Path, *, sync: bool, frame_bytes_max: int, window: int, keep_bytes: int | None = None
@@ -97,7 +97,7 @@ class ProbeServer:
         self.connected: dict[ProbeProtocol, asyncio.Transport] = {}
 
     async def disconnect(self) -> None:
-        """Cut off everybody who is connected, and wait until they are."""
+        """Abort all connections and wait until they are closed."""
         for transport in self.connected.values():
             transport.abort()
         while self.connected:  # noqa: ASYNC110 - the loop is about to say so
@@ -112,7 +112,7 @@ class ProbeServer:
 class ProbeProtocol(asyncio.BufferedProtocol):
     """One connection: frames into pooled buffers, groups into the file, replies out.
 
-    The pool holds one buffer more than the sender may have in flight; a sender that breaks its window is cut off.
+    The pool holds one buffer more than the sender may have in flight; a sender that exceeds its window is disconnected.
     """
 
     def __init__(self, server: ProbeServer) -> None:
@@ -129,21 +129,21 @@ class ProbeProtocol(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Store the transport."""
         self._transport = self._server.connected[self] = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the signature is asyncio's
-        """Forget it."""
+        """Remove the transport."""
         del self._server.connected[self]
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the frame says how much, not the hint
-        """Hand out the rest of the frame that is arriving, or room for a header and a little more."""
+        """Return the rest of the arriving frame, or space for a header and a little more."""
         if self._end:
             return self._buffer[self._have : self._end]
         return self._buffer[self._have : REQUEST.size + FIRST_READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take in what was received; act on every frame that is whole."""
+        """Process received bytes and handle every complete frame."""
         self._have += nbytes
         while self._have >= (self._end or REQUEST.size):
             if not self._end:
@@ -151,12 +151,12 @@ class ProbeProtocol(asyncio.BufferedProtocol):
                 kind, length = self._header[:2]
                 self._end = REQUEST.size + (length if kind == APPEND else 0)
                 if self._end > REQUEST.size + self._server.frame_bytes_max:
-                    self._abort(f"a payload of {length} bytes, over the --frame-bytes of this probe")
+                    self._abort(f"a payload of {length} bytes, more than --frame-bytes of this probe")
                     return
                 continue
             frame, end, have = self._buffer, self._end, self._have
             if not self._pool:
-                self._abort("more in flight than the --window of this probe")
+                self._abort("more payloads in flight than --window of this probe")
                 return
             self._buffer = self._pool.pop()
             self._buffer[: have - end] = frame[end:have]
@@ -167,7 +167,7 @@ class ProbeProtocol(asyncio.BufferedProtocol):
         kind, length, crc, _, position = self._header
         if kind == APPEND:
             if crc32c(frame[REQUEST.size : end]) != crc:
-                self._abort("a payload whose CRC32C does not match")
+                self._abort("the CRC32C of a payload does not match")
                 return
             self._append(frame, end)
             return
@@ -177,7 +177,7 @@ class ProbeProtocol(asyncio.BufferedProtocol):
             payload = self._server.file.read(position, length)
             self._transport.writelines([REPLY.pack(READ, len(payload), position), payload])
         else:
-            self._abort(f"request kind {kind} is unknown")
+            self._abort(f"unknown request kind {kind}")
 
     def _append(self, frame: memoryview, end: int) -> None:
         assert self._transport is not None
@@ -189,7 +189,7 @@ class ProbeProtocol(asyncio.BufferedProtocol):
         self._write_soon(frame, end)
 
     def _write_soon(self, frame: memoryview, end: int) -> None:
-        """Write and sync a frame on the worker, with all that have arrived when it is free; then `_answer`."""
+        """Write and sync a frame on the worker, with all frames that have arrived by then; then call `_answer`."""
         self._waiting.append((frame, end))
         if not self._syncing:
             self._sync_group()
@@ -217,13 +217,13 @@ class ProbeProtocol(asyncio.BufferedProtocol):
         self._transport.write(b"".join([REPLY.pack(APPEND, 0, position) for position in positions]))
 
     def _abort(self, why: str) -> None:
-        print(f"limit probe: connection closed: {why}", file=sys.stderr)  # noqa: T201 - a child says it to its parent
+        print(f"limit probe: connection closed: {why}", file=sys.stderr)  # noqa: T201 - output of a child process for its parent
         assert self._transport is not None
         self._transport.abort()
 
 
 async def serve(server: ProbeServer, make: Callable[[], ProbeProtocol], tls: ssl.SSLContext | None = None) -> None:
-    """Listen on a free loopback port, say so on stdout, and run until SIGTERM or SIGINT; `make` for a connection."""
+    """Listen on a free loopback port, print a ready line, and run until a signal; `make` creates a connection."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -238,21 +238,21 @@ async def serve(server: ProbeServer, make: Callable[[], ProbeProtocol], tls: ssl
 
 
 def parser_of(description: str) -> argparse.ArgumentParser:
-    """Return the command line of a probe's server; an owner of followers adds to it."""
+    """Return the command-line parser of a probe's server; an owner with followers extends it."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--data", type=Path, required=True, help="an existing directory for the probe's file")
-    parser.add_argument("--sync", action="store_true", help="fdatasync every group before it is acknowledged")
+    parser.add_argument("--data", type=Path, required=True, help="existing directory for the probe's file")
+    parser.add_argument("--sync", action="store_true", help="call fdatasync for every group before its reply")
     parser.add_argument("--frame-bytes", type=int, required=True, help="the largest payload")
-    parser.add_argument("--window", type=int, required=True, help="the most payloads a sender has in flight")
-    parser.add_argument("--keep-bytes", type=int, help="how long the file gets before it begins again at its front")
+    parser.add_argument("--window", type=int, required=True, help="maximum number of payloads in flight")
+    parser.add_argument("--keep-bytes", type=int, help="length at which the file wraps around")
     return parser
 
 
 def main() -> None:
-    """Run the probe as a process of its own."""
+    """Run the probe as a separate process."""
     parser = parser_of("The limit probe's server")
-    parser.add_argument("--tls-cert", type=Path, help="speak TLS with this certificate, by the event loop's layer")
-    parser.add_argument("--tls-key", type=Path, help="the certificate's private key")
+    parser.add_argument("--tls-cert", type=Path, help="certificate for TLS, which the event loop implements")
+    parser.add_argument("--tls-key", type=Path, help="private key of the certificate")
     arguments = parser.parse_args()
     tls = server_context(TlsFiles(arguments.tls_cert, arguments.tls_key)) if arguments.tls_cert else None
     server = ProbeServer(

@@ -1,7 +1,7 @@
-"""What the limit probe says on its socket: a fixed request header, a fixed reply header, payload behind either.
+"""The limit probe's protocol: a fixed request header and a fixed reply header, each followed by the payload.
 
-Nothing here is a protocol to keep: it is the least that lets two processes move the same bytes as the product
-does. Rejected: the product's own frames, whose envelope is part of what is being measured.
+It has no compatibility requirements: it is the minimum that lets two processes move the same bytes as the product does.
+Rejected: the product's own frames, whose envelope is part of what is measured.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import struct
 from typing import Final
 
 REQUEST: Final = struct.Struct("<IIIIQ")
-"""kind, payload bytes (READ: the most bytes wanted), payload CRC32C, zero, file position (READ only)."""
+"""Kind, payload bytes (READ: maximum to return), payload CRC32C, zero, file position (READ only)."""
 
 REPLY: Final = struct.Struct("<IIQ")
-"""kind, payload bytes that follow (APPEND: none), file position of the payload."""
+"""Kind, payload bytes that follow (APPEND: none), file position of the payload."""
 
 APPEND: Final = 1
 """Store the payload; the reply means stored (and synced, with flush=always)."""
 
 READ: Final = 2
-"""Send back stored bytes from a position on."""
+"""Return stored bytes from a position on."""
 
 ALIGNMENT_BYTES: Final = 64
-"""Payloads begin at multiples of this in the file, as batches do in a segment."""
+"""Alignment of payloads in the file, as of batches in a segment."""
 
 
 def aligned(length_bytes: int) -> int:

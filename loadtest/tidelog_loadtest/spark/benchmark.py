@@ -1,19 +1,19 @@
-"""`tidelog bench spark`: Spark over a topic beside Spark over Parquet files of the same rows, on one machine.
+"""`tidelog bench spark`: Spark on a topic, compared with Spark on Parquet files of the same rows, on one machine.
 
-One node, one local Spark. The topic is filled once, and written to Parquet files (not compressed) by Spark; then every
-job is done once unmeasured, and once in each round, so all meet the same machine. Rows go to Spark's `noop` sink, which
-takes every column of every row and keeps none.
+One node, one local Spark. The topic is filled once and written to Parquet files (uncompressed) by Spark; then every job
+runs once unmeasured and once per round, so that all run under similar conditions. Rows go to Spark's `noop` sink, which
+accepts every column of every row and stores none.
 
 scan, parquet scan         all columns of all rows
-empty                      as many rows that a source in Python makes of nothing: what Spark's way for Python passes
-tuples                     the topic's rows as tuples of Python, as sources usually give them; a tenth of the rows
+empty                      as many rows of a Python source that generates them: the cost of Spark's Python data sources
+tuples                     the topic's rows as Python tuples, the usual form of a source; a tenth of the rows
 columns, parquet columns   partition and offset of all rows
-empty columns              the same of the source that makes rows of nothing
-offset, time               a hundredth of the rows, by options for their offsets or times
-write                      keys and values of the Parquet files into another topic
+empty columns              the same from the source that generates rows
+offset, time               a hundredth of the rows, selected with options for offsets or times
+write                      keys and values of the Parquet files to another topic
 rows                       the same rows, not written: what `write` reads
 
-CPU seconds are those of Java, of Spark's Python workers, and of the node; bytes are what left the node.
+CPU seconds are those of Java, of Spark's Python workers, and of the node; bytes are those that the node sent.
 """
 
 from __future__ import annotations
@@ -64,28 +64,28 @@ RATIOS: Final = (
     ("scan", "tuples", 6.0),
     ("write", "rows", None),
 )
-"""Rates that are compared, and what was aimed at."""
+"""Compared rates and their targets."""
 WRITE_AIM: Final = 1_500_000
-"""Rows a second."""
+"""Rows per second."""
 SHARE: Final = {"tuples": 10, "offset": 100}
-"""Jobs that take one row in so many."""
+"""Jobs that select one row in this many."""
 BATCH_RECORDS: Final = 10_000
 _MB: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class SparkPlan:
-    """What is measured.
+    """The parameters of the benchmark.
 
     Attributes:
-        records: rows of the topic.
-        size_bytes: of a value.
-        partitions: of the topics.
-        threads: of Spark: tasks at a time.
-        rounds: of all jobs.
-        only: jobs; none for all.
-        warms_up: whether all jobs are done once unmeasured first.
-        data: where files are kept meanwhile.
+        records: rows in the topic.
+        size_bytes: size of a value.
+        partitions: partitions of each topic.
+        threads: number of concurrent Spark tasks.
+        rounds: number of rounds.
+        only: names of the jobs to run; empty for all.
+        warms_up: whether all jobs run once unmeasured first.
+        data: directory for temporary files.
     """
 
     records: int = 10_000_000
@@ -99,13 +99,13 @@ class SparkPlan:
 
     @property
     def jobs(self) -> tuple[str, ...]:
-        """What is done, in order."""
+        """The jobs to run, in order."""
         return tuple(job for job in JOBS if not self.only or job in self.only)
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Seconds of one run, CPU seconds by who, and bytes that left the node."""
+    """Seconds of one run, CPU seconds by process, and bytes sent by the node."""
 
     elapsed_s: float
     java_s: float
@@ -116,23 +116,23 @@ class Spent:
 
 @dataclass(slots=True)
 class SparkResult:
-    """See the module."""
+    """The results of all jobs."""
 
     plan: SparkPlan
     runs: dict[str, list[Spent]] = field(default_factory=dict)
     early_rows: int = 0
-    """What `time` finds."""
+    """The number of rows that `time` finds."""
 
     def rows(self, job: str) -> int:
-        """Return how many rows a job gives to its sink."""
+        """Return the number of rows that a job passes to its sink."""
         return self.early_rows if job == "time" else self.plan.records // SHARE.get(job, 1)
 
     def rate(self, job: str) -> float:
-        """Return rows a second: the median of the rounds."""
+        """Return rows per second: median of the rounds."""
         return self.rows(job) / statistics.median(run.elapsed_s for run in self.runs[job])
 
     def ratio(self, job: str, other: str) -> float | None:
-        """Return the median over the rounds of the rates' ratio; None if one was not measured."""
+        """Return the median over the rounds of the ratio of two rates; None if one was not measured."""
         if job not in self.runs or other not in self.runs:
             return None
         rows = self.rows(job) / self.rows(other)
@@ -140,7 +140,7 @@ class SparkResult:
         return statistics.median(rows * theirs.elapsed_s / mine.elapsed_s for mine, theirs in pairs)
 
     def document(self, environment: Environment) -> dict[str, Any]:
-        """Return what --json prints."""
+        """Return the object that `--json` prints."""
         plan = asdict(self.plan) | {"data": None, "only": list(self.plan.jobs)}
         return {
             "benchmark": "spark",
@@ -152,7 +152,7 @@ class SparkResult:
         }
 
     def table(self) -> Table:
-        """Return the same for people."""
+        """Return the results as a table."""
         plan = self.plan
         title = (
             f"Spark, {plan.records:,} rows of {plan.size_bytes} bytes, local[{plan.threads}]; CPU seconds by process"
@@ -173,18 +173,18 @@ class SparkResult:
                     f"{job} : {other}", "", "", f"{ratio:.2f}", "" if aim is None else f"aim {aim}", "", "", ""
                 )
         if "write" in self.runs:
-            table.add_row("write", "", "", f"{self.rate('write') / 1e6:.2f}", f"aim {WRITE_AIM / 1e6}", "", "", "")
+            table.add_row("write", "", "", f"{self.rate('write') / 1e6:.2f}", f"target {WRITE_AIM / 1e6}", "", "", "")
         return table
 
 
 async def measure(plan: SparkPlan, tell: Tell = say_nothing, *, spark: SparkSession | None = None) -> SparkResult:
-    """Measure; see the module. Without a session one is started, and stopped.
+    """Run the benchmark. Without a session it starts one and stops it at the end.
 
-    It holds up the event loop, which nothing waits for meanwhile: Spark remembers its session for one thread.
+    It blocks the event loop, which has nothing else to do: Spark keeps its session per thread.
 
     Raises:
         CommandFailed: the node did not start.
-        JavaError: there is no Java.
+        JavaError: Java is not installed.
     """
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidelog-bench-", dir=plan.data)))
@@ -203,7 +203,7 @@ async def measure(plan: SparkPlan, tell: Tell = say_nothing, *, spark: SparkSess
         result.early_rows = jobs.write_parquet()
         for number in range(0 if plan.warms_up else 1, plan.rounds + 1):
             for job in plan.jobs:
-                tell(f"round {number} of {plan.rounds}: {job}" if number else f"once unmeasured: {job}", 3 + number)
+                tell(f"round {number} of {plan.rounds}: {job}" if number else f"warm-up: {job}", 3 + number)
                 spent = _timed(jobs, job, node.process.pid, node.ready["management_port"])
                 if number:
                     result.runs[job].append(spent)
@@ -211,12 +211,12 @@ async def measure(plan: SparkPlan, tell: Tell = say_nothing, *, spark: SparkSess
 
 
 def steps(plan: SparkPlan) -> int:
-    """Return how many steps are told of."""
+    """Return the number of progress steps."""
     return 3 + plan.rounds
 
 
 async def _filled(plan: SparkPlan, address: str) -> str:
-    """Publish the rows to a new topic, as many to each partition."""
+    """Publish the rows to a new topic, evenly over its partitions."""
     batches = value_batches(plan.size_bytes, max(1, min(BATCH_RECORDS, plan.records // plan.partitions)))
     async with Client(address, client_id="tidelog-bench") as client:
         await client.create_topic("rows", partitions=plan.partitions, flush="never")
@@ -277,7 +277,7 @@ class _Jobs:
         return {"endingOffsets": f'{{"{self._topic}":{{{offsets}}}}}'}
 
     def write_parquet(self) -> int:
-        """Write the topic's rows to files that are not compressed; return how many of them `time` is to find."""
+        """Write the topic's rows to uncompressed files; return the number of rows that `time` is expected to find."""
         self._rows_of().write.option("compression", "none").parquet(str(self._parquet))
         early = self._files().where(f"offset = {self._per_partition // SHARE['offset']}")
         (row,) = early.selectExpr("unix_millis(min(timestamp)) AS at").collect()
@@ -285,7 +285,7 @@ class _Jobs:
         return self._files().where(f"timestamp < timestamp_millis({self._early_ms})").count()
 
     def run(self, job: str) -> None:
-        """Do a job, to its end."""
+        """Run a job to its end."""
         frame = self._frames[job]()
         if job != "write":
             frame.write.format("noop").mode("overwrite").save()

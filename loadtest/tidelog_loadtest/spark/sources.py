@@ -1,7 +1,7 @@
-"""Sources of Spark to compare with: one that makes batches of nothing, and one that gives Spark tuples.
+"""Spark data sources for comparison: one that generates batches, and one that returns tuples.
 
-`empty` yields one batch again and again in each of its tasks: what is left to measure is Spark. `tuples` reads a topic
-as Tidelog's own source does and makes a tuple of each row, as sources in Python usually do.
+`empty` yields the same batch repeatedly in each of its tasks, so that only Spark is measured. `tuples` reads a topic as
+Tidelog's own source does and creates a tuple for each row, as Python data sources usually do.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ class EmptySource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what `format()` calls it."""
+        """Return the name for `format()`."""
         return "empty"
 
     def schema(self) -> str:
-        """Return the columns of Tidelog's source."""
+        """Return the schema of Tidelog's source."""
         return ddl_of(COLUMNS)
 
     def reader(self, schema: StructType) -> EmptyReader:
-        """Return a reader of these columns."""
+        """Return a reader for these columns."""
         return EmptyReader({name: int(value) for name, value in self.options.items()}, arrow_schema(schema))
 
 
 class EmptyReader(DataSourceReader):
-    """Yields one batch again and again."""
+    """Yields the same batch repeatedly."""
 
     def __init__(self, sizes: dict[str, int], schema: pa.Schema) -> None:
         self._sizes = sizes
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return as many as asked for."""
+        """Return the requested number of partitions."""
         return [InputPartition(number) for number in range(self._sizes["partitions"])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one of them."""
-        del partition  # all are alike
+        """Yield the rows of a partition."""
+        del partition  # all are equal
         rows = self._sizes["rows"] // self._sizes["partitions"]
         batch = rows_of(self._schema, min(rows, self._sizes["batch"]), self._sizes["size"])
         for start in range(0, rows, batch.num_rows):
@@ -58,7 +58,7 @@ class EmptyReader(DataSourceReader):
 
 
 def rows_of(schema: pa.Schema, count: int, size_bytes: int) -> pa.RecordBatch:
-    """Return rows with values of so many bytes, no keys, and the other columns as of a topic."""
+    """Return rows with values of `size` bytes, no keys, and the other columns of a topic."""
     offsets = np.arange(count + 1, dtype=np.int32) * size_bytes
     data = np.random.default_rng(1).bytes(size_bytes * count)
     columns: dict[str, Any] = {
@@ -78,29 +78,29 @@ class TupleSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what `format()` calls it."""
+        """Return the name for `format()`."""
         return "tuples"
 
     def schema(self) -> str:
-        """Return the columns of Tidelog's source."""
+        """Return the schema of Tidelog's source."""
         return DefaultSource(dict(self.options)).schema()
 
     def reader(self, schema: StructType) -> TupleReader:
-        """Return a reader of these columns."""
+        """Return a reader for these columns."""
         return TupleReader(DefaultSource(dict(self.options)).reader(schema))
 
 
 class TupleReader(DataSourceReader):
-    """Makes tuples of what Tidelog's reader yields."""
+    """Converts the rows of Tidelog's reader to tuples."""
 
     def __init__(self, reader: TidelogReader) -> None:
         self._reader = reader
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return those of Tidelog's reader."""
+        """Return the partitions of Tidelog's reader."""
         return self._reader.partitions()
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of one of them."""
+        """Yield the rows of a partition."""
         for batch in self._reader.read(partition):
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)

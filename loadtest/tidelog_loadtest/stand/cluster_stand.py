@@ -1,8 +1,8 @@
 """The test stand of a cluster: its nodes, and a limit probe of the same topology, on one machine.
 
-For a topic of three copies the probe is an owner and two followers; a larger cluster has more nodes, of which one
-partition still uses three. Everything shares the machine's cores and its disk, on both sides alike, so a ratio says
-what the product costs beyond the hops, and nothing about a network.
+For a topic with three replicas the probe is an owner and two followers; a larger cluster has more nodes, but a
+partition still uses three. Both sides share the cores and the disk of the machine, so a ratio shows the cost of the
+product beyond the hops, and nothing about a network.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from tidelog_loadtest.stand.nodes import Nodes, cluster_of
 from tidelog_loadtest.stand.single_node import Stand
 
 COPIES_MAX: Final = 3
-"""The replication factor of what is measured, where there are that many nodes."""
+"""Replication factor of the measured topic, if there are that many nodes."""
 
 
 def copies_on(nodes: int) -> int:
-    """Return how many copies a measured partition has."""
+    """Return the number of replicas of a measured partition."""
     return min(COPIES_MAX, nodes)
 
 
 @contextlib.asynccontextmanager
 async def own_cluster(count: int, data: Path | None) -> AsyncIterator[Nodes]:
-    """Run a cluster in a temporary directory in `data` (the system's unless told), deleted on the way out.
+    """Run a cluster in a temporary directory in `data` (default: the system's), deleted on exit.
 
     Raises:
         CommandFailed: a node did not start.
@@ -54,18 +54,18 @@ async def cluster_stand(
     window: int,
     keep_bytes: int | None = None,
 ) -> AsyncIterator[Stand]:
-    """Start a cluster and a probe of its topology; as `stand` does for one node.
+    """Start a cluster and a probe of its topology, like `stand` for one node.
 
     Args:
-        nodes: how many.
-        data: the directory to make a temporary one in; the system's unless told.
+        nodes: number of nodes.
+        data: parent of the temporary directory; default: the system's.
         sync: whether every copy of the probe syncs (flush=always).
-        payload_bytes: the longest payload that the probe will get.
-        window: the most payloads in flight.
-        keep_bytes: how long a copy's file gets before it begins again at its front; without it there is no bound.
+        payload_bytes: maximum size of a payload of the probe.
+        window: maximum number of payloads in flight.
+        keep_bytes: length at which a copy's file wraps around; None: unlimited.
 
     Raises:
-        CommandFailed: a child did not start.
+        CommandFailed: a child process did not start.
     """
     directory = Path(tempfile.mkdtemp(prefix="tidelog-bench-", dir=data))
     try:

@@ -1,7 +1,7 @@
-"""What one node of a cluster says about all of it, asked on a connection of its own.
+"""One node's view of the cluster, requested on a separate connection.
 
-Not through `Client`, which asks whichever node answers soonest: after a fault it matters whose word it is. The
-benchmarks ask a survivor here who owns what, and when everything is as it should be again.
+`Client` sends requests to the node that responds first; after a fault, the benchmarks must choose the node. They ask a
+survivor for the owners and wait until the cluster has recovered.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from tidelog_proto import broker_pb2 as pb
 ANSWER_S: Final = 10.0
 POLL_S: Final = 0.1
 SETTLE_S: Final = 60.0
-"""How long a cluster may take to be whole again, and a hundredth of it for each partition besides."""
+"""Time limit for a cluster to recover, plus a hundredth of it per partition."""
 
 
 class View:
-    """One node's word."""
+    """The view of one node."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     async def routes(self, topic: str) -> pb.TopicInfo:
-        """Return who owns the topic's partitions, by METADATA.
+        """Return the owners of the topic's partitions, by METADATA.
 
         Raises:
-            TidelogError: the node does not answer.
+            TidelogError: the node does not respond.
         """
         merged = MergedTopics()
 
@@ -46,10 +46,10 @@ class View:
         return merged.topics()[0]
 
     async def status(self) -> pb.ClusterStatusReply:
-        """Return the cluster's state, the copies of each partition included, by CLUSTER_STATUS.
+        """Return the state of the cluster including the replicas of each partition, by CLUSTER_STATUS.
 
         Raises:
-            TidelogError: the node does not answer.
+            TidelogError: the node does not respond.
         """
         merged, found = MergedTopics(), pb.ClusterStatusReply()
 
@@ -65,10 +65,10 @@ class View:
         return found
 
     async def rebalance(self) -> int:
-        """Ask for a rebalance and return how many partitions are not where they should be.
+        """Ask for a rebalance and return the number of partitions whose placement differs from the target.
 
         Raises:
-            TidelogError: the node does not answer.
+            TidelogError: the node does not respond.
         """
         asked = pb.Envelope(cluster_change=pb.ClusterChange(rebalance=True))
         frame = await self._connection.call(asked, timeout_s=ANSWER_S)
@@ -77,10 +77,10 @@ class View:
 
 @contextlib.asynccontextmanager
 async def view_of(address: Address) -> AsyncIterator[View]:
-    """Connect to a node and give its view.
+    """Connect to a node and yield its view.
 
     Raises:
-        TidelogError: it cannot be reached.
+        TidelogError: the node is unreachable.
     """
     connection = await connect(address, client_id="tidelog-bench", software="tidelog-bench", timeout_s=ANSWER_S)
     try:
@@ -90,10 +90,10 @@ async def view_of(address: Address) -> AsyncIterator[View]:
 
 
 def unsettled(status: pb.ClusterStatusReply, topic: str, copies: int) -> str:
-    """Return what is not yet as it should be, in words; nothing when all is.
+    """Return a description of what is still missing for a healthy cluster; empty if it is healthy.
 
-    It should be so: every node runs, and each partition of the topic has an owner, `copies` copies, and no copy that is
-    still catching up.
+    In a healthy cluster every node runs, and each partition of the topic has an owner, `copies` replicas, and no
+    replica that is catching up.
     """
     away = [node.node.node_id for node in status.nodes if not node.node.alive or node.state != "running"]
     if away:
@@ -107,8 +107,9 @@ def unsettled(status: pb.ClusterStatusReply, topic: str, copies: int) -> str:
     one = waiting[0]
     streaming = sorted(replica.node_id for replica in one.replicas if replica.streaming)
     return (
-        f"{len(waiting)} partitions are not whole, such as {one.partition}: state {one.state!r}, owner {one.owner!r}, "
-        f"stored by {', '.join(one.placement)}, up to date: {', '.join(streaming) or 'no follower'}"
+        f"{len(waiting)} partitions not in sync, for example {one.partition}: state {one.state!r}, owner "
+        f"{one.owner!r}, "
+        f"replicas {', '.join(one.placement)}, in sync: {', '.join(streaming) or 'no follower'}"
     )
 
 
@@ -118,10 +119,10 @@ def _whole(partition: pb.PartitionInfo, copies: int) -> bool:
 
 
 async def settled(view: View, topic: str, *, copies: int, partitions: int) -> None:
-    """Wait until the cluster is whole again, see `unsettled`.
+    """Wait until the cluster has recovered, see `unsettled`.
 
     Raises:
-        CommandFailed: it took too long; the message says what is missing.
+        CommandFailed: timeout; the message describes what is missing.
     """
 
     async def look() -> str:
@@ -131,11 +132,11 @@ async def settled(view: View, topic: str, *, copies: int, partitions: int) -> No
 
 
 async def settled_everywhere(addresses: Iterable[Address], topic: str, *, copies: int, partitions: int) -> None:
-    """Wait until every node says so. A node that has not heard of a new topic yet would refuse a client.
+    """Wait until every node reports a healthy topic. A node that does not know a new topic yet would reject requests.
 
     Raises:
-        CommandFailed: it took too long.
-        TidelogError: a node cannot be reached.
+        CommandFailed: timeout.
+        TidelogError: a node is unreachable.
     """
     for address in addresses:
         async with view_of(address) as view:
@@ -143,15 +144,15 @@ async def settled_everywhere(addresses: Iterable[Address], topic: str, *, copies
 
 
 async def balanced(view: View, *, partitions: int) -> None:
-    """Ask for a rebalance until nothing is left to move.
+    """Request a rebalance until no partition is left to move.
 
     Raises:
-        CommandFailed: it took too long.
+        CommandFailed: timeout.
     """
 
     async def look() -> str:
         moves = await view.rebalance()
-        return f"{moves} partitions are not where they should be" if moves else ""
+        return f"{moves} partitions are not balanced" if moves else ""
 
     await _until_nothing(look, partitions)
 
@@ -172,4 +173,4 @@ async def _until_nothing(look: Callable[[], Awaitable[str]], partitions: int) ->
                     return
                 await asyncio.sleep(POLL_S * (1 + partitions // 100))
     except TimeoutError:
-        raise CommandFailed(f"after {limit_s:.0f} s the cluster is not whole: {missing}") from None
+        raise CommandFailed(f"the cluster has not recovered after {limit_s:.0f} s: {missing}") from None

@@ -1,7 +1,7 @@
-"""The nodes of a cluster on this machine: real processes that are started, killed, stopped where they are, and woken.
+"""The nodes of a cluster on this machine: processes that can be started, killed, stopped and resumed.
 
-They are what `tidelog up` runs. Only what was started here is ever signalled, by its process object. The directory, log
-and port of a node stay the same over its restarts.
+They are the processes that `tidelog up` starts. Signals go only to processes started here, by their process object. The
+directory, log and port of a node stay the same across restarts.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _LOG_TAIL_BYTES: Final = 2_000
 
 
 class NodeProcess:
-    """One node: its address, its directory, and the process if there is one."""
+    """One node: its address, its directory, and its process while it runs."""
 
     def __init__(self, node: LocalNode) -> None:
-        assert node.log is not None, "the nodes of a cluster have logs of their own"
+        assert node.log is not None, "each node of a cluster has a log"
         self.node_id = node.node_id
         self.address = (HOST, node.port)
         self.log_path = node.log
@@ -36,17 +36,17 @@ class NodeProcess:
 
     @property
     def pid(self) -> int:
-        """The process id; only while it runs."""
+        """The process id; only while the node runs."""
         assert self._child is not None, f"{self.node_id} runs"
         return self._child.process.pid
 
     async def start(self) -> None:
-        """Start it and wait until it says that it serves.
+        """Start the node and wait until it is ready.
 
         Raises:
-            CommandFailed: it ended or took too long; the message has the end of its log.
+            CommandFailed: the process exited, or timeout; the message includes the end of its log.
         """
-        assert self._child is None, f"{self.node_id} does not run"
+        assert self._child is None, f"{self.node_id} is already running"
         log: IO[bytes] = self._running.enter_context(self.log_path.open("ab"))
         try:
             self._child = await self._running.enter_async_context(running(self.node_id, self._command, log=log))
@@ -54,31 +54,31 @@ class NodeProcess:
             raise CommandFailed(f"{failure}:\n{self.log_tail()}", failure.exit_code) from failure
 
     async def kill(self) -> None:
-        """End it without a warning (SIGKILL) and wait until it is gone; what it has written is in the page cache."""
+        """Kill the node (SIGKILL) and wait until the process has exited; written data is in the page cache."""
         assert self._child is not None, f"{self.node_id} runs"
         self._child.process.kill()
         await self._child.process.wait()
         await self._let_go()
 
     async def pause(self) -> None:
-        """Stop it where it is (SIGSTOP) and wait until it stands: its connections are silent, and it does not know."""
+        """Stop the node (SIGSTOP) and wait until it is stopped: its connections stay open without traffic."""
         os.kill(self.pid, signal.SIGSTOP)
         self._paused = True
         await asyncio.to_thread(os.waitid, os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume the node (SIGCONT)."""
         if self._paused:
             os.kill(self.pid, signal.SIGCONT)
         self._paused = False
 
     async def stop(self) -> None:
-        """Ask it to stop and wait; one that does not run is stopped."""
+        """Stop the node gracefully and wait; a node that does not run is ignored."""
         self.resume()
         await self._let_go()
 
     def log_tail(self) -> str:
-        """Return the end of its log."""
+        """Return the end of the log."""
         return self.log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
 
     async def _let_go(self) -> None:
@@ -94,24 +94,24 @@ class Nodes:
 
     @property
     def bootstrap(self) -> list[str]:
-        """Where a client begins: all addresses, so that it does not matter which node is down."""
+        """Bootstrap addresses of all nodes, so that any of them may be down."""
         return [f"{host}:{port}" for host, port in (node.address for node in self.by_id.values())]
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process ids by node id; all must run."""
+        """Process ids by node id; all nodes must run."""
         return {node_id: node.pid for node_id, node in self.by_id.items()}
 
     def others(self, node_id: str) -> list[NodeProcess]:
-        """Return the nodes but one."""
+        """Return all nodes except one."""
         return [node for name, node in self.by_id.items() if name != node_id]
 
 
 @contextlib.asynccontextmanager
 async def cluster_of(count: int, directory: Path) -> AsyncIterator[Nodes]:
-    """Found a cluster of `count` nodes in `directory`, enter when all say that they serve, stop them on the way out.
+    """Create a cluster of `count` nodes in `directory`, yield when all are ready, and stop them on exit.
 
-    That they serve does not mean yet that anybody owns anything: see `view.settled`.
+    Partitions may not have owners yet: see `cluster_view.settled`.
 
     Raises:
         CommandFailed: a node did not start.
@@ -127,7 +127,7 @@ async def cluster_of(count: int, directory: Path) -> AsyncIterator[Nodes]:
 
 
 async def _start_all(nodes: Nodes) -> None:
-    """Start them at once: a new founder waits for most of the others, so none is ready before they run."""
+    """Start all nodes at once: a founder waits for most of the others, so none is ready before they run."""
     try:
         async with asyncio.TaskGroup() as group:
             for node in nodes.by_id.values():

@@ -1,7 +1,7 @@
-"""What is published: Arrow columns of random values, the same for the product and for the probe.
+"""Payloads of the benchmarks: Arrow columns of random values, the same for product and probe.
 
-A handful of distinct batches is used in turn, together larger than a core's caches, so that neither side gets
-its bytes from there; random bytes, so that nothing compresses by accident.
+A few distinct batches are used in turn, together larger than a core's caches, so that neither side reads from them;
+random bytes, so that the data does not compress.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def value_batches(size_bytes: int, batch_records: int, *, count: int = DISTINCT_
 
 
 def encoded(batches: Sequence[pa.RecordBatch]) -> list[Payload]:
-    """Return the batches as payloads of the probe: encoded the product's way, once."""
+    """Return the batches as payloads of the probe, encoded once with the product's encoding."""
     now_us = time.time_ns() // 1_000
     payloads = []
     for columns in batches:
@@ -45,7 +45,7 @@ def encoded(batches: Sequence[pa.RecordBatch]) -> list[Payload]:
 
 
 def to_encode(batches: Sequence[pa.RecordBatch]) -> list[ArrowPayload]:
-    """Return the batches as payloads that the probe serializes as it sends them."""
+    """Return the batches as payloads that the probe serializes when it sends them."""
     return [
         ArrowPayload(bytes(payload.parts[0]), columns, payload.records, payload.length_bytes)
         for columns, payload in zip(batches, encoded(batches), strict=True)
@@ -53,7 +53,7 @@ def to_encode(batches: Sequence[pa.RecordBatch]) -> list[ArrowPayload]:
 
 
 def encoding_run(batches: Sequence[pa.RecordBatch], *, seconds: float) -> Run:
-    """Encode batches over and over for about `seconds`: the row that tells the codec's cost from the rest."""
+    """Encode batches repeatedly for about `seconds`: the row that shows the cost of the codec."""
     run = Run()
     run.begin()
     deadline_s = time.perf_counter() + seconds

@@ -1,8 +1,8 @@
-"""What a benchmark with `--secure` has on: certificates, identities and permissions, on both sides of the comparison.
+"""The security setup of a benchmark with `--secure`: TLS, authentication and permissions, on both sides.
 
-The node has what `tidelog up --secure` gives one. The client is a principal with a key of its own and one rule, not the
-administrator, whom no rule is looked up for. The limit probe speaks TLS with the same certificate and settings of
-OpenSSL, by the event loop's own layer: what it takes to encrypt the same bytes, and nothing else.
+The node has the configuration that `tidelog up --secure` creates. The client is a principal with its own API key and
+one permission rule, not the administrator, who needs no rules. The limit probe uses TLS with the same certificate and
+OpenSSL settings, in the event loop's implementation: the cost of encrypting the same bytes, and nothing else.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from tidelog_proto.tls.files import TlsFiles, client_context
 _NODE: Final = "node"
 _PRINCIPAL: Final = "bench"
 _TOPICS: Final = "bench-"
-"""What the names of its topics begin with."""
+"""Prefix of the names of its topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Protected:
-    """The files of one stand."""
+    """The security files of a stand."""
 
     files: LocalSecurity
 
     @property
     def node_options(self) -> tuple[str, ...]:
-        """What the node's command takes besides."""
+        """Options for the node's command."""
         return self.files.config(_NODE)
 
     @property
     def probe_options(self) -> tuple[str, ...]:
-        """What the probe's command takes besides."""
+        """Options for the probe's command."""
         cert, key = paths(self.files.certs, _NODE)
         return ("--tls-cert", str(cert), "--tls-key", str(key))
 
     @property
     def probe_tls(self) -> ssl.SSLContext:
-        """How the probe is called."""
+        """Server name of the probe's certificate."""
         return client_context(TlsFiles(ca=self._ca))
 
     @property
@@ -53,10 +53,10 @@ class Protected:
         return paths(self.files.certs, CA)[0]
 
     async def admit(self, bootstrap: str) -> ClientOptions:
-        """Have the node know the benchmark's principal; return what its client is made with.
+        """Create the benchmark's principal on the node; return options for its client.
 
         Raises:
-            TidelogError: the node refuses that.
+            TidelogError: the node rejects a request.
         """
         async with Client(bootstrap, **self.files.client_options(bootstrap)) as admin:
             key = await admin.security.create_key(_PRINCIPAL)
@@ -65,9 +65,9 @@ class Protected:
 
 
 def protect(directory: Path) -> Protected:
-    """Make certificates and the administrator's key in a directory.
+    """Create certificates and the administrator's key in a directory.
 
     Raises:
-        CommandFailed: certificates cannot be made here.
+        CommandFailed: certificates cannot be created.
     """
     return Protected(secure(directory, [_NODE]))

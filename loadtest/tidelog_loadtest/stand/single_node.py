@@ -1,7 +1,7 @@
-"""The test stand: a node and a limit probe as children of the benchmark, side by side on one file system.
+"""The test stand: a node and a limit probe as child processes of the benchmark, on one file system.
 
-With `bootstrap` the node is somebody else's; the probe still runs here, and the comparison is then only as good
-as the two machines are alike.
+With `bootstrap` the benchmark uses an existing node; the probe still runs locally, and the comparison is only valid if
+the two machines are similar.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _LOG_TAIL_BYTES: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """What a benchmark runs against.
+    """The environment of a benchmark.
 
     Attributes:
         bootstrap: the node's address.
         probe_port: the limit probe's port on loopback.
-        product_pids: name to process id of what a product run costs: the client, and the node if it is ours.
+        product_pids: names and ids of the processes measured in a product run: the client, and the node if it is local.
         probe_pids: the same for a run of the probe.
-        directory: where both keep their files.
-        client_options: what the product's client is made with.
-        probe_tls: how the probe is called; None: in clear text.
+        directory: directory for the files of both.
+        client_options: options of the product's client.
+        probe_tls: server name of the probe's certificate; None: no TLS.
     """
 
     bootstrap: str
@@ -58,19 +58,19 @@ async def stand(
     keep_bytes: int | None = None,
     secure: bool = False,
 ) -> AsyncIterator[Stand]:
-    """Start the children, enter when they are ready, stop them and delete their files on the way out.
+    """Start the child processes, yield when they are ready, and on exit stop them and delete their files.
 
     Args:
-        data: the directory to make a temporary one in; the system's unless told.
-        bootstrap: a running node to measure instead of an own one.
+        data: parent of the temporary directory; default: the system's.
+        bootstrap: existing node to measure instead of starting one.
         sync: whether the probe syncs (flush=always).
-        payload_bytes: the longest payload that the probe will get.
-        window: the most payloads in flight.
-        keep_bytes: how long the probe's file gets before it begins again at its front; without it there is no bound.
-        secure: whether both speak TLS, and the node asks who calls and what he may; see `protected`.
+        payload_bytes: maximum size of a payload of the probe.
+        window: maximum number of payloads in flight.
+        keep_bytes: length at which the probe's file wraps around; None: unlimited.
+        secure: whether both use TLS, and the node authentication and permissions, see `secured_node`.
 
     Raises:
-        CommandFailed: a child did not start; the message names its log.
+        CommandFailed: a child process did not start; the message names its log.
     """
     directory = Path(tempfile.mkdtemp(prefix="tidelog-bench-", dir=data))
     try:
@@ -110,7 +110,7 @@ async def _start_node(stack: contextlib.AsyncExitStack, directory: Path, *option
     try:
         return await stack.enter_async_context(running("node", arguments, log=log))
     except CommandFailed as failure:
-        # The log goes away with the stand, so its end is part of the message.
+        # The log is deleted with the stand, so the message includes its end.
         tail = log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
         raise CommandFailed(f"{failure}:\n{tail}", failure.exit_code) from failure
 

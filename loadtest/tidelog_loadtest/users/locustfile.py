@@ -55,7 +55,7 @@ def _report(user: User, **fields: Any) -> None:
 
 def _count_exceptions(environment: Environment, **_: Any) -> None:
     """Count each unhandled exception of a user as a failed request: locust itself only logs it."""
-    hooks: Any = environment.events  # locust does not annotate its hooks
+    hooks: Any = environment.events  # locust's hooks have no type annotations
 
     def count(exception: Exception, **_: Any) -> None:
         hooks.request.fire(
@@ -74,9 +74,9 @@ class Ramp(LoadTestShape):
     """Start users in steps, then keep all of them for the rest of the time."""
 
     def tick(self) -> tuple[int, float] | None:
-        """Return the target number of users and how many start per second; None at the end."""
+        """Return the target number of users and the number of starts per second; None at the end."""
         seconds = float(os.environ.get(SECONDS_VARIABLE, "60"))
-        run_s: float = self.get_run_time()  # type: ignore[no-untyped-call]  # locust annotates it partly
+        run_s: float = self.get_run_time()  # type: ignore[no-untyped-call]  # partly annotated in locust
         users = users_at(run_s, seconds, int(os.environ.get(USERS_VARIABLE, "14")))
         return None if users is None else (users, float(users))
 
@@ -99,7 +99,7 @@ class SingleUser(FastHttpUser):
 
     @task(1)
     def fetch(self) -> None:
-        """GET what follows the last fetch in partition 0."""
+        """GET the records after the last fetch in partition 0."""
         address = f"/v1/topics/{TOPIC}/partitions/0/records"
         query = f"?offset={self.next_offset}&max_records={FETCH_RECORDS_MAX}"
         with self.client.get(address + query, name="single: fetch", catch_response=True) as answer:
@@ -178,12 +178,12 @@ class StreamUser(User):
 
 
 class WebSocketUser(User):
-    """A live page: subscribes to everything that comes and gives credit back."""
+    """A live page: subscribes to the end of the topic and returns credit."""
 
     weight = _weight("WebSocketUser")
 
     def on_start(self) -> None:
-        """Connect and subscribe to what comes from now on."""
+        """Connect and subscribe to new records."""
         address = str(self.host).replace("http", "ws", 1) + "/v1/ws"
         self.socket = websocket.create_connection(address, subprotocols=["tidelog.v1.json"], timeout=RECEIVE_TIMEOUT_S)
         self._send(
@@ -196,7 +196,7 @@ class WebSocketUser(User):
 
     @task
     def receive(self) -> None:
-        """Take one message; for a batch, report the age of its last record."""
+        """Receive one message; for a batch, report the age of its last record."""
         received: str | bytes = ""
         failure: Exception | None = None
         latency_ms = 0.0
@@ -215,20 +215,20 @@ class WebSocketUser(User):
             response_length=len(received), exception=failure,
         )  # fmt: skip
         if isinstance(failure, OSError | websocket.WebSocketException):
-            raise StopUser from failure  # the connection is gone: one failure, not one for each further try
+            raise StopUser from failure  # the connection is gone: report one failure, not one per retry
 
     def _send(self, message: dict[str, Any]) -> None:
         self.socket.send(json.dumps(message))
 
 
 class NativeUser(User):
-    """A service with the native client: publishes lists of values and reads them again."""
+    """A service with the native client: publishes lists of values and fetches them."""
 
     weight = _weight("NativeUser")
     wait_time = between(0.005, 0.02)
 
     def on_start(self) -> None:
-        """Start the process in which the client lives."""
+        """Start the process of the client."""
         self.service = subprocess.Popen(
             [sys.executable, "-m", "tidelog_loadtest.users.native_service", os.environ["TIDELOG_BOOTSTRAP"],
             BULK_TOPIC], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -238,7 +238,7 @@ class NativeUser(User):
 
     def on_stop(self) -> None:
         """End the process."""
-        with contextlib.suppress(OSError):  # it may be gone, and then nobody takes what is unsent
+        with contextlib.suppress(OSError):  # the process may have exited, with unsent input in the pipe
             self.tasks_to.close()
         try:
             self.service.wait(SERVICE_TIMEOUT_S)
@@ -247,16 +247,16 @@ class NativeUser(User):
 
     @task(3)
     def publish(self) -> None:
-        """Send some values and wait for their receipts."""
+        """Publish some values and wait for their acknowledgements."""
         self._have_done("publish", "native: publish 100 records")
 
     @task(1)
     def fetch(self) -> None:
-        """Fetch what follows the last fetch in partition 0."""
+        """Fetch the records after the last fetch in partition 0."""
         self._have_done("fetch", "native: fetch")
 
     def _have_done(self, work: str, name: str) -> None:
-        """Have the process do `work` and report it as `name`; without an answer this user is at its end."""
+        """Run `work` in the process and report it as `name`; without a response, stop this user."""
         gone = False
         try:
             with Timeout(SERVICE_TIMEOUT_S):
@@ -264,7 +264,7 @@ class NativeUser(User):
                 self.tasks_to.flush()
                 done = json.loads(self.answers.readline())
         except (Timeout, OSError, ValueError) as error:
-            done = {"response_ms": 0.0, "length_bytes": 0, "failure": f"the client's process does not answer: {error}"}
+            done = {"response_ms": 0.0, "length_bytes": 0, "failure": f"the client's process does not respond: {error}"}
             gone = True
         failure = RuntimeError(done["failure"]) if done["failure"] else None
         _report(

@@ -23,7 +23,7 @@ MIXES: Final[Mapping[str, Mapping[str, int]]] = {
     "live": {"SingleUser": 1, "StreamUser": 2, "WebSocketUser": 2},
     "native": {"NativeUser": 1},
 }
-"""Mix -> class of the locust file -> weight."""
+"""Mix -> class in the locust file -> weight."""
 
 P95_MS: Final[Mapping[str, float]] = {
     "single: publish 1 record": 250,

@@ -1,9 +1,8 @@
-"""The native client behind a pipe: what a locust user of kind `NativeUser` does, in a process of its own.
+"""The native client behind a pipe: the work of a locust user of class `NativeUser`, in a separate process.
 
-Locust patches the standard library, and the client (asyncio, threads) does not survive that: a lock that a patched
-thread waits for may never be handed to it. So a user starts `python -m tidelog_loadtest.users.native_service HOST:PORT
-TOPIC`, writes one task a line (`publish` or `fetch`) and reads one line of JSON for each: `Done`. The process ends
-when its standard input does.
+Locust patches the standard library, which breaks the client (asyncio, threads): a patched thread may wait forever for a
+lock. So a user starts `python -m tidelog_loadtest.users.native_service HOST:PORT TOPIC`, writes one task per line
+(`publish` or `fetch`) and reads one line of JSON for each: `Done`. The process exits at the end of its standard input.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ FETCH_MAX_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How one task went.
+    """The result of one task.
 
     Args:
-        response_ms: from the call of the client to its answer.
-        length_bytes: payload sent or fetched; 0 after a failure.
-        failure: what the client raised, or None.
+        response_ms: duration of the client's call.
+        length_bytes: bytes published or fetched; 0 after a failure.
+        failure: the client's exception as text, or None.
     """
 
     response_ms: float
@@ -39,7 +38,7 @@ class Done:
 
 
 class Service:
-    """Publishes lists of values to a topic, and fetches partition 0 from its begin."""
+    """Publishes lists of values to a topic, and fetches partition 0 from its beginning."""
 
     def __init__(self, client: Client, topic: str) -> None:
         self._client = client
@@ -48,13 +47,13 @@ class Service:
         self._next_offset = 0
 
     async def publish(self) -> int:
-        """Send some values, wait for their receipts, and return how many bytes they were."""
+        """Publish some values, wait for their acknowledgements, and return their size in bytes."""
         values = [stamped().encode() for _ in range(RECORDS_PER_SEND)]
         await self._producer.send_many(values)
         return sum(map(len, values))
 
     async def fetch(self) -> int:
-        """Fetch what follows the last fetch, and return how many bytes came."""
+        """Fetch the records after the last fetch, and return their size in bytes."""
         fetched = await self._client.fetch(self._topic, 0, self._next_offset, max_bytes=FETCH_MAX_BYTES)
         self._next_offset = fetched.next_offset
         return sum(batch.header.length for batch in fetched.batches)
@@ -65,7 +64,7 @@ class Service:
 
 
 async def timed(action: Callable[[], Awaitable[int]]) -> Done:
-    """Run `action`, which returns a number of bytes, and say how it went."""
+    """Run `action`, which returns a number of bytes, and return the result of the task."""
     began_s = time.perf_counter()
     length_bytes, failure = 0, None
     try:
@@ -76,7 +75,7 @@ async def timed(action: Callable[[], Awaitable[int]]) -> Done:
 
 
 async def serve(bootstrap: str, topic: str) -> None:
-    """Do the tasks that standard input names, one after the other, until it ends.
+    """Run the tasks from standard input in order, until its end.
 
     Raises:
         KeyError: a line names no task.

@@ -44,9 +44,9 @@ def report(
     """
     broken = sum(not verdict.is_kept for verdict in verdicts)
     verdict = (
-        f'<p class="bad">{broken} of {len(verdicts)} limits were not kept.</p>'
+        f'<p class="bad">{broken} of {len(verdicts)} limits exceeded.</p>'
         if broken
-        else f'<p class="good">All {len(verdicts)} limits were kept.</p>'
+        else f'<p class="good">All {len(verdicts)} limits kept.</p>'
     )
     names = [each.name for each in figures]
     whole = [moment for moment in moments if moment.name == AGGREGATED]

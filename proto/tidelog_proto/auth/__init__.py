@@ -1,1 +1,1 @@
-"""API keys, SCRAM, names of principals, secrets in files, and limits for unauthenticated connections."""
+"""API keys, SCRAM, principal names, secret files, and limits for unauthenticated connections."""

@@ -1,4 +1,4 @@
-"""What an API key looks like: `tlk_ID_SECRET`, with an id of 80 random bits and a secret of 256."""
+"""Format of API keys: `tlk_ID_SECRET`, with an id of 80 random bits and a secret of 256."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ class Key(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The key as its owner keeps it."""
+        """The key as one string."""
         return f"{KEY_PREFIX}{self.key_id}_{self.secret}"
 
 
 def new_id() -> str:
-    """Return an id that nothing has."""
+    """Return a random id."""
     return base64.b32encode(secrets.token_bytes(ID_BYTES)).decode().lower()
 
 
 def new_key() -> Key:
-    """Return a key that nobody has."""
+    """Return a random key."""
     return Key(new_id(), base64.urlsafe_b64encode(secrets.token_bytes(SECRET_BYTES)).decode().rstrip("="))
 
 
 def parse_key(text: str) -> Key:
-    """Cut a key into its parts.
+    """Parse a key.
 
     Raises:
-        ProtocolError: UNAUTHENTICATED, without a word of what was given.
+        ProtocolError: UNAUTHENTICATED; the message does not contain the text.
     """
     found = _KEY.fullmatch(text)
     if found is None:
-        raise ProtocolError(pb.UNAUTHENTICATED, f"this is no API key: one looks like {KEY_PREFIX}ID_SECRET")
+        raise ProtocolError(pb.UNAUTHENTICATED, f"not an API key: expected the form {KEY_PREFIX}ID_SECRET")
     return Key(found[1], found[2])

@@ -1,4 +1,4 @@
-"""What somebody's address is counted as, where addresses have bounds."""
+"""Normalisation of client addresses for limits per address."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ V6_PREFIX_BITS: Final = 64
 
 
 def counted_address(host: str) -> str:
-    """Return what a peer's address is counted as: itself, or its /64 with IPv6; "" for what is none."""
+    """Return the network that a limit counts for an address: /32 for IPv4, /64 for IPv6; "" for other text."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -1,9 +1,9 @@
-"""Host names of a server of plain HTTP, which keep out pages whose own name was rebound to it (DNS rebinding).
+"""Check of the `Host` header on plain HTTP servers, against DNS rebinding.
 
-A page of `evil.example` may have that name resolve to this machine once it is loaded. For the browser
-its requests are then of the page's own origin, so the page reads every answer. It cannot choose `Host`, which is the
-name in its address. So a server that asks for no credentials accepts only names that no stranger can give to it:
-addresses, `localhost`, the machine's own name, and those in its settings.
+A page of `evil.example` may have that name resolve to this machine after it is loaded. The browser then treats its
+requests as same-origin, so the page can read every answer. It cannot change `Host`, which contains its own name. A
+server that requires no credentials therefore accepts only names that an attacker cannot register: addresses,
+`localhost`, the machine's name, and names in the settings.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _HOST: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d*)?", re.ASCII)
 
 
 class HostNames:
-    """The names of one server.
+    """Accepted host names of one server.
 
     Args:
         named: names in the settings.
-        machine: the name of the machine; of this one unless given.
+        machine: the machine's name; that of this machine by default.
     """
 
     def __init__(self, named: Iterable[str], machine: str | None = None) -> None:
@@ -30,7 +30,7 @@ class HostNames:
         self._names = {_plain(name) for name in ("localhost", machine, machine.partition(".")[0], *named)} - {""}
 
     def is_own(self, host: str) -> bool:
-        """Say whether a header `Host` names this server; its port does not matter."""
+        """Return whether a `Host` header names this server; the port is ignored."""
         parts = _HOST.fullmatch(host.strip())
         if parts is None:
             return False
@@ -39,7 +39,7 @@ class HostNames:
 
 
 def _plain(name: str) -> str:
-    """Return a name as it is compared: without brackets, in lower case, and without the dot at the end."""
+    """Return a name in canonical form: without brackets, in lower case, without a trailing dot."""
     return name.strip().strip("[]").lower().removesuffix(".")
 
 

@@ -1,7 +1,7 @@
-"""Which names principals and roles may have: one spelling for a name, so that no other one looks like it.
+"""Validation of the names of principals and roles: only one spelling of a name is accepted.
 
-A name is compared character by character. A reader sees no difference between `admin` and `admin ` in a list, nor
-between `admin` and a spelling with a Cyrillic letter, so these are refused where a name is given or shown.
+Names are compared character by character, but a reader cannot tell `admin` from `admin ` in a list, nor from a spelling
+with a Cyrillic letter. Such names are refused.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ EVERYBODY: Final = "*"
 ROLE_PREFIX: Final = "role:"
 
 _WRITTEN_TOGETHER: Final = frozenset({"LATIN", "CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO", "HANGUL"})
-"""Scripts that one name may mix, as Chinese, Japanese and Korean do (UTS #39, highly restrictive)."""
+"""Scripts that one name may mix, as in Chinese, Japanese and Korean (UTS #39, highly restrictive)."""
 _OF_SEVERAL_SCRIPTS: Final = frozenset({"MODIFIER", "KATAKANA-HIRAGANA", "IDEOGRAPHIC", "VERTICAL"})
 """First words of the Unicode names of letters that belong to more than one script."""
 
 
 def principal_name_fault(name: str) -> str | None:
-    """Return why no principal and no role may have a name; None if one may.
+    """Return why a name is invalid for a principal or role; None if it is valid.
 
-    The sentence shows the name with everything escaped that is not printable ASCII, so that the difference is visible.
+    The message escapes everything in the name but printable ASCII, so that the difference is visible.
     """
     if not 1 <= len(name) <= PRINCIPAL_CHARS_MAX or not name.isprintable():
         return f"the name of a principal or role is 1 to {PRINCIPAL_CHARS_MAX} printable characters"
     if name == EVERYBODY or name.startswith(ROLE_PREFIX):
-        return f"{name!r} is no name of a principal or role"
+        return f"{name!r} is reserved; choose another name for the principal or role"
     if name != name.strip():
         return f"the name {name!a} begins or ends with a space: give {name.strip()!r}"
     if (normal := unicodedata.normalize("NFKC", name)) != name:

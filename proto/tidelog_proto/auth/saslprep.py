@@ -1,7 +1,7 @@
-"""How names and passwords are written before they are compared: SASLprep (RFC 4013), so that one word has one form.
+"""SASLprep (RFC 4013): the normal form of user names and passwords.
 
-Code points that Unicode 3.2 does not know stay as they are, where RFC 4013 would refuse them in what is stored: a
-password may have newer characters in it, and they compare by their code points.
+Code points that Unicode 3.2 does not assign are kept, although RFC 4013 prohibits them in stored strings: passwords may
+contain newer characters, which are compared by code point.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _PROHIBITED = (
 
 
 def saslprep(text: str) -> str:
-    """Return the one form of a name or a password.
+    """Return the normal form of a user name or password.
 
     Raises:
-        ValueError: nothing is left of it, or a character may not be in it; the text is not told.
+        ValueError: the result is empty, or contains a prohibited character; the message does not contain the text.
     """
     mapped = "".join(
         " " if stringprep.in_table_c12(char) else char for char in text if not stringprep.in_table_b1(char)
@@ -36,8 +36,8 @@ def saslprep(text: str) -> str:
         raise ValueError("it is empty")
     if any(prohibited(char) for char in prepared for prohibited in _PROHIBITED):
         raise ValueError("it has a character that names and passwords may not have, such as a control character")
-    if any(map(stringprep.in_table_d1, prepared)):  # from right to left: then all of it, from end to end
+    if any(map(stringprep.in_table_d1, prepared)):  # right-to-left text must be so from its first to its last character
         ends_well = stringprep.in_table_d1(prepared[0]) and stringprep.in_table_d1(prepared[-1])
         if not ends_well or any(map(stringprep.in_table_d2, prepared)):
-            raise ValueError("it mixes directions of writing")
+            raise ValueError("it mixes left-to-right and right-to-left characters")
     return prepared

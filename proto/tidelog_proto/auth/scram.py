@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256 (RFC 5802, RFC 7677), without I/O: what a client with a password and a node tell each other.
+"""SCRAM-SHA-256 (RFC 5802, RFC 7677) without I/O: the messages of a client with a password and of a node.
 
     client                                   node
     n,,n=USER,r=NONCE                    ->
@@ -6,9 +6,9 @@
     c=biws,r=NONCE+NONCE,p=PROOF         ->
                                          <-  v=SIGNATURE
 
-The password never leaves the client. Both nonces are in what is proven, so that neither side's part can be replayed.
-A client refuses few iterations, with which its proof would be cheap to guess from, and very many, which would keep it
-busy. There is no channel binding.
+The password never leaves the client. The proof covers both nonces, so neither side's messages can be replayed. A client
+refuses a small iteration count, which makes it cheap to guess the password from its proof, and a very large one, which
+would keep it busy. Channel binding is not supported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidelog_proto.auth.saslprep import saslprep
 from tidelog_proto.limits import PRINCIPAL_CHARS_MAX
 
 ITERATIONS: Final = 60_000
-"""Of a new password: some 50 ms of a core for each guess."""
+"""For new passwords; one guess takes about 50 ms of a core."""
 ITERATIONS_MIN: Final = 15_000
 ITERATIONS_MAX: Final = 1_000_000
 SCRAM_CHARS_MAX: Final = 4_096
@@ -43,11 +43,11 @@ _NAME: Final = re.compile(r"(?:[^=,]|=2C|=3D)+")
 
 
 class ScramError(ValueError):
-    """A message that is none of SCRAM's, or not the right one. No secret is told."""
+    """A message is malformed or does not belong to this exchange. The text contains no secret."""
 
 
 class Verifier(NamedTuple):
-    """What is kept of a password: it verifies who has it, and cannot be shown instead of it."""
+    """Stored verifier of a password: it can check a client's proof, but cannot be used to authenticate."""
 
     iterations: int
     salt: bytes
@@ -56,7 +56,7 @@ class Verifier(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """A client's first message, taken apart."""
+    """Parsed first message of a client."""
 
     gs2_header: str
     bare: str
@@ -65,10 +65,10 @@ class Opening(NamedTuple):
 
 
 def salted_password(password: str, salt: bytes, iterations: int) -> bytes:
-    """Return what a password is stretched to: 32 bytes. It takes tens of milliseconds; call it on a thread.
+    """Return the password stretched to 32 bytes. This takes tens of milliseconds: call it on a worker thread.
 
     Raises:
-        ValueError: the password may not be one; it is not told.
+        ValueError: the password is invalid; the message does not contain it.
     """
     if len(password) > PASSWORD_CHARS_MAX:
         raise ValueError(f"a password has at most {PASSWORD_CHARS_MAX} characters")
@@ -76,13 +76,13 @@ def salted_password(password: str, salt: bytes, iterations: int) -> bytes:
 
 
 def verifier_of(password: str, salt: bytes, iterations: int = ITERATIONS) -> Verifier:
-    """Return what is to be kept of a password; see `salted_password`."""
+    """Return the verifier to store for a password; as slow as `salted_password`."""
     salted = salted_password(password, salt, iterations)
     return Verifier(iterations, salt, hashlib.sha256(_mac(salted, b"Client Key")).digest(), _mac(salted, b"Server Key"))
 
 
 def is_verifier(verifier: Verifier) -> bool:
-    """Whether these could be kept of a password."""
+    """Return whether the sizes and the iteration count of a verifier are valid."""
     sizes = (len(verifier.salt), len(verifier.stored_key), len(verifier.server_key))
     return (
         sizes == (SCRAM_SALT_BYTES, _HASH_BYTES, _HASH_BYTES)
@@ -91,14 +91,14 @@ def is_verifier(verifier: Verifier) -> bool:
 
 
 def user_name(name: str) -> str:
-    """Return the one form of a user's name.
+    """Return the normal form of a user name.
 
     Raises:
-        ValueError: it may not be one.
+        ValueError: the name is invalid.
     """
     prepared = saslprep(name)
     if len(prepared) > PRINCIPAL_CHARS_MAX:
-        raise ValueError(f"a user's name has at most {PRINCIPAL_CHARS_MAX} characters")
+        raise ValueError(f"a user name has at most {PRINCIPAL_CHARS_MAX} characters")
     return prepared
 
 
@@ -106,35 +106,35 @@ def client_first(name: str, nonce: str) -> str:
     """Return a client's first message.
 
     Raises:
-        ValueError: nobody has such a name.
+        ValueError: the name is invalid.
     """
     return f"n,,n={user_name(name).replace('=', '=3D').replace(',', '=2C')},r={nonce}"
 
 
 def opened(message: str) -> Opening:
-    """Take a client's first message apart.
+    """Parse a client's first message.
 
     Raises:
-        ScramError: it is none.
+        ScramError: the message is malformed.
     """
     found = _matched(_CLIENT_FIRST, message)
     if _NAME.fullmatch(found[3]) is None:
-        raise ScramError("no name of a user")
+        raise ScramError("invalid user name")
     try:
         name = user_name(found[3].replace("=2C", ",").replace("=3D", "="))
     except ValueError as error:
-        raise ScramError("no name of a user") from error
+        raise ScramError("invalid user name") from error
     return Opening(found[1], found[2], name, found[4])
 
 
 @dataclass(slots=True)
 class ServerSide:
-    """A node's side of one exchange, from the client's first message on.
+    """A node's side of one exchange, after the client's first message.
 
     Attributes:
-        opening: that message.
-        nonce: of the node: fresh, random, printable and without commas.
-        verifier: of the user.
+        opening: the client's first message.
+        nonce: the node's nonce: fresh, random, printable and without commas.
+        verifier: the user's.
     """
 
     opening: Opening
@@ -148,15 +148,15 @@ class ServerSide:
         return f"r={self.opening.nonce}{self.nonce},s={salt},i={self.verifier.iterations}"
 
     def final(self, message: str) -> str | None:
-        """Return the node's final message to a client's; None: the client does not know the password.
+        """Return the node's final message, or None if the client's proof is wrong.
 
         Raises:
-            ScramError: it is none, or of another exchange.
+            ScramError: the client's final message is malformed, or belongs to another exchange.
         """
         found = _matched(_CLIENT_FINAL, message)
         same_nonce = hmac.compare_digest(found[3].encode(), (self.opening.nonce + self.nonce).encode())
         if not same_nonce or _decoded(found[2]) != self.opening.gs2_header.encode():
-            raise ScramError("a message of another exchange")
+            raise ScramError("the message belongs to another exchange")
         signed = f"{self.opening.bare},{self.first},{found[1]}".encode()
         client_key = _xor(_decoded(found[4]), _mac(self.verifier.stored_key, signed))
         if not hmac.compare_digest(hashlib.sha256(client_key).digest(), self.verifier.stored_key):
@@ -168,11 +168,11 @@ class ClientSide:
     """A client's side of one exchange.
 
     Args:
-        name: of the user.
+        name: the user name.
         nonce: fresh, random, printable and without commas.
 
     Raises:
-        ValueError: nobody has such a name.
+        ValueError: the name is invalid.
     """
 
     def __init__(self, name: str, nonce: str) -> None:
@@ -182,22 +182,22 @@ class ClientSide:
         self._signature = b""
 
     def challenged(self, message: str) -> tuple[bytes, int]:
-        """Take a node's first message; return the salt and the iterations to stretch the password with.
+        """Process the node's first message; return the salt and the iteration count for `salted_password`.
 
         Raises:
-            ScramError: it is none, it is the answer to another one, or asks for too few or too many iterations.
+            ScramError: the message is malformed, has another nonce, or its iteration count is out of bounds.
         """
         found = _matched(_SERVER_FIRST, message)
         if not found[1].startswith(self._nonce) or len(found[1]) < len(self._nonce) + 16:
-            raise ScramError("an answer to another message")
+            raise ScramError("the message belongs to another exchange")
         if not ITERATIONS_MIN <= int(found[3]) <= ITERATIONS_MAX:
-            raise ScramError(f"a password is stretched {ITERATIONS_MIN} to {ITERATIONS_MAX} times, not {found[3]}")
+            raise ScramError(f"iteration count must be {ITERATIONS_MIN} to {ITERATIONS_MAX}, got {found[3]}")
         self._asked = message, _decoded(found[2]), int(found[3])
         return self._asked[1:]
 
     def final(self, salted: bytes) -> str:
-        """Return the client's final message; `salted` is what `salted_password` gave for the challenge."""
-        assert self._asked is not None, "the challenge comes first"
+        """Return the client's final message; `salted` is the result of `salted_password` for the node's challenge."""
+        assert self._asked is not None, "`challenged` is called first"
         server_first = self._asked[0]
         without_proof = f"c=biws,r={_matched(_SERVER_FIRST, server_first)[1]}"
         signed = f"{self.first.removeprefix('n,,')},{server_first},{without_proof}".encode()
@@ -207,20 +207,20 @@ class ClientSide:
         return f"{without_proof},p={base64.b64encode(proof).decode()}"
 
     def check(self, message: str) -> None:
-        """Judge a node's final message.
+        """Verify the node's final message.
 
         Raises:
-            ScramError: whoever has sent it does not know the user's password.
+            ScramError: the sender does not know the user's password.
         """
         signature = _decoded(_matched(_SERVER_FINAL, message)[1])
         if not self._signature or not hmac.compare_digest(signature, self._signature):
-            raise ScramError("a wrong signature")
+            raise ScramError("wrong server signature")
 
 
 def _matched(pattern: re.Pattern[str], message: str) -> re.Match[str]:
     found = pattern.fullmatch(message) if len(message) <= SCRAM_CHARS_MAX else None
     if found is None:
-        raise ScramError("no message of SCRAM")
+        raise ScramError("not a SCRAM message")
     return found
 
 
@@ -228,7 +228,7 @@ def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise ScramError("no base64") from error
+        raise ScramError("invalid base64") from error
 
 
 def _mac(key: bytes, message: bytes) -> bytes:
@@ -237,5 +237,5 @@ def _mac(key: bytes, message: bytes) -> bytes:
 
 def _xor(one: bytes, other: bytes) -> bytes:
     if len(one) != len(other):
-        raise ScramError("a proof of another length")
+        raise ScramError("the proof has a wrong length")
     return bytes(a ^ b for a, b in zip(one, other, strict=True))

@@ -1,9 +1,9 @@
-"""Who may read the file of a secret: its owner and a group; where everybody may, it is refused.
+"""Permission checks of secret files: readable by the owner and a group, never by every user.
 
-A group is how a container's user gets to read what another has. One kind of file is taken although its mode lets
-everybody read it: what an orchestrator puts into a container (Docker's secrets have mode 444, Kubernetes' 644). It
-belongs to root and lies where nothing can be written, or below /run/secrets, so whoever reads it cannot mend its mode;
-nobody but the container's own processes sees it.
+Group access is needed in containers, whose user is rarely the file's owner. Files that an orchestrator mounts into a
+container are accepted although their mode is world-readable (444 for Docker secrets, 644 for Kubernetes): the file
+belongs to root and is on a read-only file system or below /run/secrets, so the process cannot change its mode, and only
+the container's own processes see it.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ MOUNTED_BELOW: Final = Path("/run/secrets")
 
 
 def complaint_about(descriptor: int, path: Path, what: str) -> str:
-    """Return why a secret is not taken from an open file; "" where nothing is wrong with it.
+    """Return why the permissions of an open secret file are refused; "" if they are accepted.
 
     Args:
-        descriptor: of the file.
-        path: by which it was opened.
-        what: is in it, for the message: "the API key".
+        descriptor: the open file.
+        path: the path it was opened by.
+        what: names the content in the message: "the API key".
     """
     return _complaint(os.fstat(descriptor), os.fstatvfs(descriptor), path, what)
 
 
 def complaint_about_file(path: Path, what: str) -> str:
-    """Return the same of a file that is not opened; "" also where there is none: who needs it says so.
+    """Return why the permissions of a secret file are refused; "" if they are accepted or the file is missing.
 
     Args:
-        path: of the file.
-        what: is in it.
+        path: the file.
+        what: names the content in the message.
     """
     try:
         return _complaint(path.stat(), os.statvfs(path), path, what)
@@ -46,19 +46,19 @@ def _complaint(status: os.stat_result, place: os.statvfs_result, path: Path, wha
     if not is_open_to_all(status.st_mode, status.st_uid, path.resolve(), is_read_only=is_read_only):
         return ""
     return (
-        f"every user of this machine may use {what} in {path} (mode {stat.S_IMODE(status.st_mode):03o}): "
+        f"every user of this machine may read {what} in {path} (mode {stat.S_IMODE(status.st_mode):03o}): "
         f"chmod 600 {shlex.quote(str(path))}"
     )
 
 
 def is_open_to_all(mode: int, owner: int, path: Path, *, is_read_only: bool) -> bool:
-    """Say whether a file is one that everybody may read or change.
+    """Return whether every user of the machine may read or change a file.
 
     Args:
-        mode: the file's, with its type; pipes and terminals are no files that others find.
-        owner: the number of the user to whom it belongs.
+        mode: with the file type; pipes and terminals are not checked, since other users cannot open them.
+        owner: user id of the owner.
         path: without symbolic links.
-        is_read_only: whether it lies where nothing can be written.
+        is_read_only: whether the file system is mounted read-only.
     """
     if not stat.S_ISREG(mode) or not mode & (stat.S_IROTH | stat.S_IWOTH):
         return False

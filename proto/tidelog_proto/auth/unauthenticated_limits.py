@@ -1,9 +1,9 @@
-"""Connections that have not said who they are: a bounded number, and who has most of them gives way.
+"""Limit of the number of unauthenticated connections; one too many closes the oldest of the most frequent address.
 
-Anybody may open connections and say nothing, or a byte now and then. So they are bounded by number, as each is by time
-(`hello_timeout_ms`) and bytes. One too many is not refused: then whoever holds them all would keep everybody out. The
-oldest goes instead, of the address that has most of them: a client says HELLO in the moment in which it connects, and
-others than that address are not touched, whatever it does.
+Any host may open connections and send little or nothing, so unauthenticated connections are bounded in number, and each
+in time (`hello_timeout_ms`) and bytes. A connection beyond the bound is accepted, since refusing it would let one
+attacker lock out all clients. Instead the oldest connection of the address with the most connections is closed:
+clients send HELLO immediately after connecting, so clients at other addresses are not affected.
 """
 
 from __future__ import annotations
@@ -12,37 +12,37 @@ from typing import Protocol
 
 
 class Stranger(Protocol):
-    """A connection, as it is seen from here."""
+    """A connection that is counted here."""
 
     def give_way(self) -> None:
-        """End: there are too many."""
+        """Close the connection because the limit is exceeded."""
 
 
 class Strangers:
-    """Of one node.
+    """The unauthenticated connections of one node.
 
     Args:
-        most: so many there may be.
+        most: limit of their number.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._address_of: dict[Stranger, str] = {}
         self._at: dict[str, dict[Stranger, None]] = {}
-        """By address, the oldest first."""
+        """By address, the oldest connection first."""
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of unauthenticated connections."""
         return len(self._address_of)
 
     def came(self, one: Stranger, address: str) -> int:
-        """Take a new one; return how many had to give way for it."""
+        """Add a new connection; return how many were closed for it."""
         self._address_of[one] = address
         self._at.setdefault(address, {})[one] = None
         return self.make_way() if len(self) > self._most else 0
 
     def make_way(self) -> int:
-        """Have one give way that is not the last to come; return how many there was to do so."""
+        """Close a connection other than the newest; return how many were closed: 0 or 1."""
         if len(self) < 2:
             return 0
         crowd = max(self._at.values(), key=len)
@@ -52,7 +52,7 @@ class Strangers:
         return 1
 
     def left(self, one: Stranger) -> None:
-        """It is none any more: it has said who it is, or is gone."""
+        """Stop counting a connection, which is authenticated or closed."""
         address = self._address_of.pop(one, None)
         if address is not None:
             crowd = self._at[address]

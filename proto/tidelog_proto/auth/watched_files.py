@@ -1,4 +1,4 @@
-"""Small files that settings name: certificates, keys, secrets, tokens; they are read at once, and followed."""
+"""Reading of small files named by settings (certificates, keys, secrets, tokens), and reloading when they change."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 class NamedFileError(Exception):
-    """A file is not as it must be; the text says which, and what to do."""
+    """A file cannot be used. The text contains its path and the remedy."""
 
 
 def read_named(path: Path, what: str, bytes_max: int, *, is_secret: bool = False, is_owners: bool = False) -> bytes:
     """Return a file's content.
 
     Args:
-        path: of the file.
-        what: is in it, for messages.
-        bytes_max: of it.
-        is_secret: refuse it where everybody may read or change it.
-        is_owners: refuse it where anybody but its owner may.
+        path: the file.
+        what: names the content in messages.
+        bytes_max: limit of its size.
+        is_secret: refuse a file that every user may read or change.
+        is_owners: refuse a file that other users than the owner may access.
 
     Raises:
-        NamedFileError: it cannot be read, is no regular file (one that can be read again), is too large, or is open to
-            others.
+        NamedFileError: the file is unreadable, not a regular file, too large, or accessible to others.
     """
     try:
         with open(path, "rb", opener=_at_once) as file:
@@ -44,7 +43,7 @@ def read_named(path: Path, what: str, bytes_max: int, *, is_secret: bool = False
         why = error.strerror if isinstance(error, OSError) else error
         raise NamedFileError(f"cannot read {what} in {path}: {why}") from error
     if content is None:
-        raise NamedFileError(f"cannot read {what} in {path}: it is no regular file")
+        raise NamedFileError(f"cannot read {what} in {path}: it is not a regular file")
     if is_owners and mode & _OTHERS:
         raise NamedFileError(
             f"other users may read {what} in {path} (mode {stat.S_IMODE(mode):03o}): chmod 600 {shlex.quote(str(path))}"
@@ -57,23 +56,24 @@ def read_named(path: Path, what: str, bytes_max: int, *, is_secret: bool = False
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Open a file without waiting for whoever writes into it: of a pipe nobody might."""
+    """Open a file without blocking: opening a pipe would wait for a writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 class Followed(Generic[T]):
-    """What files say, and say anew when they change.
+    """The parsed content of files, reloaded when they change.
 
     Args:
-        read: reads them; while it raises `refusal`, what was read last holds, and the log says so once.
-        refusal: what it raises where they are not as they must be.
-        log: takes the line.
+        read: reads and parses the files. While it raises `refusal`, the last value stays in use and the fault is
+            logged once.
+        refusal: the exception that `read` raises for invalid files.
+        log: receives the faults.
 
     Attributes:
-        value: what was read last.
+        value: the last valid content.
 
     Raises:
-        Exception: as `read`, the first time.
+        Exception: as `read`, for the first read.
     """
 
     def __init__(self, read: Callable[[], T], refusal: type[Exception], log: logging.Logger) -> None:
@@ -84,13 +84,13 @@ class Followed(Generic[T]):
         self._problem = ""
 
     def look(self) -> bool:
-        """Read the files again, and return whether they say anything else. Blocks for a moment; for a worker."""
+        """Read the files again; return whether the content changed. Blocks briefly: call it on a worker thread."""
         try:
             found = self._read()
         except self._refusal as error:
             if str(error) != self._problem:
                 self._problem = str(error)
-                self._log.error("%s; what was read before holds", error)
+                self._log.error("%s; the content that was read before stays in use", error)
             return False
         self._problem = ""
         if found == self.value:

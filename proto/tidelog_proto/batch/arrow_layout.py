@@ -1,9 +1,9 @@
-"""What the nodes and buffers of a batch's Arrow message must be, exactly, for the columns that its flags name.
+"""Validation of the nodes and buffers of a batch's Arrow message against the columns that its flags name.
 
-Arrow describes an array as a node (length, null count) and its buffers, depth first: a validity bitmap, then offsets
-for what has a variable length, then data. pyarrow takes the counts on trust as long as they do not point outside the
-body; here every size that follows from the counts is compared with them. That is also what tells 64-bit offsets from
-32-bit ones: they fit where 32-bit ones are expected, and would be read as wrong values.
+Arrow describes an array as a node (length, null count) and its buffers, depth first: a validity bitmap, offsets for
+variable-length types, then data. pyarrow accepts inconsistent counts as long as they do not point outside the body;
+here every buffer size is compared with the counts. This also detects 64-bit offsets where 32-bit ones are expected,
+which pyarrow would read as wrong values.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _WRITER_PADDING_BYTES: Final = 64
 
 
 class _Node(NamedTuple):
-    """What one array must be like.
+    """Expected properties of one array.
 
     Attributes:
-        name: for messages to people.
-        nullable: whether there may be nulls.
-        nested: False when its length is the record count, True for what lies inside of header lists.
+        name: for messages.
+        nullable: whether nulls are allowed.
+        nested: whether it is inside header lists; otherwise its length is the record count.
         offsets: whether a buffer of length + 1 offsets follows the validity bitmap.
         data: whether a data buffer follows.
-        item_bytes: bytes an item in the data buffer; 0 when offsets say it.
+        item_bytes: size of an item in the data buffer; 0 for variable lengths.
     """
 
     name: str
@@ -66,13 +66,13 @@ class _Plan(NamedTuple):
 
 
 def check_layout(message: Message, lengths: list[int], *, flags: int, record_count: int) -> None:
-    """Compare a message's nodes and buffers with what the header says.
+    """Check a message's nodes and buffers against the header.
 
     Args:
-        message: as it describes itself.
-        lengths: of its buffers in bytes, decompressed (`buffer_lengths`).
-        flags: of the header.
-        record_count: of the header.
+        message: the parsed description.
+        lengths: sizes of its buffers in bytes, decompressed (`buffer_lengths`).
+        flags: the header's.
+        record_count: the header's.
 
     Raises:
         ProtocolError: CORRUPT_BATCH.
@@ -82,7 +82,7 @@ def check_layout(message: Message, lengths: list[int], *, flags: int, record_cou
         raise _corrupt(f"{message.record_count} rows in the body, {record_count} records in the header")
     if len(message.nodes) != len(plan.nodes) or len(lengths) != plan.buffer_count:
         raise _corrupt(
-            f"{len(message.nodes)} arrays in {len(lengths)} buffers; "
+            f"{len(message.nodes)} arrays in {len(lengths)} buffers in the body; "
             f"the header's columns have {len(plan.nodes)} in {plan.buffer_count}"
         )
     buffers = iter(lengths)
@@ -98,7 +98,7 @@ def check_layout(message: Message, lengths: list[int], *, flags: int, record_cou
         _expect(node, "validity", next(buffers), validity_bytes, _at_most(validity_bytes))
         if node.offsets:
             offsets_bytes = next(buffers)
-            # Arrow lets an array without entries go without offsets.
+            # Arrow allows an empty array to have no offsets.
             if length or offsets_bytes:
                 needed_bytes = (length + 1) * _OFFSET_BYTES
                 _expect(node, "offsets", offsets_bytes, needed_bytes, padded(needed_bytes))
@@ -116,9 +116,9 @@ def _plan(flags: int) -> _Plan:
 
 
 def places_of(flags: int, kept: int) -> tuple[list[int], list[int]]:
-    """Return which nodes and which buffers, of a message with the columns of `flags`, are those of the columns `kept`.
+    """Return the indices of the nodes and buffers of the columns `kept`, in a message with the columns of `flags`.
 
-    The offset deltas of a derived batch are always among them.
+    The offset deltas of a derived batch are always included.
     """
     nodes: list[int] = []
     buffers: list[int] = []
@@ -136,14 +136,14 @@ def places_of(flags: int, kept: int) -> tuple[list[int], list[int]]:
 
 
 def _at_most(needed_bytes: int) -> int:
-    """Return how long a buffer of fixed-size items may be: of a slice, Arrow's writer cuts whole cache lines only."""
+    """Return the longest allowed buffer of fixed-size items: Arrow's writer truncates slices to whole cache lines."""
     return -(-needed_bytes // _WRITER_PADDING_BYTES) * _WRITER_PADDING_BYTES
 
 
 def _expect(node: _Node, what: str, actual_bytes: int, needed_bytes: int, most_bytes: int) -> None:
-    """Refuse a buffer that is too short, or longer than padding explains."""
+    """Refuse a buffer that is too short, or longer than padding allows."""
     if not needed_bytes <= actual_bytes <= most_bytes:
-        raise _corrupt(f"{node.name}: {actual_bytes} bytes of {what} where {needed_bytes} are needed")
+        raise _corrupt(f"{node.name}: {actual_bytes} bytes of {what}, expected {needed_bytes}")
 
 
 def _corrupt(message: str) -> ProtocolError:

@@ -1,9 +1,9 @@
-"""Columns whose bytes depend on nothing but what they say: equal records become equal bytes, wherever they come from.
+"""Columns in a canonical memory layout: equal records have equal bytes, regardless of their origin.
 
-Arrow says what an array means and leaves open how it lies in memory: a slice keeps what it was cut from, a bitmap may
-be there without a null, bytes may hide under a null, and a buffer may be longer than it need be. Its writer passes some
-of that on. Here every buffer is made anew with exactly the bytes that it needs: zeros where a bitmap ends within
-a byte, no bytes under a null, offsets from 0.
+Arrow leaves the memory layout of an array open: a slice keeps the buffers of its parent, a bitmap may exist without
+nulls, there may be bytes under a null, and buffers may be longer than needed. Its writer preserves some of that. Here
+every buffer is built with exactly the required bytes: zero padding bits in bitmaps, no bytes under nulls, offsets
+from 0.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ Int64s = npt.NDArray[np.int64]
 
 
 def exact_deltas(deltas: Int64s) -> pa.Array[Any]:
-    """Return offset deltas, 0 to 2^32 - 1, as the column of a derived batch."""
+    """Return offset deltas from 0 to 2^32 - 1 as the column of a derived batch."""
     return _of_buffers(OFFSET_DELTA.type, len(deltas), [None, _buffer(deltas.astype(np.uint32))])
 
 
 def exact_timestamps(stamps_us: Int64s) -> pa.Array[Any]:
-    """Return timestamps, µs since 1970, as a column."""
+    """Return timestamps (µs since 1970) as a column."""
     return _of_buffers(TIMESTAMP_TYPE, len(stamps_us), [None, _buffer(stamps_us.astype(np.int64))])
 
 
 def exact_bytes(array: Any) -> pa.Array[Any]:
-    """Return a column of bytes or text, nulls included."""
+    """Return a column of bytes or text, which may contain nulls."""
     count, validity = len(array), None
     null_count = array.null_count
     if null_count:
         valid = array.is_valid().to_numpy(zero_copy_only=False)
         validity = _buffer(np.packbits(valid, bitorder="little"))
-        # This copies what is not null and nothing else: bytes under a null may be anything, and are gone then.
+        # `fill_null` copies only entries that are not null, so bytes under nulls are dropped.
         array = pc.fill_null(array, pa.scalar(b"" if pa.types.is_binary(array.type) else "", array.type))
     offsets = byte_offsets(array)
     _, _, data = array.buffers()
@@ -46,7 +46,7 @@ def exact_bytes(array: Any) -> pa.Array[Any]:
 
 
 def exact_headers(lists: Any) -> pa.Array[Any]:
-    """Return a column of header lists, none of them null, with a header in at least one of them."""
+    """Return a column of header lists without null lists, at least one of which is not empty."""
     pairs = lists.flatten()
     ends = np.cumsum(pc.list_value_length(lists).to_numpy(), dtype=np.int32)
     children = [exact_bytes(pairs.field("key")), exact_bytes(pairs.field("value"))]
@@ -56,7 +56,7 @@ def exact_headers(lists: Any) -> pa.Array[Any]:
 
 
 def byte_offsets(array: Any) -> npt.NDArray[np.int32]:
-    """Return the n + 1 offsets of a column of bytes or text into its data, as they lie in memory."""
+    """Return the n + 1 offsets of a column of bytes or text."""
     count = len(array)
     buffer = array.buffers()[1]
     if not count or buffer is None:

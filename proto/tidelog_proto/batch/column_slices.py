@@ -1,11 +1,10 @@
-"""Where the keys and tags of a stored batch lie in its bytes, without pyarrow where that is possible.
+"""Positions of keys and tags in the bytes of a stored batch, found without pyarrow if possible.
 
-pyarrow reads a message in some 30 µs, whatever its size: for batches of a few records that is most of what indexing
-them costs. The body of an uncompressed batch is the very memory that Arrow would point to, so its description says
-where the offsets and the data of a column are. Descriptions of one shape are remembered. Whatever is compressed or
-derived is decoded by pyarrow.
+pyarrow needs some 30 µs to read a message of any size, which dominates the cost of indexing small batches. The body of
+an uncompressed batch is the memory that Arrow arrays would reference, so its description contains the positions of a
+column's offsets and data. Parsed descriptions are cached by shape. pyarrow decodes compressed and derived batches.
 
-What is read here was verified when it came to the node, and is checked against its CRC32C by whoever calls.
+The batch was verified when the node received it; the caller checks its CRC32C.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from tidelog_proto.batch.record_batch import decode_columns
 from tidelog_proto.limits import HEADER_BYTES
 
 TextColumn = Literal["key", "tag"]
-"""A column of bytes that records are looked for by."""
+"""A column that is indexed."""
 
 COLUMN_FLAG: Final[dict[TextColumn, int]] = {"key": Flags.KEY, "tag": Flags.TAG}
 
 _NODES: Final = ((Flags.TIMESTAMP, 1, 2), (Flags.KEY, 1, 3), (Flags.VALUE, 1, 3), (Flags.HEADERS, 4, 9))
-"""In the order of the columns: flag, nodes and buffers of each that lies in front of another one; see `layout`."""
+"""The columns that may precede another one, in order: flag, number of nodes, number of buffers; see `arrow_layout`."""
 
 _NONE: Final = np.empty(0, np.int64)
 
 
 class _Place(NamedTuple):
-    """Where a column's buffers lie in a message, in bytes."""
+    """Positions of a column's buffers in a message, in bytes."""
 
     validity_at: int
     offsets_at: int
@@ -43,19 +42,19 @@ class _Place(NamedTuple):
 
 
 def column_slices(window: npt.NDArray[np.uint8], at: int, header: BatchHeader, column: TextColumn) -> Slices:
-    """Return the values of a column of a batch that are not null.
+    """Return the non-null values of a column of a batch.
 
     Args:
-        window: bytes with the whole batch in them.
-        at: where it begins.
-        header: of the batch.
-        column: one that may be missing: then there are none.
+        window: bytes that contain the whole batch.
+        at: position of the batch in `window`.
+        header: the batch's.
+        column: the column; a missing one has no values.
 
     Returns:
-        Stretches of `window` itself, or, of a batch that had to be decoded, of other memory.
+        Slices of `window`, or of other memory if the batch had to be decoded.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH when the body does not decode.
+        ProtocolError: CORRUPT_BATCH if the body does not decode.
     """
     if not header.flags & COLUMN_FLAG[column] or not header.record_count:
         return Slices(window, _NONE, _NONE)

@@ -1,12 +1,12 @@
-"""The canonical columns of a record batch: their types, their order, and how to make them from what users have.
+"""The canonical columns of a record batch: types, order, and conversion of users' columns.
 
-A batch has the columns that its producer used and no others, always in this order: `timestamp`, `key`, `value`,
-`headers`, `tag`. `value` is always there. No schema travels with a batch: the flags of its header name the columns,
-and this module turns flags into the schema. Rejected: a schema message in every batch, which costs more than a
-small record and lets a producer choose types that a reader does not expect.
+A batch has only the columns that its producer used, always in this order: `timestamp`, `key`, `value`, `headers`,
+`tag`. `value` is always present. Batches contain no schema: the flags of the header name the columns, and this module
+converts flags to a schema. Rejected: a schema message in every batch, which costs more than a small record and allows
+types that readers do not expect.
 
-Nulls: a null key is "no key", a null value a tombstone, a null tag "no tag", and the value of a header may be null.
-Timestamps, header lists, headers and the keys of headers are never null; "no headers" is an empty list.
+A null key means no key, a null value is a tombstone, a null tag means no tag, and header values may be null.
+Timestamps, header lists, headers and header keys are never null; a record without headers has an empty list.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tidelog_proto.batch.header import COLUMN_FLAGS, Flags
 from tidelog_proto.limits import TAG_BYTES_MAX
 
 Headers = Sequence[tuple[str, bytes | None]]
-"""A record's headers: names and values in the order in which they were given; names may repeat."""
+"""A record's headers: names and values in the order in which they were sent; names may repeat."""
 
 TIMESTAMP_TYPE: Final = pa.timestamp("us", "UTC")
 TIMESTAMP_US_MAX: Final = 253_402_300_799_999_999
-"""The last microsecond of the year 9999; the first is that of 1970. What lies outside is a mistaken unit."""
+"""The last microsecond of the year 9999. Timestamps outside 0 to this are refused: they usually have a wrong unit."""
 HEADER_TYPE: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
 HEADERS_TYPE: Final = pa.list_(HEADER_TYPE)
 OFFSET_DELTA: Final = pa.field("offset_delta", pa.uint32())
-"""What stands in front of the columns of a derived batch: each record's offset less the batch's base offset."""
+"""First column of a derived batch: each record's offset minus the batch's base offset."""
 
 _FIELDS: Final = (
     (Flags.TIMESTAMP, pa.field("timestamp", TIMESTAMP_TYPE)),
@@ -44,7 +44,7 @@ _VALUE_SCHEMA: Final = pa.schema([pa.field("value", pa.binary())])
 
 
 def schema_of(flags: int) -> pa.Schema:
-    """Return the schema of the columns that `flags` names (its other bits do not matter)."""
+    """Return the schema of the columns in `flags`; other bits are ignored."""
     return _schema_of(flags & COLUMN_FLAGS)
 
 
@@ -55,7 +55,7 @@ def _schema_of(flags: int) -> pa.Schema:
 
 @lru_cache(maxsize=64)
 def stored_schema_of(flags: int) -> pa.Schema:
-    """Return the schema of what lies in a body with these flags: a derived one has its offset deltas in front."""
+    """Return the schema of a body with these flags; that of a derived batch begins with offset deltas."""
     columns = list(schema_of(flags))
     return pa.schema([OFFSET_DELTA, *columns] if flags & Flags.DERIVED else columns)
 
@@ -64,7 +64,7 @@ def flags_of(schema: pa.Schema) -> int:
     """Return the column flags of a canonical schema.
 
     Raises:
-        TypeError: the schema is not canonical; `canonical` makes it so.
+        TypeError: the schema is not canonical; convert the columns with `canonical`.
     """
     if schema is _VALUE_SCHEMA or schema.equals(_VALUE_SCHEMA):
         return Flags.VALUE
@@ -72,15 +72,17 @@ def flags_of(schema: pa.Schema) -> int:
     for name in schema.names:
         flags |= _FLAG_OF_NAME.get(name, 0)
     if not flags & Flags.VALUE or not schema.equals(_schema_of(flags)):
-        raise TypeError(f"not the canonical columns of a record batch: {_told(schema)}; see columns.canonical")
+        raise TypeError(
+            f"not the canonical columns of a record batch: {_told(schema)}; convert them with columns.canonical"
+        )
     return flags
 
 
 def import_for_columns() -> None:
-    """Have Arrow import in this thread what it imports for its first column: pandas, where there is one.
+    """Make Arrow import pandas, if installed, in this thread: it does so for the first column of a process.
 
-    Whoever has columns made in another thread calls it before. A fork in the middle of an import in that thread leaves
-    the child with a module that is being imported for ever, and whatever needs it there waits as long.
+    Called before columns are made in another thread. A fork during an import in that thread would leave the child with
+    a module whose import never completes.
     """
     pa.array([b""], pa.binary())
 
@@ -93,17 +95,17 @@ def columns_of(
     headers: Sequence[Headers | None] | None = None,
     tags: Sequence[str | None] | None = None,
 ) -> pa.RecordBatch:
-    """Build canonical columns from Python values; only the columns that are given are made.
+    """Build canonical columns from Python values; a batch has only the given columns.
 
     Args:
-        values: one a record; None is a tombstone.
-        keys: one a record; None is "no key".
-        timestamps_us: one a record, µs since 1970 (UTC).
-        headers: one list of (name, value) a record; None is "no headers".
-        tags: one a record; None is "no tag"; at most `TAG_BYTES_MAX` bytes of UTF-8 each.
+        values: one per record; None is a tombstone.
+        keys: one per record; None for no key.
+        timestamps_us: one per record, µs since 1970 (UTC).
+        headers: one list of (name, value) per record; None for no headers.
+        tags: one per record, at most `TAG_BYTES_MAX` bytes of UTF-8; None for no tag.
 
     Raises:
-        TypeError: something is not of the type above.
+        TypeError: a value has a wrong type.
         ValueError: the columns differ in length, a timestamp is missing, or a tag is too long.
     """
     value = pa.array(values, pa.binary())
@@ -120,31 +122,30 @@ def columns_of(
         given["tag"] = pa.array(tags, pa.string())
     lengths = {name: len(array) for name, array in given.items()}
     if len(set(lengths.values())) != 1:
-        raise ValueError(f"every column has one entry a record; these have {lengths}")
+        raise ValueError(f"all columns must have one entry per record; their lengths are {lengths}")
     return _assembled(given)
 
 
 def canonical(record_batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Cast a user's Arrow columns to the canonical ones; what is canonical already is returned as it is.
+    """Cast a user's Arrow columns to the canonical ones; canonical columns are returned unchanged.
 
-    Columns may come in any order and in any type that Arrow casts: strings, large, fixed-size, view and
-    dictionary-encoded binaries; timestamps of any unit (what is finer than a µs is cut off; without a time zone they
-    are UTC), or as integers, which are ms since 1970; headers as lists of structs or as maps. Null header lists become
-    empty ones.
+    Columns may have any order and any type that Arrow can cast: strings, large, fixed-size, view and dictionary-encoded
+    binaries; timestamps of any unit (truncated to µs; UTC if they have no time zone) or integers (ms since 1970);
+    headers as lists of structs or as maps. Null header lists become empty ones.
 
     Raises:
-        TypeError: a column is unknown, there twice, of a type that does not cast, or `value` is missing.
-        ValueError: a null where none may be, a value that does not fit its type, a time before 1970 or after 9999, or a
-            tag that is too long.
+        TypeError: a column is unknown, repeated, or of an unsupported type, or `value` is missing.
+        ValueError: a null in a column without nulls, a value that does not fit its type, a time before 1970 or after
+            9999, or a tag that is too long.
     """
     if record_batch.schema.equals(_VALUE_SCHEMA):
         return record_batch
     names = record_batch.schema.names
     unknown = [name for name in names if name not in _FLAG_OF_NAME]
     if unknown:
-        raise TypeError(f"unknown columns {unknown}; a record has {list(_FLAG_OF_NAME)}")
+        raise TypeError(f"unknown columns {unknown}; the columns of a record are {list(_FLAG_OF_NAME)}")
     if len(set(names)) != len(names) or "value" not in names:
-        raise TypeError(f"each column once, and always a value column; these are {names}")
+        raise TypeError(f"columns must be unique and include value, got {names}")
     given: dict[str, pa.Array[Any]] = {}
     for name in names:
         target: pa.DataType = _schema_of(_FLAG_OF_NAME[name]).field(0).type
@@ -156,10 +157,9 @@ def canonical(record_batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def with_tight_headers(columns: pa.RecordBatch) -> pa.RecordBatch:
-    """Return canonical columns whose header lists hold nothing but their headers.
+    """Return canonical columns whose header lists reference no data outside the batch.
 
-    Arrow's writer cuts most slices to size, but of a slice without any headers it writes the offsets of the whole
-    array that it was cut from.
+    Arrow's writer truncates most slices; for a slice without headers it writes the offsets of the whole array.
     """
     at = columns.schema.get_field_index("headers")
     if at < 0:
@@ -171,15 +171,15 @@ def with_tight_headers(columns: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def no_headers(count: int) -> pa.Array[Any]:
-    """Return so many empty lists. To repeat one costs half a microsecond each; offsets that are all 0 cost nothing."""
+    """Return `count` empty lists, built from offsets of 0, because repeating an empty list is slow."""
     offsets = pa.repeat(pa.scalar(0, pa.int32()), count + 1)
     return pa.ListArray.from_arrays(offsets, pa.nulls(0, HEADER_TYPE), type=HEADERS_TYPE)
 
 
 def _cast(name: str, array: Any, target: pa.DataType) -> pa.Array[Any]:
-    """Cast one column, naming it when that fails."""
+    """Cast one column; errors contain its name."""
     if name == "headers" and pa.types.is_map(array.type):
-        # A map is a list of structs in memory; Arrow has no kernel for the cast.
+        # A map has the memory layout of a list of structs; Arrow has no kernel for the cast.
         array = array.cast(pa.map_(pa.string(), pa.binary()))
         array = array.view(pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), ("value", pa.binary())])))
     if name == "timestamp" and pa.types.is_integer(array.type):
@@ -203,7 +203,7 @@ def _of_milliseconds(array: Any) -> pa.Array[Any]:
 
 
 def _assembled(given: Mapping[str, pa.Array[Any]]) -> pa.RecordBatch:
-    """Check the rules that types do not state and put the columns in order."""
+    """Check the rules that types do not express, and put the columns in order."""
     arrays: list[pa.Array[Any]] = []
     flags = 0
     for flag, field in _FIELDS:
@@ -211,7 +211,7 @@ def _assembled(given: Mapping[str, pa.Array[Any]]) -> pa.RecordBatch:
         if array is None:
             continue
         if field.name == "timestamp" and array.null_count:
-            raise ValueError("column timestamp: every record has a timestamp, or the column is left out")
+            raise ValueError("column timestamp: null for some records; set all timestamps or omit the column")
         if field.name == "headers":
             array = _without_null_lists(array)
         elif field.name == "tag":
@@ -222,7 +222,7 @@ def _assembled(given: Mapping[str, pa.Array[Any]]) -> pa.RecordBatch:
 
 
 def _headers_column(headers: Sequence[Headers | None]) -> pa.Array[Any]:
-    """Build the headers column from its flat parts, which is several times faster than from dictionaries."""
+    """Build the headers column from flat lists, which is several times faster than from dictionaries."""
     offsets = [0]
     keys: list[str] = []
     values: list[bytes | None] = []
@@ -232,7 +232,7 @@ def _headers_column(headers: Sequence[Headers | None]) -> pa.Array[Any]:
             values.append(value)
         offsets.append(len(keys))
     if None in keys:
-        raise TypeError("a header has a name")
+        raise TypeError("the name of a header must not be None")
     pairs = pa.StructArray.from_arrays(
         [pa.array(keys, pa.string()), pa.array(values, pa.binary())], fields=list(_header_fields())
     )
@@ -244,7 +244,7 @@ def _header_fields() -> Iterable[pa.Field[Any]]:
 
 
 def _without_null_lists(array: Any) -> pa.Array[Any]:
-    """Return the headers column with empty lists for null ones.
+    """Return the headers column with null lists replaced by empty ones.
 
     Raises:
         ValueError: a header or its key is null.
@@ -256,7 +256,7 @@ def _without_null_lists(array: Any) -> pa.Array[Any]:
         array = pa.ListArray.from_arrays(offsets, array.flatten()).cast(HEADERS_TYPE)
     pairs = array.flatten()
     if pairs.null_count or pairs.field("key").null_count:
-        raise ValueError("column headers: a header is a name and a value, and the name is never null")
+        raise ValueError("column headers: a header or its name is null; only its value may be null")
     return array  # type: ignore[no-any-return]  # the stubs lose the element type of list arrays
 
 
@@ -265,14 +265,14 @@ def _check_timestamps(stamps: Any) -> None:
     for stamp_us in (extremes["min"].as_py(), extremes["max"].as_py()):
         if stamp_us is not None and not 0 <= stamp_us <= TIMESTAMP_US_MAX:
             raise ValueError(
-                f"column timestamp: {stamp_us} µs since 1970 is not between the years 1970 and 9999; integers are ms"
+                f"column timestamp: {stamp_us} µs since 1970 is outside the years 1970 to 9999; integers are ms"
             )
 
 
 def _check_tags(tags: Any) -> None:
     longest = pc.max(pc.binary_length(tags)).as_py()
     if longest is not None and longest > TAG_BYTES_MAX:
-        raise ValueError(f"a tag of {longest} bytes; a tag has at most {TAG_BYTES_MAX}")
+        raise ValueError(f"a tag has {longest} bytes; the limit is {TAG_BYTES_MAX}")
 
 
 def _told(schema: pa.Schema) -> str:

@@ -1,18 +1,17 @@
-"""The five codecs of a body, and how long a body is without them.
+"""The five codecs of a body, and the uncompressed length of a body.
 
-NONE is the Arrow IPC message as it is. LZ4 and ZSTD are Arrow's own buffer compression: the message stays a message,
-each of its buffers is compressed by itself, and any Arrow reader understands it. GZIP and SNAPPY wrap the whole
-message; Arrow has no place for them inside.
+NONE is the plain Arrow IPC message. LZ4 and ZSTD are Arrow's buffer compression: each buffer is compressed separately,
+and any Arrow reader can read the message. GZIP and SNAPPY compress the whole message, as Arrow does not support them.
 
-The uncompressed length in the header is exact and is checked before memory is taken:
+The uncompressed length in the header is exact and is checked before memory is allocated:
 
 - NONE: the body length.
-- GZIP, SNAPPY: the length of the message that comes out.
-- LZ4, ZSTD: the message's metadata (prefix and padding included) plus the decompressed length of every buffer, each
-  rounded up to a multiple of 8. That is what a reader needs in memory.
+- GZIP, SNAPPY: the length of the decompressed message.
+- LZ4, ZSTD: the message's metadata (with prefix and padding) plus the decompressed length of every buffer, each rounded
+  up to a multiple of 8. That is the memory that a reader needs.
 
-GZIP is one RFC 1952 member at level 1: who wants a better ratio takes ZSTD, which gives it in a tenth of the time.
-SNAPPY is the raw block format, not the framed one.
+GZIP is one RFC 1952 member of level 1; ZSTD has a better ratio at a tenth of the time. SNAPPY is the raw block format,
+not the framed one.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def encode_body(columns: pa.RecordBatch, codec: Codec) -> tuple[memoryview, int]
 
 
 def strongest_body(columns: pa.RecordBatch) -> tuple[memoryview, int]:
-    """Return the smallest body that zstd makes, at a hundred times the cost, and its uncompressed length in bytes."""
+    """Return the smallest body that zstd produces, a hundred times slower, and its uncompressed length in bytes."""
     options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", _STRONGEST_ZSTD_LEVEL), use_threads=False)
     body = _message_with_compressed_buffers(columns, options)
     description = parse_message(body)
@@ -68,11 +67,11 @@ def strongest_body(columns: pa.RecordBatch) -> tuple[memoryview, int]:
 
 
 def message_of(body: Buffer, codec: Codec, uncompressed_length: int) -> Buffer:
-    """Return the Arrow IPC message in a body: for GZIP and SNAPPY a new buffer of `uncompressed_length` bytes.
+    """Return the Arrow IPC message in a body; for GZIP and SNAPPY a new buffer of `uncompressed_length` bytes.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH when the body does not decompress to exactly that many bytes. At most one byte
-            more than that is ever produced.
+        ProtocolError: CORRUPT_BATCH if the body does not decompress to exactly that many bytes. At most one byte more
+            is produced.
     """
     if codec is Codec.GZIP:
         return _gunzip(body, uncompressed_length)
@@ -82,7 +81,7 @@ def message_of(body: Buffer, codec: Codec, uncompressed_length: int) -> Buffer:
 
 
 def _message_with_compressed_buffers(columns: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> memoryview:
-    """Write a stream and cut the one message out of it: pyarrow compresses buffers in streams only."""
+    """Write a stream and return the message in it: pyarrow compresses buffers only in streams."""
     sink = pa.BufferOutputStream(memory_pool=batch_pool())
     with pa.ipc.new_stream(sink, columns.schema, options=options) as writer:
         writer.write_batch(columns)
@@ -94,7 +93,7 @@ def _message_with_compressed_buffers(columns: pa.RecordBatch, options: pa.ipc.Ip
 def _gunzip(body: Buffer, uncompressed_length: int) -> Buffer:
     decompressor = zlib.decompressobj(_GZIP_WBITS)
     try:
-        # One more than there may be: a limit of 0 would mean none, and the surplus byte gives a bomb away.
+        # One byte more than allowed: a limit of 0 would mean no limit, and the extra byte reveals a too large message.
         message = decompressor.decompress(body, uncompressed_length + 1)
     except zlib.error as error:
         raise _corrupt(f"the gzip body does not decompress: {error}") from error
@@ -115,17 +114,17 @@ def _unsnappy(body: Buffer, uncompressed_length: int) -> Buffer:
 
 
 def _snappy_length(body: Buffer) -> int:
-    """Read the varint in front of a snappy block: the length that a decompressor would take memory for."""
+    """Parse the varint at the start of a snappy block: the length that a decompressor would allocate."""
     length = 0
     for at, byte in enumerate(bytes(body[:_SNAPPY_PREAMBLE_BYTES_MAX])):
         length |= (byte & 0x7F) << (7 * at)
         if byte < 0x80:
             return length
-    raise _corrupt("the snappy body has no length in front")
+    raise _corrupt("the snappy body does not begin with a length")
 
 
 def _bytes_of(buffer: pa.Buffer) -> memoryview:
-    """Return a buffer as a memoryview of unsigned bytes: pyarrow's own are signed."""
+    """Return a buffer as a memoryview of unsigned bytes; those of pyarrow are signed."""
     return memoryview(buffer).cast("B")
 
 

@@ -1,23 +1,22 @@
-"""128-bit hashes of what records say, column by column: key, value, headers and tag; not when they were made.
+"""Keyed 128-bit hashes of the contents of records: key, value, headers and tag, without the timestamp.
 
-By these a node drops records whose content a partition has already (ADR 0087), so two contents of one hash would be a
-record that is acknowledged and lost. Nobody may be able to make such a pair, neither by chance nor by design. So the
-hash is drawn from a family by a secret key: for any two contents that differ, whoever chose them, it is the same with a
-probability of 2^-128 over the keys. That holds as long as nobody sees hashes; they are kept in memory alone, so they
-may change with any version.
+A node uses them to drop records whose content is already in a partition (ADR 0087); a collision would lose an
+acknowledged record, so collisions must be infeasible even for an attacker who chooses the contents. The hash is drawn
+from a family by a secret key: for any two different contents, the probability over the keys that their hashes are equal
+is 2^-128. This holds as long as hashes stay secret; they are only kept in memory, so the function may change with any
+version.
 
-A record becomes a row of 32-bit numbers x1, x2, ...: of each field its length and 1 more (0 for null, and for a list of
-headers its length), then its bytes, four to a number. With random 64-bit numbers m of the key's own
+A record is a row of 32-bit numbers x1, x2, ...: for each field its length plus 1 (0 for null; for a list of headers its
+length), then its bytes, four per number. With random 64-bit numbers m derived from the key,
 
-    h = (m0 + m1 · x1 + m2 · x2 + ...) mod 2^64, of which the upper 32 bits count
+    h = (m0 + m1 · x1 + m2 · x2 + ...) mod 2^64, of which the upper 32 bits are used
 
-is strongly universal (Lemire and Kaser, "Strongly universal string hashing is fast", 2014), and four of them are 128
-bits. The sums are products of matrices, a handful of numpy calls for thousands of records. A field of more than
-`LONG_BYTES` is hashed by keyed BLAKE2b first, one by one: a call is cheap against its bytes. A header is hashed as a
-record is, and a list of headers is the row of their hashes.
+is strongly universal (Lemire and Kaser, "Strongly universal string hashing is fast", 2014); four of them make 128 bits.
+The sums are matrix products: a few numpy calls for thousands of records. A field longer than `LONG_BYTES` is first
+hashed by keyed BLAKE2b. A header is hashed like a record, and a list of headers is the row of their hashes.
 
-Rejected: the hash of the key indexes (`key_hash.py`) with a seed: flipping two bits that one works out once gives equal
-hashes under every seed. SipHash in numpy: three times the cost. `hash()` and the like: an object a record.
+Rejected: the hash of the key indexes (`key_hash.py`) with a seed, because two flipped bits give equal hashes under
+every seed; SipHash in numpy, which is three times slower; `hash()` and the like, which need an object per record.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ from tidelog_proto.batch.key_hash import LONG_BYTES, Slices, slices_of
 from tidelog_proto.batch.record_batch import RecordBatch
 
 Contents = npt.NDArray[np.uint64]
-"""Hashes: two numbers a record."""
+"""Hashes: two numbers per record."""
 
 CONTENT_KEY_BYTES: Final = 16
 _SUMS: Final = 4
 _DIGEST_BYTES: Final = 16
 _WORD_BYTES: Final = 8
 _ROWS: Final = 1024
-"""So many are hashed at once: what that takes stays in a processor's cache."""
+"""Records hashed at once, so that their words fit the processor's cache."""
 _UPPER: Final = np.uint64(0xFFFFFFFF00000000)
 _32: Final = np.uint64(32)
 _MASKS: Final = np.array([(1 << 8 * count) - 1 for count in range(_WORD_BYTES + 1)], np.uint64)
-"""What stays of a word that has so many bytes of a field."""
+"""Masks for words with fewer than 8 bytes of a field, by number of bytes."""
 
 
 class _Field(NamedTuple):
-    """The random numbers of one field: of its length, of its bytes, and the key for long ones."""
+    """The random numbers of one field: for its length and its words, and the key for long fields."""
 
     length: npt.NDArray[np.uint64]
     words: npt.NDArray[np.uint64]
@@ -57,7 +56,7 @@ class _Field(NamedTuple):
 
 
 class ContentHasher:
-    """Hashes contents by a key of `CONTENT_KEY_BYTES`. It keeps nothing and may be used by any thread."""
+    """Hashes contents by a key of `CONTENT_KEY_BYTES`. Thread-safe: it has no mutable state."""
 
     def __init__(self, key: bytes) -> None:
         assert len(key) == CONTENT_KEY_BYTES
@@ -65,10 +64,10 @@ class ContentHasher:
         self._fields = {name: _field(key, name) for name in ("key", "value", "headers", "tag", "name", "content")}
 
     def hashes(self, batch: RecordBatch) -> Contents:
-        """Return the hash of each record of a batch, or of a slice of one.
+        """Return the hash of each record of a batch or of a slice of one.
 
         Raises:
-            ProtocolError: CORRUPT_BATCH when the body does not decode.
+            ProtocolError: CORRUPT_BATCH if the body does not decode.
         """
         return self.hashes_of(batch.columns())
 
@@ -97,7 +96,7 @@ class ContentHasher:
         _add_slices(sums, self._fields[name], slices, marks)
 
     def _add_headers(self, sums: npt.NDArray[np.uint64], lists: Any) -> None:
-        """Add a column of header lists: to each record the hashes of its headers, one behind the other."""
+        """Add a column of header lists: to each record the concatenated hashes of its headers."""
         pairs = lists.flatten()
         each = self._begin(len(pairs))
         if len(pairs):
@@ -110,12 +109,12 @@ class ContentHasher:
 
 
 def first_of_each(contents: Contents) -> npt.NDArray[np.bool_]:
-    """Return for each record whether none before it has the same hash."""
+    """Return for each record whether no earlier record has the same hash."""
     first = np.ones(len(contents), np.bool_)
     ordered = np.sort(contents[:, 0])
     if not (ordered[1:] == ordered[:-1]).any():
-        return first  # as nearly always
-    order = np.lexsort((contents[:, 1], contents[:, 0]))  # stable: equal ones stay in their order
+        return first  # the common case
+    order = np.lexsort((contents[:, 1], contents[:, 0]))  # a stable sort keeps the order of equal hashes
     same = (contents[order[1:]] == contents[order[:-1]]).all(axis=1)
     first[order[1:][same]] = False
     return first
@@ -130,7 +129,7 @@ def _add_slices(sums: npt.NDArray[np.uint64], field: _Field, slices: Slices, mar
     if longest <= LONG_BYTES and longest == lengths.min():
         _add_words(sums, field, slices)
         return
-    # Rows of about one length share a block. 16-bit numbers are sorted by their digits, in linear time.
+    # Rows of similar length share a block. 16-bit numbers are radix-sorted in linear time.
     order = np.argsort(np.minimum(lengths, LONG_BYTES + 1).astype(np.int16), kind="stable")
     short_count = int(np.count_nonzero(lengths <= LONG_BYTES))
     short, long = order[:short_count], order[short_count:]
@@ -148,10 +147,10 @@ def _add_slices(sums: npt.NDArray[np.uint64], field: _Field, slices: Slices, mar
 
 
 def _add_words(sums: npt.NDArray[np.uint64], field: _Field, slices: Slices) -> None:
-    """Add fields of at most `LONG_BYTES`, best in the order of their lengths."""
+    """Add fields of at most `LONG_BYTES`, preferably sorted by length."""
     data, starts, lengths = slices
     low, high = int(starts.min(initial=0)), int((starts + lengths).max(initial=0))
-    # Every position of the data as the beginning of a word; the last word of the last field needs more bytes.
+    # Overlapping words, one at every byte position; the last word of the last field needs padding.
     padded = np.concatenate((data[low:high], np.zeros(_WORD_BYTES, np.uint8)))
     words = np.ndarray((len(padded) - _WORD_BYTES + 1,), "<u8", padded, strides=(1,))
     starts = starts - low
@@ -164,7 +163,7 @@ def _add_words(sums: npt.NDArray[np.uint64], field: _Field, slices: Slices) -> N
         positions = some[:, None] + at
         if whole < count:
             np.minimum(positions, len(words) - 1, out=positions)
-        block = words[positions]  # `take` would copy all the words first
+        block = words[positions]  # `take` would copy all words first
         if whole < count:
             left = np.clip(sizes[:, None] - at[whole:], 0, _WORD_BYTES)
             block[:, whole:] &= _MASKS.take(left)
@@ -173,7 +172,7 @@ def _add_words(sums: npt.NDArray[np.uint64], field: _Field, slices: Slices) -> N
 
 
 def _ends(sums: npt.NDArray[np.uint64]) -> Contents:
-    """Return the upper halves of four sums as two numbers."""
+    """Return the upper halves of the four sums as two numbers."""
     return (sums[:, 0::2] & _UPPER) | (sums[:, 1::2] >> _32)
 
 
@@ -183,6 +182,6 @@ def _field(key: bytes, name: str) -> _Field:
 
 
 def _numbers(key: bytes, name: str, count: int) -> npt.NDArray[np.uint64]:
-    """Return `count` rows of random numbers that nobody knows who does not know the key."""
+    """Return `count` rows of numbers that are unpredictable without the key."""
     drawn = hashlib.shake_256(key + name.encode()).digest(count * _SUMS * 8)
     return np.frombuffer(drawn, "<u8").reshape(count, _SUMS)

@@ -1,9 +1,8 @@
-"""Batches of which an owner has dropped records before it gave out offsets: see ADR 0087.
+"""Batches from which the owner dropped duplicate records before it assigned offsets (ADR 0087).
 
-Unlike a derived batch (`derived_batch.py`) a thinned one has no gaps: what is left is numbered on from the batch in
-front of it. It keeps its producer, and takes as many of the producer's numbers as the original had records: the
-header's `sequence_span` says so. Of a batch of which nothing is left remains a control batch, for its numbers' sake:
-one record that is shown to nobody.
+Unlike a derived batch (`derived_batch.py`), such a batch has no offset gaps: the remaining records are numbered
+consecutively. It keeps its producer, and counts as many sequence numbers as the original had records: `sequence_span`
+in the header. If no record remains, a control batch with one hidden record preserves the sequence numbers.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch
 
 THINNED_EXTRA_BYTES = 1024
-"""So much longer than the original a thinned batch may be: a control batch, or padding."""
+"""How much longer than the original such a batch may be: a control batch, or padding."""
 
 
 def without_dropped(batch: RecordBatch, keep: npt.NDArray[np.bool_]) -> bytearray:
-    """Return header and body of what is left of a producer's batch; the owner's fields are not set yet.
+    """Return header and body of a producer's batch without dropped records; the owner's fields are not set.
 
     Args:
-        batch: a whole batch, neither derived nor for the broker.
-        keep: one entry a record, whether it stays; not all do.
+        batch: a whole batch, neither derived nor a control batch.
+        keep: one entry per record, at least one of them False.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH when the body does not decode; BATCH_TOO_LARGE when it was compressed better than
-            is done here, and does not fit a batch any more.
+        ProtocolError: CORRUPT_BATCH if the body does not decode; BATCH_TOO_LARGE if the producer compressed it better
+            than is done here, and it no longer fits a batch.
     """
     header = batch.header
     some_left = bool(keep.any())

@@ -1,30 +1,30 @@
-"""Derived batches: what a node leaves of batches when it takes records out of them, with the offsets as they were.
+"""Derived batches: the result of removing records from stored batches, with the offsets of the others preserved.
 
-A derived batch carries the DERIVED flag and a first column `offset_delta` (u32): the offset of each record less the
-batch's base offset, ascending. **Derived batches tile**: one covers every offset from its base offset on as far as its
-last offset delta says, whether a record is left there or not, and the next one begins right behind. So whatever finds
-its way by base offsets and ends (indexes, recovery, replication, positions) need not know of gaps.
+A derived batch has the DERIVED flag and a first column `offset_delta` (u32): the offset of each record minus the
+batch's base offset, ascending. **Derived batches tile**: each covers every offset from its base offset to its last
+offset delta, with or without records, and the next one begins right after it. Code that uses base and end offsets
+(indexes, recovery, replication, positions) therefore needs no support for gaps.
 
-What `Deriver` makes depends on three things: the range of offsets that is covered, the records that survive in it
-(offset, columns, control or not, and the append timestamp of their batch rounded up to a minute), and the epoch. It
-does not depend on how the records lay in batches before. All of the three come out of a derivation as they went in, and
-hence deriving what was derived already, with fewer survivors, gives the same bytes as deriving the originals at once: a
-replica that missed a round ends where the others are. These are the rules; each looks at survivors only:
+The output of `Deriver` depends only on the covered range of offsets, the surviving records (offset, columns, control
+flag, and the append timestamp of their batch rounded up to a minute) and the epoch. It does not depend on how the
+records were batched before. A derivation preserves all three, so deriving in several rounds gives the same bytes as
+deriving the originals once, and a replica that missed a round converges with the others. The rules only depend on
+survivors:
 
-- Survivors go into one batch while they are at most `DERIVED_RECORDS_MAX` and weigh at most `DERIVED_WEIGHT_BYTES_MAX`
-  (a record weighs what its columns would take, had it all of them; one that weighs more is alone in its batch), are all
-  control records or all not, have one append timestamp (rounded), and lie within `SPAN_MAX` offsets.
-- The first batch begins where the range does, or, with the first survivor further away than a span, behind as many
-  whole spans without records as lie between; every other batch begins at its first record. A batch reaches to the next
-  one, the last to the end of the range, but never further than a span; what is then not covered is covered by batches
-  without records, of a span each but the last. A range without survivors is covered by those alone.
-- A timestamp column is always there, and so is the value; key, tag and headers are where a record of the batch has one.
-- The body is compressed by lz4 where that saves a quarter, else not at all; by zstd if only that fits a batch.
-- Producer id, epoch, sequence and the owner's incarnation are 0. A batch without records is a header alone, with append
+- Survivors share a batch as long as they are at most `DERIVED_RECORDS_MAX` and weigh at most `DERIVED_WEIGHT_BYTES_MAX`
+  (a record weighs what its columns would take if it had all of them; a heavier one is alone in its batch), are all
+  control records or none, have the same rounded append timestamp, and lie within `SPAN_MAX` offsets.
+- The first batch begins at the start of the range or, if the first survivor is further away than a span, after as many
+  whole spans without records as fit between them; every other batch begins at its first record. A batch extends to the
+  next one, the last to the end of the range, but at most over one span; offsets that are still uncovered are covered by
+  batches without records, of one span each except the last. A range without survivors is covered by those alone.
+- The timestamp and value columns are always present; key, tag and headers if a record of the batch has one.
+- The body is compressed by lz4 if that saves a quarter, otherwise not; by zstd if only that fits a batch.
+- Producer id, epoch, sequence and owner incarnation are 0. A batch without records consists of a header, with append
   timestamp 0.
 
-Rejected: the codec and the exact append timestamp of the sources. Of several sources there are several, and which of
-them a survivor had is not known any more after one round.
+Rejected: keeping the codec and the exact append timestamp of the sources. Several sources may differ, and after one
+round the source of a survivor is no longer known.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ from tidelog_proto.limits import BATCH_BYTES_MAX, DERIVED_EXTRA_BYTES, HEADER_BY
 DERIVED_RECORDS_MAX: Final = 16 * KIB
 DERIVED_WEIGHT_BYTES_MAX: Final = 1 * MIB
 SPAN_MAX: Final = 2**32
-"""How many offsets one batch covers: its last offset delta is a u32."""
+"""Offsets that one batch can cover: its last offset delta is a u32."""
 _DERIVED_BYTES_MAX: Final = BATCH_BYTES_MAX + DERIVED_EXTRA_BYTES
 _COMPRESSED_FROM_BYTES: Final = 1 * KIB
 _WORTH_COMPRESSING: Final = 0.75
 
 
 class Deriver:
-    """Cuts down consecutive batches, which are given one after the other; see the module for what comes out.
+    """Removes records from consecutive batches; see the module for the output.
 
-    It holds no more than the survivors of one output batch and one source batch. What it returns are whole batches,
-    stamped and chained, ready to be stored behind each other.
+    It buffers at most the survivors of one output batch and one source batch. It returns whole batches, stamped and
+    with their running digests, ready to be stored consecutively.
 
     Args:
-        start_offset: where the covered range begins, usually an epoch: the base offset of the first batch.
-        epoch: what the output is stamped with.
-        previous_digest: the running digest in front of the range; 0 at the start of an epoch.
+        start_offset: start of the covered range, usually of an epoch: the base offset of the first batch.
+        epoch: the epoch of the output.
+        previous_digest: the running digest before the range; 0 at the start of an epoch.
     """
 
     def __init__(self, start_offset: int, *, epoch: int, previous_digest: int = 0) -> None:
@@ -83,18 +83,18 @@ class Deriver:
         self.digest = previous_digest
 
     def add(self, batch: RecordBatch, keep: Keep | None = None) -> list[bytearray]:
-        """Take the next batch; return the output batches that are complete.
+        """Add the next batch; return the output batches that are complete.
 
         Args:
-            batch: any stored batch, also a derived one; not a slice of one.
+            batch: a stored batch, which may be derived; not a slice of one.
             keep: which of its records survive; None for all.
 
         Raises:
-            ValueError: the batch does not continue the one before, or `keep` does not have an entry a record.
-            ProtocolError: CORRUPT_BATCH when the body does not decode; BATCH_TOO_LARGE as `finish`.
+            ValueError: the batch does not start at the end of the last one, or `keep` has not one entry per record.
+            ProtocolError: CORRUPT_BATCH if the body does not decode; BATCH_TOO_LARGE as `finish`.
         """
         if batch.base_offset != self.end_offset or len(batch) != batch.header.record_count:
-            raise ValueError(f"a batch from offset {batch.base_offset} where {self.end_offset} comes next")
+            raise ValueError(f"the batch begins at offset {batch.base_offset}, expected {self.end_offset}")
         rows = survivors_of(batch, keep)
         self.end_offset = batch.end_offset
         done: list[bytearray] = []
@@ -109,20 +109,20 @@ class Deriver:
         return done
 
     def skip_to(self, offset: int) -> None:
-        """Go on with the batch that begins at `offset`: nothing in front of that is left."""
+        """Continue with the batch that begins at `offset`: no record before it survives."""
         self.end_offset = max(self.end_offset, offset)
 
     def finish(self) -> list[bytearray]:
-        """Return the last output batches: they reach to the end of the last source batch.
+        """Return the last output batches, which extend to the end of the last source batch.
 
         Raises:
-            ProtocolError: BATCH_TOO_LARGE when a record was compressed better than any codec here does, and does not
-                fit a batch any more. Nothing can be derived then; the sources stay as they are.
+            ProtocolError: BATCH_TOO_LARGE if a producer compressed a record better than any codec here, and it no
+                longer fits a batch. Nothing can be derived then; the sources stay unchanged.
         """
         return self._tiled_to(self.end_offset)
 
     def _room(self, rows: Survivors, at: int) -> int:
-        """Return how many of the rows from `at` on go into the open group; 0: it is to be closed first."""
+        """Return how many of the rows from `at` on fit the open group; 0 if it must be closed first."""
         group = self._group
         if group.rows and (rows.control, rows.append_us) != (group.control, group.append_us):
             return 0
@@ -135,7 +135,7 @@ class Deriver:
         return max(room, 0) if group.rows else max(room, 1)
 
     def _make_room(self, offset: int) -> list[bytearray]:
-        """Close what is open in front of the next survivor, or come within reach of it when nothing is open."""
+        """Close the open group before the next survivor, or, if there is none, emit empty batches up to its span."""
         if self._group.rows:
             return self._tiled_to(offset)
         tiles: list[bytearray] = []
@@ -144,7 +144,7 @@ class Deriver:
         return tiles
 
     def _tiled_to(self, end: int) -> list[bytearray]:
-        """Cover everything up to `end`, with what is open and, further than that reaches, without records."""
+        """Cover all offsets up to `end`, by the open group and by batches without records."""
         tiles: list[bytearray] = []
         group, self._group = self._group, _Group()
         if group.rows:
@@ -172,15 +172,15 @@ class Deriver:
 
 
 def filter_batch(view: Buffer, *, key: bytes | None = None, tag: str | None = None) -> Buffer | None:
-    """Return what a reader wants of one stored batch: `view` itself when that is all of it, None when it is nothing.
+    """Return the matching records of a stored batch: `view` itself if all match, None if none match.
 
-    What is between is a derived batch that covers the same offsets, with the batch's own epoch and append timestamp.
-    It stands for itself, without a place in a log: its digest chains to nothing. Control batches match nothing.
+    Otherwise the result is a derived batch that covers the same offsets, with the batch's epoch and append timestamp.
+    It is not part of a log: its digest has no predecessor. Records of control batches never match.
 
     Args:
         view: header and body.
-        key: records with this key; None for any or none.
-        tag: records with this tag; None for any or none. With a key, both must match.
+        key: match records with this key; None matches all.
+        tag: match records with this tag; None matches all. With a key, both must match.
 
     Raises:
         ProtocolError: as `RecordBatch.parse`; BATCH_TOO_LARGE as `Deriver.finish`.
@@ -206,10 +206,10 @@ def filter_batch(view: Buffer, *, key: bytes | None = None, tag: str | None = No
 
 
 def matching_rows(batch: RecordBatch, *, key: bytes | None, tag: str | None) -> Keep | None:
-    """Return which records of a batch a reader wants, see `filter_batch`; None for none.
+    """Return which records of a batch match, as in `filter_batch`; None if none do.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH when the body does not decode.
+        ProtocolError: CORRUPT_BATCH if the body does not decode.
     """
     header = batch.header
     if batch.control or not header.record_count:
@@ -227,7 +227,7 @@ def matching_rows(batch: RecordBatch, *, key: bytes | None, tag: str | None) -> 
 
 
 class _Group:
-    """The survivors that go into one output batch."""
+    """The survivors of one output batch."""
 
     def __init__(self) -> None:
         self.rows: list[Survivors] = []
@@ -249,7 +249,7 @@ class _Group:
 
 
 def _encode(rows: list[Survivors], base_offset: int, last_offset_delta: int) -> bytearray:
-    """Return header and body of survivors of one output batch, which is not stamped yet.
+    """Return header and body of the survivors of one output batch; the owner's fields are not set.
 
     Raises:
         ProtocolError: BATCH_TOO_LARGE.
@@ -287,7 +287,7 @@ def _encode(rows: list[Survivors], base_offset: int, last_offset_delta: int) -> 
 
 
 def _body_of(columns: pa.RecordBatch) -> tuple[Codec, memoryview, int]:
-    """Return codec, body and its uncompressed length, decided by the columns alone."""
+    """Return codec, body and uncompressed length, which depend only on the columns."""
     codec = Codec.NONE
     body, uncompressed_length = encode_body(columns, codec)
     if len(body) >= _COMPRESSED_FROM_BYTES:
@@ -301,14 +301,14 @@ def _body_of(columns: pa.RecordBatch) -> tuple[Codec, memoryview, int]:
     if HEADER_BYTES + len(body) > _DERIVED_BYTES_MAX:
         raise ProtocolError(
             pb.BATCH_TOO_LARGE,
-            f"{columns.num_rows} records in a body of {len(body)} bytes; a derived batch has at most "
-            f"{_DERIVED_BYTES_MAX}, and no codec makes them smaller",
+            f"{columns.num_rows} records have a body of {len(body)} bytes; a derived batch has at most "
+            f"{_DERIVED_BYTES_MAX}, and no codec makes it smaller",
         )
     return codec, body, uncompressed_length
 
 
 def _header_alone(last_offset_delta: int) -> bytearray:
-    """Return a batch without records, which is not stamped yet."""
+    """Return a batch without records; the owner's fields are not set."""
     header = BatchHeader(
         flags=Flags.DERIVED,
         body_length=0,

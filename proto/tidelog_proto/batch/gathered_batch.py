@@ -1,13 +1,13 @@
-"""Large value columns, encoded where they lie: a batch of several buffers, none of which is a copy of the values.
+"""Zero-copy encoding of large value columns: a batch as several buffers that reference the user's memory.
 
-Arrow's serialization copies everything once, and joining what several sends brought copies it once more; together that
-is a quarter of what a producer does for a batch. A message of plain values is a description, offsets and the values
-themselves, so here the description is filled in (`single_record.py` tells how), the offsets are made to go on from part
-to part, and the values stay where the user has them, on the way to the socket, too. The bytes are those that
-`encode_batch` makes of the joined parts.
+Arrow's serialization copies everything once, and joining the columns of several sends copies it again; together that is
+a quarter of a producer's work per batch. A message of plain values consists of a description, offsets and the values.
+So the description is filled in from a template (as in `single_record.py`), the offsets of the parts are made
+continuous, and the values stay in the user's memory until they are written to the socket. The bytes are those that
+`encode_batch` produces for the joined parts.
 
-Rejected: the same for all columns. Keys, headers and tags come with validity bitmaps that would have to be shifted into
-each other bit by bit.
+Rejected: the same for all columns. Keys, headers and tags have validity bitmaps, which would have to be shifted bit by
+bit.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tidelog_proto.batch.record_batch import EncodedBatch, columns_of, encode_ba
 from tidelog_proto.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, KIB
 
 PART_BYTES_MIN: Final = 64 * KIB
-"""Below this, on average, copying parts together is cheaper than going from part to part."""
+"""Average size of a part below which copying parts together is faster."""
 
 _OFFSET_BYTES: Final = 4
 _HEAD_ROOM_BYTES: Final = 4 * KIB
-"""More than header, description and padding take."""
+"""Upper bound of header, description and padding."""
 _INT32: Final = pa.int32()
 _OFFSET: Final = struct.Struct("<i")
 _NUMBER: Final = struct.Struct("<q")
@@ -56,13 +56,13 @@ def encode_gathered(
     producer_epoch: int = 0,
     base_sequence: int = 0,
 ) -> EncodedBatch | None:
-    """Encode canonical columns that follow each other as one batch; see `encode_batch` for the other arguments.
+    """Encode consecutive canonical columns as one batch; see `encode_batch` for the other arguments.
 
-    The batch refers to the columns' memory, which must not change before it is acknowledged.
+    The batch references the columns' memory, which must not change before the batch is acknowledged.
 
     Returns:
-        None where this is not the way: other columns than values, nulls among them, small parts, or too much for a
-        batch. `encode_batch` of the joined parts does what is right then.
+        None if this encoding does not apply: for columns other than values, nulls, small parts, or too large batches.
+        Use `encode_batch` on the joined parts then, which also raises the right error.
     """
     count = sum(part.num_rows for part in parts)
     if not 1 <= count <= BATCH_RECORDS_MAX:
@@ -75,7 +75,7 @@ def encode_gathered(
         if flags_of(part.schema) != Flags.VALUE or values.null_count or not len(values):
             return None
         own, view = _part_of(values, size_bytes)
-        # The first offset of a part is the last one of the part before it.
+        # The first offset of a part equals the last one of the previous part.
         offsets.append(own[_OFFSET_BYTES:] if offsets else own)
         data.append(view)
         size_bytes += len(view)
@@ -116,7 +116,7 @@ def encode_gathered(
 
 
 def _part_of(values: Any, start: int) -> tuple[View, View]:
-    """Return a column's offsets, made to begin at `start`, and the bytes that they point into."""
+    """Return a column's offsets, shifted to begin at `start`, and the bytes that they refer to."""
     _, offsets_buffer, data_buffer = values.buffers()
     count, at = len(values), values.offset * _OFFSET_BYTES
     offsets = memoryview(offsets_buffer).cast("B")[at : at + (count + 1) * _OFFSET_BYTES]

@@ -1,4 +1,4 @@
-"""The 128 bytes in front of every record batch: little-endian, fixed, CRC'd.
+"""The fixed 128-byte header of a record batch, little-endian, with a CRC.
 
 | at | size | field | written by |
 | --- | --- | --- | --- |
@@ -22,15 +22,14 @@
 | 80 | 8 | append timestamp (µs since 1970) | owner |
 | 88 | 8 | epoch | owner |
 | 96 | 8 | owner incarnation | owner |
-| 104 | 4 | sequence span: 0 for the record count, more where the owner dropped duplicates | owner |
+| 104 | 4 | sequence span: 0 means the record count; larger if the owner dropped duplicates | owner |
 | 108 | 12 | reserved, zero | |
 | 120 | 4 | running digest | owner |
 | 124 | 4 | header CRC32C, over bytes 0..123 | both |
 
-The running digest of a batch is the CRC32C of its bytes 0..119, continued from the digest of the batch
-before it in the epoch (0 for the first). It covers the body through the body CRC, so two replicas with
-equal digests at an offset hold the same prefix. It stands behind the bytes that it covers: rejected was a
-digest over the whole header with holes in it, which costs a second pass and a rule to remember.
+The running digest of a batch is the CRC32C of its bytes 0..119, continued from the digest of the previous batch in the
+epoch (0 for the first). It covers the body through the body CRC, so two replicas with equal digests at an offset have
+the same prefix. It follows the bytes that it covers, so one pass over contiguous bytes computes it.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ MAGIC: Final = int.from_bytes(b"TLRB", "little")
 VERSION: Final = 1
 
 Buffer = bytes | bytearray | memoryview
-"""What the codec reads from; a memoryview must be of bytes (format "B") and contiguous."""
+"""Input of the codec; a memoryview must be contiguous and of bytes (format "B")."""
 
 _LAYOUT: Final = struct.Struct("<IBBHIIIIIIQQIIqqQqQQI12xII")
 _MAGIC_AND_LENGTH: Final = struct.Struct("<I4xII")
@@ -73,22 +72,22 @@ assert _RESERVED_AT + len(_RESERVED) == _DIGEST_AT
 
 
 OFFSET_MAX: Final = 2**63 - 1
-"""What an Arrow column of offsets holds."""
+"""Largest offset, as of a signed 64-bit Arrow column."""
 NO_TIMESTAMP_US: Final = -(2**63)
-"""Base and max timestamp of a batch without records: below every other, so that it never counts as the largest."""
+"""Base and max timestamp of a batch without records: smaller than all others, so it is never the maximum."""
 
 
 class BodyKind(IntEnum):
-    """What the bytes behind the header are."""
+    """Format of the body."""
 
     ARROW = 1
     """One Arrow IPC encapsulated RecordBatch message."""
 
 
 class Flags:
-    """Which columns a batch has, and what kind of batch it is. The codec sits in bits 8..11.
+    """Columns and kind of a batch. Bits 8..11 contain the codec.
 
-    Plain numbers: an `IntFlag` makes an object at every `&`, which for small batches was a tenth of a publish.
+    Plain ints, because each `&` on an `IntFlag` creates an object, which is measurable for small batches.
     """
 
     TIMESTAMP: Final = 1 << 0
@@ -100,11 +99,11 @@ class Flags:
     CONTROL: Final = 1 << 17
     DERIVED: Final = 1 << 18
     PROJECTED: Final = 1 << 19
-    """A node left out columns that the reader did not want (`projection.py`). Sent only, never stored."""
+    """A node omitted columns that the reader did not request (`projection.py`). Only sent, never stored."""
 
 
 class Codec(IntEnum):
-    """How a body is compressed. LZ4 and ZSTD are Arrow's own buffer compression; GZIP and SNAPPY wrap it."""
+    """Compression of a body: LZ4 and ZSTD by Arrow, buffer by buffer; GZIP and SNAPPY of the whole message."""
 
     NONE = 0
     GZIP = 1
@@ -123,9 +122,9 @@ _CODECS: Final = tuple(Codec)
 
 
 class BatchHeader(NamedTuple):
-    """A batch's header as values. Offsets and counts are records, lengths bytes, timestamps µs since 1970.
+    """Parsed header of a batch. Offsets and counts are in records, lengths in bytes, timestamps in µs since 1970.
 
-    A named tuple because one is made for every batch that arrives: a frozen dataclass costs six times as much.
+    A named tuple, because one is made for every received batch and a frozen dataclass is six times slower.
     """
 
     flags: int
@@ -150,33 +149,33 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """How the body is compressed."""
+        """Compression of the body."""
         return _CODECS[(self.flags & _CODEC_MASK) >> _CODEC_SHIFT]
 
     @property
     def length(self) -> int:
-        """Header and body in bytes, without padding."""
+        """Size of header and body in bytes, without padding."""
         return HEADER_BYTES + self.body_length
 
     @property
     def sequences(self) -> int:
-        """How many of its producer's numbers the batch takes: those of records that were dropped are among them."""
+        """Number of producer sequence numbers of the batch, including those of dropped records."""
         return self.sequence_span or self.record_count
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the batch's last record."""
+        """The offset after the last one that the batch covers."""
         return self.base_offset + self.last_offset_delta + 1
 
     def stamped(
         self, base_offset: int, append_timestamp_us: int, epoch: int, owner_incarnation: int, digest: int
     ) -> BatchHeader:
-        """Return the header with the owner's fields: `_replace` at a third of its cost."""
+        """Return the header with the owner's fields; three times faster than `_replace`."""
         owned = (base_offset, append_timestamp_us, epoch, owner_incarnation, self[_SPAN_INDEX], digest, self.body_kind)
         return _made(BatchHeader, (*self[:_OWNER_INDEX], *owned))
 
     def pack(self) -> bytes:
-        """Return the 128 bytes, header CRC included."""
+        """Return the 128 bytes, including the header CRC."""
         raw = bytearray(
             _LAYOUT.pack(
                 MAGIC,
@@ -209,74 +208,76 @@ class BatchHeader(NamedTuple):
 
 
 _made: Final = tuple.__new__
-"""Makes a header of all its values: a named tuple's own ways come down to this after three more calls."""
+"""Creates a header from all its values; the named tuple's own constructors are slower wrappers of this."""
 
 _OWNER_INDEX: Final = BatchHeader._fields.index("base_offset")
 _SPAN_INDEX: Final = BatchHeader._fields.index("sequence_span")
 
 
 def flags_with_codec(flags: int, codec: Codec) -> int:
-    """Return `flags` naming `codec`."""
+    """Return `flags` with the codec set."""
     return (flags & ~_CODEC_MASK) | (codec << _CODEC_SHIFT)
 
 
 def batch_length(buffer: Buffer, at: int = 0) -> int:
-    """Return the length in bytes (header and body) of the batch at `at`, looking at magic and length only.
+    """Return the size (header and body) of the batch at `at`; checks only magic and length.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH when no whole batch is there, BATCH_TOO_LARGE past the limit.
+        ProtocolError: CORRUPT_BATCH if there is no complete batch, BATCH_TOO_LARGE beyond the limit.
     """
     available = len(buffer) - at
     if available < HEADER_BYTES:
-        raise _corrupt(f"a batch header is {HEADER_BYTES} bytes, {max(0, available)} are here")
+        raise _corrupt(f"a batch header has {HEADER_BYTES} bytes, got {max(0, available)}")
     magic, flags, body_length = _MAGIC_AND_LENGTH.unpack_from(buffer, at)
     if magic != MAGIC:
-        raise _corrupt(f"magic is {magic:#010x}, not {MAGIC:#010x}")
+        raise _corrupt(f"magic must be {MAGIC:#010x}, got {magic:#010x}")
     length = HEADER_BYTES + int(body_length)
     if length > BATCH_BYTES_MAX + extra_bytes(flags):
-        raise ProtocolError(pb.BATCH_TOO_LARGE, f"{length} bytes; a batch has at most {BATCH_BYTES_MAX}")
+        raise ProtocolError(pb.BATCH_TOO_LARGE, f"the batch has {length} bytes; the limit is {BATCH_BYTES_MAX}")
     if length > available:
-        raise _corrupt(f"a batch of {length} bytes, {available} are here")
+        raise _corrupt(f"the batch has {length} bytes, got {available}")
     return length
 
 
 def is_one_batch(buffer: Buffer) -> bool:
-    """Whether a buffer is as long as the batch at its start claims to be; the rest is for `unpack_header` to check."""
+    """Return whether a buffer has the length in its batch header; does not validate the header."""
     if len(buffer) < HEADER_BYTES:
         return False
     return HEADER_BYTES + int(_MAGIC_AND_LENGTH.unpack_from(buffer)[2]) == len(buffer)
 
 
 def extra_bytes(flags: int) -> int:
-    """Return how far a batch with these flags may go past the limits of bytes."""
+    """Return by how many bytes a batch with these flags may exceed the limits."""
     return DERIVED_EXTRA_BYTES if flags & Flags.DERIVED else 0
 
 
 def claims_plain(buffer: Buffer) -> bool:
-    """Whether a header claims an uncompressed body, unchecked: a hint at what its verification will cost."""
+    """Return whether an unverified header declares an uncompressed body: a hint at the cost of verification."""
     return len(buffer) < HEADER_BYTES or not _U32.unpack_from(buffer, _FLAGS_AT)[0] & _CODEC_MASK
 
 
 def unpack_header(buffer: Buffer, at: int = 0, *, is_sent: bool = False) -> BatchHeader:
-    """Read the header at `at`, checking everything that can be checked without the body.
+    """Parse the header at `at`, checking everything that does not need the body.
 
-    `is_sent`: of a batch that a node has sent to a reader, which may lack columns.
+    `is_sent`: the batch was sent by a node to a reader and may lack columns.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH (short, magic, CRC, reserved bytes, counts), UNSUPPORTED_BATCH (version,
-            body kind, flags, codec, schema), BATCH_TOO_LARGE (lengths or records past the limits).
+        ProtocolError: CORRUPT_BATCH (size, magic, CRC, reserved bytes, counts), UNSUPPORTED_BATCH (version, body kind,
+            flags, codec, schema), BATCH_TOO_LARGE (lengths or records beyond the limits).
     """
     if len(buffer) - at < HEADER_BYTES:
-        raise _corrupt(f"a batch header is {HEADER_BYTES} bytes, {max(0, len(buffer) - at)} are here")
+        raise _corrupt(f"a batch header has {HEADER_BYTES} bytes, got {max(0, len(buffer) - at)}")
     fields = _LAYOUT.unpack_from(buffer, at)
     magic, version, body_kind, reserved = fields[:4]
     if magic != MAGIC:
-        raise _corrupt(f"magic is {magic:#010x}, not {MAGIC:#010x}")
+        raise _corrupt(f"magic must be {MAGIC:#010x}, got {magic:#010x}")
     view = memoryview(buffer)[at : at + HEADER_BYTES]
     if crc32c(view[:_CRC_AT]) != fields[-1]:
         raise _corrupt("the header's CRC32C does not match")
     if version != VERSION:
-        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"batch version {version}; this build reads {VERSION}")
+        raise ProtocolError(
+            pb.UNSUPPORTED_BATCH, f"batch version {version} is not supported; this build reads version {VERSION}"
+        )
     if body_kind != BodyKind.ARROW:
         raise ProtocolError(pb.UNSUPPORTED_BATCH, f"body kind {body_kind} is unknown")
     if reserved or view[_RESERVED_AT:_DIGEST_AT] != _RESERVED:
@@ -287,25 +288,26 @@ def unpack_header(buffer: Buffer, at: int = 0, *, is_sent: bool = False) -> Batc
 
 
 def _check(header: BatchHeader, known_flags: int) -> None:
-    """Refuse flags, lengths and counts that no valid batch has."""
+    """Refuse invalid flags, lengths and counts."""
     if header.flags & ~known_flags or (header.flags & _CODEC_MASK) >> _CODEC_SHIFT >= len(_CODECS):
-        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x} name something unknown")
+        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x} contain unknown bits")
     if header.schema_id:
-        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"schema {header.schema_id} is not registered here")
+        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"schema {header.schema_id} is not supported")
     extra = extra_bytes(header.flags)
     if header.length > BATCH_BYTES_MAX + extra:
         raise ProtocolError(
-            pb.BATCH_TOO_LARGE, f"{header.length} bytes; a batch has at most {BATCH_BYTES_MAX}: send smaller ones"
+            pb.BATCH_TOO_LARGE,
+            f"the batch has {header.length} bytes; the limit is {BATCH_BYTES_MAX}: send smaller batches",
         )
     if header.uncompressed_length > BATCH_UNCOMPRESSED_BYTES_MAX + extra:
         raise ProtocolError(
             pb.BATCH_TOO_LARGE,
-            f"{header.uncompressed_length} bytes uncompressed; the limit is {BATCH_UNCOMPRESSED_BYTES_MAX}",
+            f"{header.uncompressed_length} uncompressed bytes; a batch has at most {BATCH_UNCOMPRESSED_BYTES_MAX}",
         )
     if header.flags & Flags.DERIVED:
         _check_derived(header)
     elif not 1 <= header.record_count <= BATCH_RECORDS_MAX:
-        raise _corrupt(f"{header.record_count} records; a batch has 1 to {BATCH_RECORDS_MAX}")
+        raise _corrupt(f"record count must be 1 to {BATCH_RECORDS_MAX}, got {header.record_count}")
     elif header.last_offset_delta != header.record_count - 1:
         raise _corrupt(f"last offset delta {header.last_offset_delta} for {header.record_count} records")
     if header.sequence_span:
@@ -317,36 +319,36 @@ def _check(header: BatchHeader, known_flags: int) -> None:
 
 
 def _check_span(header: BatchHeader) -> None:
-    """Refuse a span that no owner writes: it is there where records were dropped, and there only."""
+    """Refuse an invalid sequence span: it is only set if records were dropped."""
     kept = 0 if header.flags & Flags.CONTROL else header.record_count
     if header.flags & Flags.DERIVED or not kept < header.sequence_span <= BATCH_RECORDS_MAX:
-        raise _corrupt(f"a span of {header.sequence_span} sequences for {header.record_count} records")
+        raise _corrupt(f"sequence span {header.sequence_span} for {header.record_count} records")
 
 
 def _check_derived(header: BatchHeader) -> None:
-    """Refuse what no derived batch has: see `derived_batch.py`."""
+    """Refuse an invalid header of a derived batch: see `derived_batch.py`."""
     if header.record_count > BATCH_RECORDS_MAX:
-        raise _corrupt(f"{header.record_count} records; a batch has at most {BATCH_RECORDS_MAX}")
+        raise _corrupt(f"record count must be at most {BATCH_RECORDS_MAX}, got {header.record_count}")
     if header.last_offset_delta < header.record_count - 1:
         raise _corrupt("the last offset delta of a derived batch is below its record count")
     if header.end_offset > OFFSET_MAX:
-        raise _corrupt(f"a derived batch ends at {header.end_offset}; offsets are below {OFFSET_MAX}")
+        raise _corrupt(f"the derived batch ends at offset {header.end_offset}; the limit is {OFFSET_MAX}")
     if header.producer_id or header.producer_epoch or header.base_sequence:
         raise _corrupt("a derived batch has no producer")
     if header.record_count:
         if header.flags & _DERIVED_COLUMNS != _DERIVED_COLUMNS and not header.flags & Flags.PROJECTED:
-            raise _corrupt("a derived batch with records has a timestamp and a value column")
+            raise _corrupt("a derived batch with records lacks the timestamp or the value column")
         if header.codec in {Codec.GZIP, Codec.SNAPPY}:
-            raise _corrupt("a derived batch is compressed by buffer or not at all")
+            raise _corrupt("a derived batch may only use the codecs none, lz4 and zstd")
         return
     if header.flags != Flags.DERIVED or any(_body_fields(header)):
-        raise _corrupt("a batch without records is a header alone, and derived")
+        raise _corrupt("a batch without records must be derived and have no body")
     if (header.base_timestamp_us, header.max_timestamp_us) != (NO_TIMESTAMP_US, NO_TIMESTAMP_US):
         raise _corrupt("a batch without records has timestamps")
 
 
 def has_body(header: BatchHeader) -> bool:
-    """Whether anything is behind the header: columns, or the offset deltas of a derived batch that has records."""
+    """Return whether the batch has a body: columns, or the offset deltas of a derived batch with records."""
     return bool(header.flags & (COLUMN_FLAGS | Flags.DERIVED) and header.record_count)
 
 
@@ -363,9 +365,9 @@ def stamp_owner(
     owner_incarnation: int,
     previous_digest: int,
 ) -> int:
-    """Write the owner's fields into the header at the start of `buffer`, in place; return the new digest.
+    """Write the owner's fields into the header at the start of `buffer`; return the new digest.
 
-    The body is not touched: this is all that an owner changes of a producer's bytes, unless it drops duplicates.
+    These are the only bytes of a producer's batch that an owner changes, unless it drops duplicates.
     """
     _OWNER_FIELDS.pack_into(buffer, _OWNER_AT, base_offset, append_timestamp_us, epoch, owner_incarnation)
     view = memoryview(buffer)
@@ -376,7 +378,7 @@ def stamp_owner(
 
 
 def digest_after(buffer: Buffer, at: int, previous_digest: int) -> int:
-    """Return the running digest that the header at `at` must carry when `previous_digest` came before it."""
+    """Return the running digest of the header at `at`, given the digest of the batch before it."""
     return crc32c(memoryview(buffer)[at : at + _DIGEST_AT], previous_digest)
 
 

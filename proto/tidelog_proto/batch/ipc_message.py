@@ -1,7 +1,7 @@
-"""Reads the header of one Arrow IPC RecordBatch message by hand, trusting none of it.
+"""Parser of the metadata of an Arrow IPC RecordBatch message from an untrusted source.
 
-pyarrow reads such messages well, but from a stranger it takes too much: compression that nobody announced, bytes
-behind the end, columns more than asked for. So a node looks at the message's own description before pyarrow does.
+pyarrow accepts too much of an untrusted message: undeclared compression, trailing bytes, more columns than declared. So
+a node checks the message's description before pyarrow reads it.
 
 Layout (Arrow columnar format, "Encapsulated message format"; integers little-endian):
 `0xFFFFFFFF | i32 metadata length | metadata: flatbuffer Message, zero-padded | body`. The metadata length counts its
@@ -11,7 +11,7 @@ padding, and prefix and metadata together are a multiple of 8. Tables used, by f
 - RecordBatch: 0 length (i64), 1 nodes, 2 buffers, 3 compression (table), 4 variadic buffer counts
 - BodyCompression: 0 codec (i8), 1 method (i8); FieldNode: i64 length, i64 null count; Buffer: i64 offset, i64 length
 
-Rejected: the flatbuffers package (a dependency, generated code, and no bounds checks in Python).
+Rejected: the flatbuffers package: a dependency and generated code, without bounds checks in Python.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ _VTABLE_HEADER: Final = struct.Struct("<HH")
 
 
 class Message(NamedTuple):
-    """What a RecordBatch message says about itself. Nothing of it has been compared with a schema yet.
+    """The description in a RecordBatch message, not yet compared with a schema.
 
     Attributes:
-        record_count: rows.
+        record_count: number of rows.
         nodes: (length, null count) of each field, depth first.
-        buffers: (offset in the body, length as stored) of each buffer, in the order of the fields.
+        buffers: (offset in the body, stored length) of each buffer, in the order of the fields.
         compression: None, `LZ4_FRAME` or `ZSTD`.
-        body_at: where the body begins in the message: prefix and metadata in bytes.
-        body_length: bytes; the message ends exactly behind them.
+        body_at: position of the body in the message: size of prefix and metadata.
+        body_length: in bytes; the body ends at the end of the message.
     """
 
     record_count: int
@@ -70,23 +70,23 @@ class Message(NamedTuple):
 
 
 def metadata_bytes(message: Buffer) -> int:
-    """Return the metadata length that a message's prefix gives.
+    """Return the metadata length in a message's prefix.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH when it is no prefix or the length is out of range.
+        ProtocolError: CORRUPT_BATCH if the prefix is invalid or the length out of range.
     """
     if len(message) < PREFIX_BYTES:
-        raise _corrupt(f"an Arrow message of {len(message)} bytes")
+        raise _corrupt(f"the Arrow message has only {len(message)} bytes")
     continuation, length = _PREFIX.unpack_from(message)
     if continuation != _CONTINUATION:
-        raise _corrupt("the body does not begin as an Arrow message")
+        raise _corrupt("the body is not an Arrow message")
     if not 0 < length <= METADATA_BYTES_MAX or length % BUFFER_ALIGNMENT_BYTES or PREFIX_BYTES + length > len(message):
-        raise _corrupt(f"Arrow metadata of {length} bytes in a message of {len(message)}")
+        raise _corrupt(f"the Arrow message of {len(message)} bytes declares {length} bytes of metadata")
     return int(length)
 
 
 def parse_message(message: Buffer) -> Message:
-    """Read a message's description, checking every access, that it is a RecordBatch and that nothing follows it.
+    """Parse a message's description; check that it is a RecordBatch without trailing bytes, and every access.
 
     Raises:
         ProtocolError: CORRUPT_BATCH.
@@ -95,7 +95,7 @@ def parse_message(message: Buffer) -> Message:
 
 
 def describe(metadata: bytes, message_bytes: int) -> Message:
-    """Read a description from a message's metadata alone; `message_bytes` is the length of the whole message.
+    """Parse a description from a message's metadata; `message_bytes` is the length of the whole message.
 
     Raises:
         ProtocolError: CORRUPT_BATCH.
@@ -106,10 +106,10 @@ def describe(metadata: bytes, message_bytes: int) -> Message:
         if root.scalar(0, _I16) != _VERSION_V5 or root.scalar(1, _U8) != _HEADER_TYPE_RECORD_BATCH:
             raise _corrupt("the Arrow message is not a V5 RecordBatch")
         if root.field(4):
-            raise _corrupt("the Arrow message carries metadata of its own")
+            raise _corrupt("the Arrow message has custom metadata")
         body_length = root.scalar(3, _I64)
         if body_length != message_bytes - body_at:
-            raise _corrupt(f"an Arrow body of {body_length} bytes, {message_bytes - body_at} are here")
+            raise _corrupt(f"the Arrow message declares a body of {body_length} bytes, got {message_bytes - body_at}")
         batch = root.table(2)
         if batch.field(4):
             raise _corrupt("the Arrow message has variadic buffers")
@@ -119,7 +119,7 @@ def describe(metadata: bytes, message_bytes: int) -> Message:
 
 
 class NumberPlaces(NamedTuple):
-    """Where in a message's metadata the numbers stand that depend on its rows: numbers, or the first of a vector."""
+    """Positions in a message's metadata of the numbers that depend on its rows; of vectors their first element."""
 
     body_length_at: int
     record_count_at: int
@@ -128,46 +128,46 @@ class NumberPlaces(NamedTuple):
 
 
 def number_places(metadata: bytes) -> NumberPlaces:
-    """Find them in metadata of our own making, of a message with rows."""
+    """Find the positions in trusted metadata of a message with rows."""
     root = _Table(metadata, _reference(metadata, 0))
     batch = root.table(2)
     nodes_at, buffers_at = (_reference(metadata, batch.field(number)) + _U32.size for number in (1, 2))
     places = NumberPlaces(root.field(3), batch.field(0), nodes_at, buffers_at)
-    assert all(places), "a message with rows says how many and how long"
+    assert all(places), "a message with rows has these fields"
     return places
 
 
 def uncompressed_bytes(description: Message, lengths: Iterable[int]) -> int:
-    """Return the length of a message with its buffers decompressed: metadata, then each of `lengths` rounded up."""
+    """Return the size of a message with decompressed buffers: metadata, then each of `lengths` rounded up."""
     return description.body_at + sum(padded(length) for length in lengths)
 
 
 def buffer_lengths(message: Buffer, description: Message) -> list[int]:
-    """Return each buffer's length in bytes, decompressed where it is compressed.
+    """Return each buffer's length in bytes, after decompression.
 
-    A compressed buffer begins with its decompressed length as i64; -1 says that it is stored as it is. Empty
-    buffers have no such length.
+    A compressed buffer begins with its decompressed length as i64; -1 means stored uncompressed. Empty buffers have no
+    such length.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH when the buffers do not lie one behind the other (each at the next multiple of 8)
-            from the start of the body to its end, or when a compressed one has no proper length.
+        ProtocolError: CORRUPT_BATCH if the buffers are not contiguous (each at the next multiple of 8) over the whole
+            body, or a compressed one has an invalid length.
     """
     lengths: list[int] = []
     end = 0
     for offset, stored in description.buffers:
         if offset != end or not 0 <= stored <= description.body_length - offset:
-            raise _corrupt(f"an Arrow buffer of {stored} bytes at {offset} where {end} was expected")
+            raise _corrupt(f"an Arrow buffer of {stored} bytes begins at {offset}, expected {end}")
         end = padded(offset + stored)
         if description.compression is None or stored == 0:
             lengths.append(stored)
             continue
         if stored < _I64.size:
-            raise _corrupt(f"a compressed Arrow buffer of {stored} bytes")
+            raise _corrupt(f"a compressed Arrow buffer has only {stored} bytes")
         (length,) = _I64.unpack_from(message, description.body_at + offset)
         if length == _STORED_AS_IS:
             length = stored - _I64.size
         if length < 0:
-            raise _corrupt(f"an Arrow buffer claims to decompress to {length} bytes")
+            raise _corrupt(f"an Arrow buffer declares {length} bytes after decompression")
         lengths.append(length)
     if end != description.body_length:
         raise _corrupt(f"the Arrow buffers end at {end}, the body at {description.body_length}")
@@ -180,7 +180,7 @@ def padded(length: int) -> int:
 
 
 class _Table:
-    """A flatbuffer table; reads outside of the metadata raise struct.error."""
+    """A flatbuffer table; reads outside the metadata raise struct.error."""
 
     __slots__ = ("_at", "_data", "_fields")
 
@@ -192,17 +192,17 @@ class _Table:
         self._fields = struct.Struct(f"<{max(0, vtable_bytes - 4) // 2}H").unpack_from(data, vtable_at + 4)
 
     def field(self, number: int) -> int:
-        """Return where a field's value is, or 0 for an absent one."""
+        """Return the position of a field's value; 0 if it is absent."""
         offset = self._fields[number] if number < len(self._fields) else 0
         return self._at + int(offset) if offset else 0
 
     def scalar(self, number: int, layout: struct.Struct) -> int:
-        """Return a number; absent ones are 0."""
+        """Return a number; 0 if it is absent."""
         at = self.field(number)
         return _read(layout, self._data, at) if at else 0
 
     def table(self, number: int) -> _Table:
-        """Return a table that must be there."""
+        """Return a required table."""
         at = self.field(number)
         if not at:
             raise _corrupt(f"the Arrow metadata lacks field {number}")
@@ -222,12 +222,12 @@ class _Table:
 
 
 def _compression(batch: _Table) -> int | None:
-    """Return the codec of the buffers; None for no compression."""
+    """Return the compression of the buffers; None if they are not compressed."""
     if not batch.field(3):
         return None
     compression = batch.table(3)
     if compression.scalar(1, _I8) != 0:
-        raise _corrupt("the Arrow message is compressed in an unknown way")
+        raise _corrupt("the Arrow message has an unknown compression method")
     return compression.scalar(0, _I8)
 
 
@@ -241,7 +241,7 @@ def _read(layout: struct.Struct, data: bytes, at: int) -> int:
 
 
 def _checked(at: int) -> int:
-    """Refuse negative positions, which Python would count from the end."""
+    """Refuse negative positions, which Python would count from the end of the buffer."""
     if at < 0:
         raise struct.error(f"position {at}")
     return at

@@ -1,23 +1,24 @@
-"""Hashes of whole columns of keys or tags, without an object per record.
+"""Vectorised hashes of columns of keys or tags, without a Python object per record.
 
-Two hashes: MurmurHash3_x86_32, which says to which partition a key belongs (`partitioner.py`), equal to what `mmh3`
-makes of each key; and a 64-bit hash of our own, by which nodes find records by key and tag (the `.key` and `.tag`
-files, docs/formats.md). Both are final: what they make of a key stands in files and decides where records lie.
+Two hashes: MurmurHash3_x86_32, which determines the partition of a key (`partitioner.py`), equal to `mmh3` of each key;
+and a 64-bit hash of this module, by which nodes find records by key and tag (the `.key` and `.tag` files,
+docs/formats.md). Neither can change: hashes are stored in files and determine partitions.
 
-All keys of a block are walked side by side, word by word, the longest first, so that those which still have a word are
-always a prefix: a handful of numpy calls a word, whatever the number of keys. A key of more than `LONG_BYTES` would
-cost as many calls by itself; such keys are hashed one by one in C, where a call is cheap against its bytes.
+All keys of a block are processed in parallel, word by word and sorted by descending length, so that the keys with
+another word are always a prefix: a few numpy calls per word. Keys longer than `LONG_BYTES` are hashed one by one in C,
+where the cost of a call is small against that of its bytes.
 
-The 64-bit hash of up to `LONG_BYTES` bytes, on unsigned 64-bit numbers that wrap around:
+The 64-bit hash of up to `LONG_BYTES` bytes, in unsigned 64-bit arithmetic that wraps around:
 
-    h = length · A;  for each word w of 8 bytes, little-endian, the last one filled up with zeros:
+    h = length · A;  for each word w of 8 bytes, little-endian, the last one padded with zeros:
         h = (h xor w) · B;  h = h xor (h >> 29)
     h = (h xor (h >> 32)) · C;  h = h xor (h >> 29)
 
-A key whose length is a multiple of 8 has no filled word. Of longer keys it is the first 64 bits of MurmurHash3_x64_128.
+A key whose length is a multiple of 8 has no padded word. For longer keys it is the first 64 bits of
+MurmurHash3_x64_128.
 
-Rejected: `mmh3` for each key of a column (0.3 µs each, and an object); hashing a dictionary of the column, which is the
-same where keys are unique; xxhash, a dependency that has no columns either.
+Rejected: `mmh3` for each key of a column, slower and with an object per key; hashing the dictionary of the column,
+which does not save time for unique keys; xxhash, a dependency without support for columns.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 Hashes = npt.NDArray[np.uint64]
-"""One number a record."""
+"""One number per record."""
 
 LONG_BYTES: Final = 256
 """Longer keys are hashed one by one."""
 
 _BLOCK_ROWS: Final = 32 * 1024
-"""So many keys are walked at once: what that takes stays in a processor's cache."""
+"""Keys processed at once, so that their words fit the processor's cache."""
 
 _A: Final = np.uint64(0x9E3779B97F4A7C15)
 _B: Final = np.uint64(0xBF58476D1CE4E5B9)
@@ -52,12 +53,12 @@ _Bytes = npt.NDArray[np.uint8]
 
 
 class Slices(NamedTuple):
-    """A column as stretches of one buffer.
+    """A column as slices of one buffer.
 
     Attributes:
-        data: bytes.
-        starts: where in them each key begins.
-        lengths: of each key, in bytes; the key lies inside of `data`.
+        data: the bytes.
+        starts: position of each key in `data`.
+        lengths: length of each key in bytes; all keys lie inside `data`.
     """
 
     data: _Bytes
@@ -66,13 +67,13 @@ class Slices(NamedTuple):
 
 
 def slices_of(column: pa.Array[Any]) -> Slices:
-    """Return a binary or string column as stretches of its data. What stands for nulls is any stretch."""
+    """Return a binary or string column as slices of its data. The slices of nulls are arbitrary."""
     _, offsets, data = column.buffers()
     count = len(column)
     if offsets is None or count == 0:
         return Slices(np.empty(0, np.uint8), np.zeros(count, np.int64), np.zeros(count, np.int64))
     bounds = np.frombuffer(memoryview(offsets), np.int32, count + 1, column.offset * 4).astype(np.int64)
-    # Of a column without a single byte there is no data.
+    # A column without a single byte has no data buffer.
     flat = np.frombuffer(memoryview(data), np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
     return Slices(flat, bounds[:-1], np.diff(bounds))
 
@@ -83,7 +84,7 @@ def hash_slices(slices: Slices) -> Hashes:
 
 
 def hash_one(key: bytes) -> int:
-    """Return the 64-bit hash of one key: what `hash_slices` gives, at a tenth of the cost of a column of one."""
+    """Return the 64-bit hash of one key, equal to that of `hash_slices` and ten times faster for one key."""
     if len(key) > LONG_BYTES:
         return _hash_long(key)
     state = len(key) * int(_A)
@@ -129,7 +130,7 @@ def _hash_block(
     if longest <= LONG_BYTES and longest == lengths.min(initial=longest):
         return of_block(slices)
     result = np.empty(len(starts), kind)
-    # 16-bit numbers are sorted by their digits, in linear time.
+    # 16-bit numbers are radix-sorted in linear time.
     order = np.argsort(LONG_BYTES - np.minimum(lengths, LONG_BYTES + 1).astype(np.int16), kind="stable")
     long_count = int(np.count_nonzero(lengths > LONG_BYTES))
     view = data.data
@@ -142,7 +143,7 @@ def _hash_block(
 
 
 def _index_block(slices: Slices) -> Hashes:
-    """Hash keys that come longest first."""
+    """Hash keys that are sorted by descending length."""
     state = slices.lengths.astype(np.uint64) * _A
     steps, tails, tail_words = _words(slices, 8)
     for count, words in steps:
@@ -162,7 +163,7 @@ def _index_block(slices: Slices) -> Hashes:
 
 
 def _murmur_block(slices: Slices) -> npt.NDArray[np.uint32]:
-    """Hash keys that come longest first."""
+    """Hash keys that are sorted by descending length."""
     state = np.zeros(len(slices.starts), np.uint32)
     steps, tails, tail_words = _words(slices, 4)
     for count, words in steps:
@@ -189,17 +190,17 @@ def _scrambled(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
 
 
 def _words(slices: Slices, word_bytes: int) -> tuple[Any, _Ints, Any]:
-    """Cut keys that come longest first into words.
+    """Split keys that are sorted by descending length into words.
 
     Returns:
-        An iterator over the n-th words of the keys that have one, which are so many at the front; the numbers of the
-        keys with a rest, and that rest, filled up with zeros.
+        An iterator over (number of keys with an n-th word, those words) for each n; the indices of the keys with a
+        partial last word; and these words, padded with zeros.
     """
     data, starts, lengths = slices
     kind = np.dtype(f"<u{word_bytes}")
-    if len(data) < word_bytes:  # a word that begins inside ends inside
+    if len(data) < word_bytes:  # so that there is a complete word
         data = np.concatenate([data, np.zeros(word_bytes, np.uint8)])
-    # Every position of the data as the beginning of a word.
+    # Overlapping words, one at every byte position of the data.
     words = np.ndarray((len(data) - word_bytes + 1,), kind, data, strides=(1,))
     whole = lengths // word_bytes
     counts = len(starts) - np.cumsum(np.bincount(whole)) if len(starts) else np.zeros(1, np.int64)
@@ -207,7 +208,7 @@ def _words(slices: Slices, word_bytes: int) -> tuple[Any, _Ints, Any]:
     rests = lengths - whole * word_bytes
     tails = np.flatnonzero(rests)
     positions = starts[tails] + whole[tails] * word_bytes
-    # The last word of the data may begin in front of the rest; what is too much is shifted out.
+    # The last word of the data may begin before the partial word; the bytes before it are shifted out.
     inside = np.minimum(positions, len(words) - 1)
     bits = kind.type(8)
     rest_words = words[inside] >> ((positions - inside).astype(kind) * bits)

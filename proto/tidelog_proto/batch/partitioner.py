@@ -1,7 +1,7 @@
-"""Which partition a key belongs to: the same answer from every client, for ever.
+"""Assignment of keys to partitions, equal in every client and version.
 
-`(murmur3_32(key, seed 0) & 0x7fffffff) % partitions`, with Austin Appleby's MurmurHash3_x86_32 over the key's bytes.
-Rejected: Python's `hash` (differs between processes) and CRC32C (its low bits follow the key's last bytes).
+`(murmur3_32(key, seed 0) & 0x7fffffff) % partitions`, with MurmurHash3_x86_32 over the key's bytes. Rejected: Python's
+`hash` (differs between processes) and CRC32C (its low bits depend mostly on the key's last bytes).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pyarrow as pa
 from tidelog_proto.batch.key_hash import murmur3_slices, slices_of
 
 FEW_KEYS: Final = 4_096
-"""So many keys that are a list already are hashed one by one sooner than as a column (67 against 143 ns each of 1,000
-keys; 66 against 58 of 10,000): a column costs about sixty calls of numpy, however short it is."""
+"""Up to this many keys, hashing a list one by one is faster than as a column, which needs some sixty numpy calls
+regardless of its length."""
 
 _POSITIVE: Final = 0x7FFFFFFF
 
@@ -38,9 +38,9 @@ def partition_column(keys: pa.Array[Any], partitions: int) -> pa.Array[Any]:
 
 
 def partition_list(keys: Sequence[bytes | None], partitions: int) -> pa.Array[Any] | None:
-    """Return the partition of every key of a list, as `partition_column` of its column does.
+    """Return the partition of every key of a list, equal to `partition_column` of its column.
 
-    None where the column is the better way: there are more than `FEW_KEYS`, or not all of them are bytes.
+    Returns None if the caller should use the column: for more than `FEW_KEYS` keys, or keys that are not all bytes.
     """
     if len(keys) > FEW_KEYS:
         return None

@@ -1,13 +1,13 @@
-"""Reads the columns of small plain batches without pyarrow.
+"""Decoder of small plain batches without pyarrow.
 
-A batch is *plain* when its body is not compressed and its columns are keys, values, timestamps and tags without nulls.
-pyarrow reads such a message in a few microseconds when its code is in the processor's caches, and in some 100 where
-each batch comes alone: reading a record batch touches much code. Here one `struct` reads all numbers of the message's
-metadata at once, and one more the offsets of each column.
+A batch is *plain* if its body is not compressed and its columns are keys, values, timestamps and tags without nulls.
+pyarrow reads such a message in a few microseconds if its code is in the processor's caches, and otherwise in some 100,
+as for single batches. Here one `struct` reads all numbers of the message's metadata, and another one the offsets of
+each column.
 
-The metadata must have the shape in which this build writes it: the same bytes but for its numbers. The numbers are
-held to what `layout.py` demands of a stored batch, and the offsets must ascend within their data. Everything else is
-left to pyarrow (`batch.py`), which decides whether it is an error.
+The metadata must equal that of this build except for its numbers. The numbers must satisfy `arrow_layout.py`, and the
+offsets must ascend within their data. All other batches are left to pyarrow (`record_batch.py`), which also reports
+errors.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ class PlainColumn(NamedTuple):
     """A column of bytes without nulls.
 
     Attributes:
-        offsets: where each entry begins in `data`, and where the last one ends.
-        data: all entries, and perhaps bytes before and after them.
+        offsets: the start of each entry in `data`, and the end of the last one.
+        data: all entries, possibly with bytes before and after them.
     """
 
     offsets: tuple[int, ...]
     data: bytes
 
     def entries(self) -> list[bytes]:
-        """Return the entry of each record."""
+        """Return one entry per record."""
         data = self.data
         return [data[begin:end] for begin, end in pairwise(self.offsets)]
 
 
 class PlainColumns(NamedTuple):
-    """The columns of a plain batch; None for a column that the batch does not have.
+    """The columns of a plain batch; None for an absent column.
 
     Attributes:
-        timestamps_us: of each record, µs since 1970.
+        timestamps_us: one per record, µs since 1970.
     """
 
     timestamps_us: tuple[int, ...] | None
@@ -61,13 +61,13 @@ class PlainColumns(NamedTuple):
 
 
 class _Shape(NamedTuple):
-    """How this build writes the metadata of batches with certain columns.
+    """The metadata format of this build for batches with certain columns.
 
     Attributes:
-        layout: reads the whole head of a message: constant bytes and numbers by turns.
-        constants: the constant bytes, by their index in what `layout` reads.
+        layout: parses the head of a message into alternating constant bytes and numbers.
+        constants: the constant bytes, by their index in the result of `layout`.
         numbers: the indices of body length, record count, first node and first buffer.
-        flags: of the columns, in the order of their nodes.
+        flags: the columns' flags, in the order of their nodes.
     """
 
     layout: struct.Struct
@@ -77,11 +77,11 @@ class _Shape(NamedTuple):
 
 
 def plain_columns(header: BatchHeader, body: Buffer) -> PlainColumns | None:
-    """Return the columns of a plain batch; None where the batch is not known to be plain and sound.
+    """Return the columns of a plain batch; None if the batch is not plain or not valid.
 
     Args:
-        header: of a batch whose CRCs match.
-        body: of the batch.
+        header: of a batch with matching CRCs.
+        body: the batch's.
     """
     flags = header.flags
     if flags & ~PLAIN_FLAGS or not flags:
@@ -104,12 +104,12 @@ def plain_columns(header: BatchHeader, body: Buffer) -> PlainColumns | None:
 
 
 class _Place(NamedTuple):
-    """Where a column lies in a message.
+    """Position of a column in a message.
 
     Attributes:
-        number: `_TIMESTAMPS`, or of the column among those of bytes.
-        numbers_at: of the offsets or timestamps.
-        data_at, data_bytes: of the entries.
+        number: `_TIMESTAMPS`, or the index of the column among those of bytes.
+        numbers_at: position of the offsets or timestamps.
+        data_at, data_bytes: position and size of the entries.
     """
 
     number: int
@@ -120,9 +120,9 @@ class _Place(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _places(flags: int, count: int, head: bytes, body_bytes: int) -> tuple[_Place, ...] | None:
-    """Return where the columns of a plain batch lie, which depends on nothing but these arguments; None for others.
+    """Return the positions of a plain batch's columns, which depend only on these arguments; None for other batches.
 
-    Producers send the same few shapes over and over.
+    Cached, because producers send the same few shapes repeatedly.
     """
     shape = _shape(flags)
     head_bytes = shape.layout.size
@@ -138,7 +138,7 @@ def _places(flags: int, count: int, head: bytes, body_bytes: int) -> tuple[_Plac
     places: list[_Place] = []
     for flag in shape.flags:
         if numbers[node_at] != count or numbers[node_at + 1] or buffers.next(0, 0) is None:
-            return None  # nulls, or a buffer of validity
+            return None  # nulls, or a validity bitmap
         node_at += 2
         if flag == Flags.TIMESTAMP:
             needed_bytes = count * _TIMESTAMP_BYTES
@@ -157,10 +157,10 @@ def _places(flags: int, count: int, head: bytes, body_bytes: int) -> tuple[_Plac
 
 
 class _Buffers:
-    """Takes the buffers of a message, which follow each other without gaps, each at the next multiple of 8.
+    """Iterates over the buffers of a message, which must be contiguous, each at the next multiple of 8.
 
     Attributes:
-        end: of the last one in the Arrow body, padded.
+        end: end of the last buffer in the Arrow body, padded.
     """
 
     def __init__(self, numbers: tuple[int, ...], at: int, head_bytes: int) -> None:
@@ -170,7 +170,7 @@ class _Buffers:
         self._head_bytes = head_bytes
 
     def next(self, needed_bytes: int, most_bytes: int) -> tuple[int, int] | None:
-        """Return place and length of the next buffer; None where it is not one of so many bytes."""
+        """Return position and size of the next buffer; None if its size is out of bounds."""
         begin, size_bytes = self._numbers[self._at : self._at + 2]
         self._at += 2
         if begin != self.end or not needed_bytes <= size_bytes <= most_bytes:
@@ -186,7 +186,7 @@ def _numbers(kind: str, count: int) -> struct.Struct:
 
 @lru_cache(maxsize=32)
 def _shape(flags: int) -> _Shape:
-    """Return the shape of messages with these columns, taken from one that is made."""
+    """Return the shape of messages with these columns, taken from a sample message."""
     columns = columns_of(
         [b"v"],
         keys=[b"k"] if flags & Flags.KEY else None,

@@ -1,15 +1,15 @@
-"""Batches as they are sent to who wants some of their columns only: the others are left out, and nothing is decoded.
+"""Projection of batches onto the columns that a reader requested, without decoding them.
 
-The buffers of an Arrow message lie column behind column, each compressed by itself if at all. So those of the wanted
-columns are copied as they are behind a description of their own, and the header says which columns there are now, and
-PROJECTED: what it does not name may be in the log all the same. Where nothing of the body is wanted, the header is all.
+The buffers of an Arrow message are grouped by column and compressed separately, if at all. The buffers of the requested
+columns are copied behind a new description, and the header gets the flags of these columns and PROJECTED: columns that
+it does not name may exist in the log. If the reader needs nothing of the body, only the header is sent.
 
-The body's CRC has to be made anew. So the old one is checked first: else damage would get a CRC that is right.
+The body's CRC is computed again, so the old one is checked first; otherwise damaged data would get a valid CRC.
 
-Batches that gain little are sent as they are: small ones, and those that gzip or snappy has compressed as a whole,
-unless nothing of the body is wanted.
+Batches that would shrink little are sent unchanged: small ones, and those compressed as a whole by gzip or snappy,
+unless nothing of the body is needed.
 
-Rejected: decoding and encoding again by Arrow, which decompresses and compresses what nobody looks at.
+Rejected: decoding and encoding by Arrow, which decompresses and compresses the requested columns.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from tidelog_proto.batch.record_batch import body_of
 from tidelog_proto.limits import KIB
 
 WHOLE_BYTES_MAX: Final = 2 * KIB
-"""A body that is no longer is sent as it is: to cut it costs more than its bytes."""
+"""Bodies up to this size are sent unchanged: projecting them costs more than sending them."""
 _IN_ONE_PIECE: Final = frozenset({Codec.GZIP, Codec.SNAPPY})
 _NUMBER: Final = struct.Struct("<q")
 _PAIR: Final = struct.Struct("<2q")
 
 
 def _one_of_each() -> dict[str, Any]:
-    """Return a value of each column. Made when asked for: pyarrow imports pandas, where there is one, for the first."""
+    """Return a one-row sample of each column. Created on first use because pyarrow may import pandas for it."""
     return {
         OFFSET_DELTA.name: pa.array([0], OFFSET_DELTA.type),
         "timestamp": pa.array([0], pa.int64()).view(TIMESTAMP_TYPE),
@@ -58,13 +58,13 @@ def _one_of_each() -> dict[str, Any]:
 
 
 class Projection(NamedTuple):
-    """What a reader can do without.
+    """The columns and records that a reader requested.
 
     Attributes:
-        columns: the wanted ones, as flags.
-        from_us, until_us: batches whose records are all older than the one, or none older than the other, may be left
-            out; µs since 1970; None for no such bound.
-        end_offset: batches that begin here or behind may be left out.
+        columns: flags of the requested columns.
+        from_us, until_us: batches whose records are all older than `from_us`, or all `until_us` or newer, may be
+            omitted; µs since 1970, None for no bound.
+        end_offset: batches that begin at or after it may be omitted.
     """
 
     columns: int = COLUMN_FLAGS
@@ -73,12 +73,12 @@ class Projection(NamedTuple):
     end_offset: int = OFFSET_MAX
 
     def skips(self, header: BatchHeader) -> bool:
-        """Whether none of a batch's records lies between the two times."""
+        """Return whether all of a batch's records are outside the time range."""
         is_older = self.from_us is not None and header.max_timestamp_us < self.from_us
         return is_older or (self.until_us is not None and header.base_timestamp_us >= self.until_us)
 
     def keeps(self, header: BatchHeader) -> bool:
-        """Whether all of a batch is wanted, whenever its records are."""
+        """Return whether all columns of a batch are requested, and records of any time."""
         has_times = self.from_us is not None or self.until_us is not None
         return not has_times and not header.flags & COLUMN_FLAGS & ~self.columns
 
@@ -89,15 +89,15 @@ class _Template(NamedTuple):
 
 
 def needs_body(header: BatchHeader, columns: int) -> bool:
-    """Whether a batch is sent with a body to who wants these columns."""
+    """Return whether the projection of a batch onto these columns has a body."""
     return bool(header.record_count and header.flags & (columns & COLUMN_FLAGS | Flags.DERIVED))
 
 
 def project(batch: Buffer, columns: int) -> Buffer:
-    """Return exactly one batch's bytes without the columns that are not among `columns` (flags), or as it is.
+    """Return the projection of exactly one batch's bytes onto `columns` (flags), or the batch unchanged.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH when the batch is damaged, as far as it is looked at.
+        ProtocolError: CORRUPT_BATCH if the batch is damaged; a batch that is returned unchanged is not fully checked.
     """
     header = unpack_header(batch)
     if not header.record_count or not header.flags & COLUMN_FLAGS & ~columns:
@@ -110,7 +110,7 @@ def project(batch: Buffer, columns: int) -> Buffer:
 
 
 def head_alone(header: BatchHeader) -> bytes:
-    """Return a batch without any column: a header."""
+    """Return a batch without columns: only a header."""
     kind = header.flags & Flags.CONTROL
     bare = header._replace(flags=kind | Flags.PROJECTED, body_length=0, uncompressed_length=0, body_crc=0, digest=0)
     return bare.pack()
@@ -135,7 +135,7 @@ def _cut(header: BatchHeader, body: memoryview, kept: int) -> bytes:
     _NUMBER.pack_into(head, PREFIX_BYTES + places.record_count_at, header.record_count)
     _NUMBER.pack_into(head, PREFIX_BYTES + places.body_length_at, at)
     cut = b"".join((head, *pieces))
-    # The description of what is sent is shorter than that of the whole; the buffers are what they were.
+    # Only the length of the description differs from that of the whole message.
     whole = description._replace(body_at=len(head))
     projected = header._replace(
         flags=header.flags & ~COLUMN_FLAGS | kept | Flags.PROJECTED,
@@ -149,7 +149,7 @@ def _cut(header: BatchHeader, body: memoryview, kept: int) -> bytes:
 
 @lru_cache(maxsize=64)
 def _template(stored: int, codec: Codec) -> _Template:
-    """Return a message's front for columns (and offset deltas), whose numbers are those of one row."""
+    """Return the start of a message with these columns (and offset deltas), with the numbers of one row."""
     schema = stored_schema_of(stored)
     one_of_each = _one_of_each()
     row = pa.RecordBatch.from_arrays([one_of_each[name] for name in schema.names], schema=schema)

@@ -1,4 +1,4 @@
-"""One record as a reader sees it: made lazily from a batch's columns, never kept by the hot paths."""
+"""One record as an object, created lazily from a batch's columns; the hot paths do not use it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class Record(NamedTuple):
 
     Attributes:
         offset: its position in its partition, 0-based.
-        timestamp_us: µs since 1970 (UTC), given by the producer or taken from its clock.
-        key: what chose the partition; None for no key.
-        value: the message; None is a tombstone.
+        timestamp_us: µs since 1970 (UTC), set by the user or from the producer's clock.
+        key: determines the partition; None for no key.
+        value: the payload; None is a tombstone.
         headers: (name, value) pairs in the order in which they were sent; names may repeat, values may be None.
-        tag: a short label to filter by; None for no tag.
+        tag: a short label for filtering; None for no tag.
     """
 
     offset: int

@@ -1,12 +1,11 @@
-"""The record batch: columns in, one header and one body out, and back.
+"""Encoding and decoding of record batches: Arrow columns to header and body, and back.
 
-`encode_batch` turns canonical Arrow columns into what travels and is stored; `RecordBatch` is what a reader makes of
-those bytes again. Neither touches a single record: columns go in and come out, and `Record`s are made only for who
-iterates. Readers trust the node that served the bytes: header and body CRC are checked, the rest is `verification.py`,
-which nodes run on what producers send.
+`encode_batch` encodes canonical Arrow columns for sending and storing; `RecordBatch` decodes them for readers. Both
+work on columns; `Record`s are only created by iteration. Readers trust the node that sent the bytes and check the CRCs
+of header and body; nodes check batches of producers completely (`verification.py`).
 
-Rejected: a format of our own with a length in front of each record. It is three times slower to write and five times
-slower to read from Python, and nobody else could read it.
+Rejected: a custom format with a length before each record, which is three times slower to write and five times slower
+to read from Python, and has no readers in other languages.
 """
 
 from __future__ import annotations
@@ -40,20 +39,20 @@ from tidelog_proto.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, BATCH_UNCOM
 __all__ = ["EncodedBatch", "RecordBatch", "canonical", "columns_of", "encode_batch", "iter_batches"]
 
 _ARANGE: Final[Any] = cast("Any", pa).arange
-"""The stubs lack it."""
+"""The type stubs lack it."""
 _NO_COLUMNS: Final = pa.RecordBatch.from_arrays([], schema=pa.schema([]))
 _NO_HEADERS: Final[tuple[tuple[str, bytes | None], ...]] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """A batch ready to be sent: several buffers, so that nothing is copied to sit behind something else.
+    """An encoded batch as several buffers, so that they can be sent without joining them.
 
     Attributes:
         header: `HEADER_BYTES` bytes.
-        body: the body, or its front; a view of bytes that keeps its memory alive.
-        record_count: records in it.
-        rest: what follows of the body.
+        body: the body or its first part; a view that keeps its memory alive.
+        record_count: number of records.
+        rest: the other parts of the body.
     """
 
     header: bytes
@@ -63,14 +62,14 @@ class EncodedBatch:
 
     @property
     def length(self) -> int:
-        """Header and body in bytes."""
+        """Size of header and body in bytes."""
         length = HEADER_BYTES + len(self.body)
         for buffer in self.rest:
             length += len(buffer)
         return length
 
     def to_bytes(self) -> bytes:
-        """Return header and body in one piece (a copy)."""
+        """Return header and body as one copy."""
         return b"".join((self.header, self.body, *self.rest))
 
 
@@ -88,31 +87,31 @@ def encode_batch(
 
     Args:
         columns: 1 to `BATCH_RECORDS_MAX` rows.
-        now_us: the timestamp of every record when there is no timestamp column, µs since 1970.
-        codec: how to compress the body.
+        now_us: the timestamp of all records if there is no timestamp column, µs since 1970.
+        codec: compression of the body.
         producer_id: 0 for a producer that is not idempotent.
-        producer_epoch: of the producer id.
-        base_sequence: the sequence number of the first record.
-        control: the batch is for the broker itself; readers skip it.
+        producer_epoch: epoch of the producer id.
+        base_sequence: sequence number of the first record.
+        control: the batch is for the broker; readers skip it.
 
     Raises:
         TypeError: the columns are not canonical.
-        ValueError: there are no rows.
+        ValueError: `columns` has no rows.
         ProtocolError: BATCH_TOO_LARGE; send smaller batches.
     """
     flags = flags_of(columns.schema)
     count = columns.num_rows
     if count == 0:
         raise ValueError("a record batch has at least one record")
-    # nbytes counts what is referenced, so this stops before memory is taken for a copy.
+    # nbytes counts referenced memory, so this check precedes the allocation of a copy.
     if count > BATCH_RECORDS_MAX or columns.nbytes > BATCH_UNCOMPRESSED_BYTES_MAX:
-        raise _too_large(f"{count} records of {columns.nbytes} bytes in all")
+        raise _too_large(f"{count} records have {columns.nbytes} bytes in total")
     base_timestamp_us, max_timestamp_us = (
         timestamp_range(columns.column(0)) if flags & Flags.TIMESTAMP else (now_us, now_us)
     )
     body, uncompressed_length = encode_body(with_tight_headers(columns) if flags & Flags.HEADERS else columns, codec)
     if len(body) > BATCH_BYTES_MAX - HEADER_BYTES or uncompressed_length > BATCH_UNCOMPRESSED_BYTES_MAX:
-        raise _too_large(f"{count} records in a body of {len(body)} bytes, {uncompressed_length} uncompressed")
+        raise _too_large(f"{count} records have a body of {len(body)} bytes, {uncompressed_length} uncompressed")
     header = BatchHeader(
         flags=flags_with_codec(flags | Flags.CONTROL if control else flags, codec),
         body_length=len(body),
@@ -130,12 +129,12 @@ def encode_batch(
 
 
 def iter_batches(buffer: Buffer) -> Iterator[memoryview]:
-    """Cut a buffer of whole batches that lie back to back without padding into the batches.
+    """Yield the batches in a buffer of contiguous whole batches without padding.
 
-    Only magic and length of each are looked at; `RecordBatch.parse` or `verify_batch` check the rest.
+    Only magic and length of each are checked; `RecordBatch.parse` or `verify_batch` check the rest.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH when the buffer is not made of whole batches.
+        ProtocolError: CORRUPT_BATCH if the buffer does not consist of whole batches.
     """
     view = memoryview(buffer)
     at = 0
@@ -146,9 +145,9 @@ def iter_batches(buffer: Buffer) -> Iterator[memoryview]:
 
 
 class RecordBatch:
-    """A batch as a reader has it: checked against its CRCs, decoded when first asked, sliceable at an offset.
+    """A received batch with checked CRCs, decoded on first use; can be sliced by offset.
 
-    Columns are decoded without a copy when the body is not compressed; they then keep the buffer alive.
+    Columns of an uncompressed body are decoded without a copy and keep the buffer alive.
     """
 
     __slots__ = ("_body", "_columns", "_deltas", "_first", "_start", "header")
@@ -163,43 +162,45 @@ class RecordBatch:
 
     @classmethod
     def parse(cls, buffer: Buffer) -> RecordBatch:
-        """Take exactly one batch's bytes, checking the header and the body's CRC.
+        """Parse exactly one batch's bytes, checking the header and the body's CRC.
 
         Raises:
             ProtocolError: as `unpack_header`; CORRUPT_BATCH for a wrong length or body CRC; UNSUPPORTED_BATCH for
-                batches with records and without a value column.
+                batches with records but without a value column.
         """
         header = unpack_header(buffer, is_sent=True)
         body = body_of(header, buffer)
         if header.record_count and not header.flags & (Flags.VALUE | Flags.PROJECTED):
-            raise ProtocolError(pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x}; this build does not read such batches")
+            raise ProtocolError(
+                pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x}: batches without a value column are not supported"
+            )
         return cls(header, body)
 
     @property
     def base_offset(self) -> int:
-        """Where the batch (the slice) begins: its first record's offset, or, of a derived batch, at most that."""
+        """Start of the batch or slice: the first record's offset, or, for a derived batch, an offset before it."""
         return self._start
 
     @property
     def end_offset(self) -> int:
-        """Where the next batch begins: behind the last record, or, of a derived batch, perhaps further on."""
+        """Start of the next batch: after the last record, or further on for a derived batch."""
         return self.header.end_offset
 
     @property
     def derived(self) -> bool:
-        """Whether a node cut the batch down: the offsets of its records may have gaps, and there may be no records."""
+        """Whether a node removed records: offsets may have gaps, and there may be no records."""
         return bool(self.header.flags & Flags.DERIVED)
 
     @property
     def control(self) -> bool:
-        """Whether the batch is for the broker itself."""
+        """Whether the batch is for the broker and skipped by readers."""
         return bool(self.header.flags & Flags.CONTROL)
 
     def __len__(self) -> int:
         return self.header.record_count - self._first
 
     def slice_from(self, offset: int) -> RecordBatch:
-        """Return the batch without the records before `offset`; empty when all are. Shares the memory."""
+        """Return the batch without records before `offset`, possibly empty. Shares the memory."""
         start = min(max(self._start, offset), self.end_offset)
         if start == self._start:
             return self
@@ -211,13 +212,13 @@ class RecordBatch:
         return sliced
 
     def columns(self) -> pa.RecordBatch:
-        """Return the columns that the producer sent and no others (see `columns.py`), decoded once.
+        """Return the columns that the producer sent (see `columns.py`), decoded once.
 
-        Those of a derived batch begin with a timestamp; what it has of others is what its records use. Of a batch that
-        a node has sent without some columns it is the others; the methods below take what was left out for absent.
+        A derived batch always has timestamps, and otherwise the columns that its records use. A batch that a node sent
+        without some columns has the others; the methods below treat omitted columns as absent.
 
         Raises:
-            ProtocolError: CORRUPT_BATCH when the body does not decode.
+            ProtocolError: CORRUPT_BATCH if the body does not decode.
         """
         if self._columns is None:
             columns = decode_columns(self.header, self._body).slice(self._first)
@@ -228,10 +229,10 @@ class RecordBatch:
         return self._columns
 
     def offsets(self) -> pa.Array[Any]:
-        """Return every record's offset as int64, ascending; those of a derived batch may have gaps.
+        """Return each record's offset as int64, ascending; those of a derived batch may have gaps.
 
         Raises:
-            ProtocolError: CORRUPT_BATCH when the body of a derived batch does not decode.
+            ProtocolError: CORRUPT_BATCH if the body of a derived batch does not decode.
         """
         if not self.derived:
             return cast("pa.Array[Any]", _ARANGE(self._start, self.end_offset))
@@ -242,13 +243,13 @@ class RecordBatch:
         return offsets
 
     def offset_list(self) -> Sequence[int]:
-        """Return every record's offset as numbers of Python: a range where there are no gaps."""
+        """Return each record's offset as Python ints: a range if there are no gaps."""
         if not self.derived:
             return range(self._start, self.end_offset)
         return cast("list[int]", self.offsets().to_pylist())
 
     def count_below(self, offset: int) -> int:
-        """Return how many of the records lie before an offset.
+        """Return the number of records before an offset.
 
         Raises:
             ProtocolError: as `offsets`.
@@ -259,26 +260,26 @@ class RecordBatch:
         return is_below.true_count  # type: ignore[no-any-return]  # the stubs lack the type of comparisons
 
     def values(self) -> list[bytes | None]:
-        """Return every record's value; None for tombstones."""
+        """Return each record's value; None for tombstones."""
         return self._list(Flags.VALUE, "value")
 
     def keys(self) -> list[bytes | None]:
-        """Return every record's key; None for no key."""
+        """Return each record's key; None for no key."""
         return self._list(Flags.KEY, "key")
 
     def tags(self) -> list[str | None]:
-        """Return every record's tag; None for no tag."""
+        """Return each record's tag; None for no tag."""
         return self._list(Flags.TAG, "tag")
 
     def timestamps_us(self) -> list[int]:
-        """Return every record's timestamp, µs since 1970."""
+        """Return each record's timestamp, µs since 1970."""
         if not self.header.flags & Flags.TIMESTAMP:
             return [self.header.base_timestamp_us] * len(self)
         stamps: Any = self.columns().column("timestamp").view(pa.int64())
         return cast("list[int]", stamps.to_pylist())
 
     def headers(self) -> list[tuple[tuple[str, bytes | None], ...]]:
-        """Return every record's headers; empty for none."""
+        """Return each record's headers; empty for none."""
         if not self.header.flags & Flags.HEADERS:
             return [_NO_HEADERS] * len(self)
         lists: Any = self.columns().column("headers")
@@ -302,29 +303,29 @@ class RecordBatch:
 
 
 def plain_columns_of(batch: RecordBatch) -> PlainColumns | None:
-    """Return the columns of a batch, read without pyarrow; None where `columns` has to read them, and for a slice."""
+    """Return the columns of a batch read without pyarrow; None for slices and batches that need `columns`."""
     return None if batch._first else plain_columns(batch.header, batch._body)  # noqa: SLF001 - of this module
 
 
 def body_of(header: BatchHeader, buffer: Buffer) -> memoryview:
-    """Return the body behind a header that was read from the start of `buffer`.
+    """Return the body after a header that was parsed from the start of `buffer`.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH when the buffer is not exactly the batch, or the body CRC does not match.
+        ProtocolError: CORRUPT_BATCH if the buffer is not exactly one batch, or the body CRC does not match.
     """
     if len(buffer) != header.length:
-        raise ProtocolError(pb.CORRUPT_BATCH, f"a batch of {header.length} bytes in a buffer of {len(buffer)}")
+        raise ProtocolError(pb.CORRUPT_BATCH, f"the batch has {header.length} bytes, the buffer {len(buffer)}")
     body = memoryview(buffer)[HEADER_BYTES:]
     if crc32c(body) != header.body_crc:
-        raise ProtocolError(pb.CORRUPT_BATCH, "the body's CRC32C does not match: damaged on its way or on disk")
+        raise ProtocolError(pb.CORRUPT_BATCH, "the body's CRC32C does not match: it was damaged in transit or on disk")
     return body
 
 
 def decode_columns(header: BatchHeader, body: Buffer) -> pa.RecordBatch:
-    """Decode a body into the columns that its header names, with the offset deltas of a derived one in front.
+    """Decode a body into the columns that its header names; those of a derived batch begin with offset deltas.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH when it does not decode.
+        ProtocolError: CORRUPT_BATCH if it does not decode.
     """
     if not header.record_count:
         return columns_of([])
@@ -334,10 +335,10 @@ def decode_columns(header: BatchHeader, body: Buffer) -> pa.RecordBatch:
 
 
 def read_columns(header: BatchHeader, message: Buffer) -> pa.RecordBatch:
-    """Read an Arrow message (a body without its wrapping) into the columns that its header names.
+    """Read an Arrow message (a decompressed body) into the columns that its header names.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH when pyarrow refuses it or the rows are not the header's.
+        ProtocolError: CORRUPT_BATCH if pyarrow refuses it or its row count differs from the header's.
     """
     try:
         columns = pa.ipc.read_record_batch(pa.py_buffer(message), stored_schema_of(header.flags))
@@ -351,7 +352,7 @@ def read_columns(header: BatchHeader, message: Buffer) -> pa.RecordBatch:
 
 
 def timestamp_range(timestamps: pa.Array[Any]) -> tuple[int, int]:
-    """Return the smallest and the largest of a timestamp column without nulls, µs since 1970."""
+    """Return the minimum and maximum of a timestamp column without nulls, µs since 1970."""
     extremes: Any = pc.min_max(timestamps.view(pa.int64()))
     return extremes["min"].as_py(), extremes["max"].as_py()
 
@@ -360,5 +361,5 @@ def _too_large(what: str) -> ProtocolError:
     return ProtocolError(
         pb.BATCH_TOO_LARGE,
         f"{what}; a batch has at most {BATCH_RECORDS_MAX} records, {BATCH_BYTES_MAX} bytes, and "
-        f"{BATCH_UNCOMPRESSED_BYTES_MAX} uncompressed: send smaller ones",
+        f"{BATCH_UNCOMPRESSED_BYTES_MAX} uncompressed: send smaller batches",
     )

@@ -1,4 +1,4 @@
-"""Records as Arrow columns with one schema, whatever their producers sent: for tables made of many batches."""
+"""One Arrow schema for records of any producer, for tables made of many batches."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ RECORDS_SCHEMA: Final = pa.schema(_FIELDS)
 
 
 def columns_at(batch: RecordBatch, partition: int) -> pa.RecordBatch:
-    """Return a batch's records, of one partition, as columns of `RECORDS_SCHEMA`; what was sent is not copied.
+    """Return a batch's records as columns of `RECORDS_SCHEMA`; columns that the producer sent are not copied.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH when the body does not decode.
+        ProtocolError: CORRUPT_BATCH if the body does not decode.
     """
     sent = batch.columns()
     count = sent.num_rows

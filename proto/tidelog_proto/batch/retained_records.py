@@ -1,7 +1,7 @@
-"""The records of stored batches that survive, as columns, with all that decides in which derived batch they go.
+"""Surviving records of stored batches as columns, with everything that determines their derived batch.
 
-That is what a derivation keeps exactly: each record's offset and content, whether it is a control record, and the
-append timestamp of its batch, rounded up (a multiple stays what it is when it is rounded again).
+A derivation preserves exactly this: each record's offset and content, its control flag, and the append timestamp of its
+batch rounded up (rounding is idempotent).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tidelog_proto.batch.columns import HEADERS_TYPE, no_headers
 from tidelog_proto.batch.record_batch import RecordBatch
 
 Keep = npt.NDArray[np.bool_]
-"""One entry a record of a batch: whether it survives."""
+"""One entry per record of a batch: whether it survives."""
 
 APPEND_QUANTUM_US: Final = 60_000_000
-"""Append timestamps are rounded up to this, so that retention deletes nothing early and runs of records share one."""
+"""Append timestamps are rounded up to this, so that retention deletes nothing early and many records share one."""
 
 _APPEND_US_MAX: Final = (2**63 - 1) // APPEND_QUANTUM_US * APPEND_QUANTUM_US
 _RECORD_WEIGHT_BYTES: Final = 28
@@ -39,13 +39,13 @@ _TYPES: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Survivors:
-    """Survivors of one source batch, or some of them.
+    """Survivors of one source batch, or a slice of them.
 
     Attributes:
-        offsets, stamps_us: one a record.
-        columns: `key`, `value`, `headers` and `tag`, those that are there.
-        weights_to: the weights of the records up to and with each.
-        control, append_us: of the source, `append_us` rounded up.
+        offsets, stamps_us: one per record.
+        columns: those of `key`, `value`, `headers` and `tag` that are present.
+        weights_to: cumulative weights of the records.
+        control, append_us: of the source batch; `append_us` is rounded up.
     """
 
     offsets: Int64s
@@ -57,11 +57,11 @@ class Survivors:
 
     @property
     def count(self) -> int:
-        """Records."""
+        """Number of records."""
         return len(self.offsets)
 
     def slice(self, at: int, count: int) -> Survivors:
-        """Return `count` of them from the one at `at` on; shares the memory."""
+        """Return `count` survivors from index `at` on; shares the memory."""
         part = slice(at, at + count)
         columns = {name: column.slice(at, count) for name, column in self.columns.items()}
         return Survivors(
@@ -75,15 +75,17 @@ class Survivors:
 
 
 def survivors_of(batch: RecordBatch, keep: Keep | None) -> Survivors | None:
-    """Return the survivors of a batch, None when there is none; nothing is decoded then.
+    """Return the survivors of a batch; None, without decoding it, if there are none.
 
     Raises:
-        ValueError: `keep` does not have one bool a record.
-        ProtocolError: CORRUPT_BATCH when the body does not decode.
+        ValueError: `keep` does not have one bool per record.
+        ProtocolError: CORRUPT_BATCH if the body does not decode.
     """
     header = batch.header
     if keep is not None and (keep.dtype != np.bool_ or keep.shape != (header.record_count,)):
-        raise ValueError(f"{keep.shape} of {keep.dtype} for {header.record_count} records: one bool a record")
+        raise ValueError(
+            f"`keep` must be one bool per record of {header.record_count}, got {keep.shape} of {keep.dtype}"
+        )
     if not (header.record_count if keep is None else keep.any()):
         return None
     columns = batch.columns()
@@ -104,7 +106,7 @@ def survivors_of(batch: RecordBatch, keep: Keep | None) -> Survivors | None:
 
 
 def _weights(columns: dict[str, Any]) -> Int64s:
-    """Return what each record counts towards the weight of a batch, whatever columns lie beside it."""
+    """Return each record's contribution to the weight of a batch, which does not depend on other columns present."""
     weights = np.full(len(columns["value"]), _RECORD_WEIGHT_BYTES, np.int64)
     for name, column in columns.items():
         if name == "headers":
@@ -128,7 +130,7 @@ def _header_weights(lists: Any) -> Int64s:
 
 
 def joined(survivors: list[Survivors], name: str) -> Any:
-    """Return one column of them all, with nulls (or no headers) for those whose source does not have it."""
+    """Return one column of all survivors, with nulls (or no headers) for sources that lack it."""
 
     def absent(count: int) -> Any:
         return no_headers(count) if name == "headers" else pa.nulls(count, _TYPES[name])

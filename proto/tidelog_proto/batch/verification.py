@@ -1,22 +1,22 @@
-"""Everything a node checks about a batch that a stranger sent, before it stores a byte of it.
+"""Complete validation of a batch from an untrusted producer, before a node stores it.
 
-In this order, cheapest and most telling first: header, length, body CRC; what this build can store at all; the
-unwrapping of the body within its announced size; the message's own description against header and flags
-(`ipc_message.py`, `arrow_layout.py`); only then pyarrow reads it, and validates every offset and every UTF-8 string;
-last the rules that Arrow does not know: tag lengths and the timestamps in the header.
+The checks run in this order, cheapest first: header, length, body CRC; features that this build supports;
+decompression within the declared size; the message's description against header and flags (`ipc_message.py`,
+`arrow_layout.py`); reading by pyarrow, which validates every offset and UTF-8 string; finally the rules that Arrow does
+not have: tag lengths and the timestamps in the header.
 
-Whatever the bytes are, the outcome is a header or a `ProtocolError`, in bounded memory: the message and its
-decompressed buffers, each at most `BATCH_UNCOMPRESSED_BYTES_MAX`. What was measured to pass through pyarrow alone:
-compression that nobody announced (16 KB becoming 512 MB), extra columns, bytes behind the end, nulls in columns
-without nulls, and 64-bit offsets read as 32-bit ones, with wrong values and no error.
+For any input the result is a header or a `ProtocolError`, in bounded memory: the message and its decompressed buffers,
+each at most `BATCH_UNCOMPRESSED_BYTES_MAX`. pyarrow alone accepts undeclared compression (16 KB becoming 512 MB), extra
+columns, trailing bytes, nulls in columns without nulls, and 64-bit offsets where 32-bit ones are expected, which it
+reads as wrong values.
 
-A small batch of one record without nulls, whose columns are a value and perhaps a key, is not handed to pyarrow: once
-pyarrow has read its description, two offsets a column are all that is left to check, at a twentieth of the cost.
+A small batch of one record without nulls, with a value and possibly a key, is not read by pyarrow: once pyarrow has
+accepted its description, only two offsets per column remain to be checked, at a twentieth of the cost.
 
-Producers send no derived batches: `verify_batch` refuses them. Nodes send each other what they store, derived batches
-among it: `verify_stored` takes both, and checks them in the same way.
+`verify_batch` refuses derived batches, which producers never send. Nodes replicate stored batches, which may be
+derived: `verify_stored` accepts both, with the same checks.
 
-Whether a stranger may send a CONTROL batch is not a matter of its bytes: the caller decides.
+Whether the sender may send a CONTROL batch is the caller's decision.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ _CONTINUATION: Final = 0xFFFFFFFF
 
 
 class _Checked(NamedTuple):
-    """What a description that was held against the header says of what is left to check.
+    """The checks that remain after a description was compared with the header.
 
     Attributes:
-        last_bytes: of the last buffer.
-        pairs: (position in the message, bytes of data) of the two offsets of each column of a batch of one record
-            that is bytes only and has no nulls; None for all other batches, which pyarrow reads.
+        last_bytes: size of the last buffer.
+        pairs: (position in the message, bytes of data) of the two offsets of each column, for a batch of one record
+            with columns of bytes and without nulls; None for all other batches, which pyarrow reads.
     """
 
     last_bytes: int
@@ -69,24 +69,24 @@ class _Checked(NamedTuple):
 
 
 def verify_batch(view: Buffer) -> BatchHeader:
-    """Check exactly one batch's bytes in full and return its header.
+    """Validate exactly one batch's bytes and return its header.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH when the bytes are no proper batch, BATCH_TOO_LARGE past a limit,
-            UNSUPPORTED_BATCH when it is something that this build does not store.
+        ProtocolError: CORRUPT_BATCH if the batch is invalid, BATCH_TOO_LARGE beyond a limit, UNSUPPORTED_BATCH if it
+            uses a feature that this build does not support.
     """
     header = unpack_header(view)
     if header.flags & Flags.DERIVED:
-        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x}: derived batches are made by nodes only")
+        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x}: only nodes may send derived batches")
     return _verified(header, view)
 
 
 def verify_stored(view: Buffer) -> BatchHeader:
-    """Check exactly one batch's bytes in full, as another node stores them, and return its header.
+    """Validate exactly one batch's bytes as another node stores them; return its header.
 
-    These may be derived (`derived_batch.py`), and are then held to all that `verify_batch` asks of others and to what
-    is asked of derived ones: a header alone when there are no records; else offset deltas that ascend and stay within
-    the last one, a timestamp column, and no producer.
+    They may be a derived batch (`derived_batch.py`), which must also satisfy the rules of derived batches: only a
+    header if there are no records; otherwise ascending offset deltas up to at most the last one, a timestamp column,
+    and no producer.
 
     Raises:
         ProtocolError: as `verify_batch`.
@@ -124,15 +124,15 @@ def _verified(header: BatchHeader, view: Buffer) -> BatchHeader:
 
 def _check_storable(header: BatchHeader) -> None:
     if header.flags & Flags.TRANSACTIONAL:
-        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x}: transactional batches are not taken")
+        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x}: transactional batches are not supported")
     if not header.flags & Flags.VALUE:
-        raise ProtocolError(pb.UNSUPPORTED_BATCH, "there is no value column; tombstones are null values")
+        raise ProtocolError(pb.UNSUPPORTED_BATCH, "the batch has no value column; send tombstones as null values")
 
 
 def _check_description(header: BatchHeader, codec: Codec, message: Buffer) -> _Checked:
-    """Hold what the message says of itself against the header; return the bytes of its last buffer.
+    """Compare the message's description with the header.
 
-    The last buffer holds the tags where there are tags, and no tag is longer than all of them.
+    The last buffer contains the tags if there are any, so its size bounds the length of each tag.
     """
     length = metadata_bytes(message)
     if codec in _COMPRESSION_OF or length > _REMEMBERED_BYTES_MAX:
@@ -145,9 +145,9 @@ def _check_description(header: BatchHeader, codec: Codec, message: Buffer) -> _C
 def _checked_plain(
     metadata: bytes, message_bytes: int, flags: int, record_count: int, uncompressed_length: int
 ) -> _Checked:
-    """Check a description without buffer compression, which depends on nothing but these arguments.
+    """Check a description without buffer compression; the result depends only on these arguments.
 
-    Producers of small batches send the same few shapes over and over; a remembered one saves half of the check.
+    Cached, because producers of small batches repeatedly send the same few shapes; that saves half of the check.
     """
     header = BatchHeader(flags, 0, uncompressed_length, record_count, 0)
     description = describe(metadata, message_bytes)
@@ -155,17 +155,17 @@ def _checked_plain(
     is_bytes_only = record_count == 1 and flags in _BYTES_ONLY and not any(nulls for _, nulls in description.nodes)
     if not is_bytes_only or message_bytes > _BY_HAND_BYTES_MAX:
         return _Checked(lengths[-1])
-    # pyarrow knows more of what may be wrong with a description. Zeros are proper offsets.
+    # pyarrow checks more of the description. Zeros are valid offsets.
     prefix = struct.pack("<Ii", _CONTINUATION, len(metadata))
     read_columns(header, b"".join((prefix, metadata, bytes(description.body_length))))
-    # The buffers of each column: validity, two offsets, data. `flags` names no codec, so the body is the message.
+    # The buffers of each column are validity, offsets and data. `flags` has no codec, so the body is the message.
     offsets, data_bytes = description.buffers[1::3], lengths[2::3]
     pairs = tuple((description.body_at + at, size) for (at, _), size in zip(offsets, data_bytes, strict=True))
     return _Checked(lengths[-1], pairs)
 
 
 def _check_offsets(message: Buffer, pairs: tuple[tuple[int, int], ...]) -> None:
-    """Check the two offsets of each column of a single record, as pyarrow's full validation does."""
+    """Check the two offsets of each column of a single record, as pyarrow's full validation would."""
     for position, data_bytes in pairs:
         start, end = _OFFSET_PAIR.unpack_from(message, position)
         if not 0 <= start <= end <= data_bytes:
@@ -179,14 +179,14 @@ def _lengths(header: BatchHeader, codec: Codec, message: Buffer, description: Me
 
 
 def _checked_lengths(header: BatchHeader, codec: Codec, message: Buffer, description: Message) -> list[int]:
-    """Return the buffers' decompressed lengths once compression and sizes are known to be the announced ones."""
+    """Return the buffers' decompressed lengths after checking compression and sizes against the header."""
     if description.compression != _COMPRESSION_OF.get(codec):
-        raise _corrupt(f"the header names {codec.name}, the Arrow message is compressed in another way")
+        raise _corrupt(f"the header declares codec {codec.name}, the Arrow message uses another one")
     lengths = buffer_lengths(message, description)
     uncompressed_length = uncompressed_bytes(description, lengths)
     if uncompressed_length != header.uncompressed_length:
         raise _corrupt(
-            f"the body has {uncompressed_length} bytes uncompressed, the header says {header.uncompressed_length}"
+            f"the body has {uncompressed_length} bytes uncompressed, the header declares {header.uncompressed_length}"
         )
     return lengths
 
@@ -195,7 +195,7 @@ def _check_timestamps(header: BatchHeader, columns: pa.RecordBatch) -> None:
     told = (header.base_timestamp_us, header.max_timestamp_us)
     if header.flags & Flags.TIMESTAMP:
         if timestamp_range(columns.column("timestamp")) != told:
-            raise _corrupt("base and max timestamp are not those of the timestamp column")
+            raise _corrupt("base and max timestamp differ from those of the timestamp column")
     elif told[0] != told[1]:
         raise _timestamps_differ()
 
@@ -207,17 +207,17 @@ def _check_deltas(header: BatchHeader, deltas: Any) -> None:
         raise _corrupt("the offset deltas do not ascend")
     last = deltas[count - 1].as_py()
     if last > header.last_offset_delta:
-        raise _corrupt(f"an offset delta of {last}, the last of the batch is {header.last_offset_delta}")
+        raise _corrupt(f"offset delta {last} exceeds the last offset delta {header.last_offset_delta}")
 
 
 def _check_tags(tags: Any) -> None:
     longest = pc.max(pc.binary_length(tags)).as_py()
     if longest is not None and longest > TAG_BYTES_MAX:
-        raise ProtocolError(pb.BATCH_TOO_LARGE, f"a tag of {longest} bytes; a tag has at most {TAG_BYTES_MAX}")
+        raise ProtocolError(pb.BATCH_TOO_LARGE, f"a tag has {longest} bytes; the limit is {TAG_BYTES_MAX}")
 
 
 def _timestamps_differ() -> ProtocolError:
-    return _corrupt("base and max timestamp differ and there is no timestamp column")
+    return _corrupt("base and max timestamp differ, but there is no timestamp column")
 
 
 def _corrupt(message: str) -> ProtocolError:

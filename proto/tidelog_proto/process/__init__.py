@@ -1,1 +1,1 @@
-"""What a server process sets up: settings, telemetry, standard streams, memory, fair scheduling."""
+"""Setup of server processes: settings, telemetry, standard streams, memory, fair scheduling."""

@@ -1,13 +1,11 @@
-"""Keep Arrow from importing pandas, which would stop the event loop for a second at the first record.
+"""Keep Arrow from importing pandas, which would block the event loop of a server for a second at the first record.
 
 `pyarrow` looks for pandas once in a process, at the first conversion of a Python value (`pa.array`, `pa.scalar`), and
-imports it if it is installed, whether or not the value has to do with it. In a node that is its first record, in the
-middle of serving: measured, 1.2 s on a busy machine in which it answered nobody, so that the other nodes took it for
-dead. It costs some 40 MB besides.
+imports it if it is installed. In a node that happens while it serves its first record: the import can take longer than
+the failure detector's timeout, and needs some 40 MB.
 
-Only for processes that are ours, not for the library in somebody else's: afterwards `to_pandas` does not work.
-Rejected: importing pandas early, which only moves the second to the start; building every array from buffers, which
-one forgotten line undoes.
+Only for processes of this project, not for a library in a user's process: `to_pandas` does not work afterwards.
+Rejected: importing pandas early, which only moves the delay to the start.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def leave_pandas_out() -> None:
-    """Let Arrow look for pandas now and not find it. Where pandas is loaded already, nothing is done."""
+    """Let Arrow look for pandas now and not find it. Does nothing if pandas is already imported."""
     if "pandas" in sys.modules:
         return
     hidden = _NoPandas()
@@ -36,7 +34,7 @@ def leave_pandas_out() -> None:
 
 
 class _NoPandas:
-    """An import hook for which there is no pandas."""
+    """An import hook that hides pandas."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -44,5 +42,5 @@ class _NoPandas:
         """See `importlib.abc.MetaPathFinder`."""
         del path, target
         if fullname == "pandas":
-            raise ModuleNotFoundError("left out on purpose", name=fullname)
+            raise ModuleNotFoundError("pandas is disabled in this process", name=fullname)
         return None

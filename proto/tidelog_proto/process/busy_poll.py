@@ -1,18 +1,15 @@
-"""Looking for what comes next instead of going to sleep, where it is going to come soon.
+"""Busy polling of the event loop while a message is expected soon, as an alternative to sleeping.
 
-A process that waits for a message is put to sleep, its processor after it, and both must be woken again: on a virtual
-machine that takes some 35 µs each way, and what runs then finds cold caches. For one record at a time that is a good
-half of the whole publish. So who was kept waiting only for a moment the last time looks again and again for a while,
-and only then sleeps. The idea is Seastar's (`--idle-poll-time-us`, 200 by default). A moment is twice that while: what
-was waited for asleep has taken longer than it will awake, and who counted it as too late would never wake up.
+A process that waits for a message sleeps, and so does its processor; waking both takes some 35 µs each way on a virtual
+machine, and leaves cold caches. That is about half the latency of publishing a single record. So when the last wait
+was short (at most twice the polling time: a sleeping wait takes longer than a polling one), the next wait polls for up
+to `poll_us` before it sleeps. Seastar does the same (`--idle-poll-time-us`, 200 by default).
 
-It must not take the processor from anybody else. Between two looks it is offered to whoever wants it, and when somebody
-took it, looking ends: on a busy processor nothing falls asleep. Where that happens again and again it is not tried for
-a while, for longer each time, since to come last behind everybody who wants the processor takes longer than to be woken
-(`_pause_s`); nor where it was looked for in vain again and again. Nor is it begun where messages come far apart, so who
-has little to do costs nothing, nor behind a large message, whose copying takes longer than the waking. Rejected:
-looking for ever, which burns a core for every idle process; a socket's busy polling, which loopback and most virtual
-devices lack.
+Polling must not take the processor from other threads and processes. Between two polls the processor is yielded, and
+when another task used it, polling ends. If that, or polling in vain, repeats, polling pauses for exponentially longer
+(`_pause_s`), because being scheduled last on a crowded processor takes longer than waking up. Waits after a large
+message do not poll either: copying it takes longer than waking up. Rejected: polling without a bound, which uses a core
+in every idle process; busy polling of the socket, which loopback and most virtual devices lack.
 """
 
 from __future__ import annotations
@@ -26,18 +23,18 @@ from typing import Final
 POLL_US_DEFAULT: Final = 500
 POLL_US_MAX: Final = 10_000
 POLLED_BYTES_MAX: Final = 16 * 1024
-"""What is larger is waited for asleep."""
+"""Waits after a larger message do not poll."""
 
 _SOON: Final = 2
-"""In multiples of the time that is looked: what has come by then is looked for the next time."""
+"""Multiple of the polling time: after a wait of at most this the next wait polls."""
 
 CROWDED_S: Final = 50e-6
-"""Between two looks lie a few µs, unless somebody else has had the processor, or the interpreter."""
+"""A longer time between two polls means that another task used the processor or the interpreter."""
 
 PAUSE_S_MIN: Final = 0.001
 PAUSE_S_MAX: Final = 0.5
-"""How long it is not tried where somebody else took the processor, or nothing came: twice as long with each time, half
-with each that something came while it was looked for."""
+"""Bounds of the pause after another task used the processor, or after polling in vain: doubled each time, halved after
+each message that arrived while polling."""
 
 
 def _always() -> bool:
@@ -45,12 +42,12 @@ def _always() -> bool:
 
 
 class IdlePoll:
-    """Keeps one event loop awake between `waits` and `came`, or for `poll_us` at most.
+    """Keeps one event loop awake between `waits` and `came`, for at most `poll_us`.
 
     Args:
         loop: the running event loop.
-        poll_us: how long to look; 0: not at all.
-        may_poll: asked before each look; False while a thread of this process is at work that is waited for.
+        poll_us: how long to poll; 0 disables polling.
+        may_poll: called before each poll; returns False while a thread of this process does work that is waited for.
     """
 
     def __init__(
@@ -68,7 +65,7 @@ class IdlePoll:
         self._paused_until_s = 0.0
 
     def waits(self, size_bytes: int) -> None:
-        """Something is waited for from now on, behind a message of so many bytes."""
+        """Start a wait for a message, after one of `size_bytes` bytes."""
         now_s = self._since_s = time.perf_counter()
         if self._came_soon and size_bytes <= POLLED_BYTES_MAX and now_s >= self._paused_until_s:
             self._until_s = now_s + self._poll_s
@@ -78,7 +75,7 @@ class IdlePoll:
                 self._loop.call_soon(self._look)
 
     def came(self) -> None:
-        """It has come."""
+        """End the wait: the message has arrived."""
         now_s = time.perf_counter()
         self._came_soon = now_s - self._since_s < _SOON * self._poll_s
         if self._is_looking and self._pause_s and now_s < self._until_s:
@@ -86,7 +83,7 @@ class IdlePoll:
         self._until_s = 0.0
 
     def _look(self) -> None:
-        """Be called again in the next turn of the loop, in which it looks at its sockets without sleeping."""
+        """Poll once: schedule another turn of the event loop, which checks its sockets without sleeping."""
         now_s = time.perf_counter()
         if not self._until_s or not self._may_poll():
             self._is_looking = False

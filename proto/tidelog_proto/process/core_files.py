@@ -1,4 +1,4 @@
-"""No core files of servers: whoever finds one would read keys, tokens, passwords and records out of it."""
+"""Disabling of core dumps in servers: they would contain keys, tokens, passwords and records."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import resource
 from typing import Final
 
 NOT_WORTH_IT: Final = 1
-"""Bytes: too few for any file. Where Linux hands cores to a program (`core_pattern` with a pipe) it does so whatever
-the bound is, but for this one (`do_coredump` in the kernel).
+"""RLIMIT_CORE in bytes. Where `core_pattern` pipes cores to a program, Linux ignores every limit except 1
+(`do_coredump` in the kernel); 1 byte is too small for any core file.
 """
 
 
 def leave_no_core_files() -> None:
-    """Have this process and its children leave none, however they end. A debugger may be attached as before."""
+    """Disable core files of this process and its children. Debuggers can still attach."""
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     bound = NOT_WORTH_IT if hard == resource.RLIM_INFINITY else min(NOT_WORTH_IT, hard)
     resource.setrlimit(resource.RLIMIT_CORE, (bound, bound))

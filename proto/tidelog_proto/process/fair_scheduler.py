@@ -1,11 +1,11 @@
-"""Fair scheduling of long work on an event loop: a little at a time, one caller after the other.
+"""Fair scheduling of long work on an event loop, in slices, round robin over callers.
 
-A page of metadata takes the event loop a few milliseconds, a request of 4,096 entries tens or hundreds, and a hundred
-clients may each want one at the same moment, or one client a thousand. Published records must not wait for all of
-them. So a request waits for a turn before each page (`turn`) or each piece (`piece`) of its work; when the turns of a
-while have taken `SLICE_S`, the process does something else for as long as they took. Callers take turns, over all their
-connections, so a caller with a thousand questions delays the others by one; and no page is made for a client that does
-not read what it was sent before, so what waits for a client is a page beyond the bound, whatever it asks.
+A page of metadata takes a few milliseconds of the event loop, a request of 4,096 entries tens or hundreds, and many
+clients may send such requests at once. Published records must not wait for all of them. So a request waits for a turn
+before each page (`turn`) or each piece (`piece`) of its work; when turns have used `SLICE_S`, the event loop does other
+work for as long as they took. Turns are shared by caller over all its connections, so a caller with a thousand requests
+delays the others by one. No page is made for a client that has not read its earlier answers, which bounds the memory of
+a client's answers to one page beyond the limit of the connection.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from collections.abc import AsyncIterator
 from typing import Final, NamedTuple, Protocol
 
 SLICE_S: Final = 0.002
-"""So much work is done in one go; a single page or piece may take longer."""
+"""Time that turns may use before a rest; a single page or piece may take longer."""
 REST_S_MAX: Final = 0.05
-"""After a piece that took long because the whole machine was busy."""
+"""Longest rest after a turn that took long because the machine was busy."""
 _SLOWER: Final = 3
-"""So many times as long as is known may a piece take, on a slower machine or a busy one."""
+"""Factor by which a piece may exceed its known cost on a slow or busy machine."""
 
 
 class Reader(Protocol):
-    """A connection."""
+    """A connection that receives answers."""
 
     @property
     def is_open(self) -> bool:
-        """Whether anything can still be sent."""
+        """Whether the connection is open."""
         ...
 
     @property
     def is_writable(self) -> bool:
-        """Whether the client takes what it is sent."""
+        """Whether the client reads its answers, so that the write buffer has room."""
         ...
 
     async def drained(self) -> None:
-        """Wait until it does, or is gone."""
+        """Wait until the connection is writable or closed."""
 
 
 class _Waiting(NamedTuple):
@@ -48,11 +48,11 @@ class _Waiting(NamedTuple):
 
 
 class Turns:
-    """The queue of one process. All methods are for the event loop's thread."""
+    """The scheduler of one process. All methods are called on the event loop's thread."""
 
     def __init__(self) -> None:
         self._waiting: dict[object, deque[_Waiting]] = {}
-        """By caller, the one whose turn is next first."""
+        """By caller, the next caller first."""
         self._working = False
         self._used_s = 0.0
         """Time taken by the turns since the last rest."""
@@ -62,13 +62,13 @@ class Turns:
 
     @contextlib.asynccontextmanager
     async def turn(self, reader: Reader, caller: object = None) -> AsyncIterator[None]:
-        """Wait for a turn; what is done in it awaits nothing.
+        """Wait for a turn. The body of the `async with` must not await.
 
-        A connection that is gone has its turn, too: see `is_open`.
+        A closed connection gets its turn as well: check `is_open`.
 
         Args:
-            reader: the connection that asks.
-            caller: by whom turns are shared; the connection unless given.
+            reader: the connection of the request.
+            caller: the key by which turns are shared; the connection by default.
         """
         while True:
             await reader.drained()
@@ -83,15 +83,15 @@ class Turns:
             self._done(time.perf_counter() - began_s)
 
     async def piece(self, reader: object, caller: object = None, cost_s: float = 0.0) -> None:
-        """Wait until the next piece of a long work may be done: what is done from here to the next `await`.
+        """Wait for the next piece of long work, which ends at the caller's next `await`.
 
-        A connection that is gone, and everything in a process that stops, waits no longer; the caller of this looks
-        after it whether the work is still wanted.
+        Returns at once for a closed connection and while the process stops; the caller then checks whether the work is
+        still needed.
 
         Args:
-            reader: the connection that asks.
-            caller: by whom turns are shared; the connection unless given.
-            cost_s: what the piece is known to take, in seconds; 0: not known.
+            reader: the connection of the request.
+            caller: the key by which turns are shared; the connection by default.
+            cost_s: estimated time of the piece in seconds; 0 if unknown.
         """
         await self._take(reader, caller)
         asyncio.get_running_loop().call_soon(self._measure, time.perf_counter(), cost_s)
@@ -103,13 +103,13 @@ class Turns:
                 self._release(caller, [each for each in waiting if each.reader is reader])
 
     def stop(self) -> None:
-        """Let everything go on at once, now and from now on: the process stops."""
+        """Stop scheduling: all work, waiting and future, continues at once because the process stops."""
         self._stopped = True
         for caller, waiting in list(self._waiting.items()):
             self._release(caller, list(waiting))
 
     def _release(self, caller: object, released: list[_Waiting]) -> None:
-        """Give out turns without marking the queue as busy."""
+        """Resume waiting work without marking the scheduler as busy."""
         left = deque(each for each in self._waiting[caller] if each not in released)
         if left:
             self._waiting[caller] = left
@@ -125,7 +125,7 @@ class Turns:
             return
         now_s = time.perf_counter()
         if not self._working and not self._resting and not self._waiting:
-            if now_s - self._rested_at > 2 * SLICE_S:  # it was quiet for a while
+            if now_s - self._rested_at > 2 * SLICE_S:  # after an idle time
                 self._used_s, self._rested_at = 0.0, now_s
             self._working = True
             return
@@ -135,11 +135,11 @@ class Turns:
             await mine.given
         except asyncio.CancelledError:
             if mine.given.done() and not mine.given.cancelled():
-                self._done(0.0)  # it was given the turn in the moment in which it gave up
+                self._done(0.0)  # the turn was granted before the cancellation
             raise
 
     def _measure(self, began_s: float, cost_s: float) -> None:
-        """Count a piece; what others have done since counts, too, so no more than is likely where that is known."""
+        """Account a piece. Other tasks may have run in the meantime, so its known cost bounds the time counted."""
         took_s = time.perf_counter() - began_s
         self._done(min(max(cost_s, took_s), _SLOWER * cost_s) if cost_s else took_s)
 
@@ -162,13 +162,13 @@ class Turns:
             self._next()
 
     def _next(self) -> None:
-        """Give the turn to the next caller that waits."""
+        """Grant the turn to the next waiting caller."""
         while self._waiting and not self._working:
             caller = next(iter(self._waiting))
             questions = self._waiting.pop(caller)
             mine = questions.popleft()
             if questions:
-                self._waiting[caller] = questions  # behind the others
+                self._waiting[caller] = questions  # after the other callers
             if not mine.given.done():
                 self._working = True
                 mine.given.set_result(None)

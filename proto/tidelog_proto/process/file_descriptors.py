@@ -1,4 +1,4 @@
-"""How many files and sockets this process may have open: the limit is raised, and shared out (docs/adr/0129)."""
+"""The limit of open files and sockets of this process (docs/adr/0129)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import resource
 from typing import Final
 
 DESCRIPTORS_MAX: Final = 1 << 20
-"""The soft limit is raised no further: some programs that inherit it loop over all numbers."""
+"""The soft limit is not raised further: some programs that inherit it loop over all descriptor numbers."""
 REMEDY: Final = "raise the limit of open files (ulimit -n; LimitNOFILE= of systemd; --ulimit nofile= of a container)"
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit of open files to the hard one, as far as DESCRIPTORS_MAX; return what it is then."""
+    """Raise the soft limit of open files to the hard limit, at most to DESCRIPTORS_MAX; return the soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -23,11 +23,11 @@ def raise_descriptor_limit() -> int:
 
 
 def descriptor_limit() -> int:
-    """Return how many descriptors this process may have; DESCRIPTORS_MAX where it is not limited."""
+    """Return how many descriptors this process may open; DESCRIPTORS_MAX if there is no limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return DESCRIPTORS_MAX if soft == resource.RLIM_INFINITY else soft
 
 
 def is_out_of_descriptors(error: OSError) -> bool:
-    """Tell whether an error means that no more files can be open, in this process or on this machine."""
+    """Return whether an error means that this process or the machine is out of file descriptors."""
     return error.errno in {errno.EMFILE, errno.ENFILE}

@@ -1,4 +1,4 @@
-"""Garbage collection of a process that serves: a full pass stops its event loop for as long as it looks."""
+"""Settings of Python's garbage collector for servers: a full collection blocks the event loop."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import gc
 from typing import Final
 
 GC_THRESHOLD: Final = 10_000
-"""Objects made and not dropped before the collector looks at the young ones; CPython's default is 700. A pass over
-50,000 of a node, all of which live, took 10 to 20 ms."""
+"""Net allocations that trigger a collection of young objects; CPython's default is 700. In a node nearly all of these
+objects are alive, so frequent collections only cost time."""
 YOUNG_PASSES: Final = 1
-"""So many passes over young objects before those that were found to live are looked at once more."""
+"""Collections of young objects between two collections of the middle generation."""
 FREEZE_EVERY: Final = 64
 UNFREEZE_SHARE: Final = 4
 
 
 def calm_garbage_collection() -> None:
-    """Have the collector look seldom, and only at objects made from now on: call it when a start is complete.
+    """Make collections rare, and exclude existing objects from them: call it when the start is complete.
 
-    Objects made during the start (modules, models, schemas) live until the end. A full pass over them took a gateway
-    80 ms, in the middle of whichever request triggered it, and passes over young objects took a tenth of a busy node's
-    time.
+    Objects of the start (modules, models, schemas) live as long as the process. A full collection that examines them
+    blocks a gateway for 80 ms, and frequent collections of young objects take a tenth of a busy node's time.
     """
     gc.collect()
     gc.freeze()
@@ -29,16 +28,16 @@ def calm_garbage_collection() -> None:
 class LongLived:
     """Keeps numerous long-lived objects out of full passes of the collector.
 
-    A full pass over 4,096 open partitions stops the event loop for 250 ms. The collector never examines frozen objects,
-    so cycles among them would never be freed; when a share of them was dropped, all are examined once more. This class
-    does nothing in a process without `calm_garbage_collection`, such as a program that embeds a node.
+    A full collection over 4,096 open partitions blocks the event loop for 250 ms. The collector never examines frozen
+    objects, so cycles among them would never be freed; after a share of them was dropped, all are unfrozen. The class
+    does nothing in a process that did not call `calm_garbage_collection`, such as a program that embeds a node.
     """
 
     def __init__(self) -> None:
         self._made = self._frozen = self._dropped = 0
 
     def made(self) -> None:
-        """Count an object that was made."""
+        """Count a created object."""
         self._made += 1
         if self._made >= FREEZE_EVERY and gc.get_threshold()[0] == GC_THRESHOLD:
             gc.freeze()
@@ -46,7 +45,7 @@ class LongLived:
             self._made = 0
 
     def dropped(self, count: int) -> None:
-        """Count objects that were dropped."""
+        """Count dropped objects."""
         self._dropped += count
         if self._dropped >= FREEZE_EVERY and self._dropped * UNFREEZE_SHARE >= self._frozen:
             gc.unfreeze()

@@ -1,4 +1,4 @@
-"""Lines of the log that strangers can cause: so many in a time, and then how many more."""
+"""Rate limit for log lines that unauthenticated clients can cause."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 
 class SeldomLog:
-    """Says what happens, unless it happens all the time. Of one thread.
+    """Logs at most `lines` lines in `every_s` seconds, then the number of suppressed ones. Not thread-safe.
 
     Args:
-        log: where.
-        level: of its lines.
-        lines: so many are said in `every_s`.
-        every_s: in seconds.
-        now_s: a clock that only goes on.
+        log: receives the lines.
+        level: of the lines.
+        lines: how many are logged in `every_s`.
+        every_s: length of the interval in seconds.
+        now_s: a monotonic clock.
     """
 
     def __init__(
@@ -33,16 +33,16 @@ class SeldomLog:
         self._every_s = every_s
         self._now_s = now_s
         self._ends_s = 0.0
-        """When the time ends that is counted now."""
+        """End of the current interval."""
         self._said = 0
         self._unsaid = 0
 
     def say(self, text: str, *values: object) -> None:
-        """Say a line, or count it."""
+        """Log a line, or count it as suppressed."""
         now_s = self._now_s()
         if now_s >= self._ends_s:
             if self._unsaid:
-                self._log.log(self._level, "and %d times more, or something like it", self._unsaid)
+                self._log.log(self._level, "%d similar messages suppressed", self._unsaid)
             self._ends_s, self._said, self._unsaid = now_s + self._every_s, 0, 0
         if self._said < self._lines:
             self._said += 1

@@ -1,4 +1,4 @@
-"""Log files that only their owner may read: they name topics, principals and addresses."""
+"""Log files that only their owner can read, because they contain topics, principals and addresses."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import BinaryIO, Final
 
 _FILE_MODE: Final = 0o600
 PRIVATE_DIR_MODE: Final = 0o700
-"""Of a directory that is made for such files."""
+"""Mode of new directories for such files."""
 
 
 def open_private_log(path: Path, *, append: bool) -> BinaryIO:
-    """Open a file for writing that its owner alone may read; one that exists becomes so, if it is this user's.
+    """Open a log file for writing with mode 600; the mode of an existing file is changed.
 
     Args:
-        path: of the file; its directory exists.
-        append: whether what it has stays.
+        path: the file, in an existing directory.
+        append: append to an existing file; truncate it otherwise.
 
     Raises:
-        OSError: it cannot be opened, or belongs to another user.
+        OSError: the file cannot be opened, or belongs to another user.
     """
-    return open(path, "ab" if append else "wb", opener=_private)  # `Path.open` takes none
+    return open(path, "ab" if append else "wb", opener=_private)  # `Path.open` has no `opener`
 
 
 def _private(path: str, flags: int) -> int:

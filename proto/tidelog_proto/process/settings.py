@@ -1,13 +1,12 @@
-"""One way to read settings for every process: defaults, then a TOML section, then the environment, then flags.
+"""Settings of a process: defaults, then a TOML section, then environment variables, then command-line flags.
 
-`load_settings(model, "gateway", path, overrides)` reads the table `[gateway]` of the file, lays the variables
-`TIDELOG_GATEWAY_…` over it, lays the command line's `overrides` over that and validates the whole once. A key
-that the model does not have is an error with a suggestion, wherever it came from: a misspelt setting that is
-silently ignored is found in production.
+`load_settings(model, "gateway", path, overrides)` reads the table `[gateway]` of the file, overrides it with the
+variables `TIDELOG_GATEWAY_…` and then with `overrides`, and validates the result once. An unknown key from any source
+is an error with a suggestion, so that misspelt settings are not silently ignored.
 
-Rejected: pydantic-settings' own sources. They validate source by source, ignore unknown variables and cannot
-say which of the three places a bad value came from. This module needs pydantic, which the bare client does
-not install; nothing but the processes that have settings imports it.
+Rejected: the sources of pydantic-settings. They validate source by source, ignore unknown variables and cannot report
+the source of an invalid value. Only processes with settings import this module, because it needs pydantic, which the
+client alone does not install.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from typing import Any, Final, TypeVar, get_origin
 from pydantic import BaseModel, ValidationError
 
 SECTIONS: Final = ("node", "gateway")
-"""The tables that a configuration file may hold. One file serves every process of a machine."""
+"""Tables of a configuration file. One file may configure every process of a machine."""
 
 _SettingsT = TypeVar("_SettingsT", bound=BaseModel)
 _LIST_LIKE: Final = (list, tuple, set, frozenset)
 
 
 class SettingsError(ValueError):
-    """Settings that cannot be used. The text says which setting, where it came from and what to do."""
+    """A setting is invalid. The text contains the setting, its source and the remedy."""
 
 
 def load_settings(
@@ -39,17 +38,17 @@ def load_settings(
     overrides: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> _SettingsT:
-    """Return `model` filled from the file's `[section]`, the environment and `overrides`; the later wins.
+    """Return `model` filled from the file's `[section]`, the environment and `overrides`; later sources win.
 
     Args:
-        model: the settings' shape; its field names are the keys.
+        model: the settings model; its field names are the keys.
         section: the table in the file; `gateway` also makes the prefix `TIDELOG_GATEWAY_`.
-        path: the TOML file; None reads none.
-        overrides: values from the command line; those that are None count as not given.
-        environ: the variables to read, `os.environ` unless told.
+        path: the TOML file, or None.
+        overrides: values from the command line; None values are ignored.
+        environ: environment variables; `os.environ` by default.
 
     Raises:
-        SettingsError: the file is missing or no TOML, a key is unknown, a value is not valid.
+        SettingsError: the file is missing or not TOML, a key is unknown, or a value is invalid.
     """
     assert section in SECTIONS, section
     prefix = _prefix(section)
@@ -77,7 +76,7 @@ def load_settings(
 
 
 def _file_table(section: str, path: Path | None) -> dict[str, Any]:
-    """Return the file's table for `section`; empty when there is no file or no such table."""
+    """Return the file's table for `section`; empty if the file or the table is missing."""
     if path is None:
         return {}
     try:
@@ -97,7 +96,7 @@ def _file_table(section: str, path: Path | None) -> dict[str, Any]:
 
 
 def _flat(table: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """Yield keys and values; `segment.write` is the same as `segment_write`."""
+    """Yield keys and values; nested keys are joined by `_`: `segment.write` becomes `segment_write`."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from ((f"{key}_{name}", inner) for name, inner in _flat(value))
@@ -106,12 +105,12 @@ def _flat(table: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
 
 
 def _prefix(section: str) -> str:
-    """Return what the names of a section's variables begin with."""
+    """Return the prefix of a section's environment variables."""
     return f"TIDELOG_{section.upper()}_"
 
 
 def _check_key(model: type[BaseModel], key: str, source: str, spell: Any = str) -> None:
-    """Refuse a key that the model does not have; `spell` writes a field's name the way the source does."""
+    """Refuse an unknown key; `spell` converts a field name to the source's spelling."""
     if key not in model.model_fields:
         known = [spell(name) for name in model.model_fields]
         raise SettingsError(f"unknown setting {spell(key)} in {source}{_suggest(spell(key), known)}")
@@ -123,7 +122,7 @@ def _suggest(wrong: str, known: list[str] | tuple[str, ...]) -> str:
 
 
 def _from_text(model: type[BaseModel], key: str, text: str) -> object:
-    """Return a variable's value: lists are written with commas, everything else pydantic reads from text."""
+    """Return the value of a variable; lists are separated by commas, pydantic parses everything else."""
     annotation = model.model_fields[key].annotation
     if annotation in _LIST_LIKE or get_origin(annotation) in _LIST_LIKE:
         return [part.strip() for part in text.split(",") if part.strip()]
@@ -138,7 +137,7 @@ def _explain(section: str, error: ValidationError, sources: Mapping[str, str]) -
         where = f" (from {sources[key]})" if key in sources else ""
         if fault["type"] == "missing" and len(fault["loc"]) == 1:
             lines.append(
-                f"{section}.{key} is needed: give --{key.replace('_', '-')}, the variable "
+                f"{section}.{key} is required: set --{key.replace('_', '-')}, the variable "
                 f"{_prefix(section)}{key.upper()}, or {key} in [{section}] of a configuration file"
             )
             continue

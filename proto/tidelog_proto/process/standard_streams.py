@@ -16,23 +16,23 @@ from typing import Any, Final, TextIO
 from tidelog_proto.limits import MIB
 
 QUEUE_BYTES_MAX: Final = MIB
-"""Text that waits for the reader of one stream; further writes are dropped and counted."""
+"""Queued bytes of one stream; further writes are dropped and counted."""
 DRAIN_S: Final = 1.0
-"""How long the end of the process waits for what is queued."""
+"""How long the end of the process waits for queued writes."""
 _WRITE_BYTES: Final = 4096
-"""One write at a time: PIPE_BUF, so that lines of several processes in one pipe are not torn apart."""
+"""Bytes of one write: PIPE_BUF, so that lines of several processes in one pipe do not interleave."""
 
 _dropped_before = 0
 _open: list[QueuedWriter] = []
 
 
 class OutputLostError(OSError):
-    """Standard output takes nothing: it is closed, full, or its reader has gone.
+    """Standard output cannot be written: it is closed, full, or its reader has closed the pipe.
 
-    It has no `errno`: the command-line library ends a command on EPIPE, before its outcome is reported.
+    It has no `errno`, because the command-line library ends a command on EPIPE before its outcome is reported.
 
     Attributes:
-        reader_gone: whether the other end of a pipe was closed.
+        reader_gone: whether the reader closed the pipe.
     """
 
     def __init__(self, error: OSError) -> None:
@@ -43,16 +43,16 @@ class OutputLostError(OSError):
 
 
 def open_closed_streams() -> None:
-    """Occupy those of the descriptors 0, 1 and 2 that are closed, and give `sys` a stream for each.
+    """Open the null device for closed descriptors among 0, 1 and 2, and create a `sys` stream for each.
 
-    Otherwise the next file or socket gets the number, and is taken for a standard stream. A read or write of such a
-    stream fails with EBADF, as it would have: data is not lost without an error.
+    Otherwise the next file or socket gets the number and is mistaken for a standard stream. Reads and writes of such a
+    stream still fail with EBADF, so that no data is lost without an error.
     """
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(descriptor)
         except OSError:
-            # The wrong direction on purpose. The lowest free number is taken, and all below are in use.
+            # Opened in the wrong direction so that use fails. `open` returns the lowest free number, which is this one.
             os.open(os.devnull, os.O_WRONLY if descriptor == 0 else os.O_RDONLY)
             os.set_inheritable(descriptor, True)
         if getattr(sys, name) is None:
@@ -63,14 +63,14 @@ def open_closed_streams() -> None:
 
 
 def escape_what_cannot_be_encoded() -> None:
-    """Have the standard streams escape characters that their encoding lacks, such as with PYTHONIOENCODING=ascii."""
+    """Make the standard streams escape characters that their encoding lacks, such as with PYTHONIOENCODING=ascii."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
 
 
 def is_unicode(stream: TextIO) -> bool:
-    """Tell whether a stream can encode every character."""
+    """Return whether a stream can encode every character."""
     return (getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-").startswith("utf")
 
 
@@ -81,9 +81,9 @@ def dropped_writes() -> int:
 
 @contextlib.contextmanager
 def queued_streams() -> Iterator[None]:
-    """Have writes to `sys.stdout` and `sys.stderr` never block, for the life of a process with an event loop.
+    """Make writes to `sys.stdout` and `sys.stderr` non-blocking during the life of a process with an event loop.
 
-    Streams without a descriptor (those of tests) stay as they are. On the way out, what is queued has DRAIN_S.
+    Streams without a descriptor (those of tests) are unchanged. At the end, queued writes have DRAIN_S to complete.
     """
     before = sys.stdout, sys.stderr
     ours = [stream if (found := _queued(stream)) is None else found for stream in before]
@@ -111,8 +111,8 @@ class QueuedWriter:
     """Writes to a descriptor on a thread of its own, in order. Thread-safe.
 
     Attributes:
-        descriptor: where to.
-        dropped: writes that were dropped, because the queue was full or the descriptor takes nothing.
+        descriptor: the output.
+        dropped: writes that were dropped because the queue was full or the descriptor failed.
     """
 
     def __init__(self, descriptor: int, *, bytes_max: int = QUEUE_BYTES_MAX) -> None:
@@ -129,7 +129,7 @@ class QueuedWriter:
         threading.Thread(target=self._run, name=f"tidelog-stream-{descriptor}", daemon=True).start()
 
     def put(self, data: bytes) -> None:
-        """Queue a write; drop and count it where there is no room. Never blocks."""
+        """Queue a write, or drop and count it if the queue is full. Never blocks."""
         if not data:
             return
         with self._changed:
@@ -141,7 +141,7 @@ class QueuedWriter:
             self._changed.notify_all()
 
     def close(self, timeout_s: float) -> None:
-        """Take no more writes, and wait so long at most for what is queued."""
+        """Refuse further writes, and wait up to `timeout_s` for queued ones."""
         global _dropped_before  # noqa: PLW0603 - a total of the process
         with self._changed:
             self._is_closed = True
@@ -160,7 +160,7 @@ class QueuedWriter:
                 self._is_writing = False
                 if not is_written:
                     self.dropped += 1
-                    self._reported += 1  # a line about it could not be written either
+                    self._reported += 1  # reporting it would fail too
                 self._changed.notify_all()
 
     def _take(self) -> bytes | None:
@@ -178,7 +178,7 @@ class QueuedWriter:
 
 
 class QueuedStream(io.TextIOBase):
-    """A text stream in UTF-8 over a `QueuedWriter`: writes return at once and never fail."""
+    """A UTF-8 text stream over a `QueuedWriter`: writes return at once and never fail."""
 
     def __init__(self, writer: QueuedWriter) -> None:
         super().__init__()
@@ -192,32 +192,32 @@ class QueuedStream(io.TextIOBase):
 
     @property
     def errors(self) -> str:  # type: ignore[override]  # typeshed has a variable
-        """How lone surrogates are written."""
+        """Encoding of lone surrogates."""
         return "backslashreplace"
 
     def writable(self) -> bool:
-        """Tell that it takes text."""
+        """Return True."""
         return True
 
     def fileno(self) -> int:
-        """Return the descriptor that is written to."""
+        """Return the descriptor of the output."""
         return self.writer.descriptor
 
     def isatty(self) -> bool:
-        """Tell whether it is a terminal."""
+        """Return whether the output is a terminal."""
         return os.isatty(self.writer.descriptor)
 
     def write(self, text: str, /) -> int:
-        """Queue text; returns its length, also where it was dropped."""
+        """Queue text; return its length, even if it was dropped."""
         self.writer.put(text.encode(errors=self.errors))
         return len(text)
 
     def flush(self) -> None:
-        """Do nothing: the thread writes as soon as it can."""
+        """Do nothing: the writer's thread writes as soon as it can."""
 
 
 class _QueuedBytes(io.RawIOBase):
-    """The same for bytes, as `sys.stderr.buffer` is."""
+    """The byte stream of a `QueuedStream`, such as `sys.stderr.buffer`."""
 
     def __init__(self, writer: QueuedWriter) -> None:
         super().__init__()
@@ -233,19 +233,19 @@ class _QueuedBytes(io.RawIOBase):
 
 
 def _piece_bytes(rest: memoryview) -> int:
-    """Return how much to write at a time: up to the end of a line, so that lines of other processes stay whole, too."""
+    """Return the size of the next write: whole lines if possible, so that lines of several processes do not mix."""
     if len(rest) <= _WRITE_BYTES:
         return len(rest)
     return bytes(rest[:_WRITE_BYTES]).rfind(b"\n") + 1 or _WRITE_BYTES
 
 
 def _write(descriptor: int, data: bytes) -> bool:
-    """Write all, however long that takes; False where the descriptor takes nothing."""
+    """Write all of `data`, however long that takes; return False if the descriptor fails."""
     rest = memoryview(data)
     while rest:
         try:
             rest = rest[os.write(descriptor, rest[: _piece_bytes(rest)]) :]
-        except BlockingIOError:  # another process has set O_NONBLOCK on what both have open
+        except BlockingIOError:  # another process set O_NONBLOCK on the shared file
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)
             poll.poll()

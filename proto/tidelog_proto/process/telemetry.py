@@ -1,10 +1,10 @@
-"""OpenTelemetry: the spans and metrics of a node or a gateway, exported over OTLP as HTTP with protobuf.
+"""OpenTelemetry spans and metrics of a node or a gateway, exported over OTLP/HTTP.
 
-The SDK's own variables (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_SAMPLER, OTEL_METRIC_EXPORT_INTERVAL, …) say where to,
-how much and how often. Metrics are those of `/metrics` under the same names, collected by a thread, so there is one set
-of them. Spans are queued by the SDK, which drops them when its queue is full: a collector that is away slows nothing.
+The SDK's environment variables (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_SAMPLER, OTEL_METRIC_EXPORT_INTERVAL, …)
+configure the target, sampling and interval. A thread exports the metrics of `/metrics` under the same names. The SDK
+queues spans and drops them when its queue is full, so an unreachable collector does not slow the process.
 
-Import this module only where the setting `otel` is on: it needs the extra `otel`.
+Import this module only if the setting `otel` is on: it needs the extra `otel`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 SCOPE: Final = "tidelog"
 INTERVAL_S_DEFAULT: Final = 60.0
 CLOSE_S: Final = 3.0
-"""How long the end of the process waits for what is still to be exported."""
+"""How long the end of the process waits for pending exports."""
 _PROTOCOL: Final = "http/protobuf"
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
@@ -51,15 +51,15 @@ Families = Callable[[], Iterable[Any]]
 
 
 class Telemetry:
-    """Of one process.
+    """Exporter of one process.
 
     Args:
-        service: its `service.name`, unless OTEL_SERVICE_NAME says otherwise.
+        service: its `service.name`, unless OTEL_SERVICE_NAME is set.
         instance: its `service.instance.id`.
-        collect: collects the process's metrics; called by a thread.
+        collect: collects the process's metrics; called on the exporting thread.
 
     Raises:
-        SettingsError: the variables ask for what is not supported.
+        SettingsError: an OTEL variable has an unsupported value.
     """
 
     def __init__(self, service: str, *, instance: str, collect: Families) -> None:
@@ -83,14 +83,14 @@ class Telemetry:
     def begin(
         self, name: str, *, kind: trace.SpanKind, contexts: Sequence[str] = (), attributes: dict[str, Any] | None = None
     ) -> trace.Span:
-        """Begin a span. The first of `contexts` (W3C `traceparent`) is its parent, the others are links."""
+        """Start a span. The first of `contexts` (W3C `traceparent`) is its parent, the others become links."""
         parent, *others = [_context_of(each) for each in contexts[:TRACE_CONTEXTS_MAX]] or [Context()]
         linked = [trace.get_current_span(each).get_span_context() for each in others]
         links = [trace.Link(each) for each in linked if each.is_valid]
         return self._tracer.start_span(name, context=parent, kind=kind, links=links, attributes=attributes)
 
     def close(self) -> None:
-        """Export what is left, as far as the time allows. Doing it twice does nothing."""
+        """Export pending data for up to CLOSE_S. Repeated calls do nothing."""
         if self._ended.is_set():
             return
         self._ended.set()
@@ -111,8 +111,8 @@ class Telemetry:
             return
         try:
             self._metrics.export(self._data())
-        except Exception:  # a fault of the exporter must not end the thread
-            log.exception("metrics cannot be exported")
+        except Exception:  # an exporter's error must not end the thread
+            log.exception("metrics could not be exported")
 
     def _data(self) -> export.MetricsData:
         now_ns = time.time_ns()
@@ -124,7 +124,7 @@ class Telemetry:
 
 
 def traceparent_of(span: trace.Span) -> str:
-    """Return the W3C `traceparent` of a span; empty where the span is not recorded."""
+    """Return the W3C `traceparent` of a span; empty if the span is not sampled."""
     context = span.get_span_context()
     if not context.is_valid or not context.trace_flags.sampled:
         return ""
@@ -140,11 +140,13 @@ def _check_variables() -> None:
         name = f"OTEL_EXPORTER_OTLP{signal}_PROTOCOL"
         given = os.environ.get(name, _PROTOCOL)
         if given != _PROTOCOL:
-            raise SettingsError(f"{name} is {given!r}; only {_PROTOCOL} is supported: unset it, or set it to that")
+            raise SettingsError(
+                f"{name} is {given!r}; only {_PROTOCOL} is supported: unset it, or set it to {_PROTOCOL}"
+            )
     for name in ("OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER"):
         given = os.environ.get(name, "otlp")
         if given not in {"otlp", "none"}:
-            raise SettingsError(f"{name} is {given!r}; it is otlp or none")
+            raise SettingsError(f"{name} must be otlp or none, got {given!r}")
     _interval_s()
 
 
@@ -159,12 +161,12 @@ def _interval_s() -> float:
     if not given:
         return INTERVAL_S_DEFAULT
     if not given.isdigit() or not int(given):
-        raise SettingsError(f"{name} is a number of milliseconds above 0, not {given!r}")
+        raise SettingsError(f"{name} must be a number of milliseconds > 0, got {given!r}")
     return int(given) / 1000
 
 
 def _metric_of(family: Any, since_ns: int, now_ns: int) -> export.Metric | None:
-    """Return a family of Prometheus as a metric of OpenTelemetry; None for a kind that nobody here uses."""
+    """Convert a Prometheus metric family to an OpenTelemetry metric; None for unsupported types."""
     cumulative = export.AggregationTemporality.CUMULATIVE
     if family.type == "histogram":
         points = _histogram_points(family.samples, since_ns, now_ns)

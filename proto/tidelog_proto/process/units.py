@@ -1,7 +1,6 @@
-"""Sizes and durations as people write them: `64MiB`, `1.5 GB`, `500ms`, `7d`.
+"""Parsing of sizes and durations with units: `64MiB`, `1.5 GB`, `500ms`, `7d`.
 
-Units that can be read in two ways are refused: `1M` may be 1,000,000 or 1,048,576. Plain numbers are bytes, and
-milliseconds.
+Ambiguous units are refused: `1M` may mean 1,000,000 or 1,048,576. Plain numbers are bytes or milliseconds.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def parse_size(text: str) -> int:
     """Return a size in bytes; plain numbers are bytes, `KiB` to `TiB` powers of 1024, `kB` to `TB` powers of 1000.
 
     Raises:
-        ValueError: it is no size, or not whole bytes; says what would be one.
+        ValueError: the text is not a size, or not a whole number of bytes; the message has examples.
     """
     return _parse(text, SIZE_UNITS, "a size like 1048576, 64MiB or 1.5GB", "bytes")
 
@@ -40,7 +39,7 @@ def parse_duration_ms(text: str) -> int:
     """Return a duration in milliseconds; plain numbers are milliseconds, the units are ms, s, m, h, d and w.
 
     Raises:
-        ValueError: it is no duration, or not whole milliseconds; says what would be one.
+        ValueError: the text is not a duration, or not a whole number of milliseconds; the message has examples.
     """
     return _parse(text, DURATION_UNITS_MS, "a duration like 500ms, 30s, 12h or 7d", "milliseconds")
 

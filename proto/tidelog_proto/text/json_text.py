@@ -1,11 +1,11 @@
 """The definition of JSON, and the exact text of its parts, for producing, serving, sampling and SQL.
 
-JSON is RFC 8259 in UTF-8, without what its parsers disagree about. The following are not JSON: NaN and infinities, a
-byte order mark, an escaped surrogate without its pair, more than `JSON_DEPTH_MAX` levels of objects and arrays, and a
-number of more than `JSON_NUMBER_CHARS_MAX` characters. Numbers of any magnitude and repeated members are JSON; of
-repeated members the last one counts.
+JSON is RFC 8259 in UTF-8, without the parts that parsers treat differently. The following are not JSON: NaN and
+infinities, a byte order mark, an escaped surrogate without its pair, more than `JSON_DEPTH_MAX` levels of objects and
+arrays, and a number of more than `JSON_NUMBER_CHARS_MAX` characters. Numbers of any magnitude and repeated members are
+JSON; of repeated members the last one counts.
 
-Nothing here converts a number: `number_text` says what was written, and readers choose a type that holds it.
+No function here converts a number: `number_text` keeps its text, and callers choose a type that can represent it.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ import numpy as np
 from tidelog_proto.limits import JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-"""How some programs begin a file in UTF-8; it is part of no line in it."""
+"""Some programs write it at the start of a UTF-8 file; it does not belong to the first line."""
 
 
 class JsonNumber(str):
-    """A number as it was written."""
+    """The text of a JSON number."""
 
     __slots__ = ()
     __repr__ = str.__str__
 
 
 def number_text(text: str) -> JsonNumber:
-    """Return a number of JSON as it is written.
+    """Return a JSON number as text.
 
     Raises:
         ValueError: it has too many characters.
     """
     if len(text) > JSON_NUMBER_CHARS_MAX:
-        raise ValueError(f"a number of {len(text)} characters; the most are {JSON_NUMBER_CHARS_MAX}")
+        raise ValueError(f"a number has {len(text)} characters; at most {JSON_NUMBER_CHARS_MAX} are supported")
     return JsonNumber(text)
 
 
@@ -49,7 +49,7 @@ _DECODER: Final = json.JSONDecoder(parse_float=number_text, parse_int=number_tex
 _CHECKER: Final = json.JSONDecoder(parse_constant=_no_constant)
 _SCAN: Final[Any] = cast("Any", _CHECKER).scan_once
 _SCAN_STRING: Final[Any] = cast("Any", json.decoder).scanstring
-"""The stubs lack both."""
+"""The type stubs lack both functions."""
 _BLANKS: Final = " \t\n\r"
 _SPACE: Final = re.compile(f"[{_BLANKS}]*")
 _STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
@@ -60,11 +60,11 @@ _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def exact_json(content: bytes | str, *, around: int = 0) -> Any:
-    """Return what JSON says, with each number as a `JsonNumber`.
+    """Parse JSON, with each number as a `JsonNumber`.
 
     Args:
         content: the whole text.
-        around: levels that stand around a value, and do not count as its own.
+        around: enclosing levels, which do not count for the limit of depth.
 
     Raises:
         ValueError: it is not JSON.
@@ -76,11 +76,11 @@ def exact_json(content: bytes | str, *, around: int = 0) -> Any:
 
 
 def checked_json(content: bytes | str, *, around: int = 0) -> tuple[str, Any]:
-    """Return JSON as text, and as Python has it: for what is in it, since numbers with a fraction may be rounded.
+    """Return JSON as text, and parsed; numbers with a fraction may be rounded in the parsed value.
 
     Args:
         content: the whole text.
-        around: as of `exact_json`.
+        around: see `exact_json`.
 
     Raises:
         ValueError: it is not JSON.
@@ -101,21 +101,21 @@ def json_text(content: bytes | str) -> str:
 
 
 def check_limits(text: str, *, around: int = 0) -> None:
-    """Refuse well-formed JSON that exceeds a limit, or has half of a surrogate pair in it.
+    """Refuse well-formed JSON that exceeds a limit or contains an unpaired surrogate.
 
     Raises:
-        ValueError: it does.
+        ValueError: with the violated limit.
     """
     levels = JSON_DEPTH_MAX + around
     if text.count("[") + text.count("{") > levels and _depth(text) > levels:
-        raise ValueError(f"nested too deeply: the most are {JSON_DEPTH_MAX} levels")
+        raise ValueError(f"nested too deeply: at most {JSON_DEPTH_MAX} levels are supported")
     if len(text) > JSON_NUMBER_CHARS_MAX and _LONG_NUMBER.search(_STRING.sub('""', text)):
-        raise ValueError(f"a number of more than {JSON_NUMBER_CHARS_MAX} characters")
+        raise ValueError(f"a number has more than {JSON_NUMBER_CHARS_MAX} characters")
     if "\\u" in text and _SURROGATE.search(text):
-        # Of escaped backslashes none escapes a `u` that follows it.
+        # Escaped backslashes are removed first: they do not escape a `u` that follows.
         left = _PAIR.sub("", text.replace("\\\\", ""))
         if _SURROGATE.search(left):
-            raise ValueError("surrogates not allowed: one is escaped without its pair")
+            raise ValueError("surrogates not allowed: an escaped surrogate has no pair")
 
 
 def members(text: str) -> Iterator[tuple[str, str]]:
@@ -136,15 +136,15 @@ def members(text: str) -> Iterator[tuple[str, str]]:
 
 
 def member_text(text: str, name: str) -> str:
-    """Return the exact text of the value of a member; of repeated ones that of the last.
+    """Return the exact text of a member's value, or of the last one if the member is repeated.
 
     Args:
         text: an object, as `json_text` returns it.
-        name: of a member that it has; letters, digits and underscores.
+        name: of an existing member; letters, digits and underscores.
     """
     quoted = f'"{name}"'
     if text.count(quoted) == 1 and "\\u" not in text:
-        # A single occurrence, where no name is escaped, is the member's own name.
+        # With no escapes in the text, a single occurrence is the member's name.
         start = _after_space(text, _after_space(text, text.index(quoted) + len(quoted)) + 1)
         return text[start : _SCAN(text, start)[1]]
     return [value for member, value in members(text) if member == name][-1]
@@ -161,7 +161,7 @@ def _decoded(decoder: json.JSONDecoder, text: str) -> Any:
     try:
         return decoder.decode(text)
     except RecursionError as error:
-        raise ValueError(f"nested too deeply: the most are {JSON_DEPTH_MAX} levels") from error
+        raise ValueError(f"nested too deeply: at most {JSON_DEPTH_MAX} levels are supported") from error
 
 
 def _depth(text: str) -> int:
@@ -174,5 +174,5 @@ def _after_space(text: str, at: int) -> int:
     if text[at] not in _BLANKS:
         return at
     found = _SPACE.match(text, at)
-    assert found is not None, "no space matches as well"
+    assert found is not None, "the pattern matches the empty string"
     return found.end()

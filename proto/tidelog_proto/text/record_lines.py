@@ -1,9 +1,8 @@
-"""Records as lines of JSON: what `consume --json` and `log dump` print, and `produce --format records` takes.
+"""Records as lines of JSON: printed by `consume --json` and `log dump`, read by `produce --format records`.
 
-The fields are those of HTTP. Bytes that are UTF-8 are given as text; others as base64, with `key_encoding` or
-`value_encoding` saying so. A value that is a JSON object or array is printed as such, byte for byte, with
-`"value_encoding": "json"`. Whatever else happens to be JSON (`42`, `true`) stays the text that it is, and so does a
-document with line breaks between its tokens, which would end the line. Each form comes back with every byte.
+The fields are those of the HTTP API. Bytes that are valid UTF-8 are shown as text, others as base64, marked by
+`key_encoding` or `value_encoding`. A JSON object or array without line breaks is embedded byte for byte, with
+`"value_encoding": "json"`. Other JSON values (`42`, `true`) are shown as text. Every form is lossless.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def record_line(record: Record, topic: str, partition: int, form: ValueForm = Va
 
 
 def finite(value: Any) -> Any:
-    """Return a value with null for each number that JSON has no form for: NaN and the infinities."""
+    """Return a value in which null replaces each NaN and infinity, which JSON cannot represent."""
     match value:
         case float():
             return value if math.isfinite(value) else None
@@ -66,13 +65,13 @@ def _dumped(document: dict[str, Any]) -> str:
 
 
 def _raw_json(content: bytes | None) -> str | None:
-    """Return a JSON object or array that fits a line as it is; None for what is neither."""
+    """Return a JSON object or array that fits on one line, unchanged; None for any other content."""
     if content is None or content[:1] not in {b"{", b"["} or b"\n" in content or b"\r" in content:
         return None
     try:
         return json_text(content)
     except ValueError:
-        return None  # looks like JSON, and is text
+        return None  # text that only begins like JSON
 
 
 def _put(document: dict[str, Any], field: str, content: bytes | None, *, as_text: bool = True) -> None:
@@ -87,12 +86,12 @@ def _header(name: str, value: bytes | None) -> list[Any]:
 
 
 def _shown(content: bytes | None, *, as_text: bool = True) -> tuple[str | None, str | None]:
-    """Return what is printed for bytes, and the encoding where it is no plain text."""
+    """Return the shown form of bytes, and its encoding unless it is plain text."""
     if content is None:
         return None, None
     if as_text:
         try:
             return content.decode(), None
         except UnicodeDecodeError:
-            pass  # bytes that are no text are base64 whatever was asked for
+            pass  # bytes that are not UTF-8 are always shown as base64
     return base64.b64encode(content).decode(), "base64"

@@ -1,1 +1,1 @@
-"""TLS of a server: handshakes, the stream, and certificate files that are followed while it runs."""
+"""TLS of a server: handshakes, the encrypted stream, and certificate files that are reloaded when they change."""

@@ -1,7 +1,6 @@
-"""When the certificates of a node or a gateway end: told to its metrics, and warned of in its log, once a day.
+"""Expiry of the certificates of a node or a gateway: a metric, and a daily warning in the log before the end.
 
-A certificate that ends takes nothing from connections that stand, and everything from those that are to come: clients
-and nodes find no way in any more, one after the other. So it is told before.
+An expired certificate does not affect open connections, but all new ones: clients and nodes can no longer connect.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ log = logging.getLogger(__name__)
 
 DAY_S: Final = 24 * 3600.0
 WARN_S: Final = 14 * DAY_S
-"""It is warned of so long before the end..."""
+"""Warnings start this long before the end..."""
 WARN_SHARE: Final = 0.2
-"""...but in the last fifth of its time only: there are certificates for a day."""
+"""...but not before the last fifth of the validity, for certificates that are valid for a day."""
 
 
 _NAMES: Final = {"certificate": "the certificate", "ca": "the CA", "crl": "the list of revoked certificates"}
 
 
 class Ending(NamedTuple):
-    """A file of certificates or lists: what it is, for how long it holds, and when it ends, in seconds since 1970."""
+    """Expiry of one file: its kind, path, validity period, and expiry in seconds since 1970."""
 
     what: str
     path: Path
@@ -39,13 +38,13 @@ class Ending(NamedTuple):
 
 
 class CertificateEnds:
-    """Of the files of one node, or gateway.
+    """Expiry of the files of one node or gateway.
 
     Args:
-        files: where they are.
+        files: paths of the certificates and lists.
         now_s: the wall clock, in seconds since 1970.
-        tell: told what ends ("certificate", "ca" or "crl") and when, in seconds since 1970.
-        whose: of what they are, for the warning.
+        tell: called with the kind ("certificate", "ca" or "crl") and the expiry in seconds since 1970.
+        whose: the kind of server, for the warning.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class CertificateEnds:
         self._warned_s: dict[str, float] = {}
 
     def read(self) -> None:
-        """Find out anew when they end. What cannot be read is told by who uses it, and ends when it did."""
+        """Read the expiry of all files again. An unreadable file keeps its last expiry; its user reports the error."""
         found = [
             _ending("certificate", self._files.cert, min),
             _ending("ca", self._files.ca, max),
@@ -71,7 +70,7 @@ class CertificateEnds:
             self._tell(ending.what, ending.ends_s)
 
     def look(self) -> None:
-        """Warn of what ends soon, or has ended."""
+        """Log a warning for each file that expires soon or has expired."""
         now_s = self._now_s()
         for ending in self._endings.values():
             left_s = ending.ends_s - now_s
@@ -81,9 +80,9 @@ class CertificateEnds:
                 continue
             self._warned_s[ending.what] = now_s
             when = f"{dt.datetime.fromtimestamp(ending.ends_s, dt.UTC):%Y-%m-%d %H:%M} UTC"
-            verb = "ends on" if left_s > 0 else "has ended on"
+            verb = "expires at" if left_s > 0 else "expired at"
             log.warning(
-                "%s in %s %s %s: issue a newer one and put it there; nobody who connects later takes this %s then",
+                "%s in %s %s %s: replace the file with a newer one; new connections to this %s fail after the expiry",
                 _NAMES[ending.what],
                 ending.path,
                 verb,
@@ -108,9 +107,9 @@ def _ending_of_lists(path: Path | None) -> Ending | None:
 
 
 def _ending(what: str, path: Path | None, of_several: Callable[[list[float]], float]) -> Ending | None:
-    """Return when a file of certificates ends; None where there is none that can be read.
+    """Return when a file of certificates expires; None if there is no readable file.
 
-    Of a chain that is when the first of them does; of several CAs the last, as old ones are left beside newer ones.
+    A chain expires with its first certificate, a file of several CAs with its last, as it may contain old CAs.
     """
     if path is None:
         return None

@@ -1,4 +1,4 @@
-"""Who somebody is, in a certificate: a name of the kind URI, `tidelog:node:NAME` or `tidelog:client:NAME`."""
+"""Node and client names in certificates: URIs `tidelog:node:NAME` and `tidelog:client:NAME`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _SCHEME: Final = "tidelog:"
 
 
 def uri_of(kind: str, name: str) -> str:
-    """Return what stands in the certificate of a node or a client."""
+    """Return the URI for the certificate of a node or a client."""
     return f"{_SCHEME}{kind}:{quote(name, safe='')}"
 
 
 def names_in(peercert: Mapping[str, Any] | None, kind: str) -> list[str]:
-    """Return the nodes (or clients) that a certificate vouches for; names that are not UTF-8 are left out.
+    """Return the node or client names in a certificate, without those that are not UTF-8.
 
     Args:
-        peercert: as `ssl.SSLObject.getpeercert` returns it, verified; None: nobody has shown one.
+        peercert: verified, from `ssl.SSLObject.getpeercert`; None if the peer has sent no certificate.
         kind: "node" or "client".
     """
     begin = f"{_SCHEME}{kind}:"
@@ -30,5 +30,5 @@ def names_in(peercert: Mapping[str, Any] | None, kind: str) -> list[str]:
 def _decoded(part: str) -> str | None:
     try:
         return unquote_to_bytes(part).decode()
-    except UnicodeDecodeError:  # a replacement character would make one name of many
+    except UnicodeDecodeError:  # decoding with replacement characters would make different names equal
         return None

@@ -1,7 +1,7 @@
-"""Certificates and keys in files, and what becomes of them when the files change.
+"""TLS contexts from certificate and key files, created again when the files change.
 
-What is made of the files serves the connections that are made from then on; those that stand go on. A file that is not
-as it must be changes nothing: what was read before holds, and the fault is told once.
+A new context serves new connections; open connections keep theirs. If a changed file is invalid, the last contexts stay
+in use and the fault is logged once.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ _LISTS: Final = "the list of revoked certificates"
 _PEM_KIND: Final = re.compile(rb"-----BEGIN ([^-\r\n]{1,60})-----")
 _ONE_LIST: Final = re.compile(rb"-----BEGIN X509 CRL-----(.*?)-----END X509 CRL-----", re.DOTALL)
 _DELTA: Final = bytes.fromhex("0603551d1b")
-"""The extension that makes a list one of changes since another (RFC 5280, 5.2.4: 2.5.29.27), as DER has its name."""
+"""DER encoding of the OID of the delta CRL indicator (RFC 5280, 5.2.4: 2.5.29.27)."""
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2: with forward secrecy, and authenticated. Those of 1.3 all are."""
+"""Ciphers for TLS 1.2: forward secret and authenticated, as all ciphers of TLS 1.3 are."""
 
 
 class TlsFilesError(ValueError):
-    """Files that TLS cannot be made of; the text names the file and says what to do."""
+    """A TLS file cannot be used. The text contains its path and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Where one side's certificates are, in PEM.
+    """The certificates and keys of one side, in PEM.
 
     Attributes:
-        cert: its own certificate, with those that lead to the CA behind it; None: it shows none.
-        key: the private key of that, readable by its owner (and a group) alone; None: it is in `cert`, too.
-        ca: certificates of the CAs that are believed; None: those of the system, where others are to be believed.
-        ca_pem: such certificates themselves, instead of a file.
-        cert_pem: its own certificate and its private key themselves, instead of files.
-        crl: lists of revoked certificates of the CAs, which are refused then; None: nobody looks.
-        crl_pem: such lists themselves, instead of a file.
+        cert: own certificate, followed by its intermediate CAs; None to present none.
+        key: its private key, readable only by the owner and a group; None if `cert` contains it.
+        ca: certificates of the trusted CAs; None for those of the system, where peers are verified.
+        ca_pem: text of the trusted CAs, instead of `ca`.
+        cert_pem: text of the own certificate and its private key, instead of `cert` and `key`.
+        crl: certificate revocation lists of the CAs; None disables the check for revocation.
+        crl_pem: text of revocation lists, instead of `crl`.
     """
 
     cert: Path | None = None
@@ -61,14 +61,14 @@ class TlsFiles:
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
-    """Return how to answer calls. With a CA, callers may show certificates of it; nobody has to.
+    """Return the TLS context of a server. With a CA, clients may present certificates of it, but need not.
 
     Raises:
         TlsFilesError: one of the files cannot be used.
     """
-    assert files.cert is not None, "who is called shows a certificate"
+    assert files.cert is not None, "a server has a certificate"
     context = _hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
-    context.num_tickets = 0  # a session that is taken up again would not be looked at by the rules of a newer file
+    context.num_tickets = 0  # a resumed session would not be verified with reloaded files
     context.options |= ssl.OP_NO_TICKET
     _show(context, files)
     if files.ca is not None:
@@ -81,7 +81,7 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def client_context(files: TlsFiles) -> ssl.SSLContext:
-    """Return how to call others: only whose certificate is of the CA, and for the host that was called.
+    """Return the TLS context of a client, which verifies the server's certificate and host name.
 
     Raises:
         TlsFilesError: one of the files cannot be used.
@@ -111,37 +111,37 @@ def _believe(context: ssl.SSLContext, files: TlsFiles) -> None:
     try:
         context.load_verify_locations(cadata=text.decode("ascii"))
     except (ssl.SSLError, ValueError) as error:
-        where = f"the CA file {files.ca}" if files.ca else "what was given as the CA"
-        raise TlsFilesError(f"{where} holds no certificate in PEM: {_reason(error)}") from error
+        where = f"the CA file {files.ca}" if files.ca else "the given CA"
+        raise TlsFilesError(f"{where} has no certificate in PEM: {_reason(error)}") from error
 
 
 def _refuse_revoked(context: ssl.SSLContext, files: TlsFiles) -> bytes:
-    """Refuse whose certificate is in the lists, and return these; b"": there are none, and nobody looks."""
+    """Enable the check for revocation and return the content of the lists; b"" if there are none."""
     if files.crl is None and not files.crl_pem:
         return b""
     content = files.crl_pem.encode("utf-8", "replace") if files.crl is None else read_pem(files.crl, _LISTS)
-    where = f"the file {files.crl}" if files.crl else "what was given as lists of revoked certificates"
+    where = f"the file {files.crl}" if files.crl else "the given revocation list"
     kinds = set(_PEM_KIND.findall(content))
-    if kinds != {b"X509 CRL"}:  # a certificate among them would be believed as a CA
+    if kinds != {b"X509 CRL"}:  # a certificate in the file would be trusted as a CA
         other = ", ".join(sorted(kind.decode("ascii", "replace") for kind in kinds - {b"X509 CRL"}))
         raise TlsFilesError(
-            f"{where} holds {other or 'nothing in PEM'}: only lists of revoked certificates stand there, in PEM"
+            f"{where} contains {other or 'nothing in PEM'}; it may only contain certificate revocation lists in PEM"
         )
     with _in_memory(content) as path:
         try:
             context.load_verify_locations(cafile=path)
         except (OSError, ValueError) as error:
-            raise TlsFilesError(f"{where} is cut off or damaged, copy it again: {_reason(error)}") from error
+            raise TlsFilesError(f"{where} is truncated or damaged; copy it again: {_reason(error)}") from error
     if any(_DELTA in binascii.a2b_base64(each) for each in _ONE_LIST.findall(content)):
-        # OpenSSL takes the newest list of a CA for all that there is, and would forget what the complete one has.
-        raise TlsFilesError(f"{where} holds a list of changes alone (a delta CRL): give the complete one of that CA")
+        # OpenSSL treats the newest list of a CA as complete, so a delta list would hide the entries of the base list.
+        raise TlsFilesError(f"{where} contains a delta CRL; replace it with the complete CRL of that CA")
     context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     return content
 
 
 def _see_that_own_is_in(lists: bytes, files: TlsFiles) -> None:
-    """Take no lists that would have others of this side's own CA refused, all of them: a node would be alone."""
-    from tidelog_proto.tls.revocation import check_lists  # noqa: PLC0415 # who has no lists needs no `cryptography`
+    """Refuse lists that would make this side refuse every certificate of its own CA, which would isolate a node."""
+    from tidelog_proto.tls.revocation import check_lists  # noqa: PLC0415 # only needed with revocation lists
 
     assert files.cert is not None
     assert files.ca is not None
@@ -155,7 +155,7 @@ def _see_that_own_is_in(lists: bytes, files: TlsFiles) -> None:
 
 @contextlib.contextmanager
 def _in_memory(content: bytes) -> Iterator[str]:
-    """Give a path for what is in no file, or was read already: OpenSSL's loaders want one. It reaches no disk."""
+    """Yield a path to content in memory, because OpenSSL's loaders need a path. Nothing is written to disk."""
     descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
@@ -170,14 +170,14 @@ def _show(context: ssl.SSLContext, files: TlsFiles) -> None:
     read_pem(key, "the private key", is_secret=True)
 
     def no_password() -> str:
-        raise TlsFilesError(f"the private key {key} is encrypted: give one that is not, readable by its owner alone")
+        raise TlsFilesError(f"the private key {key} is encrypted: use an unencrypted key, readable only by its owner")
 
     try:
         context.load_cert_chain(files.cert, key, password=no_password)
-    except (OSError, ValueError) as error:  # of OpenSSL's errors, too
+    except (OSError, ValueError) as error:  # `ssl.SSLError` is an OSError
         if isinstance(error, TlsFilesError):
             raise
-        what = f"{files.cert} and {key} are no certificate in PEM and its private key: {_reason(error)}"
+        what = f"{files.cert} and {key} are not a certificate in PEM and its private key: {_reason(error)}"
         raise TlsFilesError(what) from error
 
 
@@ -186,7 +186,7 @@ def _show_text(context: ssl.SSLContext, text: str) -> None:
         try:
             context.load_cert_chain(path, password=lambda: "")
         except (OSError, ValueError) as error:
-            what = f"what was given is no certificate in PEM and its private key: {_reason(error)}"
+            what = f"the given text is not a certificate in PEM and its private key: {_reason(error)}"
             raise TlsFilesError(what) from error
 
 
@@ -199,13 +199,13 @@ def read_pem(path: Path, what: str, *, is_secret: bool = False) -> bytes:
     """Return a file's content.
 
     Args:
-        path: of the file.
-        what: is in it, for messages.
-        is_secret: refuse it where everybody may read or change it.
+        path: the file.
+        what: names the content in messages.
+        is_secret: refuse a file that every user may read or change.
 
     Raises:
-        TlsFilesError: it cannot be read, is no regular file (one that can be read again), is too large, or is open to
-            everybody.
+        TlsFilesError: the file is unreadable, not a regular file, too large, or a secret that every user may read or
+            change.
     """
     try:
         return read_named(path, what, PEM_BYTES_MAX, is_secret=is_secret)
@@ -215,21 +215,21 @@ def read_pem(path: Path, what: str, *, is_secret: bool = False) -> bytes:
 
 @dataclass(frozen=True)
 class _Made:
-    """What files were, and what was made of them."""
+    """Contexts, with the fingerprint of the files they were made from."""
 
     seen: bytes
     contexts: list[ssl.SSLContext] = field(compare=False)
 
 
 class FollowedTls:
-    """What is made of files, and made again when they change.
+    """TLS contexts that are created again when their files change.
 
     Args:
-        files: where they are.
-        makers: each makes a context of them; `contexts` has what they made, in their order.
+        files: the files.
+        makers: each creates a context from the files; `contexts` has their results in the same order.
 
     Raises:
-        TlsFilesError: they cannot be used.
+        TlsFilesError: the files cannot be used.
     """
 
     def __init__(self, files: TlsFiles, *makers: Callable[[TlsFiles], ssl.SSLContext]) -> None:
@@ -240,17 +240,17 @@ class FollowedTls:
 
     @property
     def contexts(self) -> list[ssl.SSLContext]:
-        """What was made last."""
+        """The newest valid contexts."""
         return self._followed.value.contexts
 
     def look(self) -> bool:
-        """Read the files again, and return whether what is made of them has changed. Blocks for a moment.
+        """Read the files again; return whether the contexts changed. Blocks briefly.
 
-        While they are not as they must be (one of two is replaced already), what was made last holds.
+        While a file is invalid or does not match the others, the last contexts stay in use.
         """
         if not self._followed.look():
             return False
-        log.info("certificates are read anew from %s", self.files.cert or self.files.ca)
+        log.info("reloaded certificates from %s", self.files.cert or self.files.ca)
         return True
 
     def _made(self) -> _Made:
@@ -260,7 +260,7 @@ class FollowedTls:
         return self._last
 
     def _fingerprint(self) -> bytes:
-        """Return what tells whether any of the files is another one than before."""
+        """Return a digest of the contents of all files."""
         files = self.files
         digest = hashlib.sha256()
         named = (files.cert, "the certificate"), (files.key, "the private key"), (files.ca, "the CA")

@@ -1,11 +1,11 @@
-"""The door of a port that speaks TLS: handshakes are under way in a bounded number, and none for ever.
+"""Limits on TLS handshakes of a server: their number, their time, and fair use of the processor by client address.
 
-A connection that has not shown that it can encrypt is nobody's yet: the server hears of it when its handshake is done.
-Who comes when too many handshakes are under way is let in, and one gives way as `strangers` says: who opens thousands
-of connections and says nothing keeps out nobody who calls from elsewhere, however long that one's handshake takes.
+The server's protocol gets a connection when its handshake is complete. A connection beyond the limit of handshakes is
+accepted, and an older one is closed instead (see `unauthenticated_limits`), so a client that opens thousands of idle
+connections does not lock out clients at other addresses.
 
-A step of a handshake costs some 1 ms of the processor, and a client asks for it with a few bytes. So steps are done in
-turns, address by address: an address with a thousand handshakes delays another address by one.
+A step of a handshake costs the server some 1 ms and the client a few bytes. Steps are therefore scheduled round robin
+by address: an address with a thousand handshakes delays another address by one step.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ HANDSHAKES_MAX: Final = 512
 
 
 class TlsEntrance:
-    """See the module.
+    """Accepts TLS connections of one port.
 
     Args:
-        context: asked for at each connection, so that newer certificates count.
-        timeout_s: for a handshake.
-        refusal: what is said to those who do not speak TLS.
-        failed: told why, of each handshake that came to nothing.
-        handshakes_max: how many may be under way.
-        turns: those of the process, which steps of handshakes share with other long work; at once unless given.
+        context: called for each connection, so that reloaded certificates are used.
+        timeout_s: limit of a handshake.
+        refusal: sent to clients that do not speak TLS.
+        failed: called with the error of each failed handshake.
+        handshakes_max: limit of concurrent handshakes.
+        turns: the process's scheduler, which orders the steps of handshakes; None runs them at once.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class TlsEntrance:
 
     @property
     def under_way(self) -> int:
-        """How many handshakes are."""
+        """Number of handshakes in progress."""
         return len(self._shaking)
 
     def admit(self, above: asyncio.BaseProtocol) -> TlsStream:
-        """Return the protocol for a connection that is accepted; `above` gets it once it is encrypted."""
+        """Return the protocol for an accepted connection; `above` gets the connection after the handshake."""
         address = ""
 
         def called(host: str) -> None:
@@ -97,10 +97,10 @@ class TlsEntrance:
         try:
             step()
         except BaseException:
-            stream.abort()  # of the protocol above: as on any transport, its connection ends
+            stream.abort()  # a protocol's error closes its connection, as on any transport
             raise
 
     def close(self) -> None:
-        """End the handshakes that are under way."""
+        """Abort the handshakes in progress."""
         for stream in list(self._streams):
             stream.abort()

@@ -1,7 +1,7 @@
-"""Lists of revoked certificates (CRLs): read, judged, and asked about certificates that were shown before they changed.
+"""Certificate revocation lists (CRLs): parsing, validation, and checks of certificates on open connections.
 
-OpenSSL refuses who shows a revoked certificate, and where it looks into lists at all, also whose CA has none, or one
-that has ended. A file in which that is so of this side's own CA would shut everybody out, so it is not taken.
+With revocation checks enabled, OpenSSL refuses a revoked certificate, but also every certificate whose CA has no list
+or only an expired one. A file that would do so for this side's own CA would refuse every peer, so it is refused.
 """
 
 from __future__ import annotations
@@ -20,49 +20,49 @@ _BEGIN: Final = b"-----BEGIN X509 CRL-----"
 
 
 def lists_in(content: bytes) -> list[x509.CertificateRevocationList]:
-    """Return the lists of a file in PEM, one of each CA.
+    """Parse the lists of a PEM file.
 
     Raises:
-        ValueError: it holds something else.
+        ValueError: the content is not a list.
     """
     return [x509.load_pem_x509_crl(_BEGIN + part) for part in content.split(_BEGIN)[1:]]
 
 
 def check_lists(content: bytes, cert: bytes, ca: bytes) -> None:
-    """See that lists can be used with a side's own certificate and CAs.
+    """Check that revocation lists can be used with a side's own certificate and CAs.
 
     Args:
-        content: of the file with the lists.
-        cert: the certificate, in PEM; the first, if there are several.
-        ca: the CAs that are believed, in PEM.
+        content: the lists, in PEM.
+        cert: the own certificate, in PEM; the first one of a chain.
+        ca: the trusted CAs, in PEM.
 
     Raises:
-        ValueError: they would refuse everybody, or are not of the CA; a clause without a subject of its own says why.
+        ValueError: the lists are unusable; the message is a clause whose subject is the file.
     """
     try:
         lists = lists_in(content)
     except ValueError as error:
-        raise ValueError(f"holds something that is no list of revoked certificates: {error}") from error
+        raise ValueError(f"contains something other than certificate revocation lists: {error}") from error
     own = x509.load_pem_x509_certificates(cert)[0]
     name = own.issuer.rfc4514_string()
     found = [each for each in lists if each.issuer == own.issuer]
     if not found:
         raise ValueError(
-            f"has no list of {name}, which has issued the certificate here: add it, or all of that CA's would be "
-            "refused"
+            f"has no list of {name}, the issuer of the own certificate: add it, or every certificate of that CA would "
+            "be refused"
         )
     authorities = [each for each in x509.load_pem_x509_certificates(ca) if each.subject == own.issuer]
     signers = [each for each in authorities if _has_issued(each, own)] or authorities
-    if signers:  # not an authority of the same name, as one is that takes the place of another
+    if signers:  # excludes a CA of the same name, such as the predecessor or successor
         found = [each for each in found if any(_has_signed(signer, each) for signer in signers)]
     if not found:
         raise ValueError(
-            f"has a list of {name} that is not signed by that CA, which has issued the certificate here: add the "
-            "right one"
+            f"has a list of {name} that is not signed by that CA, the issuer of the own certificate: replace it with a "
+            "list signed by that CA"
         )
     ends = max((each.next_update_utc for each in found if each.next_update_utc is not None), default=None)
     if ends is not None and ends <= dt.datetime.now(dt.UTC):
-        raise ValueError(f"has a list of {name} that has ended on {ends:%Y-%m-%d %H:%M} UTC: get a newer one")
+        raise ValueError(f"has a list of {name} that expired at {ends:%Y-%m-%d %H:%M} UTC: replace it with a newer one")
 
 
 def _has_issued(authority: x509.Certificate, one: x509.Certificate) -> bool:
@@ -73,7 +73,7 @@ def _has_issued(authority: x509.Certificate, one: x509.Certificate) -> bool:
         UnsupportedAlgorithm,
         TypeError,
         ValueError,
-    ):  # of another key, or of a kind that is foreign
+    ):  # signed by another key, or of an unsupported kind
         return False
     return True
 
@@ -81,12 +81,12 @@ def _has_issued(authority: x509.Certificate, one: x509.Certificate) -> bool:
 def _has_signed(authority: x509.Certificate, one: x509.CertificateRevocationList) -> bool:
     try:
         return one.is_signature_valid(cast("CertificateIssuerPublicKeyTypes", authority.public_key()))
-    except (UnsupportedAlgorithm, TypeError, ValueError):  # a key that signs no lists
+    except (UnsupportedAlgorithm, TypeError, ValueError):  # a key that cannot sign lists
         return False
 
 
 def revoked_of(content: bytes, shown: Sequence[bytes]) -> list[bool]:
-    """Return of each certificate that was shown, in DER, whether the lists have it.
+    """Return for each certificate in DER whether the lists contain it.
 
     Raises:
         ValueError: as `lists_in`.

@@ -1,13 +1,13 @@
 """TLS between a transport and a protocol: a protocol to the socket below, a transport to the protocol above.
 
-asyncio and uvloop have TLS of their own, on the same `ssl.SSLObject`. Four things that must hold here do not hold
-there: what waits in the socket's buffer counts as unsent (`get_write_buffer_size`), or nobody notices a client that
-reads nothing; handshakes that hang are known and can be bounded (`tls_entrance`); whoever is refused is told why, since
-the alert leaves before the connection closes; and who does not speak TLS at all is answered in words. See ADR 0088.
+asyncio and uvloop have their own TLS on the same `ssl.SSLObject`, without four properties that are needed here: bytes
+in the socket's buffer count as unsent (`get_write_buffer_size`), so that a client that does not read is detected;
+handshakes in progress can be counted and bounded (`handshakes`); the alert is sent before a refused connection is
+closed, so the peer learns the reason; and a client that does not speak TLS gets a readable answer. See ADR 0088.
 
-Bytes are encrypted as they are written, so that nobody's memory is held by them, and what is encrypted waits in the
-buffer of the transport below, with its limits. Received bytes pass through a buffer that all connections of a thread
-share. What a reader that is paused has not taken yet is at most that much.
+Bytes are encrypted when they are written, so the caller's buffers are free at once, and wait in the buffer of the
+transport below, subject to its limits. All connections of a thread share one receive buffer. A paused reader leaves at
+most that much undecrypted data.
 """
 
 from __future__ import annotations
@@ -21,55 +21,55 @@ from typing import Any, Final, cast
 from tidelog_proto.limits import KIB
 
 CHUNK_BYTES: Final = 128 * KIB
-"""Received, and encrypted, in one go; a connection may keep twice as much for as long as it lives."""
+"""Size of the receive buffer and of one write; a connection may keep twice as much while it is open."""
 BARREN_BYTES_MAX: Final = 32 * KIB
-"""Encrypted bytes that may come with nothing in them for the protocol above: more than a part of a record, whose rest
-has yet to come. Else one side could change its keys without end: 27 bytes of that cost as much of the processor as
-kilobytes of data and bring nothing that is counted above, so who has not said who he is could hold up all others."""
+"""Encrypted bytes received in a row without application data: more than a partial TLS record. Bounds key updates: one
+of 27 bytes costs as much CPU as kilobytes of data and passes no other limit, so an unauthenticated peer could block the
+event loop with them."""
 _MAKES_UP_FOR: Final = 32
-"""So many of them, each byte that is for the protocol above: also who sends one a record is never cut off."""
+"""Barren bytes that one byte of application data offsets; a peer that sends one byte a record is not closed."""
 SNIFFED_BYTES: Final = 3
 _HANDSHAKE: Final = 0x16
 _RECORDS: Final = range(0x14, 0x18)
 _MAJOR: Final = 3
 
 _VERIFYING: Final = {
-    **dict.fromkeys(range(18, 22), "its CA is none of those that are believed here"),
-    3: "the lists of revoked certificates here have none of its CA: add it",
-    12: "the list of revoked certificates of its CA has ended: get a newer one",
+    **dict.fromkeys(range(18, 22), "its CA is not trusted here"),
+    3: "the revocation lists here have no list of its CA: add it",
+    12: "the revocation list of its CA has expired: replace it with a newer one",
     23: "it is revoked",
 }
-"""What OpenSSL's codes for a certificate that it does not accept mean, where its own words say little."""
+"""OpenSSL's verification codes whose own messages are unclear, and the messages used instead."""
 _ALERTS: Final = {
-    "UNKNOWN_CA": "the other side does not know the CA of the certificate that was shown to it",
-    "CERTIFICATE_REQUIRED": "the other side asks for a certificate, and none was shown",
-    "BAD_CERTIFICATE": "the other side does not take the certificate that was shown to it",
-    "CERTIFICATE_UNKNOWN": "the other side does not take the certificate that was shown to it",
-    "CERTIFICATE_EXPIRED": "the certificate that was shown to the other side has expired",
-    "CERTIFICATE_REVOKED": "the certificate that was shown to the other side has been revoked",
-    "UNSUPPORTED_CERTIFICATE": "the certificate that was shown to the other side is not made for this use",
-    "PROTOCOL_VERSION": "both sides have no version of TLS in common; 1.2 is the least",
-    "NO_PROTOCOLS_AVAILABLE": "both sides have no version of TLS in common; 1.2 is the least",
-    "UNSUPPORTED_PROTOCOL": "both sides have no version of TLS in common; 1.2 is the least",
-    "HANDSHAKE_FAILURE": "both sides have no way of encrypting in common",
-    "NO_SHARED_CIPHER": "both sides have no way of encrypting in common",
+    "UNKNOWN_CA": "the peer does not trust the CA of the certificate it was sent",
+    "CERTIFICATE_REQUIRED": "the peer requires a certificate, and none was sent",
+    "BAD_CERTIFICATE": "the peer does not accept the certificate it was sent",
+    "CERTIFICATE_UNKNOWN": "the peer does not accept the certificate it was sent",
+    "CERTIFICATE_EXPIRED": "the certificate sent to the peer has expired",
+    "CERTIFICATE_REVOKED": "the certificate sent to the peer has been revoked",
+    "UNSUPPORTED_CERTIFICATE": "the certificate sent to the peer is not valid for this use",
+    "PROTOCOL_VERSION": "the peers have no TLS version in common; at least 1.2 is required",
+    "NO_PROTOCOLS_AVAILABLE": "the peers have no TLS version in common; at least 1.2 is required",
+    "UNSUPPORTED_PROTOCOL": "the peers have no TLS version in common; at least 1.2 is required",
+    "HANDSHAKE_FAILURE": "the peers have no cipher in common",
+    "NO_SHARED_CIPHER": "the peers have no cipher in common",
 }
 
 
 class TlsError(OSError):
-    """A connection in TLS could not be made; the text says why, in a clause without a subject of its own."""
+    """A TLS connection could not be established, or failed; the text contains the reason."""
 
 
 class NotTlsError(TlsError):
-    """The other side does not speak TLS."""
+    """The peer does not speak TLS."""
 
 
 class DisagreedTlsError(TlsError):
-    """Both sides speak TLS, and one of them does not take what the other shows or can."""
+    """The TLS handshake failed: one peer refuses the other's certificate, version or ciphers."""
 
 
 class _Scratch(threading.local):
-    """Where all connections of a thread receive: it is empty again before another one can."""
+    """Receive buffer of a thread, shared by its connections; each empties it before the next receives."""
 
     def __init__(self) -> None:
         self.view = memoryview(bytearray(CHUNK_BYTES))
@@ -79,28 +79,27 @@ _scratch: Final = _Scratch()
 
 
 def begins_tls(first: bytes, *, handshake: bool = True) -> bool:
-    """Whether three bytes are the beginning of a record of TLS; with `handshake`, of one that opens a connection.
+    """Return whether three bytes begin a TLS record; with `handshake`, one that opens a connection.
 
-    No frame begins so before HELLO: read as a length, the bytes are above the limit.
+    No frame before HELLO begins like this: as a frame length, the bytes exceed the limit.
     """
     kinds: Iterable[int] = (_HANDSHAKE,) if handshake else _RECORDS
     return len(first) >= SNIFFED_BYTES and first[0] in kinds and first[1] == _MAJOR and 1 <= first[2] <= 4
 
 
 class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
-    """One connection. Give it to a loop as the protocol; `above` gets `connection_made` when the handshake is done.
+    """One connection: the protocol of a loop's transport; `above` gets `connection_made` after the handshake.
 
     Args:
-        context: how to encrypt, and whom to believe.
+        context: the TLS context.
         above: a Protocol or a BufferedProtocol.
-        timeout_s: for the handshake.
-        shaken: called once, with None when the handshake is done (before `connection_made`), or with what was wrong;
-            then `above` hears nothing.
-        server_name: of a caller, whom it calls: the certificate must be that host's. None on the side that is called.
-        called: told who calls, by address, when the connection is made; "" where it has none.
-        refusal: what a caller is told who does not speak TLS, as he speaks.
-        in_turn: on the side that is called, calls each step of the handshake, some 1 ms of the processor, when it is
-            this caller's turn; at once unless given.
+        timeout_s: limit of the handshake.
+        shaken: called once, with None when the handshake is complete (before `connection_made`), or with its error;
+            in that case `above` is not called.
+        server_name: client side: the host name that the server's certificate must have. None on the server side.
+        called: called with the client's address when the connection is made; "" if it has none.
+        refusal: server side: sent in plain text to a client that does not speak TLS.
+        in_turn: server side: schedules a step of the handshake, which takes some 1 ms of CPU; None runs it at once.
     """
 
     def __init__(
@@ -132,27 +131,27 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         self._raw: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._first: bytes | None = b""
-        """What has come before it is known that it is TLS; None from then on."""
+        """Received bytes until they are known to be TLS; None afterwards."""
         self._is_open = False
         self._is_paused = False
         self._barren_bytes = 0
         self._is_given_up = False
-        """Closed before the loop has made the connection."""
+        """Aborted before the loop made the connection."""
         self._error: Exception | None = None
         self.set_protocol(above)
 
     @property
     def shown(self) -> bytes | None:
-        """The certificate of the other side, verified, in DER: empty where it shows none, None while that is open."""
+        """The peer's verified certificate in DER; empty if it sent none, None during the handshake."""
         try:
             return self._tls.getpeercert(binary_form=True) or b""
-        except ValueError:  # the handshake is under way
+        except ValueError:  # the handshake is in progress
             return None
 
     # --- a protocol to the transport below -------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin the handshake."""
+        """Start the handshake."""
         self._raw = cast("asyncio.Transport", transport)
         if self._is_given_up:
             self._raw.abort()
@@ -164,11 +163,11 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             self._shake()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the base class's signature
-        """Give the transport below the memory for the next bytes."""
+        """Return the buffer for the next received bytes."""
         return _scratch.view
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take received bytes."""
+        """Process received bytes."""
         if self._raw is None or self._raw.is_closing():
             return
         received = _scratch.view[:nbytes]
@@ -191,28 +190,28 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             self._hand_up()
 
     def eof_received(self) -> bool:
-        """The other side sends nothing more: that ends the connection, as frames and answers have their lengths."""
+        """Close the connection: neither frames nor HTTP answers use a half-closed connection."""
         if self._shaken is not None:
-            self._fail(TlsError("the other side closed the connection before it was encrypted"))
+            self._fail(TlsError("the peer closed the connection during the TLS handshake"))
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass it on to who has heard of the connection."""
+        """Report the end to the protocol above, or to `shaken` during the handshake."""
         self._raw = None
         if self._timer is not None:
             self._timer.cancel()
         if self._is_open:
             self._is_open = False
             self._above.connection_lost(self._error or exc)
-        self._end_handshake(TlsError(f"the connection broke before it was encrypted{f': {exc}' if exc else ''}"))
+        self._end_handshake(TlsError(f"the connection was lost during the TLS handshake{f': {exc}' if exc else ''}"))
 
     def pause_writing(self) -> None:
-        """The buffer below is full."""
+        """Pause the protocol above: the write buffer below is full."""
         if self._is_open:
             self._above.pause_writing()
 
     def resume_writing(self) -> None:
-        """The buffer below has room again."""
+        """Resume the protocol above: the write buffer below has room."""
         if self._is_open:
             self._above.resume_writing()
 
@@ -228,7 +227,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             self._in_turn(self._have_turn)
 
     def _have_turn(self) -> None:
-        """Go on with the handshake, unless it has ended meanwhile."""
+        """Continue the handshake, unless it has ended."""
         self._awaits_turn = False
         if self._shaken is None or self._raw is None or self._raw.is_closing():
             return
@@ -244,7 +243,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             self._flush()
             return
         except ssl.SSLError as error:
-            self._flush()  # the alert, which tells the other side why
+            self._flush()  # sends the alert with the reason
             self._fail(DisagreedTlsError(why(error)))
             return
         self._flush()
@@ -272,36 +271,36 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         assert self._raw is not None
         if self._refusal:
             self._raw.write(self._refusal)
-        self._fail(NotTlsError("the other side does not speak TLS"))
+        self._fail(NotTlsError("the peer does not speak TLS"))
 
     def _is_late(self) -> None:
-        self._end_handshake(TlsError(f"no handshake within {self._timeout_s:g} s"))
+        self._end_handshake(TlsError(f"the TLS handshake did not complete within {self._timeout_s:g} s"))
         self.abort()
 
     # --- receiving -------------------------------------------------------------------------------------
 
     def _hand_up(self) -> None:
-        """Decrypt what has come, into the memory of the protocol above."""
+        """Decrypt received bytes into the buffer of the protocol above."""
         try:
             while self._may_hand_up() and (self._incoming.pending or self._tls.pending()):
                 if not self._hand_up_once():
                     break
             if self._barren_bytes > BARREN_BYTES_MAX and self._may_hand_up():
-                self._error = TlsError("the other side changes keys again and again, and sends nothing")
+                self._error = TlsError("the peer sends key updates without data")
                 self.abort()
         except ssl.SSLError as error:
             self._flush()
             self._error = TlsError(why(error))
             self._end()
         except BaseException:
-            self.abort()  # of the protocol above: as on any transport, its connection ends
+            self.abort()  # a protocol's error closes its connection, as on any transport
             raise
 
     def _may_hand_up(self) -> bool:
         return self._is_open and not self._is_paused and not self.is_closing()
 
     def _hand_up_once(self) -> bool:
-        """Fill the memory above once; False when there is nothing more, for now or for ever."""
+        """Fill the buffer of the protocol above once; return False if no more bytes can be decrypted."""
         buffered = self._buffered
         room = memoryview(bytearray(CHUNK_BYTES)) if buffered is None else memoryview(buffered.get_buffer(-1))
         filled, is_more = 0, True
@@ -313,11 +312,11 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             except ssl.SSLError:
                 if not filled:
                     raise
-                break  # what came before it is right; the next look meets it again
+                break  # deliver the bytes before the error; the next read raises it again
             else:
                 filled += count
                 is_more = bool(count) and bool(self._incoming.pending or self._tls.pending())
-                if not count:  # the other side's farewell
+                if not count:  # close_notify
                     self._loop.call_soon(self.close)
         if filled:
             self._barren_bytes = max(0, self._barren_bytes - _MAKES_UP_FOR * filled)
@@ -325,19 +324,19 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
                 cast("asyncio.Protocol", self._above).data_received(bytes(room[:filled]))
             else:
                 buffered.buffer_updated(filled)
-        if self._outgoing.pending:  # the answer to a change of keys
+        if self._outgoing.pending:  # the answer to a key update
             self._flush()
         return is_more
 
     # --- a transport to the protocol above -------------------------------------------------------------
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Have another protocol above."""
+        """Replace the protocol above."""
         self._above: Any = protocol
         self._buffered = protocol if isinstance(protocol, asyncio.BufferedProtocol) else None
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return what is known of the connection: `sslcontext`, `ssl_object`, `peercert`, or what is known below."""
+        """Return `sslcontext`, `ssl_object`, `peercert`, or an attribute of the transport below."""
         match name:
             case "sslcontext":
                 return self._context
@@ -349,64 +348,64 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
                 return default if self._raw is None else self._raw.get_extra_info(name, default)
 
     def is_closing(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Return whether the connection is closing or closed."""
         return self._raw is None or self._raw.is_closing()
 
     def pause_reading(self) -> None:
-        """Hand nothing up until `resume_reading`; the socket is not read meanwhile."""
+        """Stop delivering data and reading the socket until `resume_reading`."""
         self._is_paused = True
         if self._raw is not None:
             self._raw.pause_reading()
 
     def resume_reading(self) -> None:
-        """Go on handing up, first what has come before."""
+        """Resume reading, beginning with bytes that were received before the pause."""
         if self._is_paused and self._raw is not None:
             self._is_paused = False
             self._raw.resume_reading()
             self._loop.call_soon(self._hand_up)
 
     def write(self, data: Any) -> None:
-        """Send bytes."""
+        """Encrypt and send bytes."""
         if not self.is_closing():
             self._encrypt(data)
             self._flush()
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:
-        """Send several buffers behind each other."""
+        """Encrypt and send several buffers in order."""
         if not self.is_closing():
             for data in list_of_data:
                 self._encrypt(data)
             self._flush()
 
     def can_write_eof(self) -> bool:
-        """Return False: there is no half of a connection in TLS."""
+        """Return False: TLS connections cannot be half-closed."""
         return False
 
     def get_write_buffer_size(self) -> int:
-        """Return how many encrypted bytes the socket has not taken."""
+        """Return how many encrypted bytes are unsent."""
         return 0 if self._raw is None else self._raw.get_write_buffer_size()
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        """Return below and above how much the protocol is told to go on and to pause."""
-        assert self._raw is not None, "the connection is gone"
+        """Return the low and high limits of the write buffer, in encrypted bytes."""
+        assert self._raw is not None, "the connection is closed"
         return self._raw.get_write_buffer_limits()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Set them, in encrypted bytes."""
+        """Set the limits of the write buffer, in encrypted bytes."""
         if self._raw is not None:
             self._raw.set_write_buffer_limits(high=high, low=low)
 
     def close(self) -> None:
-        """Say that this is the end, and close once what was written has left."""
+        """Send close_notify, and close when the buffered data is sent."""
         if not self.is_closing():
             self._end()
 
     def give_way(self) -> None:
-        """Close now: too many handshakes are under way."""
+        """Close at once: too many handshakes are in progress."""
         self.abort()
 
     def abort(self) -> None:
-        """Close now."""
+        """Close at once."""
         self._is_given_up = True
         if self._raw is not None:
             self._raw.abort()
@@ -417,7 +416,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         left = memoryview(data).cast("B")
         write, outgoing = self._tls.write, self._outgoing
         while left and not self.is_closing():
-            left = left[write(left) :]  # a record at a time
+            left = left[write(left) :]  # one TLS record per call
             if outgoing.pending >= CHUNK_BYTES:
                 self._flush()
 
@@ -432,7 +431,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             if self._is_open:
                 self._tls.unwrap()
         except ssl.SSLError:
-            pass  # it wants to read the other side's farewell, for which nobody waits
+            pass  # it would wait for the peer's close_notify
         self._flush()
         if self._raw is not None:
             self._raw.close()
@@ -446,18 +445,18 @@ async def open_stream(
     timeout_s: float,
     connect: Callable[[asyncio.BaseProtocol], Awaitable[Any]],
 ) -> None:
-    """Call a host; when this returns `above` has its connection.
+    """Connect to a host; `above` has its connection when this returns.
 
     Args:
         above: the protocol.
-        context: whom to believe, and which certificate to show; None: the connection is not encrypted.
-        host: a name or an address, for which the certificate must be.
-        timeout_s: for the handshake.
-        connect: makes the connection, with the protocol that it is given.
+        context: the TLS context; None for a plain connection.
+        host: name or address, which the server's certificate must have.
+        timeout_s: limit of the handshake.
+        connect: connects a socket to the given protocol.
 
     Raises:
-        TlsError: no encrypted connection came about.
-        OSError: no connection at all.
+        TlsError: the TLS handshake failed.
+        OSError: the connection failed.
     """
     if context is None:
         await connect(above)
@@ -470,8 +469,8 @@ async def open_stream(
 
     try:
         stream = TlsStream(context, above, timeout_s=timeout_s, shaken=shaken, server_name=host)
-    except ValueError as cause:  # UnicodeError is one, too
-        raise TlsError(f"{host!r} is no name that a certificate can have") from cause
+    except ValueError as cause:  # or UnicodeError, a subclass
+        raise TlsError(f"{host!r} is not a valid host name for TLS") from cause
     try:
         await connect(stream)
         problem = await ready
@@ -483,10 +482,10 @@ async def open_stream(
 
 
 def why(error: ssl.SSLError) -> str:
-    """Return what an error of TLS means, in words."""
+    """Return a readable message for a TLS error."""
     if isinstance(error, ssl.SSLCertVerificationError):
         because = _VERIFYING.get(error.verify_code, error.verify_message)
-        return f"the other side's certificate is not accepted: {because}"
+        return f"the peer's certificate is refused: {because}"
     reason = error.reason or ""
     for name, words in _ALERTS.items():
         if name in reason:

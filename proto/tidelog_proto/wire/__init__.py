@@ -1,1 +1,1 @@
-"""Frames between a socket and requests, and name resolution."""
+"""Framing of requests on a socket, and name resolution."""

@@ -1,12 +1,12 @@
-"""Receiving frames: from the socket straight into the memory where a batch will live.
+"""Receiving of frames, with large attachments received into their final buffer.
 
-Small frames are gathered in one scratch buffer. When a frame's attachment is not complete in it, memory for
-the attachment is taken once, what has arrived is copied over, and the rest is received directly into place,
-so a large batch is written to disk from the very buffer that the kernel filled. Where one large frame has been, the
-next is likely, and only a little is received along with its envelope: the rest need not be copied then. No memory is
-taken before the lengths have passed the limits and `admit` has agreed; a declined attachment is read and thrown away
-through the scratch buffer, so that the connection stays usable and the client gets its answer. An envelope that does
-not fit the scratch buffer is gathered before `admit` can see it: `gather` hears of it before memory is taken.
+Small frames are received into one scratch buffer. If an attachment is not complete there, its memory is allocated once,
+the received part is copied, and the rest is received into place, so that a large batch is written to disk from the
+buffer that the kernel filled. After a large frame another is likely, so only `FIRST_BYTES` are received together with
+the next envelope, which leaves little to copy. Memory is allocated only after the lengths have passed the limits and
+`admit` has returned True; a declined attachment is read through the scratch buffer and discarded, so the connection
+stays usable and the client gets its answer. An envelope larger than the scratch buffer must be received before `admit`
+can see it: `gather` is called before its memory is allocated.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from tidelog_proto.wire.frames import Frame, parse_envelope, parse_prefix
 
 SCRATCH_BYTES: Final = 64 * 1024
 FIRST_BYTES: Final = 4 * 1024
-"""Received at first behind a frame that was larger than the scratch buffer."""
+"""Received at first after a frame that was larger than the scratch buffer."""
 
 Admit = Callable[[pb.Envelope, int], bool]
-"""Called with a frame's envelope and its attachment's length before memory is taken; False declines."""
+"""Called with a frame's envelope and attachment length before memory is allocated; returns False to decline it."""
 
 Gather = Callable[[int], None]
-"""Called with the bytes of a large envelope before they are gathered; it raises `ProtocolError` to end the stream."""
+"""Called with the size of a large envelope before it is received; raises `ProtocolError` to end the stream."""
 
 
 DECLINED: Final = Frame(pb.Envelope(), memoryview(b""))
-"""What is yielded in place of a frame that was declined, so that who takes frames may stop there, too."""
+"""Yielded in place of a declined frame, so that the caller can stop after it as after any frame."""
 
 
 def _gather_any(size_bytes: int) -> None:
@@ -39,18 +39,18 @@ def _gather_any(size_bytes: int) -> None:
 
 
 class FrameReceiver:
-    """Turns received bytes into frames; made for `asyncio.BufferedProtocol`.
+    """Splits received bytes into frames; for `asyncio.BufferedProtocol`.
 
-    Call `buffer()` for where to receive into, then `received(n)`, which yields the frames that are complete.
-    For a declined frame it yields `DECLINED`: `admit` has seen its envelope and answers it.
+    Receive into `buffer()`, then call `received(n)`, which yields the complete frames. For a declined frame it yields
+    `DECLINED`: `admit` has seen its envelope and answers it.
     """
 
     def __init__(self, *, frame_bytes_max: int, admit: Admit, gather: Gather = _gather_any) -> None:
         self.frame_bytes_max = frame_bytes_max
         self.envelope_bytes = 0
-        """The length of the envelope that `admit` is called with."""
+        """Length of the envelope that `admit` is called with."""
         self.left_bytes = 0
-        """Behind the frame that was yielded last, so much is here that was not looked at."""
+        """Received bytes after the last yielded frame that are not parsed yet."""
         self._admit = admit
         self._gather = gather
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -63,21 +63,21 @@ class FrameReceiver:
 
     @property
     def arrived_bytes(self) -> int:
-        """How much is here of an attachment that is coming, or else of an envelope."""
+        """Received bytes of the current attachment, or else of the current envelope."""
         return self._filled if self._envelope is None else self._attachment_filled
 
     @property
     def is_amid(self) -> bool:
-        """Whether a frame has begun for whose attachment memory is taken."""
+        """Whether a frame is partly received and its attachment's memory is allocated."""
         return self._envelope is not None
 
     @property
     def discards(self) -> bool:
-        """Whether what comes next is of a declined attachment, and thrown away."""
+        """Whether the next bytes belong to a declined attachment."""
         return self._discard_bytes > 0
 
     def buffer(self) -> memoryview:
-        """Return where the next bytes go; never empty."""
+        """Return the buffer for the next bytes; never empty."""
         if self._envelope is not None:
             return self._attachment[self._attachment_filled :]
         if self._expects_large and self._filled < FIRST_BYTES:
@@ -85,9 +85,9 @@ class FrameReceiver:
         return self._scratch[self._filled :]
 
     def goes_on(self, size_bytes: int) -> bool:
-        """Take note of bytes in the middle of a large attachment; False for all others, which are for `received`.
+        """Count bytes in the middle of a large attachment; return False for all other bytes, which `received` takes.
 
-        A short cut for who has nothing to do until a frame is whole; `received` takes these bytes as well.
+        A shortcut for callers with nothing to do before the frame is complete; `received` accepts these bytes as well.
         """
         filled = self._attachment_filled + size_bytes
         if self._envelope is None or filled >= len(self._attachment):
@@ -96,7 +96,7 @@ class FrameReceiver:
         return True
 
     def whole(self, size_bytes: int) -> Frame | None:
-        """Take `size_bytes` in `buffer()` that are exactly one small frame, and return it; else None, for `received`.
+        """Return the one small frame that `size_bytes` in `buffer()` consist of; None for other bytes: use `received`.
 
         Raises:
             ProtocolError: as `received`.
@@ -117,10 +117,10 @@ class FrameReceiver:
         return Frame(envelope, memoryview(bytearray(scratch[attachment:size_bytes])))
 
     def received(self, size_bytes: int) -> Iterator[Frame]:
-        """Take note of `size_bytes` in `buffer()` and yield complete frames, and `DECLINED` for each that is declined.
+        """Parse `size_bytes` in `buffer()`; yield complete frames, and `DECLINED` for each declined one.
 
         Raises:
-            ProtocolError: FRAME_TOO_LARGE or MALFORMED_FRAME; the stream has lost its shape and must be closed.
+            ProtocolError: FRAME_TOO_LARGE or MALFORMED_FRAME; the stream is out of sync and must be closed.
         """
         if self._envelope is not None:
             if not self.goes_on(size_bytes):
@@ -174,9 +174,9 @@ class FrameReceiver:
         return at + skipped
 
     def _shift(self, at: int, needed_bytes: int) -> None:
-        """Move what is left behind `at` to the front, and have room for an envelope that begins there.
+        """Move the bytes from `at` on to the front, and make room for the envelope that begins there.
 
-        Its length has passed the limits.
+        The envelope's length has passed the limits.
         """
         assert needed_bytes <= FRAME_PREFIX_BYTES + ENVELOPE_BYTES_MAX
         left = self._filled - at
@@ -184,7 +184,7 @@ class FrameReceiver:
         is_new = at > 0 or size_bytes != len(self._scratch)
         if needed_bytes > SCRATCH_BYTES and is_new:
             self._gather(needed_bytes)
-        if size_bytes != len(self._scratch):  # for this envelope, or no longer for the one before it
+        if size_bytes != len(self._scratch):  # grow for this envelope, or shrink after the last
             kept = memoryview(bytearray(size_bytes))
             kept[:left] = self._scratch[at : self._filled]
             self._scratch = kept

@@ -1,13 +1,13 @@
-"""Frames: `u32 frame length | u32 envelope length | envelope | attachment`, without any I/O.
+"""Frames: `u32 frame length | u32 envelope length | envelope | attachment`, without I/O.
 
-The frame length counts everything behind itself. A reader works in three steps so that no memory is taken
-for a length that was not checked, and so that an attachment can be received straight into its final place:
+The frame length counts everything after itself. A reader works in three steps, so that it allocates no memory for an
+unchecked length and can receive an attachment into its final buffer:
 
-1. `parse_prefix` on 8 bytes says how long the envelope and the attachment are, or refuses;
-2. `parse_envelope` turns the envelope's bytes into an `Envelope`, or refuses;
-3. the reader takes (or declines) memory for the attachment and receives into it.
+1. `parse_prefix` checks 8 bytes and returns the lengths of the envelope and the attachment;
+2. `parse_envelope` decodes the envelope;
+3. the reader allocates memory for the attachment, or declines it, and receives the attachment.
 
-`FrameDecoder` does all three for callers that have whole chunks of bytes at hand.
+`FrameDecoder` does all three for callers that have chunks of bytes.
 """
 
 from __future__ import annotations
@@ -32,33 +32,35 @@ _PREFIX: Final = struct.Struct("<II")
 _U32_BYTES: Final = 4
 
 _OTHER_PROTOCOLS: Final = {
-    int.from_bytes(b"HTTP", "little"): "HTTP comes from there: it is a gateway's or a management port; give a node's "
-    "native one, 7400 unless told otherwise"
+    int.from_bytes(
+        b"HTTP", "little"
+    ): "the peer answers with HTTP: this is the port of a gateway or a management port; "
+    "connect to a node's native port, 7400 by default"
 } | {
-    int.from_bytes(verb, "little"): "this is HTTP, and this port a node's native one: gateways speak HTTP, on 8080 "
-    "unless told otherwise"
+    int.from_bytes(verb, "little"): "this is a node's native port, and the client sends HTTP: connect to a gateway's "
+    "port, 8080 by default"
     for verb in (b"GET ", b"POST", b"PUT ", b"HEAD", b"PATC", b"DELE", b"OPTI")
 }
-"""What the first bytes mean that people send to the wrong port; as lengths of frames they are above every limit."""
+"""First bytes of other protocols, as frame lengths, and the error for them; all exceed the limit of frames."""
 
 
 _TLS: Final = (
-    "the other side speaks TLS and this one does not: say so to the one that lacks it, by tls_cert_file on a node, by "
-    "TIDELOG_CA_FILE, tls= or a context on a client"
+    "the peer speaks TLS and this side does not: configure TLS on the side that lacks it, with tls_cert_file on a "
+    "node, or TIDELOG_CA_FILE, tls= or a context on a client"
 )
 _TLS_HANDSHAKE, _TLS_ALERT = 0x0316, 0x0315
-"""How such records of TLS begin, read as the lower half of a frame's length."""
+"""First bytes of TLS records, as the lower half of a frame length."""
 
 
 class Prefix(NamedTuple):
-    """The lengths of a frame's two parts, in bytes, both checked."""
+    """The checked lengths of a frame's two parts."""
 
     envelope_bytes: int
     attachment_bytes: int
 
 
 class Frame(NamedTuple):
-    """One whole frame."""
+    """One complete frame."""
 
     envelope: pb.Envelope
     attachment: memoryview
@@ -76,11 +78,15 @@ def parse_prefix(buffer: Buffer, at: int = 0, *, frame_bytes_max: int = FRAME_BY
             raise ProtocolError(pb.MALFORMED_FRAME, spoken)
         if frame_bytes & 0xFFFF in {_TLS_HANDSHAKE, _TLS_ALERT} and frame_bytes_max <= FRAME_BYTES_MAX_BEFORE_HELLO:
             raise ProtocolError(pb.MALFORMED_FRAME, _TLS)
-        raise ProtocolError(pb.FRAME_TOO_LARGE, f"a frame of {frame_bytes} bytes; the limit here is {frame_bytes_max}")
+        raise ProtocolError(pb.FRAME_TOO_LARGE, f"the frame has {frame_bytes} bytes; the limit is {frame_bytes_max}")
     if envelope_bytes > ENVELOPE_BYTES_MAX:
-        raise ProtocolError(pb.FRAME_TOO_LARGE, f"an envelope of {envelope_bytes} bytes; at most {ENVELOPE_BYTES_MAX}")
+        raise ProtocolError(
+            pb.FRAME_TOO_LARGE, f"the envelope has {envelope_bytes} bytes; the limit is {ENVELOPE_BYTES_MAX}"
+        )
     if frame_bytes < _U32_BYTES or envelope_bytes == 0 or envelope_bytes > frame_bytes - _U32_BYTES:
-        raise ProtocolError(pb.MALFORMED_FRAME, f"frame length {frame_bytes} with envelope length {envelope_bytes}")
+        raise ProtocolError(
+            pb.MALFORMED_FRAME, f"frame length {frame_bytes} does not fit envelope length {envelope_bytes}"
+        )
     return Prefix(envelope_bytes, frame_bytes - _U32_BYTES - envelope_bytes)
 
 
@@ -88,8 +94,8 @@ def parse_envelope(data: Buffer) -> pb.Envelope:
     """Decode an envelope.
 
     Raises:
-        ProtocolError: MALFORMED_FRAME when the bytes are not an envelope. A kind that this build does not
-            know decodes to an envelope with no kind set; whoever dispatches it answers UNKNOWN_KIND.
+        ProtocolError: MALFORMED_FRAME if the bytes are not an envelope. An unknown kind decodes to an envelope without
+            a kind; the dispatcher answers it with UNKNOWN_KIND.
     """
     try:
         return pb.Envelope.FromString(bytes(data))
@@ -98,23 +104,25 @@ def parse_envelope(data: Buffer) -> pb.Envelope:
 
 
 def encode_frame(envelope: pb.Envelope, attachment_bytes: int = 0) -> bytes:
-    """Return the prefix and the envelope; the caller sends `attachment_bytes` of attachment right behind.
+    """Return the prefix and the envelope; the caller sends `attachment_bytes` of attachment after them.
 
     Raises:
-        ProtocolError: FRAME_TOO_LARGE when the frame would break a limit.
+        ProtocolError: FRAME_TOO_LARGE if the frame exceeds a limit.
     """
     body = envelope.SerializeToString()
     frame_bytes = _U32_BYTES + len(body) + attachment_bytes
     if len(body) > ENVELOPE_BYTES_MAX or frame_bytes > FRAME_BYTES_MAX:
-        raise ProtocolError(pb.FRAME_TOO_LARGE, f"a frame of {frame_bytes} bytes, {len(body)} of them envelope")
+        raise ProtocolError(
+            pb.FRAME_TOO_LARGE, f"the frame has {frame_bytes} bytes, {len(body)} of them in the envelope"
+        )
     return _PREFIX.pack(frame_bytes, len(body)) + body
 
 
 def split_attachment(attachment: memoryview, lengths: Sequence[int]) -> list[memoryview]:
-    """Cut an attachment into the parts that its envelope lists.
+    """Split an attachment into the parts that its envelope lists.
 
     Raises:
-        ProtocolError: MALFORMED_FRAME when the lengths do not add up to the attachment exactly.
+        ProtocolError: MALFORMED_FRAME if the sum of the lengths differs from the attachment's length.
     """
     if sum(lengths) != len(attachment):
         raise ProtocolError(
@@ -129,17 +137,17 @@ def split_attachment(attachment: memoryview, lengths: Sequence[int]) -> list[mem
 
 
 class FrameDecoder:
-    """Cuts a stream of bytes into frames. Holds at most one frame's bytes plus one chunk."""
+    """Splits a stream of bytes into frames. Buffers at most one frame plus one chunk."""
 
     def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self.frame_bytes_max = frame_bytes_max
         self._pending = bytearray()
 
     def feed(self, data: Buffer) -> Iterator[Frame]:
-        """Take received bytes and yield the frames that are now whole.
+        """Add received bytes and yield the complete frames.
 
         Raises:
-            ProtocolError: as `parse_prefix` and `parse_envelope`; the stream is then of no further use.
+            ProtocolError: as `parse_prefix` and `parse_envelope`; the decoder cannot be used afterwards.
         """
         self._pending += data
         while len(self._pending) >= FRAME_PREFIX_BYTES:

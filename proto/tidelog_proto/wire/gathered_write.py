@@ -1,14 +1,14 @@
-"""Several buffers handed to a transport in one go, alike on every event loop and release of Python.
+"""Vectored writes of several buffers to an asyncio transport, with the same behaviour on every event loop.
 
-asyncio's own `writelines` sends the buffers as they lie since Python 3.12, and gets three things wrong in releases that
-are in use (all of them in 3.13.0):
+Since Python 3.12 asyncio's `writelines` sends buffers without joining them, with three bugs in releases that are in use
+(all of them in 3.13.0):
 
-- A buffer of no bytes behind the others is never done with: the loop spins on it, and a close never ends.
-- It does not tell the protocol to pause when the transport's buffer is full, nor then to resume.
-- On a transport that is closing it raises, or watches a descriptor whose number the next connection may get.
+- A trailing empty buffer is never removed: the loop spins, and closing never completes.
+- It does not pause the protocol when the write buffer is full.
+- On a closing transport it raises, or watches a descriptor whose number the next connection may get.
 
-So empty buffers are left out, a closing transport gets nothing, and a transport whose buffer is over its limit is made
-to look at the limit again. Rejected: joining the buffers, which copies every batch once more.
+So empty buffers are skipped, a closing transport gets nothing, and a transport whose write buffer exceeds its limit is
+made to check the limit again. Rejected: joining the buffers, which copies every batch.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 JOIN_BYTES_MAX: Final = 16 * 1024
-"""Up to here the parts of a frame are copied together: one buffer costs a transport less than many."""
+"""Up to this size the parts of a frame are joined: a transport handles one buffer faster than several."""
 
 
 def write_parts(transport: asyncio.Transport, parts: Iterable[Any]) -> None:
-    """Send several buffers behind each other; nothing at all when the transport is closing or gone.
+    """Send several buffers in order; do nothing if the transport is closing or closed.
 
     Args:
-        transport: of asyncio or uvloop; its protocol is told to pause and to resume, as with `write`.
-        parts: anything with the buffer protocol whose length is in bytes; not to be changed before they are sent.
+        transport: of asyncio or uvloop; its protocol is paused and resumed as with `write`.
+        parts: bytes-like objects whose length is in bytes; they must not change before they are sent.
     """
     if transport.is_closing():
         return
@@ -35,5 +35,5 @@ def write_parts(transport: asyncio.Transport, parts: Iterable[Any]) -> None:
     if unsent_bytes:
         low_bytes, high_bytes = transport.get_write_buffer_limits()
         if unsent_bytes > high_bytes:
-            # Setting limits is the one public way to make a transport compare. One that has told does not tell again.
+            # The only public way to make a transport check its limit. A protocol that is paused is not paused again.
             transport.set_write_buffer_limits(high=high_bytes, low=low_bytes)

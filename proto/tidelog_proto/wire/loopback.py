@@ -1,4 +1,4 @@
-"""Whether an address to listen on is reached from this machine alone."""
+"""Detection of loopback addresses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens on `host`; a name other than localhost is anybody's guess."""
+    """Return whether a listen address is reachable from this machine only; False for names other than localhost."""
     if host == "localhost":
         return True
     try:

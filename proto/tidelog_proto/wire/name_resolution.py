@@ -1,8 +1,8 @@
-"""Addresses of host names, asked for in threads that nobody waits for, and connections to them.
+"""Name resolution on daemon threads, and connections to the addresses found.
 
-A name server that does not answer keeps `getaddrinfo` for ten seconds and more, and nothing interrupts it. A loop waits
-for such calls of its own when it is closed, so a node or a gateway would stop later than who stops it waits (ten
-seconds), and be killed. What asks here is left behind.
+If the name server does not answer, `getaddrinfo` blocks for ten seconds or more and cannot be interrupted. An event
+loop that is closed waits for such calls in its own executor, so a node or a gateway would miss its deadline for
+stopping and be killed. The threads used here are abandoned instead.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 STAGGER_S: Final = 0.25
-"""How long one address has before the next is tried as well: the Connection Attempt Delay of RFC 8305."""
+"""Delay before the next address is tried in parallel: the Connection Attempt Delay of RFC 8305."""
 
 Found = list[tuple[Any, ...]]
-"""As `socket.getaddrinfo` returns it."""
+"""Result of `socket.getaddrinfo`."""
 
 
 class _Question(NamedTuple):
@@ -33,14 +33,14 @@ class _Question(NamedTuple):
 _asked: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Question, asyncio.Future[Found | Exception]]]] = (
     WeakKeyDictionary()
 )
-"""What is being asked for: who asks the same meanwhile gets the same answer, so slow answers gather no threads."""
+"""Lookups in progress. Equal lookups share a result, so that slow name servers do not accumulate threads."""
 
 
 async def look_up(host: str, port: int, *, family: int = 0, kind: int) -> Found:
-    """Return the addresses of a host, one or more.
+    """Return the addresses of a host, at least one.
 
     Raises:
-        OSError, UnicodeError: there are none, or none can be had.
+        OSError, UnicodeError: the lookup failed.
     """
     question = _Question(host, port, family, kind)
     with contextlib.suppress(socket.gaierror):
@@ -52,7 +52,7 @@ async def look_up(host: str, port: int, *, family: int = 0, kind: int) -> Found:
         answer = asked[question] = loop.create_future()
         answer.add_done_callback(lambda _: asked.pop(question))
         threading.Thread(target=_ask, args=(loop, answer, question), name=f"look up {host}", daemon=True).start()
-    # Who does not wait any longer takes it from nobody else.
+    # Shielded: a cancelled caller must not cancel the lookup of the others.
     found = await asyncio.shield(answer)
     if isinstance(found, Exception):
         raise found
@@ -60,7 +60,7 @@ async def look_up(host: str, port: int, *, family: int = 0, kind: int) -> Found:
 
 
 async def connect_to(above: asyncio.BaseProtocol, host: str, port: int) -> None:
-    """Connect a protocol to the first of a host's addresses that takes it; see `connected_socket`.
+    """Connect a protocol to the first of a host's addresses that accepts; see `connected_socket`.
 
     Raises:
         OSError, UnicodeError: as `connected_socket`.
@@ -69,7 +69,7 @@ async def connect_to(above: asyncio.BaseProtocol, host: str, port: int) -> None:
 
 
 async def over_socket(above: asyncio.BaseProtocol, connected: socket.socket) -> None:
-    """Give a protocol a connected socket, which is closed if that fails."""
+    """Attach a connected socket to a protocol; close the socket if that fails."""
     try:
         await asyncio.get_running_loop().create_connection(lambda: above, sock=connected)
     except BaseException:
@@ -80,19 +80,19 @@ async def over_socket(above: asyncio.BaseProtocol, connected: socket.socket) -> 
 async def connected_socket(
     host: str, port: int, *, prepare: Callable[[socket.socket], None] = lambda _: None
 ) -> socket.socket:
-    """Return a socket that is connected to the first of a host's addresses that answers (RFC 8305).
+    """Connect to the first of a host's addresses that answers (RFC 8305); return the socket.
 
-    Addresses are tried in the resolver's order, families by turns. The next one is tried as well when one fails, or has
-    not answered within STAGGER_S, so an address that swallows packets costs that much and not the whole time-out.
+    Addresses are tried in the resolver's order, with address families alternating. The next one is tried when one fails
+    or has not answered within STAGGER_S, so an address that drops packets does not use up the time-out.
 
     Args:
-        host: a name or an address.
-        port: to connect to.
-        prepare: sets options of a socket before it connects.
+        host: name or address.
+        port: the port.
+        prepare: sets options of each socket before it connects.
 
     Raises:
-        OSError, UnicodeError: as `look_up`; or no address answers, and the error says why, of several addresses the one
-            that did not just refuse.
+        OSError, UnicodeError: as `look_up`; or no address accepts: raises the first error other than "connection
+            refused", if there is one.
     """
     waiting = by_turns(await look_up(host, port, kind=socket.SOCK_STREAM))
     waiting.reverse()
@@ -124,7 +124,7 @@ async def connected_socket(
 
 
 def by_turns(found: Found) -> Found:
-    """Return addresses with the families by turns, the first one's first, otherwise in their order."""
+    """Return addresses with their families alternating, otherwise in the same order."""
     families = dict.fromkeys(one[0] for one in found)
     of_each = [[one for one in found if one[0] == family] for family in families]
     return [one for turn in zip_longest(*of_each) for one in turn if one is not None]
@@ -144,13 +144,13 @@ async def _connect_one(address: tuple[Any, ...], prepare: Callable[[socket.socke
 
 
 def _close_late(task: asyncio.Task[socket.socket]) -> None:
-    """Close what was connected in the moment in which another address had been taken."""
+    """Close a socket that was connected after another address had been chosen."""
     if not task.cancelled() and task.exception() is None:
         task.result().close()
 
 
 def best_told(errors: Sequence[OSError]) -> OSError:
-    """Return which of a host's addresses' errors to tell: the first that says more than that nobody listens."""
+    """Return the most informative of several errors: the first that is not "connection refused", or else the first."""
     others = (error for error in errors if not isinstance(error, ConnectionRefusedError))
     return next(others, errors[0])
 
@@ -159,11 +159,11 @@ def _ask(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Found | Excepti
     found: Found | Exception
     try:
         found = socket.getaddrinfo(*question)
-    except Exception as error:  # noqa: BLE001 - whoever asked has to hear of it
+    except Exception as error:  # noqa: BLE001 - passed to the caller
         found = error
     try:
         loop.call_soon_threadsafe(_tell, answer, found)
-    except RuntimeError:  # the loop is closed; what it asked for would keep it for ever
+    except RuntimeError:  # the loop is closed; its pending lookups would keep it alive
         _asked.pop(loop, None)
 
 

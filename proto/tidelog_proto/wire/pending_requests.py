@@ -1,8 +1,8 @@
-"""Requests that wait for their answers, of one connection. Used by one event loop.
+"""Pending requests of one connection, on one event loop.
 
-Requests are numbered as they are sent, and an answer names the number. Each request ends exactly once: with its answer,
-with an error when its time is over, or with what became of the connection. One timer serves all: an answer does not
-touch it.
+Requests are numbered in the order in which they are sent, and an answer contains the number. Each request ends exactly
+once: with its answer, a time-out, or the error of the connection. All requests share one timer, which answers do not
+touch.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ ErrorT = TypeVar("ErrorT", bound=Exception)
 
 
 class PendingRequest(NamedTuple):
-    """A request without its answer.
+    """A request without an answer.
 
     Attributes:
-        answered: called once with what became of it, a frame or an error; it must not raise.
-        timeout_s: what was granted for it.
-        expires_at: the loop time at which that is over.
-        due_at: the loop time from which on silence is no longer what was asked for.
+        answered: called once with the answer or an error; it must not raise.
+        timeout_s: its time-out.
+        expires_at: the loop time of the time-out.
+        due_at: the loop time at which the answer is due; before that the peer may hold it back (long polling).
     """
 
     answered: Callable[[Any], None]
@@ -33,15 +33,15 @@ class PendingRequest(NamedTuple):
 
 
 class PendingRequests(Generic[ErrorT]):
-    """See the module.
+    """The pending requests of a connection.
 
     Args:
-        loop: the connection's.
-        late: makes the error of a request that has had no answer in its time, which is in seconds.
+        loop: the event loop.
+        late: creates the error of a request that timed out; takes the time-out in seconds.
 
     Attributes:
-        waiting: the requests by number, oldest first; whoever has the answer to one takes it out.
-        last_id: the number of the newest request; the next one is sent with the one behind it.
+        waiting: the requests by number, oldest first; the receiver of an answer removes its request.
+        last_id: the number of the newest request.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, late: Callable[[float], ErrorT]) -> None:
@@ -54,16 +54,16 @@ class PendingRequests(Generic[ErrorT]):
 
     @property
     def due_at(self) -> float | None:
-        """The loop time from which on an answer is due; None when nothing waits."""
+        """The loop time at which the first answer is due; None if there are no pending requests."""
         return min((pending.due_at for pending in self.waiting.values()), default=None)
 
     def add(self, answered: Callable[[Frame | ErrorT], None], *, timeout_s: float, wait_s: float = 0.0) -> None:
-        """Wait for the answer to a request that was sent with the number behind `last_id`.
+        """Add a request that was sent with number `last_id + 1`.
 
         Args:
-            answered: called once with what became of it; it must not raise.
-            timeout_s: after this it ends with an error.
-            wait_s: how long the other side was asked to hold the answer back; part of `timeout_s`.
+            answered: called once with the answer or an error; it must not raise.
+            timeout_s: its time-out.
+            wait_s: how long the peer may hold the answer back; part of `timeout_s`.
         """
         self.last_id += 1
         now = self._loop.time()
@@ -73,7 +73,7 @@ class PendingRequests(Generic[ErrorT]):
             self._arm(expires_at)
 
     def end(self, error: ErrorT) -> None:
-        """End every request with an error: the connection is gone."""
+        """End every request with an error because the connection is closed."""
         waiting, self.waiting = self.waiting, {}
         if self._timer is not None:
             self._timer.cancel()
@@ -82,7 +82,7 @@ class PendingRequests(Generic[ErrorT]):
             pending.answered(error)
 
     def _arm(self, at: float) -> None:
-        """Look for requests past their time at `at`."""
+        """Set the timer to `at`."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._timer_at = self._loop.call_at(at, self._expire), at
@@ -98,7 +98,7 @@ class PendingRequests(Generic[ErrorT]):
 
 
 def settle(future: asyncio.Future[Frame], answer: Frame | Exception) -> None:
-    """Give a future its answer, unless whoever waited has gone; an error need not be fetched then."""
+    """Set the result of a future, unless it is cancelled or done; an exception is marked as retrieved."""
     if future.done():
         return
     if isinstance(answer, Exception):

@@ -76,7 +76,7 @@ def test_metrics_with_tokens_need_one(told: dict[str, Any], tmp_path: Path) -> N
         ("two words of 16 characters", 0o600, "no spaces"),
         ("é" * 20, 0o600, "ASCII"),
         ("x" * 20_000, 0o600, "has more than 16384 bytes"),
-        (TOKEN, 0o604, "every user of this machine may use the tokens"),
+        (TOKEN, 0o604, "every user of this machine may read the tokens"),
     ],
 )
 def test_invalid_token_file_is_refused(tmp_path: Path, text: str, mode: int, why: str) -> None:
@@ -98,14 +98,14 @@ async def test_changed_token_file_is_reloaded_and_an_invalid_one_ignored(
     following = asyncio.create_task(guard.follow(Offload(workers, asyncio.get_running_loop())))
     try:
         file_of(tmp_path, "short")
-        await settled(lambda: "what was read before holds" in caplog.text, "nothing is said")
+        await settled(lambda: "stays in use" in caplog.text, "nothing is said")
         assert status_of(guard, f"Bearer {TOKEN}") == "200"
         file_of(tmp_path, f"{OTHER}\n{TOKEN}")
         await settled(lambda: status_of(guard, f"Bearer {OTHER}") == "200", "the new one does not count")
         file_of(tmp_path, OTHER)
         await settled(lambda: status_of(guard, f"Bearer {TOKEN}") == "401", "the old one counts")
         assert status_of(guard, f"Bearer {OTHER}") == "200"
-        assert caplog.text.count("what was read before holds") == 1
+        assert caplog.text.count("stays in use") == 1
     finally:
         following.cancel()
         with contextlib.suppress(asyncio.CancelledError):

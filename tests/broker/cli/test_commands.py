@@ -40,7 +40,7 @@ def test_data_directory_is_required(app: typer.Typer, monkeypatch: pytest.Monkey
     monkeypatch.delenv("TIDELOG_NODE_DATA", raising=False)
     result = CliRunner().invoke(app, ["node"])
     assert result.exit_code == 2
-    assert "node.data is needed: give --data, the variable TIDELOG_NODE_DATA, or data in [node]" in result.stderr
+    assert "node.data is required: set --data, the variable TIDELOG_NODE_DATA, or data in [node]" in result.stderr
 
 
 def test_roles_and_weight_are_options(app: typer.Typer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_admin_keys_are_read_from_a_private_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "mode", "why"),
-    [(KEY, 0o640, "chmod 600"), (KEY, 0o604, "chmod 600"), ("", 0o600, "no API key"), ("x", 0o600, "line 1")],
+    [(KEY, 0o640, "chmod 600"), (KEY, 0o604, "chmod 600"), ("", 0o600, "contains no API key"), ("x", 0o600, "line 1")],
 )
 def test_invalid_file_is_refused_with_a_remedy(tmp_path: Path, text: str, mode: int, why: str) -> None:
     with pytest.raises(SettingsError, match=why):

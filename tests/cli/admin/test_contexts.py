@@ -48,7 +48,7 @@ def test_contexts_are_listed_without_their_keys_and_removed(named: Cli, tmp_path
     keep_private(file, SECRET)
     added = named("context", "add", "filed", "--bootstrap", "a:1,b:2", "--api-key-file", str(file))
     assert added.code == 0
-    assert "kept in" in added.out
+    assert "stored in" in added.out
     token = tmp_path / "token"
     keep_private(token, "a.b.c")
     named("context", "add", "bearer", "--bootstrap", "a:1", "--token-file", str(token))
@@ -78,21 +78,23 @@ def test_lists_of_revoked_certificates_are_looked_at_when_they_are_named(named: 
     adding = ("context", "add", "listed", "--bootstrap", "a:1", "--ca-file", str(authority.ca), "--crl-file")
     refused = named(*adding, str(authority.ca))
     assert refused.code != 0
-    assert "holds CERTIFICATE: only lists of revoked certificates stand there" in refused.err
-    assert "is no path of a file" in named(*adding, "~nobody-of-this-name/crl.pem").err
+    assert "contains CERTIFICATE; it may only contain certificate revocation lists" in refused.err
+    assert "is not a valid path" in named(*adding, "~nobody-of-this-name/crl.pem").err
     assert named(*adding, str(authority.revoke())).code == 0
     (listed,) = (each for each in json.loads(named("context", "list", "--json").out) if each["name"] == "listed")
     assert listed["tls"]
 
 
-def test_what_is_wrong_is_told_and_keeps_nothing(named: Cli, tmp_path: Path) -> None:
+def test_invalid_context_is_refused_and_not_stored(named: Cli, tmp_path: Path) -> None:
     assert "already" in named("context", "add", "here", "--bootstrap", "a:1").err
     assert named("context", "add", "here", "--bootstrap", "a:1", "--replace").code == 0
     assert (
         "cannot read the API key"
         in named("context", "add", "x", "--bootstrap", "a:1", "--api-key-file", str(tmp_path / "none")).err
     )
-    assert "no API key" in named("context", "add", "x", "--bootstrap", "a:1", "--api-key-file", "-").err
+    assert (
+        "no API key on standard input" in named("context", "add", "x", "--bootstrap", "a:1", "--api-key-file", "-").err
+    )
     assert "context 'y' does not exist" in named("context", "use", "y").err
     assert "context 'y' does not exist" in named("--context", "y", "topic", "list").err
     assert [each["name"] for each in json.loads(named("context", "list", "--json").out)] == ["here"]

@@ -118,7 +118,7 @@ def test_two_shells_that_follow_share_a_topic(cli: Cli, node: str, topic: str) -
         for options in ((), ("--follow", "--partition", 0)):
             refused = cli("consume", topic, "--group", topic, *options)
             assert (refused.code, refused.out) == (1, "")
-            assert "join them with --follow" in refused.err
+            assert "join it with --follow" in refused.err
         assert "stop them first" in cli("group", "delete", topic).err
         assert "stop them first" in cli("group", "reset", topic, "--to", "earliest").err
     assert json.loads(cli("group", "describe", topic, "--json").out)["members"] == []

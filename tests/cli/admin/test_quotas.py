@@ -26,7 +26,7 @@ def test_a_quota_is_set_listed_and_removed(cli: Cli) -> None:
     assert "role:etl" not in cli("quota", "list").out
 
 
-def test_what_is_used_is_shown(cli: Cli) -> None:
+def test_usage_is_listed(cli: Cli) -> None:
     assert cli("quota", "set", "address:127.0.0.0/8", "--requests", 1000).code == 0
     try:
         (used,) = json.loads(cli("quota", "list", "--usage", "--json").out)
@@ -36,7 +36,7 @@ def test_what_is_used_is_shown(cli: Cli) -> None:
         assert cli("quota", "remove", "address:127.0.0.0/8").code == 0
 
 
-def test_what_is_no_quota_is_said(cli: Cli) -> None:
+def test_invalid_quota_is_refused(cli: Cli) -> None:
     assert "at least one limit" in cli("quota", "set", "ann").err
     assert cli("quota", "set", "ann", "--requests", "many").code == 2
     assert cli("quota", "set", "ann", "--produce-bytes", "10M").code == 2

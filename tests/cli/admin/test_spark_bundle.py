@@ -1,4 +1,4 @@
-"""The zip for executors: what is in it, that it is enough, and what happens when it cannot be written."""
+"""`tidelog spark bundle`: contents of the zip, that they suffice, and failed writes."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def test_the_zip_and_the_named_libraries_are_enough(cli: Cli, python: Path, tmp_
     files = answer["files"]
     assert isinstance(files, list)
     assert len(files) > 50
-    assert {Path(file).suffix for file in files} == {".pyc"}, "a Python worker would compile them anew"
+    assert {Path(file).suffix for file in files} == {".pyc"}, "a Python worker would compile them again"
     assert all(file.startswith(str(path)) for file in files)
     assert answer["software"] == f"tidelog-python/{told['version']}"
 
 
 def test_another_python_takes_the_source(python: Path, tmp_path: Path) -> None:
-    """What another release has compiled begins with another magic number."""
+    """Files compiled by another release begin with another magic number."""
     write_bundle(tmp_path / "made.zip", replace=False)
     with zipfile.ZipFile(tmp_path / "made.zip") as made, zipfile.ZipFile(tmp_path / "other.zip", "w") as other:
         for name in made.namelist():
@@ -83,29 +83,27 @@ def test_the_same_packages_give_the_same_bytes(tmp_path: Path) -> None:
     assert not [name for name in names if "__pycache__" in name]
 
 
-def test_what_is_there_stays_unless_it_is_to_be_replaced(cli: Cli, tmp_path: Path) -> None:
+def test_existing_file_is_kept_without_replace(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "tidelog.zip"
     path.write_bytes(b"kept")
     refused = cli("spark", "bundle", "-o", path)
     assert refused.code == 1
-    assert "say --replace" in refused.err
+    assert "with --replace" in refused.err
     assert path.read_bytes() == b"kept"
     made = cli("spark", "bundle", "-o", path, "--replace")
     assert made.code == 0
-    assert "--py-files; executors must have 'crc32c>=" in made.out
+    assert "--py-files; executors need 'crc32c>=" in made.out
     assert zipfile.is_zipfile(path)
 
 
-@pytest.mark.parametrize(
-    ("name", "why"), [("tidelog.tar", "must end in .zip"), ("none/t.zip", "there is no directory")]
-)
+@pytest.mark.parametrize(("name", "why"), [("tidelog.tar", "must end in .zip"), ("none/t.zip", "does not exist")])
 def test_a_name_that_cannot_be(tmp_path: Path, name: str, why: str) -> None:
     with pytest.raises(CommandFailed, match=why):
         write_bundle(tmp_path / name, replace=True)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_keeps_the_existing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "tidelog.zip"
     path.write_bytes(b"kept")
 

@@ -7,7 +7,7 @@ from tests.cli.conftest import Cli
 from tests.private_files import keep_private
 
 
-def test_a_user_is_made_listed_and_deleted_and_the_password_is_no_argument(cli: Cli, tmp_path: Path) -> None:
+def test_user_is_created_listed_and_deleted_and_the_password_is_not_an_argument(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "password"
     keep_private(file, "long enough\n")
     made = cli("user", "create", "dora", "--role", "etl", "--password-file", str(file))

@@ -63,7 +63,7 @@ async def test_a_call_gives_its_result_or_raises() -> None:
         await call_in_background(lambda: 1 // 0)
 
 
-async def test_a_call_that_blocks_holds_up_nobody() -> None:
+async def test_blocking_call_does_not_delay_the_event_loop() -> None:
     stuck = threading.Event()
     waiting = asyncio.create_task(call_in_background(stuck.wait))
     await asyncio.sleep(0)

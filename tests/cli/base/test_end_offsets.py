@@ -24,7 +24,7 @@ class FakeClient:
 
     def __init__(self) -> None:
         self.ends = {0: 5}
-        self.fault: TidelogError | None = QuorumLostError("1 of 3 replicas are there")
+        self.fault: TidelogError | None = QuorumLostError("1 of 3 replicas is reachable")
 
     async def list_offsets(self, topic: str, at: str, partitions: list[int]) -> dict[int, Offset]:
         assert (topic, at) == ("t", "latest")
@@ -37,7 +37,7 @@ class FakeClient:
 
 
 class FakeConsumer:
-    """Gives what it is told to, and waits between."""
+    """Returns the prepared batches, and waits in between."""
 
     def __init__(self) -> None:
         self.batches: asyncio.Queue[Any] = asyncio.Queue()
@@ -73,7 +73,7 @@ async def test_an_end_that_is_not_known_is_looked_for_while_others_are_read(
         batches = [cast("ConsumedBatch", object()), cast("ConsumedBatch", object())]
         consumer.batches.put_nowait(batches[0])
         assert await ends.next_batch(reading) is batches[0]
-        while "where partitions 1 end" not in capsys.readouterr().err:  # noqa: ASYNC110 - a stream wakes nobody
+        while "the ends of partitions 1" not in capsys.readouterr().err:  # noqa: ASYNC110 - streams have no event for this
             await asyncio.sleep(0.01)
         client.ends[1] = 7
         while ends.missing:
@@ -85,20 +85,20 @@ async def test_an_end_that_is_not_known_is_looked_for_while_others_are_read(
         assert batch is batches[1]
 
 
-async def test_what_is_known_at_once_is_not_waited_for(client: FakeClient, ends: Ends) -> None:
+async def test_known_ends_are_returned_at_once(client: FakeClient, ends: Ends) -> None:
     client.ends[1] = 0
     await ends.find()
     assert ends.known == {0: 5, 1: 0}
     assert ends._finding is None
 
 
-async def test_what_no_repeating_mends_is_told(client: FakeClient, ends: Ends) -> None:
+async def test_final_error_is_raised(client: FakeClient, ends: Ends) -> None:
     client.fault = UnknownTopicError("there is no topic")
     with pytest.raises(UnknownTopicError):
         await ends.find()
 
 
-async def test_a_topic_that_goes_while_its_end_is_looked_for_is_told(client: FakeClient, ends: Ends) -> None:
+async def test_deletion_of_a_topic_during_the_search_is_raised(client: FakeClient, ends: Ends) -> None:
     await ends.find()
     client.fault = UnknownTopicError("there is no topic")
     consumer = cast("Consumer", FakeConsumer())

@@ -11,7 +11,7 @@ from tidelog_cli.base.failures import CommandFailed, describe, exit_code_of
     ("error", "code", "line"),
     [
         (CommandFailed("no", failures.EXIT_USAGE), failures.EXIT_USAGE, "no"),
-        (errors.NodeUnreachableError("nobody at x"), failures.EXIT_CANNOT_CONNECT, "nobody at x"),
+        (errors.NodeUnreachableError("cannot reach x"), failures.EXIT_CANNOT_CONNECT, "cannot reach x"),
         (errors.ConnectionLostError("broke"), failures.EXIT_CANNOT_CONNECT, "broke"),
         (errors.RequestTimeoutError("too slow"), failures.EXIT_OUTCOME_UNKNOWN, "too slow"),
         (errors.UnknownTopicError("no topic 'x'\n  create it"), failures.EXIT_FAILED, "no topic 'x' create it"),

@@ -37,7 +37,7 @@ def test_an_interrupt_is_the_systems_until_everything_is_loaded() -> None:
 
 
 @pytest.mark.usefixtures("ignored")
-def test_who_ignores_interrupts_goes_on_ignoring_them() -> None:
+def test_ignored_interrupts_stay_ignored() -> None:
     with interrupts_end_quietly():
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
@@ -51,7 +51,7 @@ class LoopsThatAreInterrupted(asyncio.DefaultEventLoopPolicy):
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_what_was_not_interrupted_has_a_result() -> None:
+def test_uninterrupted_work_returns_its_result() -> None:
     async def work() -> int:
         await asyncio.sleep(0)
         return 7
@@ -124,7 +124,7 @@ def test_a_second_interrupt_does_not_wait() -> None:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_while_the_loop_is_closed_is_raised_behind_that() -> None:
+def test_interrupt_while_the_loop_closes_is_raised_afterwards() -> None:
     async def left() -> AsyncGenerator[int, None]:
         try:
             yield 7
@@ -151,7 +151,7 @@ def test_work_that_ended_before_its_interrupt_is_interrupted_all_the_same() -> N
 
 
 @pytest.mark.usefixtures("ignored")
-def test_who_ignores_interrupts_is_not_interrupted() -> None:
+def test_ignored_interrupt_does_not_cancel_work() -> None:
     async def work() -> int:
         signal.raise_signal(signal.SIGINT)
         return 7

@@ -29,7 +29,7 @@ def test_a_table_shows_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
     assert [word for word in ("topics", "topic", "records", "a", "1,234", "5") if word not in out] == []
 
 
-def test_a_cell_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cell_is_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("note",), [("[/] [red]a[/red]",)])
     assert "[/] [red]a[/red]" in capsys.readouterr().out
 
@@ -37,5 +37,5 @@ def test_a_cell_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "line"), [("a b", "a b"), ("a\n\x1b[2Jx", "a\\n\\x1b[2…"), ("x" * 11, "x" * 9 + "…"), ("x" * 10, "x" * 10)]
 )
-def test_what_others_wrote_is_one_short_line(text: str, line: str) -> None:
+def test_untrusted_text_is_one_short_line(text: str, line: str) -> None:
     assert line_of(text, 10) == line

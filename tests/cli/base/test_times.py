@@ -42,6 +42,6 @@ def test_stamps(stamp: Any, stamp_us: int) -> None:
 
 
 @pytest.mark.parametrize("stamp", [-1, 253_402_300_800_000, 1.5, True, None, "noon", "1969-12-31", [1]])
-def test_what_is_no_time(stamp: Any) -> None:
+def test_invalid_time_is_refused(stamp: Any) -> None:
     with pytest.raises(ValueError, match=r"time|1970|Invalid|iso"):
         timestamp_us_of(stamp)

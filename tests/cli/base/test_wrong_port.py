@@ -14,7 +14,7 @@ from tidelog_cli.main import main
 
 
 class Quiet(BaseHTTPRequestHandler):
-    """Answers every request, and says nothing."""
+    """Answers every request with nothing."""
 
     def do_HEAD(self) -> None:
         """Answer."""
@@ -47,7 +47,7 @@ def test_a_command_at_an_http_port_says_so(
     assert "7400" in told
 
 
-async def test_what_speaks_something_else_does_not_speak_http(node: str) -> None:
+async def test_other_protocol_is_not_http(node: str) -> None:
     async def chat(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 mail.example.org ESMTP\r\n")
         writer.close()

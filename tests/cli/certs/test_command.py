@@ -22,7 +22,7 @@ def test_a_ca_is_made_and_issues(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ca = tmp_path / "new" / "certs"
     code, out, _ = run(capsys, "certs", "init", ca)
     assert code == 0
-    assert "keep it off the nodes" in out
+    assert "do not copy it to nodes" in out
     code, out, _ = run(capsys, "certs", "issue", ca, "node", "log1", "--host", "log1.example", "--host", "10.0.0.1")
     assert code == 0
     assert f"tls_cert_file = {ca / 'log1.pem'}" in out
@@ -36,27 +36,29 @@ def test_a_ca_is_made_and_issues(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert sorted(path.suffix for path in ca.iterdir()) == [".key"] * 3 + [".pem"] * 3
 
 
-def test_what_it_says_can_be_pasted_also_where_a_path_has_spaces(
+def test_printed_commands_can_be_pasted_with_spaces_in_paths(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ca = tmp_path / "my certs"
     _, _, told = run(capsys, "certs", "issue", ca, "client", "billing")
-    assert shlex.split(told.partition("make one: ")[2]) == ["tidelog", "certs", "init", str(ca)]
+    assert shlex.split(told.partition("create one: ")[2]) == ["tidelog", "certs", "init", str(ca)]
     _, out, _ = run(capsys, "certs", "init", ca)
-    words = shlex.split(out.partition("Issue with: ")[2])
+    words = shlex.split(out.partition("Issue certificates with: ")[2])
     assert words == ["tidelog", "certs", "issue", str(ca), "node", "NAME", "--host", "HOST"]
     _, out, _ = run(capsys, "certs", "issue", ca, "client", "billing")
-    assert f"TIDELOG_CERT_FILE={ca / 'billing.pem'}" in shlex.split(out.partition("by ")[2].replace(",", " "))
+    assert f"TIDELOG_CERT_FILE={ca / 'billing.pem'}" in shlex.split(
+        out.partition("Configure it with ")[2].replace(",", " ")
+    )
 
 
-def test_what_is_there_is_kept_unless_it_is_to_be_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_certificate_is_kept_without_replace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "certs", "init", tmp_path)[0] == 0
     issuing = ("certs", "issue", tmp_path, "server", "gateway", "--host", "localhost")
     assert run(capsys, *issuing)[0] == 0
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     code, _, err = run(capsys, "certs", "init", tmp_path)
     assert code == 2
-    assert "stays as it is" in err
+    assert "already exists" in err
     code, _, err = run(capsys, *issuing)
     assert code == 2
     assert "--replace" in err
@@ -69,23 +71,23 @@ def test_what_is_there_is_kept_unless_it_is_to_be_replaced(tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("master", "x"), "none of node, server, client"),
+        (("master", "x"), "use one of node, server, client"),
         (("node", "x"), "--host"),
-        (("client", "x", "--host", "a"), "called by nobody"),
-        (("node", "../x", "--host", "a"), "is no name"),
-        (("client", "admin"), "no node takes a certificate for 'admin'"),
-        (("node", "ca", "--host", "a"), "is no name"),
-        (("node", "x", "--host", "a b"), "neither a host's name"),
-        (("node", "x", "--host", "log1:7400"), "neither a host's name"),
-        (("node", "x", "--host", "300.1.1.1"), "neither a host's name"),
-        (("node", "x", "--host", "log1..example"), "neither a host's name"),
-        (("node", "x", "--host", "example."), "neither a host's name"),
-        (("node", "x", "--host", "*"), "neither a host's name"),
-        (("node", "x", "--host", "fe80::1%eth0"), "neither a host's name"),
+        (("client", "x", "--host", "a"), "has no hosts"),
+        (("node", "../x", "--host", "a"), "invalid name"),
+        (("client", "admin"), "'admin' authenticates with an API key"),
+        (("node", "ca", "--host", "a"), "invalid name"),
+        (("node", "x", "--host", "a b"), "not a host name or address"),
+        (("node", "x", "--host", "log1:7400"), "not a host name or address"),
+        (("node", "x", "--host", "300.1.1.1"), "not a host name or address"),
+        (("node", "x", "--host", "log1..example"), "not a host name or address"),
+        (("node", "x", "--host", "example."), "not a host name or address"),
+        (("node", "x", "--host", "*"), "not a host name or address"),
+        (("node", "x", "--host", "fe80::1%eth0"), "not a host name or address"),
         (("node", "x", "--host", "a"), "no CA in"),
     ],
 )
-def test_what_is_wrong_is_told_and_writes_nothing(
+def test_invalid_argument_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], why: str
 ) -> None:
     code, _, err = run(capsys, "certs", "issue", tmp_path, *words)

@@ -53,12 +53,12 @@ def test_a_list_grows_and_a_node_takes_it(ca: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("nobody",), "no certificate of nobody"),
-        (("ca",), "does not revoke itself"),
+        (("missing",), "no certificate of missing"),
+        (("ca",), "cannot revoke itself"),
         (("--serial", "many"), "hexadecimal digits"),
     ],
 )
-def test_what_cannot_be_revoked_changes_nothing(
+def test_failed_revocation_changes_nothing(
     ca: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], why: str
 ) -> None:
     code, _, err = run(capsys, "certs", "revoke", ca, "ann", *words)
@@ -67,12 +67,15 @@ def test_what_cannot_be_revoked_changes_nothing(
     assert not list_in(ca).exists()
 
 
-def test_a_list_of_another_ca_and_one_that_is_none_stay(
+def test_list_of_another_ca_and_an_invalid_one_are_kept(
     ca: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new_ca(tmp_path / "other", name="Other", days=1)
     revoke_in(tmp_path / "other", (), ())
-    for content, why in ((list_in(tmp_path / "other").read_bytes(), "not of this CA"), (b"garbage", "cannot be made")):
+    for content, why in (
+        (list_in(tmp_path / "other").read_bytes(), "belongs to another CA"),
+        (b"garbage", "cannot write"),
+    ):
         list_in(ca).write_bytes(content)
         code, _, err = run(capsys, "certs", "revoke", ca, "ann")
         assert code != 0
@@ -83,11 +86,11 @@ def test_a_list_of_another_ca_and_one_that_is_none_stay(
     assert "neither 'ca' nor 'crl'" in err
 
 
-def test_a_list_that_nobody_would_read_is_not_written(ca: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_without_a_reader_is_not_written(ca: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     revoke_in(ca, (), ["1"])
     before = list_in(ca).read_bytes()
     monkeypatch.setattr(revoke, "PEM_BYTES_MAX", len(before))
-    with pytest.raises(CommandFailed, match=f"nodes and clients read {len(before)}: issue certificates of another CA"):
+    with pytest.raises(CommandFailed, match=f"nodes and clients read at most {len(before)}: create another CA"):
         revoke_in(ca, (), [f"{number:x}" for number in range(2, 60)])
     assert list_in(ca).read_bytes() == before
 

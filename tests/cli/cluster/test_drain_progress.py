@@ -36,7 +36,7 @@ def cluster(*placements: str, nodes: str = "abcd", copies: int = 3, missing: int
 def test_a_drain_is_done_when_nothing_is_left_and_all_copies_are_whole() -> None:
     assert tell_drain("a", cluster("bcd", "cab")) == ("a is draining; it stores 1 partition", False)
     assert tell_drain("a", cluster("bcd", "cdb", missing=500)) == (
-        "a stores nothing any more; 2 copies still to fetch 1,000 older records",
+        "a stores no partitions; 2 copies must still fetch 1,000 older records",
         False,
     )
     told = tell_drain("a", cluster("bcd"))
@@ -44,12 +44,12 @@ def test_a_drain_is_done_when_nothing_is_left_and_all_copies_are_whole() -> None
     assert "cluster remove a" in told.text
 
 
-def test_what_can_go_nowhere_is_said_and_not_waited_for() -> None:
+def test_immovable_partitions_are_reported_and_not_waited_for() -> None:
     told = tell_drain("a", cluster("abc", "bca", "cab", nodes="abc"))
-    assert "it stores 3 partitions, 2 of which can go nowhere" in told.text
-    assert not told.done, "what it owns goes to another replica"
+    assert "it stores 3 partitions, 2 of which cannot move" in told.text
+    assert not told.done, "its ownership moves to another replica"
     told = tell_drain("a", cluster("bca", "cab", nodes="abc"))
-    assert "2 of which can go nowhere" in told.text
+    assert "2 of which cannot move" in told.text
     assert told.done
     told = tell_drain("a", cluster("a", nodes="a", copies=1))
     assert told.done, "the last node keeps everything"
@@ -57,7 +57,7 @@ def test_what_can_go_nowhere_is_said_and_not_waited_for() -> None:
 
 def test_history_on_its_way_is_counted() -> None:
     assert tell_fetching(cluster("bcd")).done
-    assert tell_fetching(cluster("bcd", missing=1)) == ("1 copy still to fetch 1 older records", False)
+    assert tell_fetching(cluster("bcd", missing=1)) == ("1 copy must still fetch 1 older records", False)
 
 
 def test_a_copy_in_doubt_is_waited_for() -> None:
@@ -65,9 +65,9 @@ def test_a_copy_in_doubt_is_waited_for() -> None:
     (topic,) = status.topics
     in_doubt = Partition(2, "d", 1, ("d", "b"), replicas=(Replica("d", 0, 0), Replica("b", 0, 0, missing_epochs=1)))
     both = replace(status, topics=(replace(topic, partitions=(*topic.partitions, in_doubt)),))
-    assert tell_fetching(both) == ("2 copies still to fetch 4 older records, 1 copy not known to be whole", False)
+    assert tell_fetching(both) == ("2 copies must still fetch 4 older records, 1 copy may be incomplete", False)
     only = replace(status, topics=(replace(topic, partitions=(in_doubt,)),))
-    assert tell_drain("a", only) == ("a stores nothing any more; 1 copy not known to be whole", False)
+    assert tell_drain("a", only) == ("a stores no partitions; 1 copy may be incomplete", False)
 
 
 async def test_the_end_is_waited_for_and_each_change_told_once(

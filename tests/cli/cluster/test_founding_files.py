@@ -37,7 +37,7 @@ def test_a_secret_is_random_and_its_owners_alone(tmp_path: Path) -> None:
     assert (tmp_path / "secret").read_text() != first
 
 
-def test_what_is_there_stays_unless_it_is_to_be_replaced(tmp_path: Path) -> None:
+def test_existing_file_is_kept_without_replace(tmp_path: Path) -> None:
     for name in ("secret", "cluster.json"):
         (tmp_path / name).write_text("old")
     with pytest.raises(FileExistsError):

@@ -52,10 +52,10 @@ def test_the_files_are_what_a_node_takes_and_each_founder_has_a_command(
     lines = [shlex.split(line) for line in out.splitlines() if line.startswith("  ")]
     commands = [cluster_init.command(home, node.node_id, secured=True) for node in read.nodes]
     assert lines == [*cluster_init.preparations(home, [founder(text) for text in THREE]), *commands]
-    assert "all of them have been started" in out
+    assert "all of them have started" in out
 
 
-def test_a_program_is_told_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_has_the_same_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert init(tmp_path / "orders", *options(*THREE), "--json") == 0
     told = json.loads(capsys.readouterr().out)
     read = load_bootstrap(Path(told["bootstrap"]))
@@ -149,12 +149,12 @@ def test_a_node_starts_by_its_command(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_nothing_is_overwritten(tmp_path: Path, there: str, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / there).write_text("old")
     assert init(tmp_path, *options(*THREE)) == failures.EXIT_USAGE
-    assert f"{tmp_path / there} is there already" in capsys.readouterr().err
+    assert f"{tmp_path / there} already exists" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == [there]
     assert (tmp_path / there).read_text() == "old"
 
 
-def test_what_cannot_be_written_leaves_nothing_behind(
+def test_failed_write_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(path: Path, document: dict[str, Any], *, replace: bool) -> None:
@@ -170,30 +170,30 @@ def test_what_cannot_be_written_leaves_nothing_behind(
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("log1", "begins with an id"),
-        ("=h:1", "begins with an id"),
-        ("a b=h:1", "begins with an id"),
-        ("a" * 129 + "=h", "begins with an id"),
-        ("..=h", "begins with an id"),
-        ("-x=h", "begins with an id"),
-        ("a\x9b31m=h", "begins with an id"),
-        ("a\u202eb=h", "begins with an id"),
-        ("log1=-h", "'-h' is no host"),
-        ("log1=h\x9b", "is no host"),
+        ("log1", "must begin with an id"),
+        ("=h:1", "must begin with an id"),
+        ("a b=h:1", "must begin with an id"),
+        ("a" * 129 + "=h", "must begin with an id"),
+        ("..=h", "must begin with an id"),
+        ("-x=h", "must begin with an id"),
+        ("a\x9b31m=h", "must begin with an id"),
+        ("a\u202eb=h", "must begin with an id"),
+        ("log1=-h", "'-h' is not a host"),
+        ("log1=h\x9b", "is not a host"),
         ("log1=h,zone=a\x9bb", "zone=a"),
-        ("log1=", "'' is no host"),
-        ("log1=h:0", "'0' is no port"),
-        ("log1=h:65536", "'65536' is no port"),
-        ("log1=h:", "'' is no port"),
-        ("log1=::1", "is no host"),
-        ("log1=h,gossip_port=x", "'x' is no port"),
-        ("log1=h,zone=", "is empty, or stands twice"),
-        ("log1=h,zone=a,zone=b", "is empty, or stands twice"),
-        ("log1=h,role=king", "is none of them"),
-        ("log1=h,colour=red", "is none of them"),
+        ("log1=", "'' is not a host"),
+        ("log1=h:0", "'0' is not a port"),
+        ("log1=h:65536", "'65536' is not a port"),
+        ("log1=h:", "'' is not a port"),
+        ("log1=::1", "is not a host"),
+        ("log1=h,gossip_port=x", "'x' is not a port"),
+        ("log1=h,zone=", "is empty or repeated"),
+        ("log1=h,zone=a,zone=b", "is empty or repeated"),
+        ("log1=h,role=king", "unknown option"),
+        ("log1=h,colour=red", "unknown option"),
     ],
 )
-def test_a_node_that_is_told_wrongly_is_refused_with_the_shape(text: str, what: str) -> None:
+def test_invalid_node_is_refused_with_the_expected_shape(text: str, what: str) -> None:
     with pytest.raises(CommandFailed) as refused:
         founder(text)
     assert refused.value.exit_code == failures.EXIT_USAGE
@@ -204,9 +204,9 @@ def test_a_node_that_is_told_wrongly_is_refused_with_the_shape(text: str, what: 
 @pytest.mark.parametrize(
     ("nodes", "what"),
     [
-        (("a=h1", "a=h2"), "the id a stands twice"),
-        (("a=h1", "b=h1"), "the address h1:7400 stands twice"),
-        (("a=h1:1,gossip_port=3", "b=h1:2,gossip_port=3"), "the gossip address h1:3 stands twice"),
+        (("a=h1", "a=h2"), "duplicate id a"),
+        (("a=h1", "b=h1"), "duplicate address h1:7400"),
+        (("a=h1:1,gossip_port=3", "b=h1:2,gossip_port=3"), "duplicate gossip address h1:3"),
         (("a=h1,role=ingestion",), "no node has the role persistence"),
     ],
 )

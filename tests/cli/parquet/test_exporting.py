@@ -67,7 +67,7 @@ def test_run_again_it_takes_what_is_new(cli: Cli, filled: str, tmp_path: Path) -
     assert found[-2:] == [b"new", b"newer"]
 
 
-def test_what_was_deleted_in_between_is_told(cli: Cli, filled: str, tmp_path: Path) -> None:
+def test_records_deleted_between_exports_are_reported(cli: Cli, filled: str, tmp_path: Path) -> None:
     assert cli("topic", "delete-records", filled, "--before", "10", "--partition", 0).code == 0
     assert "exported 92 records" in cli("export", filled, tmp_path / "out").out
     assert cli("produce", filled, "--partition", 0, stdin=b"1\n2\n3\n").code == 0
@@ -77,7 +77,7 @@ def test_what_was_deleted_in_between_is_told(cli: Cli, filled: str, tmp_path: Pa
     assert "exported 1 record " in ended.out
 
 
-def test_what_is_refused(cli: Cli, filled: str, tmp_path: Path) -> None:
+def test_invalid_export_is_refused(cli: Cli, filled: str, tmp_path: Path) -> None:
     target = tmp_path / "a.parquet"
     assert cli("export", filled, target).code == 0
     ended = cli("export", filled, target)

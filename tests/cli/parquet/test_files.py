@@ -32,7 +32,7 @@ def exported(directory: Path, start: int, end: int, source: Source = SOURCE) -> 
     return path
 
 
-def test_a_file_has_its_rows_in_groups_and_tells_what_it_covers(tmp_path: Path) -> None:
+def test_file_has_row_groups_and_metadata_of_its_range(tmp_path: Path) -> None:
     path = exported(tmp_path, 5, 40)
     assert pq.read_table(path)["offset"].to_pylist() == list(range(5, 40))
     metadata = pq.read_metadata(path)
@@ -51,7 +51,7 @@ def test_a_group_of_large_values_ends_early(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("when", ["while it is written", "at the end"])
-def test_what_failed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+def test_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -95,12 +95,12 @@ def test_a_directory_is_held_and_cleaned(tmp_path: Path) -> None:
 def test_files_of_something_else_are_refused(tmp_path: Path) -> None:
     assert ends_in(tmp_path, SOURCE) == {}
     exported(tmp_path, 0, 3)
-    with pytest.raises(CommandFailed, match=r"is of 't', not of this topic 'u' \(made again"):
+    with pytest.raises(CommandFailed, match=r"is of 't', not of this topic 'u' \(a recreated topic"):
         ends_in(tmp_path, Source("u", b"\x02" * 16))
     (tmp_path / name_of(0, 3)).write_bytes(b"PAR1")
     with pytest.raises(CommandFailed, match="cannot be read"):
         ends_in(tmp_path, SOURCE)
     (tmp_path / name_of(0, 3)).unlink()
     (tmp_path / "mine.parquet").touch()
-    with pytest.raises(CommandFailed, match="not of an export"):
+    with pytest.raises(CommandFailed, match="not written by an export"):
         ends_in(tmp_path, SOURCE)

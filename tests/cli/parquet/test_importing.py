@@ -55,22 +55,22 @@ def test_json_comes_back_through_lines_and_files_as_it_was(cli: Cli, topic: str,
     assert cli("consume", topic).out.splitlines() == [*EXAMPLES] * 4
 
 
-def test_what_is_wrong_is_said_before_anything_is_published(cli: Cli, topic: str, tmp_path: Path) -> None:
+def test_invalid_file_is_refused_before_publishing(cli: Cli, topic: str, tmp_path: Path) -> None:
     good = written(tmp_path / "a.parquet", {"partition": [0], "value": [b"x"]})
     far = written(tmp_path / "b.parquet", {"partition": [0, 7], "value": [b"x", b"y"]})
     ended = cli("import", topic, good, far)
     assert ended.code == 1
-    assert f"records of partition 7, and {topic} has 2" in ended.err
+    assert f"records of partition 7, but {topic} has only 2" in ended.err
     assert "--by-key" in ended.err
     below = written(tmp_path / "e.parquet", {"partition": [1, -1], "value": [b"x", b"y"]})
-    assert "records of partition -1, and partitions count from 0" in cli("import", topic, below).err
+    assert "records of partition -1; partitions must be >= 0" in cli("import", topic, below).err
     (tmp_path / "c.parquet").write_text("no")
-    assert "is no Parquet file" in cli("import", topic, good, tmp_path / "c.parquet").err
+    assert "is not a Parquet file" in cli("import", topic, good, tmp_path / "c.parquet").err
     twice = pa.table([pa.array([b"x"]), pa.array([b"y"])], names=["value", "value"])
     pq.write_table(twice, tmp_path / "f.parquet")
     assert "f.parquet has more than one column `value`" in cli("import", topic, good, tmp_path / "f.parquet").err
     odd = written(tmp_path / "d.parquet", {"partition": ["0"], "value": [b"x"]})
-    assert "is not a number in each row" in cli("import", topic, good, odd).err
+    assert "must be an integer in each row" in cli("import", topic, good, odd).err
     other = written(tmp_path / "e.parquet", {"a": [1]})
     assert "has no column `value`" in cli("import", topic, good, other).err
     assert cli("import", topic, tmp_path / "nothing.parquet").code == 1

@@ -45,7 +45,7 @@ def test_an_offset_beyond_the_end_is_refused_with_the_bounds(cli: Cli, filled: s
     ended = cli("consume", filled, "--from", 99999)
     assert (ended.code, ended.out) == (1, "")
     assert "offset 99999" in ended.err
-    assert "partition 0 has 0 to 100, partition 1 has 0 to 0" in ended.err
+    assert "partition 0 has offsets 0 to 100, partition 1 has offsets 0 to 0" in ended.err
     assert cli("consume", filled, "--from", 99999, "--follow").code == 1
     partly = cli("consume", filled, "--from", 98)
     assert (partly.code, partly.out) == (1, "")
@@ -65,7 +65,7 @@ def test_a_group_that_begins_at_the_end_goes_on_from_there(cli: Cli, filled: str
     assert numbers(cli("consume", filled, "--group", f"g.{filled}", "--from", "latest").out) == [100]
 
 
-def test_what_was_consumed_as_json_can_be_produced_again(cli: Cli, topic: str) -> None:
+def test_consumed_json_can_be_published_again(cli: Cli, topic: str) -> None:
     lines = b'k:{"a": 1}\nk:plain\nk:\n'
     options = ("--key-delimiter", ":", "--tombstones", "--header", "h=1", "--tag", "t", "--timestamp", "1970-01-02")
     assert cli("produce", topic, *options, stdin=lines).code == 0
@@ -107,7 +107,7 @@ def test_following_goes_on_until_interrupted(cli: Cli, filled: str, node: str) -
         assert process.stderr.read() == ""
 
 
-def test_a_closed_pipe_is_no_traceback(cli: Cli, topic: str, node: str) -> None:
+def test_closed_pipe_prints_no_traceback(cli: Cli, topic: str, node: str) -> None:
     # More than a pipe holds, so that the writer is still writing when the reader leaves.
     assert cli("produce", topic, "--partition", 0, stdin=b"0123456789\n" * 100_000).code == 0
     ended = subprocess.run(
@@ -156,7 +156,7 @@ def a_batch() -> Any:
     return SimpleNamespace(batch=SimpleNamespace(values=lambda: [b"first", None, b"third"]))
 
 
-def test_everything_leaves_by_and_by() -> None:
+def test_everything_is_written_in_parts() -> None:
     sink = Trickle(2)
     write_out(a_batch(), 3, sink, None)
     assert sink.content == b"first\n\nthird\n"
@@ -190,7 +190,7 @@ def test_a_beginning_some_time_ago() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "1.5", "d", "-7d", "٣"])
-def test_a_beginning_that_is_none(text: str) -> None:
+def test_invalid_start_is_refused(text: str) -> None:
     with pytest.raises(CommandFailed, match="earliest"):
         parse_start(text)
 
@@ -201,7 +201,7 @@ def batch_at(partition: int, base_offset: int, count: int) -> ConsumedBatch:
     return ConsumedBatch("t", partition, RecordBatch.parse(data))
 
 
-def test_what_comes_behind_the_end_is_not_taken() -> None:
+def test_records_after_the_end_are_not_printed() -> None:
     reading = Reading({0: 0, 1: 0}, {0: 5, 1: 0})
     assert reading.unfinished() == [0]
     batch = batch_at(0, 3, 10)
@@ -224,7 +224,7 @@ def test_the_limit_holds_over_partitions() -> None:
     assert (reading.positions, reading.unfinished()) == ({0: 3, 1: 2}, [])
 
 
-def test_what_has_no_known_beginning_or_end_is_unfinished() -> None:
+def test_partition_without_known_start_or_end_is_unfinished() -> None:
     reading = Reading({0: 0}, {0: 0}, None, unbegun={1, 2})
     reading.learned({0: 9, 1: 4}, [0])
     assert (reading.positions, reading.unfinished()) == ({0: 0, 1: 4}, [0, 1, 2])

@@ -30,7 +30,7 @@ _bytes = st.one_of(st.none(), st.binary(max_size=20), st.text(max_size=20).map(s
     ),
     st.sampled_from([ValueForm.TEXT, ValueForm.BASE64]),
 )
-def test_what_was_printed_can_be_published_again(records: list[Record], form: ValueForm) -> None:
+def test_printed_records_can_be_published_again(records: list[Record], form: ValueForm) -> None:
     columns = records_of([record_line(record, "t", 0, form).encode() for record in records], 1)
     assert columns is not None
     names = set(columns.schema.names)
@@ -75,23 +75,23 @@ def test_null_is_a_tombstone_in_every_encoding() -> None:
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        (b"{", "line 8 is no JSON"),
-        (b'{"value": NaN}', "line 8 is no JSON"),
-        (b"[" * 100_000, "line 8 is no JSON"),
-        (b"[1]", "line 8 is no record"),
-        (b'{"key": "k"}', "line 8 is no record"),
-        (b'{"value": "x", "vlaue": 1}', "no 'vlaue'"),
+        (b"{", "line 8 is not JSON"),
+        (b'{"value": NaN}', "line 8 is not JSON"),
+        (b"[" * 100_000, "line 8 is not JSON"),
+        (b"[1]", "line 8 is not a record"),
+        (b'{"key": "k"}', "line 8 is not a record"),
+        (b'{"value": "x", "vlaue": 1}', "unknown field 'vlaue'"),
         (b'{"value": 1}', "value_encoding"),
-        (b'{"value": "x", "value_encoding": "rot13"}', "no encoding"),
-        (b'{"value": "x", "value_encoding": "base64"}', "no base64"),
-        (b'{"value": "x", "key": 1}', "no text"),
-        (b'{"value": "x", "key": {}, "key_encoding": "json"}', "no encoding"),
-        (b'{"value": "x", "headers": {"a": "b"}}', "headers of"),
-        (b'{"value": "x", "headers": [["a"]]}', "no header"),
-        (b'{"value": "x", "tag": 7}', "tag of"),
-        (b'{"value": "x", "timestamp_ms": 1.5}', "no timestamp_ms"),
-        (b'{"value": "x", "timestamp_ms": -1}', "no timestamp_ms"),
-        (b'{"value": "x", "timestamp_ms": 253402300800000}', "no timestamp_ms"),
+        (b'{"value": "x", "value_encoding": "rot13"}', "unknown encoding"),
+        (b'{"value": "x", "value_encoding": "base64"}', "invalid base64"),
+        (b'{"value": "x", "key": 1}', "not text"),
+        (b'{"value": "x", "key": {}, "key_encoding": "json"}', "unknown encoding"),
+        (b'{"value": "x", "headers": {"a": "b"}}', "headers has the wrong type"),
+        (b'{"value": "x", "headers": [["a"]]}', "not a header"),
+        (b'{"value": "x", "tag": 7}', "tag has the wrong type"),
+        (b'{"value": "x", "timestamp_ms": 1.5}', "not a timestamp_ms"),
+        (b'{"value": "x", "timestamp_ms": -1}', "not a timestamp_ms"),
+        (b'{"value": "x", "timestamp_ms": 253402300800000}', "not a timestamp_ms"),
         (b'{"value": "\\ud800"}', "surrogates"),
         (b'{"value": ["\\ud800"], "value_encoding": "json"}', "line 8.*surrogates"),
         (b'{"value": {"\\ud800": 1}, "value_encoding": "json"}', "line 8.*surrogates"),
@@ -102,9 +102,9 @@ def test_null_is_a_tombstone_in_every_encoding() -> None:
         (b'{"value": "x", "tag": "\xed\xa0\x80"}', "line 8.*can't decode"),
         (b'{"value": ' + b"[" * 129 + b"]" * 129 + b', "value_encoding": "json"}', "line 8.*nested too deeply"),
         (b'{"value": ' + b"1" * 1001 + b', "value_encoding": "json"}', "line 8.*1000 characters"),
-        (b'{"value": "x", "value_encoding": ["utf8"]}', "no encoding"),
+        (b'{"value": "x", "value_encoding": ["utf8"]}', "unknown encoding"),
     ],
 )
-def test_what_is_no_record_is_named_with_its_line(line: bytes, complaint: str) -> None:
+def test_invalid_record_is_named_with_its_line(line: bytes, complaint: str) -> None:
     with pytest.raises(CommandFailed, match=complaint):
         records_of([b'{"value": "good"}', line], 7)

@@ -16,11 +16,11 @@ def test_compression_changes_nothing_for_the_reader(cli: Cli, topic: str, codec:
     assert cli("consume", topic).out.encode() == content
 
 
-def test_nothing_to_publish_is_no_error(cli: Cli, topic: str) -> None:
+def test_empty_input_succeeds(cli: Cli, topic: str) -> None:
     assert cli("produce", topic).out == f"published 0 records to {topic}\n"
 
 
-def test_what_was_acknowledged_is_told_by_partition(capsys: pytest.CaptureFixture[str]) -> None:
+def test_acknowledged_records_are_reported_by_partition(capsys: pytest.CaptureFixture[str]) -> None:
     published = Published(elapsed_s=1.5)
     published.add([ReceiptRange(1, 7, 3), ReceiptRange(0, 0, 2)], 100)
     published.add([ReceiptRange(1, 10, 1)], 10)

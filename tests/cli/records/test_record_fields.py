@@ -30,12 +30,12 @@ def test_nothing_to_add_changes_nothing() -> None:
 
 def test_headers_and_tags_of_the_records_are_not_lost() -> None:
     batch = pa.record_batch({"value": [b"1"], "tag": ["own"]})
-    with pytest.raises(CommandFailed, match="leave --tag out"):
+    with pytest.raises(CommandFailed, match="omit --tag"):
         next(Additions.of(key=None, timestamp=None, headers=None, tag="t").to_all(iter([batch])))
 
 
 @pytest.mark.parametrize("text", ["name", "=value", ""])
-def test_what_is_no_header(text: str) -> None:
+def test_invalid_header_is_refused(text: str) -> None:
     with pytest.raises(CommandFailed, match="NAME=VALUE"):
         Additions.of(key=None, timestamp=None, headers=[text], tag=None)
 

@@ -72,8 +72,8 @@ def test_rows_of_more_than_one(engine: DuckDbEngine, statement: str) -> None:
     assert not engine.is_by_record(statement)
 
 
-def test_what_does_not_read_is_refused(engine: DuckDbEngine) -> None:
-    for statement, said in (("DROP TABLE t", "one statement that reads"), ("SELECT a FROM", "syntax error")):
+def test_statement_that_writes_is_refused(engine: DuckDbEngine) -> None:
+    for statement, said in (("DROP TABLE t", "a single statement"), ("SELECT a FROM", "syntax error")):
         with pytest.raises(CommandFailed, match=said):
             engine.is_by_record(statement)
 
@@ -99,6 +99,6 @@ PLAIN = {
         [{"node": {**PLAIN, "select_list": [{"class": "A_NEW_ONE"}]}}],
     ],
 )
-def test_what_a_later_version_may_say_is_taken_for_more(statements: object) -> None:
+def test_unknown_node_types_are_not_by_record(statements: object) -> None:
     assert is_by_record([{"node": PLAIN}], lambda name: True)
     assert not is_by_record(statements, lambda name: True)

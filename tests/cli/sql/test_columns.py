@@ -39,7 +39,7 @@ def test_records_that_were_looked_at_are_not_kept() -> None:
     assert shape_of([([], values())], None).fields == {"a": FieldKind.WHOLE}
 
 
-def test_what_values_are() -> None:
+def test_kind_of_values_is_detected() -> None:
     assert shape_like([b"k"], [b'{"a":1}', None, b"{}"], None).values is ValueKind.JSON
     assert shape_like([], [b'{"a":1}', b"[1]"], None).values is ValueKind.TEXT
     assert shape_like([], [b'{"a":1}', b"\xff"], None) == Shape(ValueKind.BYTES, text_keys=True, fields={})
@@ -49,7 +49,7 @@ def test_what_values_are() -> None:
     assert shape_like([], [deep], None).values is ValueKind.TEXT
 
 
-def test_who_says_what_they_are_is_believed() -> None:
+def test_given_kind_of_values_is_used() -> None:
     assert shape_like([], [b'{"a":1}'], ValueKind.TEXT) == Shape(ValueKind.TEXT, text_keys=True, fields={})
     half = shape_like([], [b'{"a":1}', b"no"], ValueKind.JSON)
     assert (half.values, half.fields) == (ValueKind.JSON, {"a": FieldKind.WHOLE})
@@ -91,11 +91,11 @@ def test_who_says_what_they_are_is_believed() -> None:
         ((b'{"a":[1]}',), FieldKind.JSON),
     ],
 )
-def test_what_a_field_is(given_values: tuple[bytes, ...], kind: FieldKind) -> None:
+def test_kind_of_a_field_is_detected(given_values: tuple[bytes, ...], kind: FieldKind) -> None:
     assert fields(*given_values) == {"a": kind}
 
 
-def test_whole_number_past_64_bits_is_no_long() -> None:
+def test_an_integer_beyond_64_bits_is_not_a_long() -> None:
     assert fields(b'{"a":9223372036854775807}') == {"a": FieldKind.WHOLE}
     assert fields(b'{"a":9223372036854775808}')["a"] is not FieldKind.WHOLE, "a cast to BIGINT would drop it"
     assert fields(b'{"a":-9223372036854775809}')["a"] is not FieldKind.WHOLE
@@ -109,7 +109,7 @@ def test_names_that_are_taken_stay_in_the_value() -> None:
 
 
 @pytest.mark.parametrize("content", NOT_JSON, ids=lambda content: repr(content[:12]))
-def test_what_is_json_is_the_one_definition(content: bytes) -> None:
+def test_json_is_the_shared_definition(content: bytes) -> None:
     assert shape_like([], [b'{"a":1}', b'{"a":' + content + b"}"], None).values is not ValueKind.JSON
 
 

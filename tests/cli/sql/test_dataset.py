@@ -22,7 +22,7 @@ def offsets(columns: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
         yield pa.RecordBatch.from_arrays(columns_, schema=schema_of(columns))
 
 
-def test_each_scan_reads_anew_what_it_needs() -> None:
+def test_each_scan_reads_its_columns() -> None:
     asked.clear()
     read: list[int] = []
     dataset = TopicDataset(offsets, read.append)
@@ -35,7 +35,7 @@ def test_each_scan_reads_anew_what_it_needs() -> None:
     dataset.close()
 
 
-def test_a_scan_that_nobody_needs_ends() -> None:
+def test_abandoned_scan_ends() -> None:
     ended: list[bool] = []
 
     def endless() -> Generator[pa.RecordBatch, None, None]:

@@ -44,15 +44,15 @@ def test_a_statement_without_topics(engine: DuckDbEngine) -> None:
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
-        ("DROP TABLE x", "one statement that reads"),
-        ("SELECT 1; SELECT 2", "one statement that reads"),
-        ("", "one statement that reads"),
+        ("DROP TABLE x", "a single statement"),
+        ("SELECT 1; SELECT 2", "a single statement"),
+        ("", "a single statement"),
         ("SELECT\n  FROM x WHERE", "line 2, column"),
         ("SELECT engine FROM self", "nothing of this program"),
-        ("INSERT INTO x SELECT 1", "reads"),
+        ("INSERT INTO x SELECT 1", "single statement: SELECT"),
     ],
 )
-def test_what_is_refused(engine: DuckDbEngine, statement: str, said: str) -> None:
+def test_invalid_statement_is_refused(engine: DuckDbEngine, statement: str, said: str) -> None:
     def none_of(names: object, optional: object = ()) -> list[object]:
         raise CommandFailed("nothing of this program is a table")
 
@@ -94,7 +94,7 @@ def test_names_and_fields_are_quoted() -> None:
     assert """'{"it''s \\\\"x\\\\"": "VARCHAR"}'""".replace("\\\\", "\\") in made
 
 
-def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_engine_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(CommandFailed, match="pip install 'tidelog\\[sql\\]'"):
         DuckDbEngine(64)
@@ -163,7 +163,7 @@ def test_numbers_that_were_not_looked_at_are_exact_or_an_error(
     except CommandFailed as failed:
         refused = str(failed)
     if refused:
-        assert "does not hold every number exactly" in refused
+        assert "does not represent every number exactly" in refused
     else:
         assert list(map(is_same, answered, texts)) == [True] * len(texts), (answered, table.shape)
 
@@ -183,7 +183,7 @@ def test_a_number_where_text_was_seen_has_its_digits(engine: DuckDbEngine, text:
     assert column_of(engine, table, "v") == [text]
 
 
-def test_what_is_json_is_the_one_definition(engine: DuckDbEngine) -> None:
+def test_json_is_the_shared_definition(engine: DuckDbEngine) -> None:
     odd = [b'{"n":2,"v":%s}' % content for content in NOT_JSON]
     bare = [content for content in NOT_JSON if content.startswith(b"\xef")]
     good = [f'{{"n":1,"v":{text}}}'.encode() for text in EXAMPLES if text[0] != "["]

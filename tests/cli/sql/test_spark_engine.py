@@ -23,7 +23,7 @@ from tidelog_cli.sql.topics import Topics
 SPARK_WARNS = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 
 
-def test_of_what_fails_while_rows_are_taken_the_cause_is_said() -> None:
+def test_error_while_reading_rows_has_its_cause() -> None:
     assert last_said("[USER_RAISED_EXCEPTION] t: n is not whole SQLSTATE: P0001") == "t: n is not whole"
     traceback = "Traceback (most recent call last):\n  File x\n    a b\n{}\n"
     in_python = (
@@ -96,12 +96,12 @@ def test_both_engines_answer_the_same(cli: Cli, topic: str, node: str) -> None:
             "[None, None, None]",
             f"[1, Decimal('12345678901234567.89'), Decimal('{2**64}')]",
         }
-        refused("SELECT * FROM nothing", "there is no topic 'nothing'")
+        refused("SELECT * FROM nothing", "topic 'nothing' does not exist")
         refused("SELECT 1 FROM t GROUP x", "line 1, column 23")
         assert cli("topic", "create", topic.upper()).code == 0
-        refused(f"SELECT a.* FROM {topic} a, {topic.upper()} b", "differ only in upper and lower case")
+        refused(f"SELECT a.* FROM {topic} a, {topic.upper()} b", "differ only in case")
         assert asked(spark, f"SELECT count(*) AS n FROM {topic.upper()}") == [["n"], [0]]
-        refused("DROP TABLE x", "one statement that reads")
+        refused("DROP TABLE x", "a single statement")
     finally:
         duckdb.close()
         spark.close()
@@ -126,13 +126,13 @@ def test_spark_follows_a_topic_until_interrupted(cli: Cli, topic: str, node: str
         assert "Traceback" not in process.stderr.read()
 
 
-def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_engine_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark_tidelog", None)
     with pytest.raises(CommandFailed, match="pip install 'tidelog\\[spark\\]'"):
         SparkEngine(64, {})
 
 
-def test_what_a_statement_says_that_differs_only_in_case() -> None:
+def test_spellings_that_differ_only_in_case() -> None:
     statement = 'SELECT \'T\' FROM t, T, `a.B`, `A.b` -- tT\nWHERE x = "it\\"T" /* Tx\n T */ AND `A.b-c` = 1'
     assert other_spellings(statement, ["t"]) == ["T"]
     assert other_spellings(statement.replace(", T,", ","), ["t"]) == []

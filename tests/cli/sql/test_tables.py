@@ -16,7 +16,7 @@ def test_the_first_and_the_last_records_are_looked_at() -> None:
     assert sampled(Extent("t", {0: 7}, {0: 7}), 100) == []
 
 
-def test_what_lies_behind_an_earlier_extent() -> None:
+def test_records_after_an_earlier_extent() -> None:
     """Of partition 1 some was deleted meanwhile, 2 is new, 3 was cut, and of 4 nothing is new."""
     earlier = Extent("t", {0: 0, 1: 0, 3: 0, 4: 0}, {0: 10, 1: 10, 3: 10, 4: 10})
     now = Extent("t", {0: 0, 1: 15, 2: 3, 3: 0, 4: 0}, {0: 12, 1: 20, 2: 5, 3: 7, 4: 10})
@@ -31,17 +31,17 @@ def test_of_many_partitions_the_largest_are_looked_at() -> None:
     assert last.starts == {number: number - 1 for number in range(92, 100)}
 
 
-def test_what_is_no_topic() -> None:
-    assert str(no_such_table("x", [])) == "there is no topic 'x': there are none yet"
+def test_unknown_topic_has_suggestions() -> None:
+    assert str(no_such_table("x", [])) == "topic 'x' does not exist; there are no topics yet"
     said = str(no_such_table("orders", ["orders.eu", "b"]))
-    assert said == 'there is no topic \'orders\'. Did you mean "orders.eu"? Topics as tables: b, "orders.eu"'
+    assert said == 'topic \'orders\' does not exist. Did you mean "orders.eu"? Topics: b, "orders.eu"'
     said = str(no_such_table("orders", ["orders.eu", "b"], "`"))
-    assert said == "there is no topic 'orders'. Did you mean `orders.eu`? Topics as tables: b, `orders.eu`"
+    assert said == "topic 'orders' does not exist. Did you mean `orders.eu`? Topics: b, `orders.eu`"
     assert "Did you mean Flights?" in str(no_such_table("FLIGHTS", ["Flights"]))
     assert str(no_such_table("zz", [f"t{number:02}" for number in range(30)])).endswith("t19, …")
 
 
 def test_topics_that_are_one_table_in_sql() -> None:
     refuse_twins(["orders", "orders.eu", "orders"])
-    with pytest.raises(CommandFailed, match="topics 'Orders' and 'orders' differ only in upper and lower case"):
+    with pytest.raises(CommandFailed, match="topics 'Orders' and 'orders' differ only in case"):
         refuse_twins(["orders", "b", "Orders"])

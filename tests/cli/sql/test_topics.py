@@ -7,7 +7,7 @@ from tests.cli.conftest import Cli
 from tidelog_cli.sql.topics import Topics
 
 
-def test_what_the_next_answer_is_made_of(cli: Cli, topic: str, node: str) -> None:
+def test_next_result_reads_new_records(cli: Cli, topic: str, node: str) -> None:
     def publish() -> None:
         assert cli("produce", topic, "--partition", 1, stdin=b"a\nb\n").code == 0
 

@@ -41,7 +41,7 @@ def said(app: TopApp) -> str:
     return str(app.query_one("#summary", Static).render())
 
 
-async def test_tables_show_the_figures_and_names_are_no_markup() -> None:
+async def test_tables_show_the_figures_and_names_are_not_markup() -> None:
     app = TopApp(Script(sample(10.0, 100, lag=50), sample(14.0, 300, lag=90)), interval_s=100)
     async with app.run_test(size=(140, 30)) as pilot:
         await pilot.pause()

@@ -51,7 +51,7 @@ def test_a_duration_is_read_in_its_two_largest_units(seconds: float, text: str) 
     assert duration_text(seconds) == text
 
 
-def test_what_a_topic_keeps() -> None:
+def test_retention_settings_are_shown() -> None:
     assert retention_text(topic()) == "everything"
     assert retention_text(topic(retention_ms=7 * DAY_MS)) == "7 d"
     assert retention_text(topic(retention_bytes=1_536)) == "1.5 KiB"
@@ -82,7 +82,7 @@ def test_when_something_was_appended() -> None:
         (160_000_000, 7, "in 1 min or once 7 B more are stored"),
     ],
 )
-def test_what_retention_does_next(at_us: int | None, bytes_more: int | None, when: str) -> None:
+def test_next_deletion_is_shown(at_us: int | None, bytes_more: int | None, when: str) -> None:
     text = plan_text(topic(), planned(at_us, bytes_more), now_s=100.0)
     assert text == f"deletes the oldest segment (2.0 KiB, until offset 1,500) {when}"
 
@@ -120,9 +120,9 @@ def test_a_document_says_null_where_no_deletion_follows() -> None:
     assert (detailed["next_deletion"], detailed["replicas"]) == (None, [])
 
 
-def test_it_is_said_how_much_an_index_lacks_while_that_is_much() -> None:
+def test_unindexed_bytes_are_shown_above_a_threshold() -> None:
     behind = Partition(0, "a", 3, unindexed_bytes=40 << 20)
     text = index_text(topic(index_key=True), behind)
-    assert text == "has 40.0 MiB that are not indexed yet, and are looked through"
+    assert text == "has 40.0 MiB that are not indexed yet and are scanned"
     assert index_text(topic(), behind) == ""
     assert index_text(topic(index_tag=True), Partition(0, "a", 3, unindexed_bytes=1 << 20)) == ""

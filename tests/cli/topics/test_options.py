@@ -6,7 +6,7 @@ import pytest
 from tests.cli.conftest import Cli
 
 
-def test_what_a_topic_keeps(cli: Cli) -> None:
+def test_retention_options(cli: Cli) -> None:
     options = ("--retention-time", "7d", "--cleanup", "compact,delete", "--index", "key,tag", "--hold")
     more = ("--tombstone-retention", "1d", "--compaction-lag", "1h", "--dirty-percent", "30")
     assert cli("topic", "create", "keeps", *options, *more).code == 0
@@ -21,7 +21,7 @@ def test_what_a_topic_keeps(cli: Cli) -> None:
     assert {name: told[name] for name in wanted} == wanted | {"compaction_lag_ms": 0}
 
 
-def test_what_a_topic_drops(cli: Cli) -> None:
+def test_deduplication_options(cli: Cli) -> None:
     assert cli("topic", "create", "drops", "--deduplicate", "10m", "--deduplicate-records", "5000").code == 0
     told = json.loads(cli("topic", "describe", "drops", "--json").out)
     assert (told["deduplicate_s"], told["deduplicate_records"]) == (600, 5000)
@@ -45,5 +45,5 @@ def test_what_a_topic_drops(cli: Cli) -> None:
         ("--tombstone-retention", "0s"),
     ],
 )
-def test_what_a_topic_cannot_keep(cli: Cli, topic: str, options: tuple[str, ...]) -> None:
+def test_invalid_retention_is_refused(cli: Cli, topic: str, options: tuple[str, ...]) -> None:
     assert cli("topic", "alter", topic, *options).code == 2

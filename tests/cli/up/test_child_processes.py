@@ -36,7 +36,7 @@ async def test_a_child_is_ready_and_stopped_on_the_way_out() -> None:
 
 @pytest.mark.usefixtures("script")
 async def test_a_child_that_does_not_start_is_an_error() -> None:
-    with pytest.raises(CommandFailed, match=r"the child did not start .* code 3\); see what it says above"):
+    with pytest.raises(CommandFailed, match=r"the child did not start .* code 3\); see its output above"):
         async with child_processes.running("child", ["raise SystemExit(3)"]):
             raise AssertionError
 
@@ -51,7 +51,7 @@ async def test_the_log_of_a_child_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("script")
-async def test_a_child_that_says_nothing_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_child_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child_processes, "READY_TIMEOUT_S", 0.2)
     with pytest.raises(CommandFailed, match="not ready after"):
         async with child_processes.running("child", ["import time; time.sleep(600)"]):
@@ -59,9 +59,9 @@ async def test_a_child_that_says_nothing_is_stopped(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("script")
-async def test_a_child_that_ends_by_itself_is_told(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+async def test_unexpected_exit_of_a_child_is_reported(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     async with child_processes.running("child", [f"{READY}; print('last words'); raise SystemExit(7)"]) as started:
-        assert "ended by itself with code 7" in str(await started.ended())
+        assert "exited unexpectedly with code 7" in str(await started.ended())
 
 
 @pytest.mark.usefixtures("script")

@@ -98,7 +98,7 @@ def test_secure_in_one_go_and_for_good(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_ports_of_a_cluster_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prepare(tmp_path, nodes=2, port=7500, first_port=7400, management_ports=[0])
     assert main(["up", "--data", str(tmp_path), "--port", "7600"]) == failures.EXIT_USAGE
-    assert "uses the ports 7500, 7510 for good" in capsys.readouterr().err
+    assert "has fixed ports 7500, 7510" in capsys.readouterr().err
 
 
 def test_a_directory_stays_a_single_nodes_or_a_clusters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,22 +121,22 @@ def test_a_node_that_cannot_start_ends_it(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize(("code", "words"), [(74, "To start it again: tidelog node"), (78, "it was removed")])
-async def test_the_end_of_a_node_is_told_with_what_to_do(
+@pytest.mark.parametrize(("code", "words"), [(74, "Start it again with: tidelog node"), (78, "this one was removed")])
+async def test_exit_of_a_node_is_reported_with_the_remedy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int, words: str
 ) -> None:
     first = prepare(tmp_path / "my data", nodes=3, port=0, first_port=7400, management_ports=[0])[0]
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", f"raise SystemExit({code})")
     await up._tell_of_end(Child("node1", {}, process, "node1.log"), first)
     told = capsys.readouterr().err
-    assert f"node1 ended by itself with code {code}; see node1.log" in told
+    assert f"node1 exited unexpectedly with code {code}; see node1.log" in told
     assert words in told
-    assert ("start it again" in told) == (code != 78)
+    assert ("Start it again" in told) == (code != 78)
     if code != 78:
-        assert shlex.split(told.partition("again: ")[2]) == ["tidelog", *first.command]
+        assert shlex.split(told.partition("with: ")[2]) == ["tidelog", *first.command]
 
 
-def test_what_it_says_can_be_pasted(
+def test_printed_command_can_be_pasted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TIDELOG_CONTEXTS", str(tmp_path / "contexts.json"))

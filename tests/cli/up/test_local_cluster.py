@@ -35,7 +35,7 @@ def test_a_cluster_stays_what_it_was(tmp_path: Path) -> None:
     assert (tmp_path / "secret").read_text() == secret
 
 
-def test_a_file_that_is_none_is_said(tmp_path: Path) -> None:
+def test_invalid_bootstrap_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "cluster.json").write_text(json.dumps({"nodes": []}))
-    with pytest.raises(CommandFailed, match="no bootstrap file"):
+    with pytest.raises(CommandFailed, match="not a bootstrap file"):
         nodes_in(tmp_path)

@@ -57,9 +57,7 @@ def test_nodes_read_what_is_made_and_it_is_made_once(tmp_path: Path) -> None:
     assert key.text not in json.dumps(made.gateway_environ())
 
 
-def test_what_the_terminal_has_from_another_cluster_does_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_for_another_cluster_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TOKEN_FILE", "USER", "PASSWORD_FILE", "API_KEY", "API_KEY_FILE", "TLS", "CRL_FILE", "BOOTSTRAP", "X"):
         monkeypatch.setenv(f"TIDELOG_{name}", "another's")
     for table, model in (("NODE", NodeSettings), ("GATEWAY", GatewaySettings)):

@@ -36,7 +36,7 @@ def test_the_module_gets_its_arguments_and_its_exit_code_counts(tmp_path: Path) 
 
 
 def test_a_killed_parent_takes_its_child_along(tmp_path: Path) -> None:
-    """The child is told with SIGTERM, so that it can stop in order."""
+    """The child gets SIGTERM, so that it can stop gracefully."""
     (tmp_path / "program.py").write_text(
         "import os, signal, time\n"
         "def stop(*_):\n"

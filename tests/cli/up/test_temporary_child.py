@@ -42,7 +42,7 @@ def test_the_module_gets_its_arguments_and_its_exit_code_counts(directory: Path)
         assert child.stdout is not None
         assert child.stdout.read() == "__main__ ['a', '--b']\n"
         assert child.wait(30) == 7
-    assert (directory / "file").exists(), "who is there tidies up himself"
+    assert (directory / "file").exists(), "a running parent deletes the directory itself"
 
 
 def test_the_end_of_the_pipe_ends_the_child_and_removes_its_directory(directory: Path) -> None:
@@ -50,7 +50,7 @@ def test_the_end_of_the_pipe_ends_the_child_and_removes_its_directory(directory:
         assert child.stdout is not None
         assert child.stdin is not None
         assert child.stdout.readline() == "__main__ ['--stay']\n"
-        child.stdin.write("what is written to it means nothing\n")
+        child.stdin.write("input is ignored\n")
         child.stdin.flush()
         assert directory.exists()
         assert child.poll() is None

@@ -24,14 +24,14 @@ def _result(*, kafka: bool) -> ClientResult:
     return ClientResult(ClientPlan(), "9.9" if kafka else None, {"put": put, ONE_BY_ONE: lone})
 
 
-def test_the_ratio_is_that_of_the_pairs_in_the_middle() -> None:
+def test_the_ratio_is_the_median_of_the_pairs() -> None:
     result = _result(kafka=True)
     assert result.loops["put"].ratio == pytest.approx(2.0)
     assert result.loops[ONE_BY_ONE].ratio is None
 
 
 @pytest.mark.parametrize("kafka", [False, True])
-def test_people_get_a_table_and_programs_a_document(tmp_path: Path, *, kafka: bool) -> None:
+def test_results_are_a_table_or_a_document(tmp_path: Path, *, kafka: bool) -> None:
     result, out = _result(kafka=kafka), io.StringIO()
     Console(file=out, width=180).print(result.table())
     for figure in ("500", "1,000 ns", "p50 0.120 ms"):
@@ -52,7 +52,7 @@ def test_people_get_a_table_and_programs_a_document(tmp_path: Path, *, kafka: bo
         assert first["kafka"] == {"call": "produce()", "records_per_s": 500, "cpu_ns_per_record": 2000, "p50_ms": None}
 
 
-def test_the_command_asks_for_what_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_passes_its_options_to_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[ClientPlan]()
 
     async def measured(plan: ClientPlan, tell: Tell) -> ClientResult:

@@ -18,7 +18,7 @@ async def node() -> AsyncIterator[FakeNode]:
         yield node
 
 
-def test_records_are_of_one_size_and_keys_come_again() -> None:
+def test_records_have_one_size_and_keys_repeat() -> None:
     records = Records.of(1_000, 20)
     assert {len(value) for value in records.values} == {20}
     assert len(set(records.values)) == 1_000
@@ -26,14 +26,14 @@ def test_records_are_of_one_size_and_keys_come_again() -> None:
     assert records.first(3).values == records.values[:3]
 
 
-def test_figures_are_by_the_record() -> None:
+def test_figures_are_per_record() -> None:
     timed = Timed(100, 0.5, 0.0001)
     assert timed.per_s == 200
     assert timed.cpu_ns == pytest.approx(1_000)
 
 
 @pytest.mark.parametrize("name", PUBLISHING)
-async def test_a_loop_publishes_every_record_once_where_its_key_belongs(node: FakeNode, name: str) -> None:
+async def test_a_loop_publishes_every_record_once_to_the_partition_of_its_key(node: FakeNode, name: str) -> None:
     records = Records.of(2_100, 30)
     async with Client(f"127.0.0.1:{node.port}") as client:
         timed = await publish(client, "wide", PUBLISHING[name], records)
@@ -47,12 +47,12 @@ async def test_a_loop_publishes_every_record_once_where_its_key_belongs(node: Fa
 
 
 @pytest.mark.parametrize("how", READING)
-async def test_reading_counts_what_comes(node: FakeNode, how: str) -> None:
+async def test_reading_counts_records(node: FakeNode, how: str) -> None:
     async with Client(f"127.0.0.1:{node.port}") as client:
         await client.producer("t").send_many([b"v"] * 100)
         assert (await read(client, "t", how, 100)).records == 100
         if how != "async for record":
-            with pytest.raises(WrongCountError, match="100 records came back; 99"):
+            with pytest.raises(WrongCountError, match="100 records read, 99"):
                 await read(client, "t", how, 99)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):

@@ -1,4 +1,4 @@
-"""The loops around confluent-kafka, against a stand-in of it: the project does not depend on the library."""
+"""The loops around confluent-kafka, with a fake of it: the project does not depend on the library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECORDS = Records.of(2_500, 20)
 
 
 class FakeBroker:
-    """What the stand-in's parts share."""
+    """State shared by the parts of the fake."""
 
     def __init__(self) -> None:
         self.topics: dict[str, list[tuple[bytes, bytes | None]]] = {}
@@ -28,7 +28,7 @@ class FakeBroker:
         self.loses = 0
         self.makes_topics = True
         self.unknown_for = 0
-        """How often it is asked about a topic that it has made before it knows of it."""
+        """Number of requests for a new topic before the broker lists it."""
 
     def deliver(self) -> None:
         for topic, value, key, callback in self.queued:
@@ -124,7 +124,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
     return broker
 
 
-def test_without_the_library_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_error_has_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     with pytest.raises(CommandFailed, match="pip install confluent-kafka") as caught:
         KafkaLoops("h:1")
@@ -133,7 +133,7 @@ def test_without_the_library_the_error_says_how_to_get_it(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("batches", [True, False])
 @pytest.mark.parametrize("name", [*PUBLISHING, ONE_BY_ONE])
-def test_every_record_is_published_once_through_a_queue_that_is_full_at_times(
+def test_every_record_is_published_once_with_a_temporarily_full_queue(
     broker: FakeBroker, name: str, *, batches: bool
 ) -> None:
     if not batches:
@@ -155,32 +155,34 @@ def test_every_record_is_published_once_through_a_queue_that_is_full_at_times(
     assert broker.topics == {}
 
 
-def test_what_was_not_acknowledged_is_no_figure(broker: FakeBroker) -> None:
+def test_a_missing_acknowledgement_is_an_error(broker: FakeBroker) -> None:
     kafka = KafkaLoops("h:1")
     broker.loses = 3
     with pytest.raises(WrongCountError, match="3 records of 2500 were not acknowledged"):
         kafka.run("put", kafka.make_topic(1), RECORDS)
 
 
-def test_reading_counts_what_comes(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_counts_records(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     kafka = KafkaLoops("h:1")
     topic = kafka.make_topic(1)
     kafka.run("put", topic, RECORDS)
     assert kafka.counterpart(READING[0]) == "consume()"
     assert kafka.read(topic, 2_500).records == 2_500
     monkeypatch.setattr("tidelog_loadtest.clients.kafka_loops.ANSWER_S", 0.05)
-    with pytest.raises(WrongCountError, match="2500 records came back"):
+    with pytest.raises(WrongCountError, match="2500 records read"):
         kafka.read(topic, 2_501)
 
 
-def test_a_topic_that_the_broker_does_not_know_yet_is_waited_for(broker: FakeBroker) -> None:
+def test_a_topic_that_the_broker_does_not_list_yet_is_awaited(broker: FakeBroker) -> None:
     broker.unknown_for = 2
     assert KafkaLoops("h:1").make_topic(4) in broker.topics
     assert broker.unknown_for == -1
 
 
-def test_a_topic_that_the_broker_does_not_make_is_said(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_the_broker_does_not_create_is_an_error(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broker.makes_topics = False
     monkeypatch.setattr(kafka_loops, "ANSWER_S", 0.2)
-    with pytest.raises(CommandFailed, match="made no topic: not allowed"):
+    with pytest.raises(CommandFailed, match="did not create the topic: not allowed"):
         KafkaLoops("h:1").make_topic(4)

@@ -26,7 +26,7 @@ def test_numbers_are_read_from_a_part_of_a_column() -> None:
     assert list(numbers_of(records.column("value").cast(pa.large_binary()))) == list(range(10))
 
 
-def test_what_is_where_it_was_said_to_be_is_not_lost() -> None:
+def test_records_at_their_acknowledged_offsets_are_not_lost() -> None:
     acked = [Acked(0, 100, 7, 3), Acked(0, 103, 0, 2)]
     assert compare(acked, NUMBERS, 100) == Audit(acked=5, read=5)
 
@@ -34,20 +34,20 @@ def test_what_is_where_it_was_said_to_be_is_not_lost() -> None:
 @pytest.mark.parametrize(
     ("acked", "lost"),
     [
-        (Acked(0, 101, 7, 2), 2),  # elsewhere
+        (Acked(0, 101, 7, 2), 2),  # at another offset
         (Acked(0, 103, 0, 4), 2),  # the log ends too early
-        (Acked(0, 110, 5, 3), 3),  # behind its end
+        (Acked(0, 110, 5, 3), 3),  # after its end
     ],
 )
-def test_what_is_not_there_is_lost(acked: Acked, lost: int) -> None:
+def test_missing_records_are_lost(acked: Acked, lost: int) -> None:
     assert compare([acked], NUMBERS, 100).lost == lost
 
 
-def test_what_is_there_again_is_counted() -> None:
+def test_duplicates_are_counted() -> None:
     assert compare([], np.array([1, 2, 1, 1], np.uint64), 0) == Audit(read=4, twice=2)
 
 
-def test_ranges_of_a_split_batch_follow_each_other() -> None:
+def test_ranges_of_a_split_batch_are_consecutive() -> None:
     ledger = Ledger(8)
     ledger.acknowledged(10, [ReceiptRange(1, 5, 3), ReceiptRange(1, 20, 2)])
     assert ledger.of(1, 0) == [Acked(1, 5, 10, 3), Acked(1, 20, 13, 2)]

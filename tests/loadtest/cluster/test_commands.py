@@ -16,7 +16,7 @@ from tidelog_loadtest.measure.runs import Run
 
 
 class Asked:
-    """What was asked for, instead of a measurement of it."""
+    """The parameters that a command passed, instead of running the benchmark."""
 
     def __init__(self) -> None:
         self.failover: list[FailoverPlan] = []
@@ -60,7 +60,7 @@ def test_failover_as_json(asked: Asked) -> None:
     assert (plan.rounds, plan.partitions, plan.flush, plan.nodes) == (3, 1_000, "never", 3)
 
 
-def test_a_record_that_is_there_twice_fails_the_command_after_the_figures(asked: Asked) -> None:
+def test_a_duplicated_record_fails_the_command_after_the_output(asked: Asked) -> None:
     asked.twice = 1
     outcome = _run("failover", "--json")
     assert isinstance(outcome.exception, CommandFailed)
@@ -76,7 +76,7 @@ def test_slow_replica_as_json_and_as_a_table(asked: Asked) -> None:
 
 
 @pytest.mark.parametrize("name", ["failover", "slow-replica"])
-def test_fewer_than_three_nodes_are_refused(asked: Asked, name: str) -> None:
+def test_fewer_than_three_nodes_are_rejected(asked: Asked, name: str) -> None:
     assert _run(name, "--nodes", "2").exit_code == 2
     assert not asked.failover
     assert not asked.slow

@@ -12,7 +12,7 @@ from tidelog_loadtest.cluster.paced_load import BATCH_RECORDS, Load
 pytestmark = pytest.mark.e2e
 
 
-async def test_what_is_acknowledged_is_there(client: Client) -> None:
+async def test_acknowledged_records_are_stored(client: Client) -> None:
     await client.create_topic("loaded", partitions=2)
     ledger = Ledger(16)
     async with Load(client, "loaded", ledger, partitions=2, records_per_s=20_000) as load:
@@ -36,6 +36,6 @@ async def test_an_append_before_the_time_does_not_count(client: Client) -> None:
 
 async def test_failed_sends_are_counted(client: Client) -> None:
     async with Load(client, "missing", Ledger(16), partitions=1, records_per_s=50_000) as load:
-        while not load.failed:  # noqa: ASYNC110 - a load tells nobody of failures
+        while not load.failed:  # noqa: ASYNC110 - a load does not signal failures
             await asyncio.sleep(0.001)
     assert "missing" in load.last_error

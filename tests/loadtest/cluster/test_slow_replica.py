@@ -35,12 +35,12 @@ def _result(catch_up_s: float | None) -> SlowResult:
     return SlowResult(SlowPlan(), runs, _memory(), catch_up_s, caught_up_under_load=False, warmed_bytes=5 << 20)
 
 
-def test_a_stretch_has_a_peak_of_its_own() -> None:
+def test_a_phase_has_its_own_peak() -> None:
     assert [_memory().peak_bytes(name) >> 20 for name in ("before", "stopped", "after")] == [20, 90, 40]
     assert Memory([], {"before": 0.0}).peak_bytes("before") == 0
 
 
-def test_the_document_has_every_stretch(tmp_path: Path) -> None:
+def test_the_document_has_every_phase(tmp_path: Path) -> None:
     document = _result(1.5).document(environment_of(tmp_path))
     assert document["records_per_s"] == {"before": 1_000, "stopped": 1_000, "after": 1_000}
     assert document["owner_rss_anon_peak_bytes"]["stopped"] == 90 << 20
@@ -51,7 +51,7 @@ def test_the_document_has_every_stretch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("catch_up_s", "said"), [(1.5, "caught up 1.5 s"), (None, "had not caught up")])
-def test_the_table_says_whether_it_came_back(catch_up_s: float | None, said: str) -> None:
+def test_the_table_shows_whether_the_follower_caught_up(catch_up_s: float | None, said: str) -> None:
     file = io.StringIO()
     Console(width=100, file=file).print(_result(catch_up_s).table())
     assert said in file.getvalue()
@@ -60,7 +60,9 @@ def test_the_table_says_whether_it_came_back(catch_up_s: float | None, said: str
 @pytest.mark.parametrize(
     ("streaming", "held", "caught_up"), [(True, 100, True), (True, 99, False), (False, 100, False)]
 )
-def test_caught_up_is_streamed_to_with_all_that_was_there(streaming: bool, held: int, caught_up: bool) -> None:
+def test_a_caught_up_follower_stores_all_records_and_receives_the_stream(
+    streaming: bool, held: int, caught_up: bool
+) -> None:
     replicas = [
         pb.ReplicaInfo(node_id="other", streaming=True, held_offset=1_000),
         pb.ReplicaInfo(node_id="slow", streaming=streaming, held_offset=held),
@@ -84,7 +86,7 @@ async def test_memory_is_sampled_until_cancelled() -> None:
         (SlowPlan(seconds=100.0, around_s=1.0), 1.0),
     ],
 )
-def test_the_stretches_around_are_half_as_long_and_not_short(plan: SlowPlan, load_s: float) -> None:
+def test_the_outer_phases_take_half_as_long_with_a_minimum(plan: SlowPlan, load_s: float) -> None:
     assert plan.load_s == load_s
 
 
@@ -98,12 +100,12 @@ def test_the_stretches_around_are_half_as_long_and_not_short(plan: SlowPlan, loa
     ],
     ids=["as bench produce", "of a longer log", "of a log that keeps all", "as told"],
 )
-def test_so_much_is_written_first_that_files_are_used_again(plan: SlowPlan, warm_bytes: int) -> None:
+def test_enough_is_written_first_to_reuse_files(plan: SlowPlan, warm_bytes: int) -> None:
     assert plan.bytes_to_warm == warm_bytes
 
 
 @pytest.mark.parametrize(("enough_bytes", "rounds"), [(0, 0), (1, 1), (10, 1), (11, 2), (10_000, WARM_ROUNDS_MAX)])
-async def test_rounds_go_by_unmeasured_until_enough_is_written(enough_bytes: int, rounds: int) -> None:
+async def test_unmeasured_rounds_run_until_enough_is_written(enough_bytes: int, rounds: int) -> None:
     lengths_s: list[float] = []
 
     async def publish(seconds: float) -> Run:
@@ -116,7 +118,7 @@ async def test_rounds_go_by_unmeasured_until_enough_is_written(enough_bytes: int
 
 @pytest.mark.e2e
 @pytest.mark.machine
-async def test_a_follower_stands_still_and_comes_back(tmp_path: Path) -> None:
+async def test_a_follower_is_stopped_and_catches_up(tmp_path: Path) -> None:
     told: list[int] = []
     plan = SlowPlan(seconds=2.0, around_s=1.0, batch_records=200, data=tmp_path, warm_bytes=1)
     result = await slow_replica(plan, lambda _, done: told.append(done))

@@ -13,7 +13,7 @@ from tidelog_loadtest.gateway.http_loop import answer_to, closed_loop, request_b
 
 @asynccontextmanager
 async def answering(answer: bytes) -> AsyncIterator[tuple[int, list[bytes]]]:
-    """Answer every request with the same bytes, in two pieces; yield the port and the requests."""
+    """Respond to every request with the same bytes in two pieces; yield the port and the requests."""
     requests: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -41,7 +41,7 @@ async def answering(answer: bytes) -> AsyncIterator[tuple[int, list[bytes]]]:
         await asyncio.gather(*handling)
 
 
-async def test_an_answer_is_returned_without_its_head() -> None:
+async def test_a_response_is_returned_without_its_head() -> None:
     async with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello") as (port, requests):
         assert await answer_to(port, request_bytes("POST", "/a", b"{}")) == b"hello"
     (request,) = requests
@@ -49,7 +49,7 @@ async def test_an_answer_is_returned_without_its_head() -> None:
     assert request.endswith(b"\r\nContent-Length: 2\r\n\r\n{}")
 
 
-async def test_a_closed_loop_counts_what_was_answered() -> None:
+async def test_a_closed_loop_counts_responses() -> None:
     async with answering(b"HTTP/1.1 204 No Content\r\n\r\n") as (port, requests):
         run = await closed_loop(port, request_bytes("GET", "/"), connections=3, seconds=0.2)
     assert run.requests == len(requests) >= 3

@@ -5,7 +5,7 @@ import httpx
 from tidelog_loadtest.gateway.http_probe import probe_app
 
 
-async def test_the_probes_answer() -> None:
+async def test_the_probes_respond() -> None:
     app = probe_app(lambda: None)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://probe") as client:
         assert (await client.post("/empty", content=b"{")).json() == {}

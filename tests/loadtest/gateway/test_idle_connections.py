@@ -12,7 +12,7 @@ from tidelog_loadtest.gateway.idle_connections import measure_idle
 from tidelog_loadtest.gateway.live_delivery import Surface
 
 PER_CONNECTION_BYTES_MAX = {"websocket": 80 * 1024, "sse": 80 * 1024}
-"""So 10,000 of them fit into a gigabyte, with room for everything else."""
+"""10,000 of them then fit into 1 GiB, with memory left for the rest."""
 
 
 @pytest.mark.parametrize("surface", ["websocket", "sse"])
@@ -23,7 +23,7 @@ async def test_an_idle_connection_needs_little_memory(tmp_path: Path, surface: S
 
 
 @pytest.mark.long
-def test_the_command_prints_what_was_measured() -> None:
+def test_the_command_prints_the_measurement() -> None:
     answer = CliRunner().invoke(build_app(), ["bench", "idle", "--connections", "50", "--seconds", "0.2", "--json"])
     assert answer.exit_code == 0, answer.output
     documents: list[dict[str, Any]] = json.loads(answer.stdout)

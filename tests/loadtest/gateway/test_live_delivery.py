@@ -23,7 +23,7 @@ async def test_each_frame_reaches_each_socket_of_both_sides(tmp_path: Path, surf
     assert result.memory_us >= 0
 
 
-def test_the_command_prints_what_was_measured() -> None:
+def test_the_command_prints_the_measurement() -> None:
     arguments = ["bench", "live", "--sockets", "2", "--rate", "50", "--seconds", "0.5", "--rounds", "1", "--json"]
     answer = CliRunner().invoke(build_app(), arguments)
     assert answer.exit_code == 0, answer.output

@@ -25,7 +25,7 @@ def _result() -> GatewayResult:
     return GatewayResult(GatewayPlan(), {NAME: figures})
 
 
-def test_a_ratio_is_the_share_of_the_probes_speed(tmp_path: Path) -> None:
+def test_a_ratio_is_the_probe_figure_divided_by_the_gateway_figure(tmp_path: Path) -> None:
     result = _result()
     assert result.ratio(NAME, "cpu_us") == pytest.approx(0.25)
     assert result.ratio(NAME, "requests_per_s") == pytest.approx(0.5)
@@ -36,7 +36,7 @@ def test_a_ratio_is_the_share_of_the_probes_speed(tmp_path: Path) -> None:
     assert document["workloads"][NAME]["cpu_us"] == {"gateway": 200.0, "probe": 50.0, "ratio": 0.25}
 
 
-def test_the_command_passes_its_options_to_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_passes_its_options_to_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[GatewayPlan]()
 
     async def measured(plan: GatewayPlan, tell: Tell) -> GatewayResult:

@@ -24,7 +24,7 @@ def _result() -> ScalingResult:
     return ScalingResult(GatewayPlan(workers=2), {NAME: {1: one, 2: two}})
 
 
-def test_both_sides_are_shown_with_their_ratio(tmp_path: Path) -> None:
+def test_both_sides_are_listed_with_their_ratio(tmp_path: Path) -> None:
     out = io.StringIO()
     Console(file=out, width=120).print(_result().table())
     assert "1.80" in out.getvalue()
@@ -46,7 +46,7 @@ def test_several_workers_are_compared_with_one_process(monkeypatch: pytest.Monke
 
 
 @pytest.mark.e2e
-async def test_one_process_and_several_workers_are_measured_in_turns(tmp_path: Path) -> None:
+async def test_one_process_and_several_workers_are_measured_alternately(tmp_path: Path) -> None:
     result = await scaling(GatewayPlan(connections=4, rounds=1, seconds=0.2, data=tmp_path, workers=2))
     assert set(result.figures) == set(TARGETS) - {"fetch 100 as JSON, each elsewhere"}, "that has many requests"
     for sides in result.figures.values():

@@ -24,7 +24,7 @@ tmpfs /tmp tmpfs rw 0 0
         ("/srv/my data", "btrfs"),
     ],
 )
-def test_the_deepest_mount_point_decides(directory: str, kind: str) -> None:
+def test_the_deepest_mount_point_determines_the_type(directory: str, kind: str) -> None:
     assert file_system_of(Path(directory), MOUNTS) == kind
 
 

@@ -9,7 +9,7 @@ import pytest
 from tidelog_loadtest.measure.footprint import Watch, cpu_s, rss_anon_bytes
 
 
-def test_private_memory_counts_what_a_process_takes() -> None:
+def test_private_memory_counts_allocations() -> None:
     before = rss_anon_bytes(os.getpid())
     taken = bytearray(os.urandom(1 << 20) * 64)
     assert rss_anon_bytes(os.getpid()) - before > 32 << 20
@@ -23,7 +23,7 @@ def test_cpu_time_grows_with_work() -> None:
     assert cpu_s(os.getpid()) > before
 
 
-async def test_a_watch_keeps_cpu_and_peak_by_name() -> None:
+async def test_a_watch_stores_cpu_and_peak_by_name() -> None:
     async with Watch({"me": os.getpid()}) as watch:
         start = cpu_s(os.getpid())
         while cpu_s(os.getpid()) < start + 0.03:

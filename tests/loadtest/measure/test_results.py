@@ -39,7 +39,7 @@ def _result(*, by_latency: bool = False) -> Result:
     return Result("produce", "never", 100, 4_000, product, probe, 7_000_000.0, by_latency)
 
 
-def test_the_document_has_the_keys_that_are_promised() -> None:
+def test_the_document_has_the_documented_keys() -> None:
     document = json.loads(json.dumps(_result().document(ENVIRONMENT)))
     assert document["records_per_s"] == 2_000_000
     assert document["mb_per_s"] == 200.0
@@ -85,7 +85,7 @@ def test_a_latency_table_shows_times() -> None:
     assert "%" not in text
 
 
-def test_the_caption_says_what_it_was_measured_on() -> None:
+def test_the_caption_describes_the_environment() -> None:
     caption = caption_of(ENVIRONMENT)
     for part in ("2 CPUs", "ext4", "10/20 %", "3.11"):
         assert part in caption

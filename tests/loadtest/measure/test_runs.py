@@ -15,7 +15,7 @@ def test_a_budget_of_batches_is_exact() -> None:
     assert [budget.take() for _ in range(5)] == [True, True, True, False, False]
 
 
-def test_a_budget_of_seconds_ends_but_gives_at_least_one_batch() -> None:
+def test_a_budget_of_seconds_ends_but_allows_at_least_one_batch() -> None:
     budget = Budget(seconds=0)
     budget.begin()
     assert [budget.take() for _ in range(3)] == [True, False, False]
@@ -45,12 +45,12 @@ def test_latencies_use_the_nearest_rank_over_all_runs() -> None:
     assert (latency.p50, latency.p99, latency.p99_9, latency.max) == (500, 990, 999, 1_000)
 
 
-def test_no_latencies_are_no_latency() -> None:
+def test_without_latencies_there_are_no_quantiles() -> None:
     assert latency_of([_run(1, 1, [])]) is None
 
 
 @pytest.mark.parametrize(("rates", "median"), [([1, 9, 5], 5), ([4, 2], 3)])
-def test_the_median_run_decides(rates: list[int], median: float) -> None:
+def test_the_median_run_is_returned(rates: list[int], median: float) -> None:
     runs = [_run(rate, 1_000_000_000, []) for rate in rates]
     assert median_rate(runs) == median
     assert median_mb_rate(runs) == pytest.approx(median * 100 / 1e6)

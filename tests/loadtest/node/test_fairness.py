@@ -21,7 +21,7 @@ def _result() -> FairnessResult:
     return FairnessResult(FairnessPlan(), {"quiet": quiet, "flooded": flooded})
 
 
-def test_each_p99_stands_beside_the_quiet_one(tmp_path: Path) -> None:
+def test_each_p99_is_compared_with_the_one_without_load(tmp_path: Path) -> None:
     result = _result()
     assert (result.median("quiet", "p99_ms"), result.ratio("quiet"), result.ratio("flooded")) == (3.0, 1.0, 10.0)
     out = io.StringIO()
@@ -37,7 +37,7 @@ def test_each_p99_stands_beside_the_quiet_one(tmp_path: Path) -> None:
     }
 
 
-def test_the_command_asks_for_what_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_passes_its_options_to_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[FairnessPlan]()
 
     async def measured(plan: FairnessPlan, tell: Tell) -> FairnessResult:
@@ -54,7 +54,7 @@ def test_the_command_asks_for_what_it_was_told(monkeypatch: pytest.MonkeyPatch) 
     assert (asked[0].quota_bytes, asked[0].connections) == (3 << 20, 9)
 
 
-async def test_a_quota_holds_a_flood_to_its_rate(tmp_path: Path) -> None:
+async def test_a_quota_limits_a_flood_to_its_rate(tmp_path: Path) -> None:
     plan = FairnessPlan(connections=2, batch_bytes=64 << 10, quota_bytes=1 << 20, rounds=1, seconds=1.0, data=tmp_path)
     result = await fairness(plan)
     assert set(result.stretches) == set(STAGES)

@@ -24,7 +24,7 @@ def _result() -> KeyedResult:
     return result
 
 
-def test_each_round_is_its_own_measure() -> None:
+def test_the_ratio_is_computed_per_round() -> None:
     result = _result()
     assert (result.ratio, result.pass_mb_per_s) == (0.7, 15.0)
     assert result.lookup is not None
@@ -35,7 +35,7 @@ def test_each_round_is_its_own_measure() -> None:
         assert figure in out.getvalue()
 
 
-def test_the_document_has_everything(tmp_path: Path) -> None:
+def test_the_document_is_complete(tmp_path: Path) -> None:
     document = _result().document(environment_of(tmp_path))
     assert document["records_per_s"] == {PLAIN: 200, INDEXED: 140}
     assert (document["ratio"], document["stored"]) == (0.7, 1_000)
@@ -43,13 +43,13 @@ def test_the_document_has_everything(tmp_path: Path) -> None:
     assert document["compaction"]["mb_per_s"] == 15.0
 
 
-def test_keys_are_told_apart_and_found_again() -> None:
+def test_keys_are_distinct_and_reproducible() -> None:
     keys = keys_of(range(10_000)).to_pylist()
     assert len(set(keys)) == 10_000
     assert keys_of(range(77, 78)).to_pylist() == [keys[77]]
 
 
-def test_the_command_asks_for_what_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_passes_its_options_to_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[KeyedPlan]()
 
     async def measured(plan: KeyedPlan, tell: Tell) -> KeyedResult:

@@ -20,13 +20,13 @@ def _result() -> ManyResult:
     return ManyResult(ManyPlan(), moments, {10: [100.0, 300.0, 200.0], 1_000: [150.0]}, 0.25, 4096)
 
 
-def test_it_is_published_to_no_more_partitions_than_there_are() -> None:
+def test_spreads_are_limited_by_the_number_of_partitions() -> None:
     assert ManyPlan().spreads == [10, 100, 1_000]
     assert ManyPlan(partitions=100).spreads == [10, 100]
     assert ManyPlan(partitions=3).spreads == [3]
 
 
-def test_rates_are_medians_beside_that_of_the_fewest() -> None:
+def test_rates_are_medians_relative_to_the_smallest_spread() -> None:
     assert _result().rate(10) == 200.0
     out = io.StringIO()
     Console(file=out, width=120).print(_result().table())
@@ -35,14 +35,14 @@ def test_rates_are_medians_beside_that_of_the_fewest() -> None:
     assert "0.75" in out.getvalue()
 
 
-def test_the_document_has_everything(tmp_path: Path) -> None:
+def test_the_document_is_complete(tmp_path: Path) -> None:
     document = _result().document(environment_of(tmp_path))
     assert document["records_per_s"] == {"10": 200, "1000": 150}
     assert document["moments"][0]["open_files"] == 1_200
     assert (document["stopped_s"], document["disk_bytes"]) == (0.25, 4096)
 
 
-def test_the_command_asks_for_what_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_passes_its_options_to_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[ManyPlan]()
 
     async def measured(plan: ManyPlan, tell: Tell) -> ManyResult:

@@ -21,7 +21,7 @@ def _result() -> PermissionsResult:
     return PermissionsResult(PermissionsPlan(), {"open": free, "asks": asks})
 
 
-def test_the_ratio_is_of_rounds_and_not_of_medians(tmp_path: Path) -> None:
+def test_the_ratio_is_computed_per_round_and_not_from_medians(tmp_path: Path) -> None:
     result = _result()
     assert result.median("asks", "node_us") == 204.0
     assert result.ratio("node_us") == pytest.approx(1.02)
@@ -32,7 +32,7 @@ def test_the_ratio_is_of_rounds_and_not_of_medians(tmp_path: Path) -> None:
     assert document["node_us"] == {"open": 200.0, "asks": 204.0, "ratio": 1.02}
 
 
-def test_the_command_asks_for_what_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_passes_its_options_to_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[PermissionsPlan]()
 
     async def measured(plan: PermissionsPlan, tell: Tell) -> PermissionsResult:
@@ -50,7 +50,7 @@ def test_the_command_asks_for_what_it_was_told(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.e2e
-async def test_both_nodes_are_published_to_in_each_round(tmp_path: Path) -> None:
+async def test_each_round_publishes_to_both_nodes(tmp_path: Path) -> None:
     result = await permissions(PermissionsPlan(records=20, rules=2, rounds=2, data=tmp_path))
     assert {kind: len(costs) for kind, costs in result.costs.items()} == {"open": 2, "asks": 2}
     assert all(cost.node_us > 0 and cost.client_us > 0 for costs in result.costs.values() for cost in costs)

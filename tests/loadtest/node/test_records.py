@@ -33,7 +33,7 @@ async def test_produce_measures_both_sides_on_the_same_records(tmp_path: Path, f
     assert min(document["memory_bytes"].values()) > 1 << 20
 
 
-async def test_consume_reads_all_that_was_stored(tmp_path: Path) -> None:
+async def test_consume_reads_all_stored_records(tmp_path: Path) -> None:
     result = await records.consume(_plan(tmp_path), "never")
     assert [run.records for run in result.product.runs] == [2_000, 2_000]
     assert [run.records for run in result.probe.runs] == [2_000, 2_000]
@@ -49,7 +49,7 @@ async def test_latency_compares_times_not_rates(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("flush", ["never", "always"])
-async def test_a_cluster_is_measured_beside_a_probe_of_its_topology(tmp_path: Path, flush: FlushName) -> None:
+async def test_a_cluster_is_compared_with_a_probe_of_its_topology(tmp_path: Path, flush: FlushName) -> None:
     plan = records.Plan(batch_records=100, rounds=1, records=2_000, data=tmp_path, nodes=3)
     document = (await records.produce(plan, flush)).document(environment_of(tmp_path))
     assert document["records"] == document["probe_records"] == 2_000
@@ -58,25 +58,25 @@ async def test_a_cluster_is_measured_beside_a_probe_of_its_topology(tmp_path: Pa
     assert document["ratio"] > 0
 
 
-async def test_the_latency_of_a_quorum(tmp_path: Path) -> None:
+async def test_the_latency_of_a_quorum_is_measured(tmp_path: Path) -> None:
     result = await records.latency(records.Plan(rounds=1, records=20, data=tmp_path, nodes=3), "never")
     assert len(result.probe.runs[0].latencies_ns) == 20
     assert result.ratio > 0
 
 
-async def test_both_sides_are_encrypted_and_the_node_asks_who_calls(tmp_path: Path) -> None:
+async def test_both_sides_use_tls_and_the_node_authenticates(tmp_path: Path) -> None:
     plan = records.Plan(batch_records=100, rounds=1, records=2_000, data=tmp_path, secure=True)
     result = await records.produce(plan, "never")
     assert [run.records for run in result.product.runs] == [run.records for run in result.probe.runs] == [2_000]
     assert result.document(environment_of(tmp_path))["secure"]
 
 
-async def test_nothing_is_left_behind(tmp_path: Path) -> None:
+async def test_no_files_are_left(tmp_path: Path) -> None:
     await records.latency(records.Plan(rounds=1, records=1, data=tmp_path), "never")
     assert next(tmp_path.iterdir(), None) is None  # noqa: ASYNC240 - a test may look at a directory
 
 
-async def test_rounds_go_by_unmeasured_until_enough_was_written(tmp_path: Path) -> None:
+async def test_unmeasured_rounds_run_until_enough_is_written(tmp_path: Path) -> None:
     done: list[str] = []
 
     async def product_round(share: float) -> Run:
@@ -95,7 +95,7 @@ async def test_rounds_go_by_unmeasured_until_enough_was_written(tmp_path: Path) 
     mine, limit = await records.in_turns(_plan(tmp_path), where, product_round, probe_round, warm_bytes=250)
     assert (len(mine.runs), len(limit.runs)) == (2, 2)
     assert done == turns(3)
-    assert {run.batches for run in (*mine.runs, *limit.runs)} == {100}, "what leads in is not measured"
+    assert {run.batches for run in (*mine.runs, *limit.runs)} == {100}, "the warm-up is not measured"
     done.clear()
     await records.in_turns(_plan(tmp_path), where, product_round, probe_round, warm_bytes=10**9)
     assert done == turns(records.WARM_ROUNDS_MAX), "not for ever"
@@ -110,7 +110,7 @@ def test_a_share_of_a_round_is_a_share_of_its_time_or_records() -> None:
 
 
 @pytest.mark.parametrize(("name", "batch_records"), [("produce", 100), ("latency", 1)])
-async def test_what_leads_in_is_half_a_round(
+async def test_the_warm_up_is_half_a_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, batch_records: int
 ) -> None:
     whole: Any = getattr(product, f"{name}_run")

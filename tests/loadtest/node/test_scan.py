@@ -7,7 +7,7 @@ import pytest
 from tidelog_loadtest.node import records, scan
 
 
-def test_files_are_forgotten_and_stay(tmp_path: Path) -> None:
+def test_files_are_dropped_from_the_page_cache_and_kept_on_disk(tmp_path: Path) -> None:
     (tmp_path / "part").mkdir()
     (tmp_path / "part" / "file").write_bytes(bytes(1 << 20))
     scan._forget(tmp_path)
@@ -18,7 +18,7 @@ def test_files_are_forgotten_and_stay(tmp_path: Path) -> None:
 @pytest.mark.e2e
 @pytest.mark.machine
 @pytest.mark.parametrize("cold", [False, True])
-async def test_both_ways_read_all_that_was_stored_in_turns(tmp_path: Path, *, cold: bool) -> None:
+async def test_both_settings_read_all_stored_records_alternately(tmp_path: Path, *, cold: bool) -> None:
     plan = records.Plan(size_bytes=100, batch_records=100, rounds=2, records=2_000, data=tmp_path)
     results = await scan.scan(plan, cold=cold)
     assert [result.benchmark.split(", ")[2] for result in results] == ["mapped", "file"]

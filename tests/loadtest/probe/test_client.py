@@ -33,7 +33,7 @@ async def port(request: pytest.FixtureRequest, tmp_path: Path, payloads: list[Pa
     server.close()
 
 
-async def test_what_is_appended_is_read_back_whole(port: int, payloads: list[Payload]) -> None:
+async def test_appended_payloads_are_read_back_completely(port: int, payloads: list[Payload]) -> None:
     pushed = await append_run(port, payloads, Budget(batches=11), window=WINDOW)
     assert (pushed.batches, pushed.records) == (11, 11 * BATCH_RECORDS)
     assert len(pushed.latencies_ns) == 11
@@ -44,7 +44,7 @@ async def test_what_is_appended_is_read_back_whole(port: int, payloads: list[Pay
     assert (read.batches, read.records, read.length_bytes) == (pushed.batches, pushed.records, pushed.length_bytes)
 
 
-async def test_the_same_in_tls(tmp_path: Path, payloads: list[Payload]) -> None:
+async def test_payloads_are_read_back_over_tls(tmp_path: Path, payloads: list[Payload]) -> None:
     files = Authority(tmp_path / "ca").files("server", "probe")
     server = ProbeServer(tmp_path, sync=False, frame_bytes_max=payloads[0].length_bytes, window=WINDOW)
     listener = await asyncio.get_running_loop().create_server(
@@ -62,22 +62,22 @@ async def test_the_same_in_tls(tmp_path: Path, payloads: list[Payload]) -> None:
     server.close()
 
 
-async def test_a_window_of_one_is_a_round_trip_each(port: int, payloads: list[Payload]) -> None:
+async def test_a_window_of_one_takes_one_round_trip_per_payload(port: int, payloads: list[Payload]) -> None:
     pushed = await append_run(port, payloads, Budget(batches=4), window=1)
     assert len(pushed.latencies_ns) == 4
     assert min(pushed.latencies_ns) > 0
     assert sum(pushed.latencies_ns) <= pushed.elapsed_ns
 
 
-async def test_a_batch_that_was_damaged_is_found(port: int, payloads: list[Payload]) -> None:
+async def test_a_damaged_batch_is_detected(port: int, payloads: list[Payload]) -> None:
     header, body = (bytes(part) for part in payloads[0].parts)
     damaged = payload_of(header, memoryview(body[:-1] + bytes([body[-1] ^ 1])), BATCH_RECORDS)
     await append_run(port, [damaged], Budget(batches=1), window=1)
-    with pytest.raises(ProbeFailedError, match="other bytes"):
+    with pytest.raises(ProbeFailedError, match="returned bytes that differ"):
         await read_run(port, read_bytes=aligned(damaged.length_bytes))
 
 
-async def test_a_window_wider_than_the_servers_is_cut_off(
+async def test_a_window_larger_than_that_of_the_server_is_disconnected(
     port: int, payloads: list[Payload], capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
     if "never" in request.node.name:

@@ -26,7 +26,7 @@ async def _until(holds: Callable[[], bool]) -> None:
 
 
 class Gate(ProbeProtocol):
-    """A follower that answers nothing, and stores nothing, while the gate is shut."""
+    """A follower that sends no replies, and stores nothing, while the gate is closed."""
 
     shut = False
     kept = 0
@@ -113,14 +113,14 @@ async def test_every_copy_holds_the_same_bytes_in_the_order_of_sending(probe: Pr
     assert [_stored(server) for server in servers] == [expected] * 3
 
 
-async def test_two_of_three_answer_for_the_third(probe: Probe) -> None:
+async def test_two_of_three_copies_are_enough_for_a_reply(probe: Probe) -> None:
     Gate.shut = True
     run = await append_run(probe.port, PAYLOADS, Budget(batches=8), window=WINDOW)
     assert run.batches == 8
     assert len(probe.gates) == 1
 
 
-async def test_a_follower_that_does_not_answer_stops_the_sender_at_the_bound(probe: Probe) -> None:
+async def test_a_follower_without_replies_stops_the_sender_at_the_limit(probe: Probe) -> None:
     Gate.shut = True
     bound = frames_held(WINDOW, FRAME_BYTES)
     sending = asyncio.create_task(append_run(probe.port, PAYLOADS, Budget(batches=3 * bound), window=WINDOW))
@@ -147,4 +147,4 @@ async def test_a_lost_follower_ends_the_run(probe: Probe, capfd: pytest.CaptureF
     transport.abort()
     with pytest.raises(Exception, match="closed the connection"):
         await sending
-    assert "a follower is gone" in capfd.readouterr().err
+    assert "a follower closed its connection" in capfd.readouterr().err

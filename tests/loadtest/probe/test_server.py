@@ -43,7 +43,7 @@ async def _reply(reader: asyncio.StreamReader) -> tuple[int, int, int]:
     return kind, length, position
 
 
-async def test_payloads_are_stored_aligned_and_sent_back(probe: Streams) -> None:
+async def test_payloads_are_stored_aligned_and_returned(probe: Streams) -> None:
     reader, writer = probe
     payloads = [b"a" * 10, b"b" * FRAME_BYTES, b"c" * 5_000]
     writer.write(b"".join(_append(payload) for payload in payloads))
@@ -65,7 +65,7 @@ async def test_a_frame_may_arrive_in_any_pieces(probe: Streams) -> None:
     assert await _reply(reader) == (APPEND, 0, 0)
 
 
-async def test_a_read_behind_the_end_is_empty(probe: Streams) -> None:
+async def test_a_read_past_the_end_is_empty(probe: Streams) -> None:
     reader, writer = probe
     writer.write(_append(b"x" * 64) + REQUEST.pack(READ, 10, 0, 0, 1_000))
     assert sorted([await _reply(reader), await _reply(reader)]) == [(APPEND, 0, 0), (READ, 0, 1_000)]
@@ -80,7 +80,7 @@ async def test_a_read_behind_the_end_is_empty(probe: Streams) -> None:
     ],
     ids=["wrong-crc", "too-long", "unknown-kind"],
 )
-async def test_what_is_wrong_is_cut_off(
+async def test_an_invalid_frame_closes_the_connection(
     probe: Streams, request_bytes: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     reader, writer = probe
@@ -91,7 +91,7 @@ async def test_what_is_wrong_is_cut_off(
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_a_bounded_file_begins_again_at_its_front(tmp_path: Path, sync: bool) -> None:
+def test_a_bounded_file_wraps_around(tmp_path: Path, sync: bool) -> None:
     file = ProbeFile(tmp_path / "x.seg", keep_bytes=192)
     payloads = [memoryview(bytes([number]) * 40) for number in range(5)]
     assert file.append(payloads[:2], sync=sync) + file.append(payloads[2:], sync=sync) == [0, 64, 128, 0, 64]

@@ -1,4 +1,4 @@
-"""The benchmark of Spark, at its smallest; figures are for quiet machines."""
+"""A minimal run of the Spark benchmark; figures require a quiet machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _result() -> SparkResult:
     return result
 
 
-def test_each_round_is_its_own_measure() -> None:
+def test_the_ratio_is_computed_per_round() -> None:
     result = _result()
     assert result.rate("scan") == 500_000
     assert result.ratio("scan", "parquet scan") == 0.5
@@ -44,7 +44,7 @@ def test_each_round_is_its_own_measure() -> None:
         assert figure in out.getvalue()
 
 
-def test_the_document_has_everything(tmp_path: Path) -> None:
+def test_the_document_is_complete(tmp_path: Path) -> None:
     document = _result().document(environment_of(tmp_path))
     assert document["rows_per_s"]["write"] == 2_000_000
     assert document["ratios"]["scan : parquet scan"] == 0.5
@@ -52,18 +52,18 @@ def test_the_document_has_everything(tmp_path: Path) -> None:
     assert document["runs"]["scan"][0]["read_bytes"] == 2_000_000
 
 
-def test_a_job_that_there_is_not_is_refused() -> None:
+def test_an_unknown_job_is_rejected() -> None:
     app = typer.Typer()
     commands.register(app)
     result = CliRunner().invoke(app, ["bench", "spark", "--only", "scam"])
     assert result.exit_code != 0
-    assert "there is no job 'scam'" in str(result.exception or result.output)
+    assert "unknown job 'scam'" in str(result.exception or result.output)
 
 
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
-async def test_what_each_kind_of_job_reads(spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811
+async def test_each_kind_of_job_reads_its_rows(spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811
     only = ("empty", "tuples", "columns", "write")
     plan = SparkPlan(records=2_000, partitions=2, rounds=1, only=only, warms_up=False, data=tmp_path)
     result = await measure(plan, spark=spark)

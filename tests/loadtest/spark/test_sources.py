@@ -17,7 +17,7 @@ SCHEMA = StructType(
 
 
 @pytest.mark.parametrize("rows", [10, 96, 100])
-def test_the_empty_source_yields_the_rows_that_were_asked_for(rows: int) -> None:
+def test_the_empty_source_yields_the_requested_rows(rows: int) -> None:
     source = EmptySource({"rows": str(rows), "size": "5", "partitions": "2", "batch": "32"})
     reader = source.reader(SCHEMA)
     for partition in reader.partitions():

@@ -10,14 +10,14 @@ from tidelog_loadtest.stand.cluster_stand import cluster_stand, copies_on, own_c
 from tidelog_loadtest.stand.payloads import encoded, value_batches
 
 
-def test_there_are_three_copies_where_there_are_three_nodes() -> None:
+def test_with_three_nodes_there_are_three_copies() -> None:
     assert [copies_on(nodes) for nodes in (1, 2, 3, 5)] == [1, 2, 3, 3]
 
 
 @pytest.mark.long
 @pytest.mark.e2e
 @pytest.mark.parametrize("sync", [False, True])
-async def test_a_cluster_stands_beside_a_probe_of_its_topology(tmp_path: Path, sync: bool) -> None:
+async def test_a_cluster_and_a_probe_of_its_topology_start_together(tmp_path: Path, sync: bool) -> None:
     payloads = encoded(value_batches(100, 10))
     length = payloads[0].length_bytes
     async with cluster_stand(nodes=3, data=tmp_path, sync=sync, payload_bytes=length, window=2) as where:
@@ -30,7 +30,7 @@ async def test_a_cluster_stands_beside_a_probe_of_its_topology(tmp_path: Path, s
 
 
 @pytest.mark.e2e
-async def test_an_own_cluster_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_separate_cluster_leaves_no_files(tmp_path: Path) -> None:
     async with own_cluster(1, tmp_path) as nodes:
         assert len(nodes.by_id) == 1
     assert not _names_in(tmp_path)

@@ -19,7 +19,7 @@ def _status(
     return pb.ClusterStatusReply(nodes=nodes, topics=[pb.TopicInfo(name="t", partitions=[partition])])
 
 
-def test_a_whole_cluster_lacks_nothing() -> None:
+def test_a_healthy_cluster_has_no_description() -> None:
     assert unsettled(_status(), "t", 3) == ""
 
 
@@ -28,24 +28,24 @@ def test_a_whole_cluster_lacks_nothing() -> None:
     [
         (_status(alive=False), "t", 3, "c away"),
         (_status(), "other", 3, "other unknown"),
-        (_status(owner=""), "t", 3, "1 partitions are not whole, such as 4"),
-        (_status(), "t", 4, "stored by a, b, c"),
-        (_status(streaming=(True, False)), "t", 3, "up to date: b"),
-        (_status(streaming=(True,)), "t", 3, "up to date: b"),
+        (_status(owner=""), "t", 3, "1 partitions not in sync, for example 4"),
+        (_status(), "t", 4, "replicas a, b, c"),
+        (_status(streaming=(True, False)), "t", 3, "in sync: b"),
+        (_status(streaming=(True,)), "t", 3, "in sync: b"),
     ],
     ids=["node-away", "no-topic", "no-owner", "too-few-copies", "catching-up", "not-seen"],
 )
-def test_what_is_missing_is_named(status: pb.ClusterStatusReply, topic: str, copies: int, missing: str) -> None:
+def test_a_missing_part_is_described(status: pb.ClusterStatusReply, topic: str, copies: int, missing: str) -> None:
     assert missing in unsettled(status, topic, copies)
 
 
 @pytest.mark.e2e
-async def test_one_node_is_asked(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_node_is_queried(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     await client.create_topic("seen", partitions=3)
     node = (await client.cluster_status()).nodes[0]
     async with view_of((node.host, node.port)) as view:
         assert [each.owner for each in (await view.routes("seen")).partitions] == [node.node_id] * 3
         await settled(view, "seen", copies=1, partitions=3)
         monkeypatch.setattr(views, "SETTLE_S", 1.0)
-        with pytest.raises(CommandFailed, match="3 partitions are not whole"):
+        with pytest.raises(CommandFailed, match="3 partitions not in sync"):
             await settled(view, "seen", copies=2, partitions=3)

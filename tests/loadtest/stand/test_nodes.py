@@ -16,7 +16,7 @@ def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-async def test_nodes_are_killed_started_again_stopped_and_woken(tmp_path: Path) -> None:
+async def test_nodes_are_killed_restarted_stopped_and_resumed(tmp_path: Path) -> None:
     async with cluster_of(3, tmp_path) as nodes:
         assert len(nodes.bootstrap) == len(nodes.pids) == 3
         victim, *others = nodes.by_id.values()
@@ -38,7 +38,7 @@ async def test_nodes_are_killed_started_again_stopped_and_woken(tmp_path: Path) 
             rss_anon_bytes(pid)
 
 
-async def test_a_node_that_does_not_start_says_why(tmp_path: Path) -> None:
+async def test_a_node_that_does_not_start_raises_an_error_with_its_log(tmp_path: Path) -> None:
     node = NodeProcess(LocalNode("lost", 0, ("node", "--data", "/dev/null/x"), tmp_path / "lost.log"))
     with pytest.raises(CommandFailed, match="/dev/null is not a directory"):
         await node.start()

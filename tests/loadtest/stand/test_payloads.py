@@ -4,14 +4,14 @@ from tidelog_loadtest.stand.payloads import encoded, encoding_run, to_encode, va
 from tidelog_proto.batch.record_batch import RecordBatch
 
 
-def test_batches_hold_distinct_values_of_the_size_asked_for() -> None:
+def test_batches_contain_distinct_values_of_the_requested_size() -> None:
     batches = value_batches(12, 100, count=3)
     values = [bytes(row["value"]) for batch in batches for row in batch.to_pylist()]
     assert {len(value) for value in values} == {12}
     assert len(set(values)) == 300
 
 
-def test_payloads_are_the_products_own_batches_of_one_length() -> None:
+def test_payloads_are_encoded_like_the_product_with_one_length() -> None:
     batches = value_batches(100, 40, count=3)
     payloads = encoded(batches)
     assert len({payload.length_bytes for payload in payloads}) == 1
@@ -21,14 +21,14 @@ def test_payloads_are_the_products_own_batches_of_one_length() -> None:
         assert payload.records == 40
 
 
-def test_payloads_made_as_they_are_sent_are_the_same_bodies() -> None:
+def test_payloads_serialized_when_sent_have_the_same_bodies() -> None:
     batches = value_batches(100, 40, count=2)
     for ready, fresh in zip(encoded(batches), to_encode(batches), strict=True):
         assert bytes(ready.wire()[2]) == bytes(fresh.wire()[2])
         assert sum(map(len, ready.wire())) == sum(map(len, fresh.wire()))
 
 
-def test_encoding_is_timed_over_whole_passes() -> None:
+def test_encoding_is_timed_over_complete_passes() -> None:
     run = encoding_run(value_batches(10, 10, count=2), seconds=0.001)
     assert run.batches >= 2
     assert run.batches % 2 == 0

@@ -12,7 +12,7 @@ def test_users_start_in_steps_and_stop_at_the_end() -> None:
 
 
 @pytest.mark.parametrize("mix", sorted(MIXES))
-def test_everything_that_a_mix_reports_has_a_limit(mix: str) -> None:
+def test_every_reported_kind_of_a_mix_has_a_limit(mix: str) -> None:
     reported = reported_by(mix)
     assert reported
     assert set(reported) <= set(P95_MS)

@@ -9,7 +9,7 @@ from tidelog_loadtest.users.native_service import RECORDS_PER_SEND, Service, tim
 from tidelog_loadtest.users.time_stamps import VALUE_CHARS
 
 
-async def test_what_was_published_is_fetched_and_only_once(client: Client) -> None:
+async def test_published_records_are_fetched_only_once(client: Client) -> None:
     await client.create_topic("t", partitions=1)
     service = Service(client, "t")
     assert await service.publish() == RECORDS_PER_SEND * VALUE_CHARS
@@ -18,7 +18,7 @@ async def test_what_was_published_is_fetched_and_only_once(client: Client) -> No
     await service.close()
 
 
-async def test_a_task_that_fails_says_so() -> None:
+async def test_a_failed_task_returns_the_failure() -> None:
     async def fail() -> int:
         raise ConnectionError("gone")
 
@@ -26,7 +26,9 @@ async def test_a_task_that_fails_says_so() -> None:
     assert (done.failure, done.length_bytes) == ("ConnectionError: gone", 0)
 
 
-async def test_the_process_answers_each_line_and_ends_with_its_input(client: Client, bootstrap: str) -> None:
+async def test_the_process_responds_to_each_line_and_exits_at_the_end_of_its_input(
+    client: Client, bootstrap: str
+) -> None:
     await client.create_topic("t", partitions=1)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tidelog_loadtest.users.native_service", bootstrap, "t",

@@ -16,7 +16,7 @@ MOMENTS = [
 def test_the_report_is_one_file_with_tables_and_pictures() -> None:
     verdicts = [Verdict("one: p95 30 ms", "40 ms", is_kept=False), Verdict("one: 5/s", "12.5/s", is_kept=True)]
     page = report("A <run>", {"users": "4"}, FIGURES, MOMENTS, verdicts)
-    assert "1 of 2 limits were not kept" in page
+    assert "1 of 2 limits exceeded" in page
     assert "A &lt;run&gt;" in page
     assert "one <b>" not in page
     assert "1,234" in page
@@ -34,4 +34,4 @@ def test_lines_are_inside_the_chart() -> None:
 
 
 def test_a_run_without_figures_has_a_report() -> None:
-    assert "All 0 limits were kept" in report("Empty", {}, [], [], [])
+    assert "All 0 limits kept" in report("Empty", {}, [], [], [])

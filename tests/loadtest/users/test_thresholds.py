@@ -19,7 +19,7 @@ Timestamp,User Count,Type,Name,Requests/s,Failures/s,50%,95%
 """
 
 
-def test_the_files_of_locust_are_read(tmp_path: Path) -> None:
+def test_the_files_of_locust_are_parsed(tmp_path: Path) -> None:
     stats, history = tmp_path / "stats.csv", tmp_path / "history.csv"
     stats.write_text(STATS)
     history.write_text(HISTORY)
@@ -42,13 +42,13 @@ ONE = Figures("one", requests=200, failures=1, per_s=20.0, p50_ms=2, p95_ms=30, 
         ({}, {}, 0.0, ["one: at most 0.00% fail"]),
     ],
 )
-def test_each_limit_is_judged(
+def test_each_limit_is_checked(
     p95_ms: dict[str, float], min_per_s: dict[str, float], failures_max: float, broken: list[str]
 ) -> None:
     verdicts = judge([ONE], ["one"], p95_ms=p95_ms, min_per_s=min_per_s, failures_max=failures_max)
     assert [verdict.what for verdict in verdicts if not verdict.is_kept] == broken
 
 
-def test_a_kind_without_requests_breaks_its_limit() -> None:
+def test_a_kind_without_requests_exceeds_its_limit() -> None:
     verdicts = judge([ONE], ["one", "two"], p95_ms={}, min_per_s={}, failures_max=1)
     assert [verdict.what for verdict in verdicts if not verdict.is_kept] == ["two: requests"]

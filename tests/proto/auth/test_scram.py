@@ -69,22 +69,22 @@ def test_a_wrong_password_and_a_node_that_knows_none() -> None:
         fresh.check("v=" + base64.b64encode(b"\0" * 32).decode())
 
 
-def test_what_was_said_in_another_exchange_counts_for_nothing() -> None:
+def test_message_of_another_exchange_is_refused() -> None:
     client, node = both()
     said = answered(client, node, "secret")
     other = ServerSide(node.opening, "t" * 24, node.verifier)
     with pytest.raises(ScramError, match="another exchange"):
         other.final(said)
-    with pytest.raises(ScramError, match="another message"):
+    with pytest.raises(ScramError, match="another exchange"):
         ClientSide("ann", "d" * 24).challenged(node.first)
-    with pytest.raises(ScramError, match="another message"):
+    with pytest.raises(ScramError, match="another exchange"):
         client.challenged(f"r={'c' * 24},s={base64.b64encode(b'x' * 16).decode()},i=15000")
 
 
 @pytest.mark.parametrize("iterations", [1, 4096, 14_999, 1_000_001, 999_999_999])
 def test_a_client_does_not_stretch_too_little_or_too_much(iterations: int) -> None:
     client, _ = both()
-    with pytest.raises(ScramError, match="stretched"):
+    with pytest.raises(ScramError, match="iteration count"):
         client.challenged(f"r={'c' * 24}{'s' * 24},s=eHh4eA==,i={iterations}")
 
 
@@ -106,7 +106,7 @@ def test_a_client_does_not_stretch_too_little_or_too_much(iterations: int) -> No
         "n,,n=" + "a" * 1_000_000 + ",r=" + "c" * 24,
     ],
 )
-def test_what_is_no_first_message_is_refused(message: str) -> None:
+def test_invalid_first_message_is_refused(message: str) -> None:
     with pytest.raises(ScramError):
         opened(message)
 
@@ -123,14 +123,14 @@ def test_what_is_no_first_message_is_refused(message: str) -> None:
         "c=biws,r=x,p=",
     ],
 )
-def test_what_is_no_final_message_is_refused(final: str) -> None:
+def test_invalid_final_message_is_refused(final: str) -> None:
     node = ServerSide(opened(client_first("user", NONCE)), SERVER_NONCE, verifier_of("pencil", SALT, 4096))
     with pytest.raises(ScramError):
         node.final(final)
     assert node.final(FINAL) is not None
 
 
-def test_what_cannot_be_kept_of_a_password_is_known() -> None:
+def test_invalid_verifier_is_detected() -> None:
     good = verifier_of("secret", b"x" * 16, ITERATIONS_MIN)
     assert is_verifier(good)
     for wrong in (

@@ -28,9 +28,11 @@ ETC, RUN = Path("/etc/tidelog/key"), Path("/run/secrets/key")
         (0o666, 0, RUN, True, True),
     ],
 )
-def test_who_may_read_a_secret(mode: int, owner: int, path: Path, is_read_only: bool, expected: bool) -> None:
+def test_modes_of_secret_files(mode: int, owner: int, path: Path, is_read_only: bool, expected: bool) -> None:
     assert is_open_to_all(stat.S_IFREG | mode, owner, path, is_read_only=is_read_only) is expected
-    assert not is_open_to_all(stat.S_IFIFO | mode, owner, path, is_read_only=is_read_only), "nobody else finds a pipe"
+    assert not is_open_to_all(stat.S_IFIFO | mode, owner, path, is_read_only=is_read_only), (
+        "other users cannot open a pipe"
+    )
 
 
 def test_the_complaint_names_the_file_its_mode_and_what_mends_it(tmp_path: Path) -> None:
@@ -39,7 +41,7 @@ def test_the_complaint_names_the_file_its_mode_and_what_mends_it(tmp_path: Path)
     assert complaint_about_file(key, "the API key") == ""
     key.chmod(0o644)
     assert complaint_about_file(key, "the API key") == (
-        f"every user of this machine may use the API key in {key} (mode 644): chmod 600 '{key}'"
+        f"every user of this machine may read the API key in {key} (mode 644): chmod 600 '{key}'"
     )
     assert complaint_about_file(tmp_path / "none", "the API key") == ""
 

@@ -1,4 +1,4 @@
-"""Who gives way when too many connections have not said who they are."""
+"""Closing of connections beyond the limit of unauthenticated connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class FakeStranger:
         self.gave_way = True
 
 
-def test_the_oldest_of_the_largest_crowd_gives_way_and_nobody_else() -> None:
+def test_oldest_connection_of_the_most_frequent_address_is_closed() -> None:
     strangers = Strangers(4)
     crowd = [FakeStranger(f"crowd {number}") for number in range(6)]
     single = FakeStranger("single")
@@ -25,7 +25,7 @@ def test_the_oldest_of_the_largest_crowd_gives_way_and_nobody_else() -> None:
     assert len(strangers) == 4
 
 
-def test_who_has_said_who_it_is_counts_no_more() -> None:
+def test_authenticated_connection_is_not_counted() -> None:
     strangers = Strangers(1)
     first, second = FakeStranger("first"), FakeStranger("second")
     strangers.came(first, "a")

@@ -29,9 +29,9 @@ def test_a_file_is_read_whole_and_no_further_than_it_may_be(tmp_path: Path) -> N
 
 
 @pytest.mark.timeout(20)
-def test_what_nobody_may_ever_write_into_is_not_waited_for(tmp_path: Path) -> None:
+def test_pipe_without_a_writer_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
-    with pytest.raises(NamedFileError, match="it is no regular file"):
+    with pytest.raises(NamedFileError, match="it is not a regular file"):
         read_named(tmp_path / "pipe", "it", 9, is_secret=True)
 
 
@@ -49,7 +49,7 @@ def test_who_else_may_read_it(tmp_path: Path, mode: int, secret: bool, owners: b
                 read_named(path, "it", 9, **{kind: True})
 
 
-def test_what_was_read_holds_until_the_file_is_right_again_and_the_log_says_so_once(
+def test_last_content_stays_in_use_and_the_fault_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = written(tmp_path / "a", b"one")
@@ -57,7 +57,9 @@ def test_what_was_read_holds_until_the_file_is_right_again_and_the_log_says_so_o
     assert (followed.look(), followed.value) == (False, b"one")
     written(path, b"x" * 10)
     assert [followed.look(), followed.look(), followed.value] == [False, False, b"one"]
-    assert [each.split(" has ")[1] for each in caplog.messages] == ["more than 9 bytes; what was read before holds"]
+    assert [each.split(" has ")[1] for each in caplog.messages] == [
+        "more than 9 bytes; the content that was read before stays in use"
+    ]
     written(path, b"two")
     assert (followed.look(), followed.value) == (True, b"two")
     written(path, b"x" * 10)

@@ -23,7 +23,7 @@ def described(columns: pa.RecordBatch) -> tuple[Message, list[int]]:
 
 @given(given_records(max_size=40))
 @settings(max_examples=60)
-def test_what_pyarrow_writes_has_the_layout(records: Given) -> None:
+def test_pyarrow_messages_have_the_layout(records: Given) -> None:
     columns = records.columns()
     message, lengths = described(columns)
     check_layout(message, lengths, flags=int(flags_of(columns.schema)), record_count=columns.num_rows)
@@ -81,10 +81,10 @@ def test_nulls_where_none_may_be(at: int) -> None:
 
 
 def test_a_null_count_without_a_bitmap_and_a_bitmap_without_nulls() -> None:
-    refuse(with_node(1, (3, 0)), LENGTHS, "key: 1 bytes of validity where 0")
+    refuse(with_node(1, (3, 0)), LENGTHS, "key: 1 bytes of validity, expected 0")
     lengths = list(LENGTHS)
     lengths[2] = 0
-    refuse(MESSAGE, lengths, "key: 0 bytes of validity where 1")
+    refuse(MESSAGE, lengths, "key: 0 bytes of validity, expected 1")
 
 
 @pytest.mark.parametrize(

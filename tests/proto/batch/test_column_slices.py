@@ -36,7 +36,7 @@ def cut(data: bytes | bytearray, column: TextColumn) -> tuple[list[bytes], bool]
     extra=st.sets(st.sampled_from(["headers", "timestamps_us"])),
     left_out=st.sampled_from([None, "keys", "tags"]),
 )
-def test_what_is_cut_out_are_the_columns(
+def test_slices_are_the_columns(
     rows: list[tuple[bytes | None, str | None]], codec: Codec, extra: set[str], left_out: str | None
 ) -> None:
     given_columns: dict[str, Any] = {"keys": [key for key, _ in rows], "tags": [tag for _, tag in rows]}
@@ -60,7 +60,7 @@ def test_derived_batches_have_their_columns_further_back() -> None:
     assert cut(nothing, "key") == ([], True)
 
 
-def test_what_is_no_message_is_refused() -> None:
+def test_invalid_message_is_refused() -> None:
     data = bytearray(encode_batch(columns_of([b"v"], keys=[b"k"]), now_us=0).to_bytes())
     data[128:136] = b"no batch"
     with pytest.raises(ProtocolError):

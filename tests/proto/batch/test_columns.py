@@ -99,8 +99,8 @@ def test_values_of_a_wrong_type(arguments: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"values": [b"a", b"b"], "keys": [b"k"]}, "one entry a record"),
-        ({"values": [b"a"], "headers": []}, "one entry a record"),
+        ({"values": [b"a", b"b"], "keys": [b"k"]}, "one entry per record"),
+        ({"values": [b"a"], "headers": []}, "one entry per record"),
         ({"values": [b"a"], "timestamps_us": [None]}, "timestamp"),
         ({"values": [b"a"], "tags": ["x" * (TAG_BYTES_MAX + 1)]}, "tag"),
     ],
@@ -198,7 +198,7 @@ def test_null_header_lists_become_empty_even_when_they_hide_something() -> None:
     ("columns", "message"),
     [
         ({"value": [b"a"], "payload": [b"b"]}, "unknown columns"),
-        ({"key": [b"a"]}, "always a value"),
+        ({"key": [b"a"]}, "include value"),
         ({"value": pa.array([[b"a"]])}, "column value"),
         ({"value": [b"a"], "headers": [b"b"]}, "column headers"),
     ],
@@ -208,8 +208,8 @@ def test_columns_that_do_not_cast(columns: dict[str, Any], message: str) -> None
         canonical(pa.record_batch(columns))
 
 
-def test_a_column_that_is_there_twice() -> None:
-    with pytest.raises(TypeError, match="once"):
+def test_repeated_column_is_refused() -> None:
+    with pytest.raises(TypeError, match="unique"):
         canonical(pa.RecordBatch.from_arrays([pa.array([b"a"]), pa.array([b"b"])], names=["value", "value"]))
 
 

@@ -19,7 +19,7 @@ KEY = bytes(range(16))
 
 
 class Content(NamedTuple):
-    """What counts of a record."""
+    """The hashed parts of a record."""
 
     value: bytes | None
     key: bytes | None = None

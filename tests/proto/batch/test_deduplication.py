@@ -1,4 +1,4 @@
-"""What is left of a batch when records are dropped: a batch as a producer could have sent it, but for its span."""
+"""Batches without dropped records: valid producer batches except for their sequence span."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VALUES: list[bytes | None] = [b"a" * 50, None, b"", b"b" * 50, b"c"]
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("stamped", [True, False])
-def test_what_is_left(codec: Codec, stamped: bool) -> None:
+def test_remaining_records(codec: Codec, stamped: bool) -> None:
     columns = columns_of(
         VALUES,
         keys=[b"k", None, b"", b"k", None],

@@ -1,4 +1,4 @@
-"""Deriving batches: what survives is what it was, the batches tile, and only survivors and range decide them."""
+"""Derivation of batches: survivors are unchanged, batches tile, and the result depends on survivors and range only."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_the_borders_of_the_sources_do_not_matter(data: st.DataObject, records: 
 
 
 def without_what_is_not_used(columns: pa.RecordBatch, really: bool) -> pa.RecordBatch:
-    """Return the columns without those that say nothing about any record."""
+    """Return the columns without those that are null or empty for all records."""
     names = columns.schema.names
     if really:
         names = [name for name in names if name in {"timestamp", "value"} or any(columns.column(name).to_pylist())]
@@ -252,7 +252,7 @@ def test_append_timestamps_are_rounded_up_and_kept_apart() -> None:
     assert [header.record_count for header in headers] == [2, 1, 1, 1]
 
 
-def test_what_compresses_well_is_compressed() -> None:
+def test_compressible_batch_is_compressed() -> None:
     rng = random.Random(3)
     for values, codec in (
         ([b"x" * 100] * 100, Codec.LZ4),
@@ -264,7 +264,7 @@ def test_what_compresses_well_is_compressed() -> None:
 
 
 def test_the_largest_records_fit() -> None:
-    """What fits a batch of a producer fits a derived one, with two columns more."""
+    """A batch that fits a producer's limits fits a derived batch with two more columns."""
     rng = random.Random(5)
     value = rng.randbytes(BATCH_BYTES_MAX - 1024)
     room = BATCH_BYTES_MAX - len(of_values([value]))
@@ -278,7 +278,7 @@ def test_the_largest_records_fit() -> None:
     assert unpack_header(made).codec is Codec.ZSTD
 
 
-def test_what_no_codec_makes_small_enough_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incompressible_batch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(derived_batch, "_DERIVED_BYTES_MAX", 300)
     with pytest.raises(ProtocolError) as refused:
         derive_batches([of_values([random.Random(1).randbytes(1000)])], [None], epoch=1)
@@ -289,14 +289,14 @@ def test_batches_that_do_not_continue_each_other() -> None:
     deriver = Deriver(0, epoch=1)
     deriver.add(RecordBatch.parse(of_values([b"a", b"b"])))
     for base in (1, 3):
-        with pytest.raises(ValueError, match="2 comes next"):
+        with pytest.raises(ValueError, match="expected 2"):
             deriver.add(RecordBatch.parse(of_values([b"a"], base)))
     wrongs: list[Any] = [np.ones(2, np.bool_), np.ones(1, np.int64)]
     for wrong in wrongs:
-        with pytest.raises(ValueError, match="one bool a record"):
+        with pytest.raises(ValueError, match="one bool per record"):
             deriver.add(RecordBatch.parse(of_values([b"a"], 2)), wrong)
     assert deriver.end_offset == 2
-    with pytest.raises(ValueError, match="2 comes next"):
+    with pytest.raises(ValueError, match="expected 2"):
         deriver.add(RecordBatch.parse(of_values([b"a", b"b", b"c"], 2)).slice_from(3))
 
 

@@ -231,7 +231,7 @@ def test_a_derived_batch_may_have_gaps() -> None:
     ],
     ids=str,
 )
-def test_what_no_derived_batch_says(changes: dict[str, int]) -> None:
+def test_invalid_derived_header_is_refused(changes: dict[str, int]) -> None:
     refused = refusal(DERIVED._replace(**changes).pack())  # type: ignore[arg-type]  # ints, all of them
     assert refused.code == pb.CORRUPT_BATCH
 

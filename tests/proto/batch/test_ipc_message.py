@@ -81,12 +81,12 @@ def test_cut_short(length: int) -> None:
 
 
 def test_prefixes() -> None:
-    refuse(b"\0" + GOOD[1:], "does not begin")
+    refuse(b"\0" + GOOD[1:], "not an Arrow message")
     for length in (0, -8, 12, METADATA_BYTES_MAX + 8, 2**31 - 1, -(2**31)):
-        refuse(GOOD[:4] + struct.pack("<i", length) + GOOD[8:], "Arrow metadata of")
+        refuse(GOOD[:4] + struct.pack("<i", length) + GOOD[8:], "bytes of metadata")
 
 
-def test_a_schema_is_no_record_batch() -> None:
+def test_schema_message_is_refused() -> None:
     schema = bytes(memoryview(pa.schema([("value", pa.binary())]).serialize()))
     refuse(schema, "not a V5 RecordBatch")
 
@@ -109,7 +109,7 @@ def test_metadata_of_its_own() -> None:
         writer.write_batch(columns, custom_metadata={b"smuggled": b"data"})
         end = sink.tell()
     stream = bytes(memoryview(sink.getvalue()))
-    refuse(stream[8 + metadata_bytes(stream) : end], "metadata of its own")
+    refuse(stream[8 + metadata_bytes(stream) : end], "custom metadata")
 
 
 def test_variadic_buffers() -> None:
@@ -120,7 +120,7 @@ def test_variadic_buffers() -> None:
 def test_body_lengths() -> None:
     body_bytes = parse_message(GOOD).body_length
     for length in (body_bytes + 8, body_bytes - 8, -1, 2**62):
-        refuse(patched("<q", (body_bytes,), (length,)), "an Arrow body of")
+        refuse(patched("<q", (body_bytes,), (length,)), "declares a body of")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_buffers_that_overlap_leave_gaps_or_point_outside(new: tuple[int, int, i
 def test_a_compressed_buffer_too_short_for_its_length() -> None:
     raw = GOOD[:-32] + bytes(32)
     message = parse_message(raw)._replace(compression=ZSTD, buffers=((0, 1), (8, 16), (24, 31)))
-    with pytest.raises(ProtocolError, match="compressed Arrow buffer of 1 bytes"):
+    with pytest.raises(ProtocolError, match="compressed Arrow buffer has only 1 bytes"):
         buffer_lengths(raw, message)
 
 
@@ -153,7 +153,7 @@ def test_a_compressed_buffer_of_negative_length(claim: int) -> None:
     raw = GOOD[:-32] + struct.pack("<q", claim) + bytes(24)
     message = parse_message(raw)._replace(compression=ZSTD, buffers=((0, 0), (0, 0), (0, 31)), body_length=32)
     message = message._replace(body_at=len(raw) - 32)
-    with pytest.raises(ProtocolError, match="claims to decompress to"):
+    with pytest.raises(ProtocolError, match="after decompression"):
         buffer_lengths(raw, message)
 
 

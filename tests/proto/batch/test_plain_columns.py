@@ -67,7 +67,7 @@ def test_other_batches_are_left_to_pyarrow() -> None:
 def test_damaged_bodies_are_refused_or_read_as_pyarrow_reads_them(
     values: list[bytes], keyed: bool, data: st.DataObject
 ) -> None:
-    """Bytes are changed and the CRC is made to match: what is read then is what a node that verifies would accept."""
+    """Bytes are changed and the CRC is made to match: the result must equal what a verifying node accepts."""
     encoded = encode_batch(columns_of(values, keys=values if keyed else None), now_us=NOW_US)
     batch = RecordBatch.parse(encoded.to_bytes())
     body = bytearray(encoded.body)

@@ -1,4 +1,4 @@
-"""What a node sends of a batch to who wants some of its columns only."""
+"""Projection of a batch onto requested columns."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def check(batch: bytes | bytearray, columns: int) -> RecordBatch:
 
 @given(given_records(), st.sampled_from(CODECS), st.integers(0, COLUMN_FLAGS))
 @settings(max_examples=150)
-def test_what_is_wanted_is_what_was_stored(records: Given, codec: Codec, columns: int) -> None:
+def test_requested_columns_are_unchanged(records: Given, codec: Codec, columns: int) -> None:
     batch = stored(long(records), codec)
     sent = check(batch, columns)
     flags = unpack_header(batch).flags
@@ -73,7 +73,7 @@ def test_derived_batches_keep_their_gaps(records: Given, columns: int, data: st.
     assert sent.header.flags & COLUMN_FLAGS & ~columns == 0
 
 
-def test_what_is_left_out_is_not_sent() -> None:
+def test_other_columns_are_omitted() -> None:
     records = replace(EVERYTHING, values=[LONG * 100, None, LONG])
     batch = stored(records)
     assert len(project(batch, Flags.KEY)) < 1000

@@ -54,7 +54,7 @@ def test_columns_by_themselves(codec: Codec) -> None:
     assert batch.header.max_timestamp_us == NOW_US + 5
 
 
-def test_columns_that_are_not_there() -> None:
+def test_absent_columns() -> None:
     batch = RecordBatch.parse(encode_batch(columns_of([b"a", b"b"]), now_us=77).to_bytes())
     assert batch.keys() == [None, None]
     assert batch.tags() == [None, None]
@@ -178,7 +178,7 @@ def test_parse_refuses_what_it_cannot_place() -> None:
     assert refused.value.code == pb.UNSUPPORTED_BATCH
 
 
-def test_a_body_that_is_no_arrow_message() -> None:
+def test_body_without_arrow_message_is_refused() -> None:
     batch = RecordBatch.parse(batch_of(b"not arrow at all", int(Flags.VALUE), 1))
     with pytest.raises(ProtocolError) as refused:
         batch.values()
@@ -192,7 +192,7 @@ def test_rows_that_are_not_the_headers() -> None:
         list(batch)
 
 
-def test_what_cannot_be_encoded() -> None:
+def test_unencodable_columns_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         encode_batch(columns_of([]), now_us=1)
     with pytest.raises(TypeError, match="canonical"):

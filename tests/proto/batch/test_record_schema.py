@@ -42,7 +42,7 @@ def test_every_batch_has_the_same_columns() -> None:
     ]
 
 
-def test_what_was_sent_is_not_copied_and_a_trimmed_batch_counts_from_its_first_record() -> None:
+def test_sent_columns_are_not_copied_and_slices_begin_at_their_first_record() -> None:
     whole = consumed(columns_of([b"a" * 100, b"b" * 100, b"c" * 100]))
     sent: Any = whole.batch.columns().column("value")
     given: Any = whole.to_arrow().column("value")

@@ -9,7 +9,7 @@ from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_bat
 from tidelog_proto.batch.retained_records import APPEND_QUANTUM_US, joined, survivors_of
 
 
-def test_what_survives_of_a_derived_batch() -> None:
+def test_survivors_of_a_derived_batch() -> None:
     batch = RecordBatch.parse(derived(EVERYTHING, [12, 13, 17], base=10, end=20, append_timestamp_us=1))
     found = survivors_of(batch, np.array([True, False, True]))
     assert found is not None
@@ -32,7 +32,7 @@ def test_nothing_is_decoded_when_nothing_survives() -> None:
     broken = RecordBatch(RecordBatch.parse(encode_batch(columns_of([b"a"]), now_us=7).to_bytes()).header, b"broken")
     assert survivors_of(broken, np.zeros(1, np.bool_)) is None
     assert survivors_of(RecordBatch.parse(nothing_left(base=0, end=9)), None) is None
-    with pytest.raises(ValueError, match="one bool a record"):
+    with pytest.raises(ValueError, match="one bool per record"):
         survivors_of(broken, np.zeros(2, np.bool_))
 
 

@@ -25,13 +25,13 @@ def test_the_bytes_are_those_of_the_general_way(length: int, key: bytes | None) 
 
 
 @given(value=st.binary(max_size=300), key=st.none() | st.binary(max_size=100))
-def test_what_is_encoded_is_taken_and_read_back(value: bytes, key: bytes | None) -> None:
+def test_encoded_record_verifies_and_decodes(value: bytes, key: bytes | None) -> None:
     raw = encode_single(value, key, now_us=5).to_bytes()
     verify_batch(raw)
     (record,) = RecordBatch.parse(raw)
     assert (record.value, record.key, record.timestamp_us) == (value, key, 5)
 
 
-def test_what_is_too_long_is_a_mistake_of_the_caller() -> None:
+def test_too_long_record_is_an_assertion_error() -> None:
     with pytest.raises(AssertionError):
         encode_single(bytes(SINGLE_BYTES_MAX), b"k", now_us=0)

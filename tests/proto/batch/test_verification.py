@@ -150,13 +150,13 @@ def test_compression_that_the_flags_do_not_name(inside: Codec, outside: Codec) -
         Codec.SNAPPY: lambda: bytes(memoryview(pa.Codec("snappy").compress(body))),
     }.get(outside, lambda: body)()
     error = refusal(batch_of(wrapped, VALUE, 2, codec=outside, uncompressed_length=len(body)))
-    assert "compressed in another way" in error.message
+    assert "the Arrow message uses another one" in error.message
 
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
 def test_no_compression_where_the_flags_name_one(codec: Codec) -> None:
     body = arrow_body(value=VALUES)
-    assert "another way" in refusal(batch_of(body, VALUE, 2, codec=codec)).message
+    assert "another one" in refusal(batch_of(body, VALUE, 2, codec=codec)).message
 
 
 def test_extra_columns() -> None:
@@ -175,7 +175,7 @@ def test_missing_columns() -> None:
 def test_trailing_bytes_behind_the_message() -> None:
     body = bytes(memoryview(arrow_body(value=VALUES)))
     for tail in (b"\0", bytes(8), body):
-        assert "Arrow body of" in refusal(batch_of(body + tail, VALUE, 2)).message
+        assert "declares a body of" in refusal(batch_of(body + tail, VALUE, 2)).message
 
 
 def test_trailing_bytes_inside_of_the_message() -> None:
@@ -238,7 +238,7 @@ def test_null_counts_that_the_bitmap_does_not_bear_out() -> None:
         assert "null_count" in refusal(batch_of(wrong, VALUE, 4)).message
 
 
-def test_text_that_is_no_utf8() -> None:
+def test_invalid_utf8_is_refused() -> None:
     bad = pa.Array.from_buffers(
         pa.string(), 2, [None, pa.py_buffer(struct.pack("<3i", 0, 1, 2)), pa.py_buffer(b"\xff\xfe")]
     )
@@ -271,7 +271,7 @@ def test_tags_up_to_their_limit() -> None:
     assert refusal(batch_of(body, flags, 2)).code == pb.BATCH_TOO_LARGE
 
 
-def test_what_this_build_does_not_store() -> None:
+def test_unsupported_batch_is_refused() -> None:
     body = arrow_body(value=VALUES)
     assert refusal(batch_of(body, int(VALUE | Flags.TRANSACTIONAL), 2)).code == pb.UNSUPPORTED_BATCH
     derived = int(VALUE | Flags.TIMESTAMP | Flags.DERIVED)

@@ -14,8 +14,8 @@ from tidelog_proto.process.arrow_without_pandas import leave_pandas_out
 
 @pytest.fixture
 def with_pandas(tmp_path: Path) -> Path:
-    """Return a directory with a pandas that says so when it is imported."""
-    (tmp_path / "pandas.py").write_text("print('pandas is loaded')\nraise ImportError('it is none')\n")
+    """Return a directory with a fake pandas that prints when it is imported."""
+    (tmp_path / "pandas.py").write_text("print('pandas is loaded')\nraise ImportError('fake')\n")
     return tmp_path
 
 
@@ -33,7 +33,7 @@ def test_arrow_loads_pandas_unless_told_otherwise(with_pandas: Path) -> None:
     )
 
 
-def test_what_is_loaded_stays_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_imported_pandas_stays_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = ModuleType("pandas")
     monkeypatch.setitem(sys.modules, "pandas", loaded)
     leave_pandas_out()

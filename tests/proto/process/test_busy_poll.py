@@ -1,4 +1,4 @@
-"""Looking begins where messages come soon, and ends when they do not, or when somebody else wants the processor."""
+"""Polling starts when messages arrive soon, and ends when they do not or another task needs the processor."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_it_looks_once_something_has_come_soon(turns: Turns) -> None:
     assert turns.turn()
     assert turns.offered == 2, "the processor is offered to others before each look"
     poll.came()
-    assert not turns.turn(), "what was looked for is here"
+    assert not turns.turn(), "the expected message arrived"
 
 
 def test_it_looks_for_no_longer_than_it_may(turns: Turns) -> None:
@@ -83,13 +83,13 @@ def test_one_that_comes_late_ends_it_until_one_comes_soon(turns: Turns) -> None:
     assert turns.exchange(poll)
 
 
-def test_what_was_waited_for_asleep_may_take_longer_than_it_is_looked_for(turns: Turns) -> None:
+def test_sleeping_wait_may_take_longer_than_the_polling_time(turns: Turns) -> None:
     poll = poll_of(turns)
     assert not turns.exchange(poll, seconds=300e-6)
     assert turns.exchange(poll, seconds=150e-6)
 
 
-def test_what_it_looks_for_in_vain_it_looks_for_more_and_more_rarely(turns: Turns) -> None:
+def test_polling_in_vain_pauses_for_longer_and_longer(turns: Turns) -> None:
     poll = poll_of(turns)
     turns.exchange(poll)
     tried, began_s = 0, turns.now_s
@@ -102,7 +102,7 @@ def test_what_it_looks_for_in_vain_it_looks_for_more_and_more_rarely(turns: Turn
     assert 5 <= tried <= 12, "2 + 4 + ... ms, and not each of 3,333 times"
 
 
-def test_waiting_anew_while_it_looks_goes_on_with_the_same_look(turns: Turns) -> None:
+def test_new_wait_continues_the_current_polling(turns: Turns) -> None:
     poll = poll_of(turns)
     turns.exchange(poll)
     turns.exchange(poll)
@@ -111,7 +111,7 @@ def test_waiting_anew_while_it_looks_goes_on_with_the_same_look(turns: Turns) ->
     assert turns.turn()
 
 
-def test_it_ends_when_somebody_else_had_the_processor(turns: Turns) -> None:
+def test_polling_ends_when_another_task_used_the_processor(turns: Turns) -> None:
     poll = poll_of(turns)
     turns.exchange(poll)
     poll.waits(100)
@@ -142,7 +142,7 @@ def test_where_others_want_the_processor_it_is_tried_more_and_more_rarely(turns:
     turns.turn(CROWDED_S * 1.1)
     poll.came()
     turns.now_s += PAUSE_S_MIN * 1.1
-    assert turns.exchange(poll), "once is no habit"
+    assert turns.exchange(poll), "a single event does not pause polling"
 
 
 def test_it_ends_while_a_thread_is_at_work(turns: Turns) -> None:

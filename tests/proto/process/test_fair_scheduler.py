@@ -1,4 +1,4 @@
-"""Who waits for a turn gets one, connection by connection, and the node does something else in between."""
+"""Turns are granted connection by connection, with rests for other work of the event loop."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ async def test_a_connection_that_does_not_read_gets_no_turn_and_delays_no_other(
     assert done == ["other"]
     deaf.close()
     await asyncio.gather(*tasks)
-    assert done == ["other", *["deaf"] * 3], "who is gone has its turn: it has to find that out"
+    assert done == ["other", *["deaf"] * 3], "a closed connection gets its turn to detect that it is closed"
 
 
-async def test_who_stops_reading_while_it_waits_waits_on(turns: Turns) -> None:
+async def test_reader_that_becomes_unwritable_while_waiting_keeps_waiting(turns: Turns) -> None:
     reader = FakeReader()
     done: list[int] = []
 
@@ -115,7 +115,7 @@ async def test_who_stops_reading_while_it_waits_waits_on(turns: Turns) -> None:
     await task
 
 
-async def test_who_gives_up_gives_its_turn_on(turns: Turns) -> None:
+async def test_cancelled_caller_passes_its_turn_on(turns: Turns) -> None:
     readers = [FakeReader() for _ in range(3)]
 
     async def work(reader: FakeReader) -> None:
@@ -154,7 +154,7 @@ async def test_pieces_of_callers_take_turns_over_all_their_connections(turns: Tu
     assert order == ["flood 0", "quiet", "flood 1", "flood 2", "flood 3"]
 
 
-async def test_what_is_known_of_a_piece_counts_where_it_goes_on_elsewhere(turns: Turns) -> None:
+async def test_known_cost_bounds_a_piece_that_other_tasks_interrupt(turns: Turns) -> None:
     """Counted in turns of the loop: without rests there would be a few."""
     others = 0
 

@@ -21,7 +21,7 @@ def calm() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("calm")
-def test_what_was_made_is_frozen_and_unfrozen_once_a_quarter_was_dropped() -> None:
+def test_new_objects_are_frozen_and_unfrozen_after_a_quarter_was_dropped() -> None:
     long_lived = LongLived()
     for _ in range(4 * FREEZE_EVERY):
         long_lived.made()

@@ -7,7 +7,7 @@ import pytest
 from tidelog_proto.process.log_rate_limit import SeldomLog
 
 
-def test_so_many_lines_are_said_in_a_time_and_then_how_many_more(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_beyond_the_limit_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     now_s = 100.0
     seldom = SeldomLog(logging.getLogger("t"), level=logging.WARNING, lines=2, every_s=60, now_s=lambda: now_s)
     for number in range(5):
@@ -17,7 +17,7 @@ def test_so_many_lines_are_said_in_a_time_and_then_how_many_more(caplog: pytest.
     assert caplog.messages == ["line 0", "line 1"]
     now_s += 1
     seldom.say("line %d", 6)
-    assert caplog.messages[2:] == ["and 4 times more, or something like it", "line 6"]
+    assert caplog.messages[2:] == ["4 similar messages suppressed", "line 6"]
     now_s += 600
     seldom.say("line 7")
     assert caplog.messages[4:] == ["line 7"]

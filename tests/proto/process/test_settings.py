@@ -81,13 +81,13 @@ def test_files_that_cannot_be_read_are_clear(tmp_path: Path) -> None:
         load(write(tmp_path, "gateway = 1\n"))
 
 
-def test_what_is_needed_and_missing_says_where_to_give_it() -> None:
+def test_missing_required_setting_names_its_sources() -> None:
     class Needs(BaseModel):
         data_dir: str
 
     with pytest.raises(SettingsError) as caught:
         load_settings(Needs, "node", environ={})
     assert str(caught.value) == (
-        "node.data_dir is needed: give --data-dir, the variable TIDELOG_NODE_DATA_DIR, "
+        "node.data_dir is required: set --data-dir, the variable TIDELOG_NODE_DATA_DIR, "
         "or data_dir in [node] of a configuration file"
     )

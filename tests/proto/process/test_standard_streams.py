@@ -94,7 +94,7 @@ def test_a_pipe_that_is_set_not_to_block_is_waited_for(pipe: tuple[int, int]) ->
     assert writer.dropped == 0
 
 
-def test_what_has_no_form_in_unicode_is_escaped(pipe: tuple[int, int]) -> None:
+def test_lone_surrogates_are_escaped(pipe: tuple[int, int]) -> None:
     reading, writing = pipe
     stream = QueuedStream(QueuedWriter(writing))
     print("ä\udc80", file=stream)

@@ -1,4 +1,4 @@
-"""What is exported over OTLP: spans with parents and links, and the metrics of a registry."""
+"""OTLP export: spans with parents and links, and the metrics of a registry."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_metrics_are_those_of_the_registry_under_their_names(received: Received)
         ("OTEL_METRIC_EXPORT_INTERVAL", "0"),
     ],
 )
-def test_what_is_not_supported_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_unsupported_variables_are_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError, match=name):
         Telemetry("service", instance="one", collect=list)

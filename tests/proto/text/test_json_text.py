@@ -17,7 +17,7 @@ def test_numbers_and_texts_of_any_form_are_json(text: str) -> None:
 
 
 @pytest.mark.parametrize("content", NOT_JSON, ids=lambda content: repr(content[:12]))
-def test_what_parsers_disagree_about_is_not_json(content: bytes) -> None:
+def test_ambiguous_json_is_refused(content: bytes) -> None:
     for read in (json_text, exact_json, checked_json):
         with pytest.raises(ValueError, match=r"."):
             read(content)
@@ -29,7 +29,7 @@ def test_any_json_text_is_taken(text: str) -> None:
 
 
 @given(st.text())
-def test_what_is_taken_python_takes_for_json(text: str) -> None:
+def test_accepted_json_is_valid_for_python(text: str) -> None:
     try:
         json_text(text)
     except ValueError:
@@ -50,7 +50,7 @@ def test_levels_around_a_value_are_not_its_own() -> None:
         json_text(text)
 
 
-def test_brackets_in_strings_are_no_levels() -> None:
+def test_brackets_in_strings_do_not_count_as_levels() -> None:
     assert json_text(json.dumps({"a": "[" * 500}))
 
 

@@ -19,7 +19,7 @@ class Clock:
         return self.now_s
 
 
-def test_the_end_is_told_and_warned_of_once_a_day(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_expiry_is_reported_and_warned_of_once_a_day(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     authority, clock, told = Authority(tmp_path), Clock(), dict[str, float]()
     files = authority.files("node", "n", days=1)
@@ -37,12 +37,12 @@ def test_the_end_is_told_and_warned_of_once_a_day(tmp_path: Path, caplog: pytest
         ends.look()
     (message,) = caplog.messages
     assert "the certificate in" in message
-    assert "ends on" in message
-    assert "issue a newer one" in message
+    assert "expires at" in message
+    assert "replace the file with a newer one" in message
     clock.now_s = began_s + 1.95 * DAY_S
     ends.look()
     assert len(caplog.messages) == 3, "a day later, and the CA besides"
-    assert "has ended on" in caplog.messages[1]
+    assert "expired at" in caplog.messages[1]
     assert "the CA in" in caplog.messages[2]
     clock.now_s = began_s
     authority.files("node", "n", days=1)
@@ -51,7 +51,7 @@ def test_the_end_is_told_and_warned_of_once_a_day(tmp_path: Path, caplog: pytest
     assert len(caplog.messages) == 3
 
 
-def test_what_cannot_be_read_ends_when_it_did(tmp_path: Path) -> None:
+def test_unreadable_file_keeps_its_expiry(tmp_path: Path) -> None:
     told = dict[str, float]()
     files = Authority(tmp_path).files("node", "n")
     ends = CertificateEnds(files, time.time, told.__setitem__)

@@ -50,32 +50,32 @@ def test_files_that_cannot_be_used_are_named(authority: Authority, tmp_path: Pat
     garbage.chmod(0o600)
     with pytest.raises(TlsFilesError, match="cannot read the private key in "):
         server_context(TlsFiles(files.cert, tmp_path / "none"))
-    with pytest.raises(TlsFilesError, match="no certificate in PEM and its private key"):
+    with pytest.raises(TlsFilesError, match="not a certificate in PEM and its private key"):
         server_context(TlsFiles(files.cert, other.key))
-    with pytest.raises(TlsFilesError, match="no certificate in PEM and its private key"):
+    with pytest.raises(TlsFilesError, match="not a certificate in PEM and its private key"):
         server_context(TlsFiles(garbage, files.key))
     for text in (b"\xff\x00", b"", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"):
         garbage.write_bytes(text)
-        with pytest.raises(TlsFilesError, match="holds no certificate"):
+        with pytest.raises(TlsFilesError, match="has no certificate"):
             client_context(TlsFiles(ca=garbage))
-    with pytest.raises(TlsFilesError, match="given as the CA holds no certificate"):
+    with pytest.raises(TlsFilesError, match="the given CA has no certificate"):
         client_context(TlsFiles(ca_pem="nothing"))
     garbage.write_bytes(b"x" * 2_000_000)
     with pytest.raises(TlsFilesError, match="more than"):
         client_context(TlsFiles(ca=garbage))
 
 
-def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+def test_irregular_file_is_refused_at_once(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path in (pipe, tmp_path, Path("/dev/zero")):
-        with pytest.raises(TlsFilesError, match=r"it is no regular file|Is a directory"):
+        with pytest.raises(TlsFilesError, match=r"it is not a regular file|Is a directory"):
             client_context(TlsFiles(ca=path))
     with pytest.raises(TlsFilesError, match="null byte"):
         client_context(TlsFiles(ca=Path("a\0b")))
 
 
-def test_a_key_with_a_password_is_refused_and_nobody_is_asked(authority: Authority) -> None:
+def test_encrypted_key_is_refused_without_a_prompt(authority: Authority) -> None:
     files = authority.files("node", "a")
     assert files.key is not None
     key = serialization.load_pem_private_key(files.key.read_bytes(), None)
@@ -101,7 +101,7 @@ def test_files_that_change_are_followed_and_a_broken_one_changes_nothing(
         files.key.write_bytes(broken)
         caplog.clear()
         assert [followed.look(), followed.look()] == [False, False]
-        assert len(caplog.messages) == 1, "it is said once"
+        assert len(caplog.messages) == 1, "the fault is logged once"
         assert followed.contexts == first
     files.key.unlink()
     assert not followed.look()

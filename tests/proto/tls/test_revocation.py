@@ -40,13 +40,13 @@ def shake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[ssl.SSLObject
     return called, calls
 
 
-def test_who_is_revoked_is_refused_on_both_sides_and_others_are_not(authority: Authority) -> None:
+def test_revoked_peer_is_refused_on_both_sides(authority: Authority) -> None:
     node, other = authority.files("node", "a"), authority.files("node", "b")
     ann, ben = authority.files("client", "ann"), authority.files("client", "ben")
     crl = authority.revoke(other, ann)
     server = server_context(dataclasses.replace(node, crl=crl))
     called, _ = shake(server, client_context(ben))
-    shake(server, client_context(TlsFiles(ca=authority.ca)))  # who shows none is asked elsewhere
+    shake(server, client_context(TlsFiles(ca=authority.ca)))  # clients without a certificate authenticate otherwise
     with pytest.raises(ssl.SSLCertVerificationError, match="certificate revoked"):
         shake(server, client_context(ann))
     calling = client_context(dataclasses.replace(node, crl=crl))
@@ -60,21 +60,21 @@ def test_who_is_revoked_is_refused_on_both_sides_and_others_are_not(authority: A
     assert revoked_of(crl.read_bytes(), [shown, taken_back]) == [False, True]
 
 
-def test_lists_that_would_shut_everybody_out_are_not_taken(authority: Authority, tmp_path: Path) -> None:
+def test_lists_that_would_refuse_every_peer_are_refused(authority: Authority, tmp_path: Path) -> None:
     node = dataclasses.replace(authority.files("node", "a"), crl=tmp_path / "lists.pem")
     assert node.crl is not None
     foreign = Authority(tmp_path / "other", "other")
     same_name = Authority(tmp_path / "same")
     for content, words in (
-        (b"", "holds nothing in PEM"),
-        (b"garbage", "holds nothing in PEM"),
-        (b"-----BEGIN X509 CRL-----\ngarbage", "is cut off or damaged"),
-        (authority.revoke().read_bytes() + b"-----BEGIN X509 CRL-----\ngarbage", "is cut off or damaged"),
-        (authority.revoke().read_bytes() + foreign.made.cert, "holds CERTIFICATE: only lists"),
+        (b"", "contains nothing in PEM"),
+        (b"garbage", "contains nothing in PEM"),
+        (b"-----BEGIN X509 CRL-----\ngarbage", "is truncated or damaged"),
+        (authority.revoke().read_bytes() + b"-----BEGIN X509 CRL-----\ngarbage", "is truncated or damaged"),
+        (authority.revoke().read_bytes() + foreign.made.cert, "contains CERTIFICATE; it may only contain"),
         (foreign.revoke().read_bytes(), "has no list of CN=tests CA"),
         (same_name.revoke().read_bytes(), "that is not signed by that CA"),
-        (same_name.revoke().read_bytes() + _ended(authority), "has ended on"),
-        (_ended(authority), "has ended on"),
+        (same_name.revoke().read_bytes() + _ended(authority), "expired at"),
+        (_ended(authority), "expired at"),
     ):
         node.crl.write_bytes(content)
         with pytest.raises(TlsFilesError, match=words):
@@ -97,13 +97,13 @@ def test_a_list_of_an_authority_with_the_same_name_is_not_taken_for_the_right_on
         node = dataclasses.replace(one.files("node", "a"), ca=both, crl=lists)
         client = dataclasses.replace(one.files("client", "ann"), ca=both)
         lists.write_bytes(other.revoke().read_bytes())
-        with pytest.raises(TlsFilesError, match="not signed by that CA, which has issued the certificate here"):
+        with pytest.raises(TlsFilesError, match="not signed by that CA, the issuer of the own certificate"):
             server_context(node)
         lists.write_bytes(old.revoke().read_bytes() + new.revoke().read_bytes())
         shake(server_context(node), client_context(client))
 
 
-def test_an_authority_whose_key_cannot_be_judged_stops_nobody_who_follows_files(authority: Authority) -> None:
+def test_ca_with_an_unsupported_key_does_not_stop_reloading(authority: Authority) -> None:
     node = dataclasses.replace(authority.files("node", "a"), crl=authority.revoke())
     followed = FollowedTls(node, server_context)
     assert node.ca is not None
@@ -111,7 +111,7 @@ def test_an_authority_whose_key_cannot_be_judged_stops_nobody_who_follows_files(
     assert followed.look()
 
 
-def test_who_calls_with_a_list_needs_no_certificate_and_believes_no_node_that_the_lists_say_nothing_of(
+def test_client_with_lists_needs_no_certificate_and_refuses_nodes_without_a_list(
     authority: Authority, tmp_path: Path
 ) -> None:
     node, other = authority.files("node", "a"), authority.files("node", "b")
@@ -120,18 +120,18 @@ def test_who_calls_with_a_list_needs_no_certificate_and_believes_no_node_that_th
     shake(server_context(node), calling)
     with pytest.raises(ssl.SSLCertVerificationError) as refused:
         shake(server_context(other), calling)
-    assert why(refused.value) == "the other side's certificate is not accepted: it is revoked"
+    assert why(refused.value) == "the peer's certificate is refused: it is revoked"
     foreign, same_name = Authority(tmp_path / "other", "other"), Authority(tmp_path / "same")
     for text, words in (
-        (foreign.revoke().read_text(), "have none of its CA"),
-        (_ended(authority).decode(), "has ended: get a newer one"),
-        (same_name.revoke().read_text(), "have none of its CA"),
+        (foreign.revoke().read_text(), "have no list of its CA"),
+        (_ended(authority).decode(), "has expired: replace it with a newer one"),
+        (same_name.revoke().read_text(), "have no list of its CA"),
     ):
         with pytest.raises(ssl.SSLCertVerificationError) as refused:
             shake(server_context(node), client_context(TlsFiles(ca=authority.ca, crl_pem=text)))
         assert words in why(refused.value)
     for text in ("nothing", foreign.made.cert.decode(), lists + foreign.made.cert.decode()):
-        with pytest.raises(TlsFilesError, match="only lists of revoked certificates stand there"):
+        with pytest.raises(TlsFilesError, match="only contain certificate revocation lists"):
             client_context(TlsFiles(ca=authority.ca, crl_pem=text))
 
 
@@ -161,7 +161,7 @@ def test_a_list_is_followed_and_one_that_is_wrong_changes_nothing(
         assert not followed.look()
         with pytest.raises(ssl.SSLCertVerificationError):
             shake(followed.contexts[0], client_context(ann))
-    assert "what was read before holds" in caplog.text
+    assert "stays in use" in caplog.text
     crl.write_bytes(good)
     assert not followed.look()
 

@@ -84,7 +84,7 @@ def test_frames_arrive_whole_in_order_however_the_stream_is_cut(
         turn += 1
     assert feeder.got == [(number, data) for number, data in enumerate(attachments) if number not in declined]
     assert feeder.asked == [(number, len(data)) for number, data in enumerate(attachments)]
-    assert feeder.declined == len(attachments) - len(feeder.got), "who takes frames may stop behind each of them"
+    assert feeder.declined == len(attachments) - len(feeder.got), "the caller may stop after each frame"
 
 
 @pytest.mark.parametrize("declined", [frozenset[int](), frozenset({1})])
@@ -113,8 +113,8 @@ def test_an_envelope_larger_than_the_scratch_buffer() -> None:
     assert len(feeder.receiver.buffer()) == SCRATCH_BYTES
 
 
-def test_each_large_envelope_is_told_of_once_and_its_memory_given_back() -> None:
-    """Whatever follows it at once: the next of its size, or the first byte of a small one."""
+def test_each_large_envelope_is_announced_once_and_its_memory_is_freed() -> None:
+    """The next frame may be large or small: one of the same size, or the first byte of a small one."""
     feeder = Feeder()
     large = frame(1, name="n" * (4 * SCRATCH_BYTES))
     feeder.feed(large[:-1])

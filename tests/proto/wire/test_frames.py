@@ -31,7 +31,7 @@ def envelope_of(correlation_id: int, text: str = "") -> pb.Envelope:
 
 @pytest.mark.parametrize(
     ("start", "told"),
-    [(b"HTTP/1.1 400 Bad Request", "gateway's"), (b"GET / HTTP/1.1", "native"), (b"POST /v1", "native")],
+    [(b"HTTP/1.1 400 Bad Request", "port of a gateway"), (b"GET / HTTP/1.1", "native"), (b"POST /v1", "native")],
 )
 @pytest.mark.parametrize("frame_bytes_max", [FRAME_BYTES_MAX_BEFORE_HELLO, FRAME_BYTES_MAX])
 def test_http_at_the_wrong_port_is_called_that(start: bytes, told: str, frame_bytes_max: int) -> None:
@@ -144,7 +144,7 @@ def test_a_kind_of_a_newer_peer_decodes_without_a_kind() -> None:
     assert envelope.WhichOneof("kind") is None
 
 
-def test_what_is_too_large_is_not_encoded() -> None:
+def test_too_large_frame_is_not_encoded() -> None:
     with pytest.raises(ProtocolError) as refused:
         encode_frame(envelope_of(1), FRAME_BYTES_MAX)
     assert refused.value.code == pb.FRAME_TOO_LARGE

@@ -19,7 +19,7 @@ HIGH_BYTES = 256 * KIB
 
 
 class Sender(asyncio.Protocol):
-    """Notes what it is told."""
+    """Records its callbacks."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -42,7 +42,7 @@ class Sender(asyncio.Protocol):
 
 @asynccontextmanager
 async def pair() -> AsyncIterator[tuple[asyncio.Transport, Sender, socket.socket]]:
-    """Connect a transport to a socket that reads when it is told to."""
+    """Connect a transport to a socket that reads on request."""
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         transport, sender = await loop.create_connection(Sender, *listening.getsockname())
@@ -90,7 +90,7 @@ async def a_full_buffer_pauses_and_an_empty_one_resumes() -> None:
         data = bytes(HIGH_BYTES // 2)
         written_bytes = 0
         while not sender.told:
-            assert written_bytes < 64 * MIB, "nobody was told of a full buffer"
+            assert written_bytes < 64 * MIB, "the protocol was not paused"
             write_parts(transport, [data])
             written_bytes += len(data)
             await asyncio.sleep(0)

@@ -17,7 +17,7 @@ ADDRESS = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 7400))]
 
 
 class NameServer:
-    """Stands in for `socket.getaddrinfo` where a name is asked for, and answers when it is let."""
+    """Replaces `socket.getaddrinfo`, and answers when the test allows it."""
 
     def __init__(self, answer: list[tuple[Any, ...]] | Exception) -> None:
         self.answer = answer
@@ -47,7 +47,7 @@ async def test_a_name_is_looked_up() -> None:
     assert (await look_up("localhost", 0, family=socket.AF_INET, kind=socket.SOCK_DGRAM))[0][4] == ("127.0.0.1", 0)
 
 
-async def test_who_asks_the_same_meanwhile_gets_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_equal_lookups_share_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, server := NameServer(ADDRESS))
     first, second = (asyncio.ensure_future(look_up("node1", 7400, kind=socket.SOCK_STREAM)) for _ in range(2))
     await asyncio.sleep(0.05)
@@ -59,7 +59,7 @@ async def test_who_asks_the_same_meanwhile_gets_the_same_answer(monkeypatch: pyt
     assert server.asked == 2, "an answer is not kept: names move"
 
 
-async def test_what_goes_wrong_is_raised_where_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lookup_error_is_raised_to_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, server := NameServer(socket.gaierror(socket.EAI_AGAIN, "no answer")))
     server.let.set()
     with pytest.raises(socket.gaierror, match="no answer"):
@@ -135,7 +135,7 @@ def test_families_are_tried_by_turns() -> None:
     assert [one[4][0] for one in by_turns(found)] == ["a", "d", "b", "c"]
 
 
-def test_of_several_errors_the_one_that_says_most_is_told() -> None:
+def test_most_informative_of_several_errors_is_raised() -> None:
     refused, unreachable = ConnectionRefusedError("refused"), OSError("no route to host")
     assert best_told([refused, unreachable]) is unreachable
     assert best_told([refused, ConnectionRefusedError("refused, too")]) is refused

@@ -69,7 +69,7 @@ async def test_each_request_has_its_own_time_and_one_timer_serves_all(requests: 
     assert (requests.waiting, requests._timer) == ({}, None)
 
 
-async def test_whoever_is_told_that_it_is_late_may_ask_again(requests: PendingRequests[ProtocolError]) -> None:
+async def test_timed_out_request_may_be_repeated(requests: PendingRequests[ProtocolError]) -> None:
     seen: list[Frame | ProtocolError] = []
     requests.add(lambda _: requests.add(seen.append, timeout_s=0.01), timeout_s=0.01)
     await asyncio.sleep(0.1)
@@ -103,7 +103,7 @@ async def test_an_answer_is_due_from_when_it_was_asked_for(requests: PendingRequ
     assert requests.due_at is None
 
 
-async def test_a_future_gets_its_answer_unless_nobody_waits() -> None:
+async def test_future_gets_its_answer_unless_it_is_cancelled() -> None:
     loop = asyncio.get_running_loop()
     good, bad, gone = (loop.create_future() for _ in range(3))
     gone.cancel()

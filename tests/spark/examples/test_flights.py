@@ -36,7 +36,7 @@ def test_events_come_as_they_become_known() -> None:
     assert all(len({event.known_us // DAY_US for event in day}) == 1 for day in days)
 
 
-def test_what_is_expected_leaves_open_what_came_too_late() -> None:
+def test_expected_range_includes_too_late_departures() -> None:
     at = FIRST
     in_time = Event(DEPARTURES, 1, "UA", at, at, 0)
     late = Event(DEPARTURES, 2, "UA", at, at + 3 * DAY_US, 0)

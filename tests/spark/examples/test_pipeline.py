@@ -1,4 +1,4 @@
-"""What the pipeline counts in the end; `make pipeline` runs the whole of it."""
+"""Verification of the pipeline's results; `make pipeline` runs the whole pipeline."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def found(windows: dict[Window, int], flights: int, trips: dict[int, int]) -> Fo
     return Found(windows=Counter(windows), flights=dict.fromkeys(windows, flights), trips=Counter(trips))
 
 
-def test_what_is_right_and_what_is_not() -> None:
+def test_errors_in_results_are_found() -> None:
     assert problems(found({UA: 1}, 1, {1: 1}), EVENTS) == []
     assert problems(found({UA: 1}, 2, {1: 1, 2: 1}), EVENTS) == []
-    assert "is there 2 times" in problems(found({UA: 2}, 1, {1: 1}), EVENTS)[0]
-    assert problems(found({UA: 1}, 1, {1: 2}), EVENTS) == ["trip 1 is there 2 times"]
+    assert "is stored 2 times" in problems(found({UA: 2}, 1, {1: 1}), EVENTS)[0]
+    assert problems(found({UA: 1}, 1, {1: 2}), EVENTS) == ["trip 1 is stored 2 times"]
     assert "has 3 flights, not 1 to 2" in problems(found({UA: 1}, 3, {1: 1}), EVENTS)[0]
     assert "has 0 flights" in problems(found({}, 0, {1: 1}), EVENTS)[0]
-    assert problems(found({UA: 1}, 1, {}), EVENTS) == ["1 flights that landed are missing, 1 for one"]
+    assert problems(found({UA: 1}, 1, {}), EVENTS) == ["1 landed flights are missing, for example 1"]

@@ -139,7 +139,7 @@ def test_invalid_rules_are_refused(bad: pb.AccessRule) -> None:
         (rule("ann", pb.OP_PRODUCE, name="a/", prefix=True, deny=True), "cannot begin like this"),
         (rule("ann", pb.OP_PRODUCE, name="x" * 201, prefix=True), "cannot begin like this"),
         (rule("ann", pb.OP_PRODUCE, name="x" * 201), "1 to 200 characters"),
-        (rule("ann", pb.OP_PRODUCE, name=".."), "is a directory"),
+        (rule("ann", pb.OP_PRODUCE, name=".."), "denotes a directory"),
         (rule("ann", pb.OP_GROUP, name="a*b", resource=pb.RES_GROUP, deny=True), r"'group:a\*b' would never match"),
         (rule("ann", pb.OP_GROUP, name="\u00e9" * 128, resource=pb.RES_GROUP), "at most 255 bytes"),
     ],
