@@ -36,7 +36,7 @@ Stored = int | bool | str
 
 
 class Unit(StrEnum):
-    """What a value counts or measures."""
+    """The unit of an integer."""
 
     MILLISECONDS = "ms"
     SECONDS = "s"
@@ -54,8 +54,8 @@ class TopicSetting:
         help: one sentence for `--help`, the HTTP schema and the page.
         kind: `int`, `bool`, or `str` for one of `choices`.
         minimum, maximum: the range of an integer, both included. With a minimum of 1 or more, 0 in a stored
-            configuration stands for the default.
-        default: what a new topic gets.
+            configuration means the default.
+        default: the value in a new topic.
         default_text: describes a default that depends on the node.
         choices: the values of a `str`, each with what is stored for it.
         unit: of an integer.
@@ -262,7 +262,7 @@ def values_of(config: pb.TopicConfig) -> dict[str, Any]:
 
 
 def fill_in_defaults(config: pb.TopicConfig) -> None:
-    """Set each field whose value 0 stands for the default: of a new topic, or one older than the setting."""
+    """Set each field that is 0 and has another default: of a new topic, or of one older than the setting."""
     for name, setting in TOPIC_SETTINGS.items():
         if setting.default and not getattr(config, name):
             setattr(config, name, setting.default)

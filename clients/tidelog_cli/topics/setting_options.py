@@ -77,13 +77,13 @@ def _option(setting: TopicSetting) -> Any:
 _INDEX: Final = Annotated[
     str | None,
     typer.Option(
-        "--index", metavar="KINDS", help=f"What is indexed: {', '.join(_INDEXED)}, several with commas, or none."
+        "--index", metavar="KINDS", help=f"Indexes to keep: {', '.join(_INDEXED)}, several with commas, or none."
     ),
 ]
 
 
 def _indexes(asked: str | None) -> dict[str, bool]:
-    """Return the settings that `--index` stands for; empty where it is not given.
+    """Return the settings that `--index` sets; empty if it is not given.
 
     Raises:
         typer.BadParameter: a name is unknown.

@@ -1,4 +1,4 @@
-"""`tidelog bench live`: what live delivery costs the gateway for each frame and socket, beside a bare broadcast.
+"""`tidelog bench live`: the cost of live delivery to the gateway for each frame and socket, beside a bare broadcast.
 
 Sockets subscribe to a topic at its end, a producer publishes a batch at a time at a steady rate, and each batch becomes
 one frame for each socket. The probe (`bare_broadcast.py`) broadcasts frames of the same length at the same rate in

@@ -1,4 +1,4 @@
-"""`tidelog bench gateway`: what a request costs the gateway, beside a route of its own framework that does less.
+"""`tidelog bench gateway`: the cost of a request to the gateway, beside a route of its own framework that does less.
 
 Each workload has a request to the gateway and one to a probe (`http_probe`): a route without work, one that decodes the
 same body, one that returns the same bytes from memory. Beside an Arrow body the probe's process publishes the same
