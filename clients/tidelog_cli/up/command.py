@@ -74,7 +74,7 @@ def up(
     in the directory, and so do certificates and keys: what was secure stays so. With --json, the addresses are printed
     as one JSON object as soon as all are ready.
     """
-    require_extras("up", "broker", "gateway")
+    require_extras("up", "up")
     raise_descriptor_limit()  # which the processes started here inherit
     present = nodes_in(data)
     count = nodes or present or 1
