@@ -142,7 +142,7 @@ AREAS = {
     "gateway": Area(("gateway",), 342),
     "protocol": Area(("proto",), 203),
     "Spark": Area(("spark",), 138),
-    "load test": Area(("loadtest", "demo"), 139),
+    "load test": Area(("loadtest", "demo", "hatch_build.py"), 139),
     "pages": Area(("docs", "README.md", "SECURITY.md", "CHANGELOG.md"), 611),
     "tests": Area(("tests",), 2512),
 }

@@ -555,7 +555,7 @@ class Client:
             value_deserializer: "json", "utf-8" or a function of bytes that makes the records' values; None stays None.
             key_deserializer: the same for keys.
             on_undecodable: when a record does not decode: raise "error" (RecordError), or "skip" and count it.
-            dead_letter: instead, a topic where they are put before reading goes on behind them; never one that is read.
+            dead_letter: instead, a topic for them, and for those given to `Consumer.reject`; never one that is read.
 
         Raises:
             InvalidRequestError, InvalidTopicError: an argument has no such value.

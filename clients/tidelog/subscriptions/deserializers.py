@@ -64,7 +64,7 @@ class Decoding(NamedTuple):
         decoding = cls(_function(value), _function(key), dead_letter is not None, on_undecodable == "skip")
         if decoding.parks and decoding.skips:
             raise InvalidRequestError("records that do not decode are skipped, or go to a dead-letter topic; not both")
-        if (decoding.parks or decoding.skips) and value is None and key is None:
+        if decoding.skips and value is None and key is None:
             raise InvalidRequestError("without a deserialiser there is nothing that does not decode")
         return decoding
 
