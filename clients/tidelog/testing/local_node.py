@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from tidelog import client as asynchronous
+from tidelog.errors import UnknownTopicError
 from tidelog.sync import client as sync
 from tidelog.testing.free_ports import HOST
 from tidelog.testing.process import NodeProcess, NodeStartError
@@ -45,7 +46,7 @@ class LocalNode:
 
     def __enter__(self) -> Self:
         if self._process is not None:
-            raise NodeStartError("this node was started before: make another one with `tidelog.testing.node()`")
+            raise NodeStartError("this node was started before: create another one with `tidelog.testing.node()`")
         self._pid = os.getpid()
         # Resolved, so that nobody is misled by a directory that is changed later.
         directory = Path(tempfile.mkdtemp(prefix="tidelog-")).resolve()
@@ -117,11 +118,13 @@ class LocalNode:
         """
         return asynchronous.Client(self.bootstrap, **options)
 
-    def topic(self, prefix: str = "topic", *, partitions: int = 1, **settings: Any) -> str:
-        """Create a topic under a name that no other one has, and return the name.
+    def topic(self, name: str | None = None, *, prefix: str = "topic", partitions: int = 1, **settings: Any) -> str:
+        """Create an empty topic, and return its name.
 
         Args:
-            prefix: what the name begins with; what no topic may be called is replaced by `_`.
+            name: its exact name; a topic that has it is deleted first, so that each test gets an empty one. None: a
+                name that no other topic has.
+            prefix: the beginning of such a name; characters that topic names cannot have become `_`.
             partitions: how many.
             settings: as of `Client.create_topic`.
 
@@ -129,8 +132,13 @@ class LocalNode:
             NodeStartError: the node does not run; the text says why.
             TidelogError: it could not be created.
         """
-        name = f"{_NO_TOPIC.sub('_', prefix)[:PREFIX_LENGTH_MAX]}-{secrets.token_hex(6)}"
-        self._admin_client().create_topic(name, partitions=partitions, **settings)
+        admin = self._admin_client()
+        if name is None:
+            name = f"{_NO_TOPIC.sub('_', prefix)[:PREFIX_LENGTH_MAX]}-{secrets.token_hex(6)}"
+        else:
+            with contextlib.suppress(UnknownTopicError):
+                admin.delete_topic(name)
+        admin.create_topic(name, partitions=partitions, **settings)
         return name
 
     def delete_topic(self, name: str) -> None:
