@@ -136,7 +136,8 @@ def _opened(path: Path) -> pq.ParquetFile:
     try:
         file = pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES)
     except pa.ArrowInvalid as error:
-        raise CommandFailed(f"{path} is no Parquet file: {error}") from error
+        remedy = "; publish CSV with `tidelog produce`" if path.suffix.lower() == ".csv" else ""
+        raise CommandFailed(f"{path} is no Parquet file: {error}{remedy}") from error
     if "value" not in file.schema_arrow.names:
         raise CommandFailed(f"{path} has no column `value`: `tidelog produce` makes a JSON object of each row")
     for name in (*_RECORD, "partition"):

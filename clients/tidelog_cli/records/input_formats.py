@@ -12,8 +12,8 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import StrEnum
@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.base.output import note
 from tidelog_cli.base.times import timestamp_us_of
+from tidelog_cli.records.csv_rows import ColumnType, rows_of
 from tidelog_cli.records.json_records import records_of
 from tidelog_proto.batch.columns import TIMESTAMP_TYPE
 from tidelog_proto.text.json_text import BYTE_ORDER_MARK, JsonNumber, exact_json, json_text, members
@@ -60,6 +61,7 @@ class Format(StrEnum):
     LINES = "lines"
     NDJSON = "ndjson"
     RECORDS = "records"
+    CSV = "csv"
     PARQUET = "parquet"
     ARROW = "arrow"
 
@@ -72,11 +74,13 @@ class Fields:
         key: the JSON field or column that becomes the key.
         timestamp: the JSON field or column that becomes the timestamp: ISO 8601 or ms since 1970.
         key_delimiter: of lines: what ends the key at the line's beginning.
+        types: of CSV: column -> type; other columns are text.
     """
 
     key: str | None = None
     timestamp: str | None = None
     key_delimiter: bytes | None = None
+    types: Mapping[str, ColumnType] = field(default_factory=dict)
 
 
 NO_FIELDS: Final = Fields()
@@ -84,6 +88,7 @@ NO_FIELDS: Final = Fields()
 _FORMAT_OF_SUFFIX: Final = {
     ".ndjson": Format.NDJSON,
     ".jsonl": Format.NDJSON,
+    ".csv": Format.CSV,
     ".parquet": Format.PARQUET,
     ".arrow": Format.ARROW,
     ".arrows": Format.ARROW,
@@ -153,6 +158,9 @@ def read_stream(stream: ByteReader, file_format: Format, fields: Fields = NO_FIE
     """
     if file_format in {Format.PARQUET, Format.ARROW}:
         raise CommandFailed(f"{file_format} is read from files only, not from a stream")
+    if file_format is Format.CSV:
+        yield from _csv_records(stream, fields)
+        return
     first_line = 1
     for text in _whole_lines(stream):
         if first_line == 1 and text.startswith(BYTE_ORDER_MARK):
@@ -172,6 +180,20 @@ def read_stream(stream: ByteReader, file_format: Format, fields: Fields = NO_FIE
         first_line += len(lines)
 
 
+def _csv_records(stream: ByteReader, fields: Fields) -> Iterator[pa.RecordBatch]:
+    for rows in rows_of(stream, fields.types):
+        names = rows.fields.schema.names
+        _check_names(names, fields)
+        added: dict[str, AnyArray] = {}
+        if fields.key is not None:
+            added["key"] = _as_binary(rows.fields.column(fields.key))
+        if fields.timestamp is not None:
+            texts = rows.fields.column(fields.timestamp).to_pylist()
+            moments = [int(text) if text and text.isdecimal() else text for text in texts]
+            added["timestamp"] = _stamps(moments, fields.timestamp)
+        yield pa.record_batch(rows.records | added)
+
+
 def rows_as_records(batches: Iterable[pa.RecordBatch], fields: Fields = NO_FIELDS) -> Iterator[pa.RecordBatch]:
     """Yield records of columnar rows: a `value` column as it is, anything else as a JSON object per row.
 
@@ -189,9 +211,7 @@ def rows_as_records(batches: Iterable[pa.RecordBatch], fields: Fields = NO_FIELD
         if not rows.num_rows:
             continue
         names = rows.schema.names
-        for name in (fields.key, fields.timestamp):
-            if name is not None and name not in names:
-                raise CommandFailed(f"there is no column {name!r}; columns: {', '.join(names)}")
+        _check_names(names, fields)
         added: dict[str, AnyArray] = {}
         if fields.key is not None:
             added["key"] = _as_binary(rows.column(fields.key))
@@ -344,14 +364,30 @@ def _as_binary(column: AnyArray) -> AnyArray:
     return column.cast(pa.string()).cast(pa.binary())
 
 
+def _check_names(names: list[str], fields: Fields) -> None:
+    for name in (fields.key, fields.timestamp):
+        if name is not None and name not in names:
+            raise CommandFailed(f"there is no column {name!r}; columns: {', '.join(names)}")
+
+
 def _as_timestamps(column: AnyArray, name: str) -> AnyArray:
     """Return a column as times; integers are ms since 1970, text is ISO 8601."""
-    if column.null_count:
-        raise CommandFailed(f"column {name!r} has {column.null_count:,} rows without a time")
     if pa.types.is_timestamp(column.type) or pa.types.is_integer(column.type):
+        if column.null_count:
+            raise _without_time(name, column.null_count)
         return column  # the client takes those, and says what is no time
+    return _stamps(column.to_pylist(), name)
+
+
+def _without_time(name: str, rows: int) -> CommandFailed:
+    return CommandFailed(f"column {name!r} has {rows:,} rows without a time")
+
+
+def _stamps(moments: list[Any], name: str) -> AnyArray:
+    if None in moments:
+        raise _without_time(name, moments.count(None))
     try:
-        stamps_us = [timestamp_us_of(stamp) for stamp in column.to_pylist()]
+        stamps_us = [timestamp_us_of(moment) for moment in moments]
     except ValueError as error:
         raise CommandFailed(f"column {name!r}: {error}") from error
     return pa.array(stamps_us, pa.int64()).cast(TIMESTAMP_TYPE)
