@@ -33,7 +33,7 @@ AnyArray: TypeAlias = "pa.Array[Any]"
 
 
 class ColumnType(StrEnum):
-    """What a column becomes in JSON."""
+    """The JSON type of a column."""
 
     TEXT = "text"
     INTEGER = "integer"

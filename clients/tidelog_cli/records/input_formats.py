@@ -18,7 +18,7 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.base.output import note
 from tidelog_cli.base.times import timestamp_us_of
-from tidelog_cli.records.csv_rows import ColumnType, rows_of
+from tidelog_cli.records.csv_rows import AnyArray, ColumnType, rows_of
 from tidelog_cli.records.json_records import records_of
 from tidelog_proto.batch.columns import TIMESTAMP_TYPE
 from tidelog_proto.text.json_text import BYTE_ORDER_MARK, JsonNumber, exact_json, json_text, members
@@ -44,8 +44,6 @@ ROWS_PER_BATCH: Final = 8192
 
 _FILE_MAGIC: Final = b"ARROW1"
 _SECONDS: Final = re.compile(r"(\d\d:\d\d:\d\d)(?:\.(\d+))?")
-
-AnyArray: TypeAlias = "pa.Array[Any]"
 
 
 class ByteReader(Protocol):

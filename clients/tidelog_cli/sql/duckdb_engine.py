@@ -151,7 +151,7 @@ class DuckDbEngine:
 
     def _open(self, statement: str, provide: Provide, on_read: Callable[[int], None]) -> None:
         """Create the views of the topics that a statement names."""
-        self._disconnect()  # what is left of an earlier answer is let go
+        self._disconnect()  # close the scans of an earlier answer
         self._connect()
         tables = provide(*named_in(self._parsed(statement)))
         refuse_twins(table.extent.topic for table in tables)

@@ -49,7 +49,7 @@ def test_a_number_that_its_column_does_not_hold_leaves_no_file(cli: Cli, topic: 
     assert cli("export", topic, tmp_path / "x.parquet", "--columns", "--sample", 10).code == 0
 
 
-def test_what_it_cannot_write_is_refused(cli: Cli, topic: str, tmp_path: Path) -> None:
+def test_directories_existing_files_and_missing_topics_are_refused(cli: Cli, topic: str, tmp_path: Path) -> None:
     refused = cli("export", topic, tmp_path, "--columns")
     assert (refused.code, "--columns writes one file" in refused.err) == (2, True)
     refused = cli("export", topic, tmp_path / "x.parquet", "--sample", 2)
@@ -58,7 +58,7 @@ def test_what_it_cannot_write_is_refused(cli: Cli, topic: str, tmp_path: Path) -
     path.write_bytes(b"kept")
     assert "--overwrite" in cli("export", topic, path, "--columns").err
     assert path.read_bytes() == b"kept"
-    assert "there is no topic 'nowhere'" in cli("export", "nowhere", tmp_path / "y.parquet", "--columns").err
+    assert "there is no topic 'missing'" in cli("export", "missing", tmp_path / "y.parquet", "--columns").err
     assert cli("export", topic, tmp_path / "no" / "y.parquet", "--columns").code == 1
 
 

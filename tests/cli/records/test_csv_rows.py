@@ -84,7 +84,7 @@ def test_faults_name_the_row_and_the_value(content: bytes, types: tuple[str, ...
 
 
 @pytest.mark.parametrize("given", ["a", "a=", "=integer", "a=int"])
-def test_a_type_that_is_none_is_refused(given: str) -> None:
+def test_an_unknown_type_is_refused(given: str) -> None:
     with pytest.raises(CommandFailed, match=f"--type must be COLUMN=TYPE .* got '{given}'"):
         types_of([given])
     with pytest.raises(CommandFailed, match="column 'a' twice"):
