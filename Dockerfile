@@ -7,7 +7,7 @@ ARG BASE=python:3.13-slim
 FROM ${BASE} AS build
 WORKDIR /src
 COPY locks ./locks
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY proto ./proto
 COPY clients ./clients
 COPY broker ./broker

@@ -1,7 +1,8 @@
 """`make docs`: build the pages as a site with mkdocs, and check it.
 
 The navigation is read from the tables of `docs/README.md`, so that each page is listed once. Pages outside `docs/` are
-copied into the site; links to other files of the repository become plain text. The build fails when a link or an
+copied into the site, and the reference of the Python API is made of its docstrings (tests/api_reference.py); links to
+other files of the repository become plain text. The build fails when a link or an
 anchor does not resolve, or when a page would load something from another host.
 """
 
@@ -13,6 +14,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from tests import api_reference
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "docs-source"
@@ -72,6 +75,8 @@ def navigation(index: str) -> str:
     for title, pages in shelves(index):
         lines.append(f'  - "{title}":')
         lines += [f'    - "{label}": {target}' for label, target in pages]
+        if title == "Reference":
+            lines += api_reference.navigation()
     return "\n".join(lines) + "\n"
 
 
@@ -87,6 +92,7 @@ def write_sources() -> None:
             (pages / to).write_text(site_links(source.read_text(), source.relative_to(ROOT)))
         else:
             shutil.copy(source, pages / to)
+    api_reference.write(pages)
     config = f"INHERIT: {ROOT / 'mkdocs.yml'}\ndocs_dir: pages\nsite_dir: {SITE}\n"
     (BUILD / "mkdocs.yml").write_text(config + navigation((pages / "README.md").read_text()))
 

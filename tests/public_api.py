@@ -61,7 +61,7 @@ def render() -> str:
     lines: list[str] = []
     for name in WHOLE:
         module = importlib.import_module(name)
-        for public in _names(module):
+        for public in names_of(module):
             thing = getattr(module, public)
             is_twin = name == "tidelog.sync" and getattr(tidelog, public) is not thing
             if name != "tidelog.sync" or is_twin:
@@ -78,7 +78,7 @@ def render() -> str:
     return "\n".join(dict.fromkeys(lines)) + "\n"
 
 
-def _names(module: ModuleType) -> list[str]:
+def names_of(module: ModuleType) -> list[str]:
     """Return the public names of a module: those that it says, or those that it defines."""
     told: list[str] | None = getattr(module, "__all__", None)
     if told is not None:
@@ -109,7 +109,7 @@ def _class(name: str, cls: type) -> Iterator[str]:
         yield f"{name}{_signature(cls)}"
     else:
         yield name
-    members = {key: each for base in reversed(cls.__mro__) if _is_ours(base) for key, each in vars(base).items()}
+    members = {key: each for base in reversed(cls.__mro__) if is_ours(base) for key, each in vars(base).items()}
     for key, member in sorted(members.items()):
         function = getattr(member, "__func__", member)
         if key.startswith("_") or key in getattr(cls, "_fields", ()) or is_internal(member):
@@ -120,7 +120,7 @@ def _class(name: str, cls: type) -> Iterator[str]:
             yield f"{name}.{key}{_signature(function, is_bound=not isinstance(member, staticmethod))}"
 
 
-def _is_ours(cls: type) -> bool:
+def is_ours(cls: type) -> bool:
     return cls.__module__.partition(".")[0] in {"tidelog", "tidelog_proto"}
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -25,7 +26,7 @@ PAGES = sorted([ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md",
 GUIDES = ("groups.md", "guarantees.md", "from-kafka.md", "deduplication.md")
 SPARK_PAGE = ROOT / "docs" / "spark.md"
 SECURITY_PAGE = ROOT / "docs" / "security.md"
-EXAMPLES = ("analytics.md", "client.md", "sql.md", "testing.md")
+EXAMPLES = ("analytics.md", "client.md", "cookbook.md", "install.md", "sql.md", "testing.md")
 WEBSOCKET_PAGE = ROOT / "docs" / "websocket.md"
 STREAMS_PAGE = ROOT / "docs" / "streams.md"
 PUBLISHING_PAGE = ROOT / "docs" / "publishing-over-http.md"
@@ -131,6 +132,30 @@ def test_files_that_are_named_exist(page: Path) -> None:
     modules = {path.name for path in (ROOT / "broker").rglob("*.py")}  # a name alone: of the room that is spoken of
     missing = [path for path in sorted(named) if not any((place / path).exists() for place in places)]
     assert [path for path in missing if path not in modules] == []
+
+
+def created_topics() -> Iterator[tuple[str, str, str]]:
+    """Yield page, name and settings of each topic that a block which is run creates."""
+    for page in RUN_PAGES:
+        for language, code in FENCE.findall(page.read_text()):
+            if language == "python":
+                yield from (
+                    (page.name, *call) for call in re.findall(r"create_topic\(\"([^\"]+)\"(?:, )?([^)]*)\)", code)
+                )
+            elif language == "bash":
+                yield from ((page.name, *call) for call in re.findall(r"topic create (\S+) ?([^\n|&]*)", code))
+
+
+def test_topics_of_examples_may_exist() -> None:
+    assert [each for each in created_topics() if "exist_ok=True" not in each[2] and "--exist-ok" not in each[2]] == []
+
+
+def test_examples_that_create_one_topic_agree_on_its_settings() -> None:
+    wanted: dict[str, set[str]] = {}
+    for _, name, settings in created_topics():
+        words = settings.replace("--exist-ok", "").replace("--", "").replace("exist_ok=True", "").replace("=", " ")
+        wanted.setdefault(name, set()).add(" ".join(words.replace(",", " ").split()))
+    assert {name: settings for name, settings in wanted.items() if len(settings) > 1} == {}
 
 
 def test_every_page_is_in_an_index() -> None:

@@ -39,6 +39,11 @@ def test_the_navigation_has_the_titles_of_the_index() -> None:
     assert lines == ["nav:", "  - Tidelog: README.md", '  - "How to":', '    - "A": a.md']
 
 
+def test_the_shelf_of_references_has_the_python_api() -> None:
+    lines = navigation("# T\n\n## Reference\n\n| page |\n| --- |\n| [A](a.md) | b |\n").splitlines()
+    assert lines[3:6] == ['    - "A": a.md', "    - Python API:", "      - tidelog: reference/tidelog.md"]
+
+
 def test_scripts_and_styles_of_other_hosts_are_found() -> None:
     page = '<script src=https://a.example/x></script><link rel="stylesheet" href="//b.example/y"><a href="https://c.example">'
     assert loaded_in(page) == ["https://a.example/x", "//b.example/y"]

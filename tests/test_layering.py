@@ -64,7 +64,7 @@ ROOMS = {
         *("topic_settings", "fetch_options", "model", "base", "metrics", "errors"),
     ),
     "tidelog_cli": (
-        *("__main__", "main", "plugins", "up", "doctor", "top", "sql", "parquet", "admin", "records", "cluster"),
+        *("__main__", "main", "plugins", "up", "doctor", "top", "parquet", "sql", "admin", "records", "cluster"),
         *("topics", "certs", "base"),
     ),
     "tidelog_loadtest": (

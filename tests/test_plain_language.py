@@ -142,7 +142,7 @@ AREAS = {
     "gateway": Area(("gateway",), 84),
     "protocol": Area(("proto",), 0),
     "Spark": Area(("spark",), 0),
-    "load test": Area(("loadtest", "demo"), 0),
+    "load test": Area(("loadtest", "demo", "hatch_build.py"), 0),
     "pages": Area(("docs", "README.md", "SECURITY.md", "CHANGELOG.md"), 611),
     "tests": Area(("tests",), 1297),
 }

@@ -555,7 +555,7 @@ class Client:
             value_deserializer: "json", "utf-8" or a function of bytes that returns the record's value; None stays None.
             key_deserializer: the same for keys.
             on_undecodable: for a record that does not decode: raise "error" (RecordError), or "skip" and count it.
-            dead_letter: instead, publish such records to this topic before continuing; must not be a topic that is
+            dead_letter: instead, publish such records, and those of `Consumer.reject`, to this topic; never one that is
                 read.
 
         Raises:

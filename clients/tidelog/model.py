@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -494,8 +495,14 @@ class Lag:
     partition: int
     next_offset: int | None
     log_start_offset: int
-    end_offset: int
+    high_watermark: int
     lag: int
     commit_timestamp_us: int | None
     note: str | None
     epoch: int | None = None
+
+    @property
+    def end_offset(self) -> int:
+        """Deprecated since 0.2, removed in 0.3: `high_watermark`."""
+        warnings.warn("Lag.end_offset is deprecated, use Lag.high_watermark", DeprecationWarning, stacklevel=2)
+        return self.high_watermark

@@ -35,7 +35,7 @@ def tidelog_topic(request: pytest.FixtureRequest, tidelog_node: LocalNode) -> It
     from tidelog import TidelogError  # noqa: PLC0415
     from tidelog.testing import NodeStartError  # noqa: PLC0415
 
-    name = tidelog_node.topic(request.node.name)
+    name = tidelog_node.topic(prefix=request.node.name)
     yield name
     with contextlib.suppress(TidelogError, NodeStartError):  # the test may have deleted it, or killed the node
         tidelog_node.delete_topic(name)

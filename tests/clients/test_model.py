@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from tidelog.model import ConsumedBatch, Partition, PartitionRoute, Record, Topic, TopicRoute
+import pytest
+
+from tidelog.model import ConsumedBatch, Lag, Partition, PartitionRoute, Record, Topic, TopicRoute
 from tidelog_proto.batch.columns import columns_of
 from tidelog_proto.batch.header import stamp_owner
 from tidelog_proto.batch.record_batch import RecordBatch, encode_batch
@@ -24,3 +26,10 @@ def test_consumed_batch_iterates_over_records() -> None:
         Record("t", 3, 41, 6, b"k", None, (), None),
     ]
     assert list(ConsumedBatch("t", 3, batch.batch.slice_from(41))) == list(batch)[1:]
+
+
+def test_the_old_name_of_the_high_watermark_warns() -> None:
+    row = Lag("t", 0, 3, 0, 7, 4, None, None)
+    assert row.high_watermark == 7
+    with pytest.warns(DeprecationWarning, match=r"Lag\.end_offset is deprecated, use Lag\.high_watermark"):
+        assert row.end_offset == 7

@@ -1,4 +1,4 @@
-"""The examples of `docs/javascript.md`."""
+"""The examples of `docs/javascript.md`, and the page of `docs/cookbook.md`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "javascript.md"
+COOKBOOK = PAGE.with_name("cookbook.md")
 ADDRESS = "http://127.0.0.1:8080"
 
 
@@ -17,8 +18,8 @@ def scripts() -> list[tuple[str, str]]:
     return found
 
 
-def html() -> str:
+def html(document: Path = PAGE) -> str:
     """Return the example of a page."""
-    found = re.search(r"^```html\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    found = re.search(r"^```html\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
     assert found is not None
     return found[1]

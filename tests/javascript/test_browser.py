@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import pytest
 from tests.gateway.conftest import process
-from tests.javascript.page_blocks import ADDRESS, html
+from tests.javascript.page_blocks import ADDRESS, COOKBOOK, html
 
 from tidelog import Client
 
@@ -145,3 +145,24 @@ async def test_the_page_of_the_documentation_shows_records(
             item = page.locator("#visits li")
             await item.first.wait_for()
             assert await item.all_inner_texts() == ["ada: /docs"]
+
+
+async def test_the_page_of_the_cookbook_counts_each_record_once_over_reloads(
+    page: Page, node_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with other_server() as origin, gateway(node_address, TIDELOG_GATEWAY_ALLOWED_ORIGINS=origin) as url:
+        topic = f"browser-{uuid4().hex[:8]}"
+        text = html(COOKBOOK).replace(ADDRESS, url).replace('subscribe("visits"', f'subscribe("{topic}"')
+        monkeypatch.setattr(_Pages, "text", text)
+        async with Client(node_address) as client:
+            await client.create_topic(topic)
+            producer = client.producer(topic)
+            await producer.send_many([b"/"] * 3, keys=[b"ada", b"<b>", b"ada"])
+            await page.goto(origin)
+            await page.get_by_text("ada: 2").wait_for()
+            await producer.send(b"/", key=b"ada")
+            await page.get_by_text("ada: 3").wait_for()
+            await page.reload()
+            await producer.send(b"/", key=b"ada")
+            await page.get_by_text("ada: 4").wait_for()
+            assert sorted(await page.locator("#counts li").all_inner_texts()) == ["<b>: 1", "ada: 4"]

@@ -11,7 +11,6 @@ import math
 import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -23,6 +22,7 @@ from tidelog.cluster.routing import Router
 from tidelog.consume.background_commits import BackgroundCommits, OnCommit
 from tidelog.consume.consumer_parts import ConsumerParts, PendingCalls, PositionStore, end_when_dropped
 from tidelog.consume.dead_letters import DeadLetters
+from tidelog.consume.rejections import Rejections
 from tidelog.consume.topic_discovery import TopicDiscovery
 from tidelog.errors import InvalidRequestError, MemberFencedError, TidelogError
 from tidelog.groups.member import GroupMember
@@ -35,7 +35,7 @@ from tidelog.requests import list_offsets
 from tidelog.requests.conversions import NewestOf, checked_positions
 from tidelog.subscriptions.assignment import Assignment
 from tidelog.subscriptions.consumer_meter import ConsumerMeter
-from tidelog.subscriptions.consumer_options import ConsumerOptions, find_missing_starts, resolve_start
+from tidelog.subscriptions.consumer_options import ConsumerOptions, positions_to_begin_at
 from tidelog.subscriptions.cursor import SKIP_SLICE_S, Cursor
 from tidelog_proto.batch.record_batch import RecordBatch
 
@@ -86,6 +86,7 @@ class Consumer:
         self.topic_ids: Mapping[str, bytes] = self._assignment.topic_ids  # for the gateway; filled by `begin`
         self._discovery = TopicDiscovery(router, options, self._assignment)
         self._dead_letters = DeadLetters(lambda: make_producer(options.dead_letter or ""))
+        self._rejections = Rejections(router, options, self._cursor, self._dead_letters, self.topic_ids)
         # These parts must not refer to this object: they end when it is garbage collected without `close`.
         self._positions, self._waiting = PositionStore(router, options, self._cursor), PendingCalls()
         name = f"group {options.group!r}"
@@ -339,18 +340,7 @@ class Consumer:
         self._check_manual_assignment()
         await self.begin()
         assigned = self._assignment.partitions
-        known = {where: offset for where, offset in positions.items() if offset is not None}
-        unknown: dict[str, list[int]] = {}
-        for where, offset in positions.items():
-            if offset is None and where not in assigned:
-                unknown.setdefault(where.topic, []).append(where.partition)
-        for topic, numbers in unknown.items():
-            options = replace(self._options.of_topic(topic), partitions=tuple(numbers))
-            start = await resolve_start(self._router, topic, options)
-            found = dict(start.positions)
-            if start.search is not None:
-                await find_missing_starts(self._router, topic, start.search, found.update)
-            known |= {TopicPartition(topic, number): offset for number, offset in found.items()}
+        known = await positions_to_begin_at(self._router, self._options, positions, assigned)
         await self._assignment.assign(known)
 
     async def unassign(self, partitions: Sequence[TopicPartition]) -> None:
@@ -438,6 +428,20 @@ class Consumer:
             self._commits.refuse(error, on_commit)
         else:
             self._commits.add(moved, on_commit)
+
+    async def reject(self, record: Record, reason: str | Exception) -> None:
+        """Publish a record, as it was sent, to the dead-letter topic; return once that is acknowledged.
+
+        The position does not change: commit it, or ask for more, after this returns. See `Rejections.reject` for the
+        headers.
+
+        Raises:
+            InvalidRequestError: the consumer was created without `dead_letter`, or `record` is not a record.
+            RecordError: the dead-letter topic refuses the record, or the log no longer has what was sent.
+            TidelogError: it was not acknowledged; reject the record again.
+        """
+        self._check_usable()
+        await self._counted(self._rejections.reject(record, reason))
 
     @property
     def generation(self) -> int:

@@ -1,4 +1,4 @@
-"""Dead letters: records that do not decode are published unchanged to another topic, with their origin in headers."""
+"""The dead-letter topic of a consumer: records that do not decode or were rejected, published as they were sent."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 
 from tidelog.errors import (
     BatchTooLargeError,
+    ClosedError,
     RecordError,
     TidelogError,
     UnknownTopicError,
@@ -22,7 +23,7 @@ ERROR_CHARS_MAX: Final = 1024
 """Maximum length of the error in the header."""
 
 HEADERS: Final = ("tidelog-topic", "tidelog-partition", "tidelog-offset", "tidelog-error")
-"""Headers that are added after the record's own."""
+"""Headers of a dead letter, after those of the record: its origin and the reason."""
 
 
 class DeadLetters:
@@ -38,6 +39,13 @@ class DeadLetters:
         self._record: Record | None = None
         """The record being published, including one whose caller was cancelled."""
         self._task: asyncio.Task[None] | None = None
+        self._one_at_a_time = asyncio.Lock()
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
 
     async def put(self, undecodable: Undecodable) -> bool:
         """Publish a record and wait for its acknowledgement; False if closed in the meantime.
@@ -51,7 +59,7 @@ class DeadLetters:
         if self._task is None or self._record != undecodable.record:
             self._give_up()
             self._record = undecodable.record
-            self._task = asyncio.get_running_loop().create_task(self._publish(undecodable), name="dead letter")
+            self._task = asyncio.get_running_loop().create_task(self._publish(*undecodable), name="dead letter")
         task = self._task
         await asyncio.wait([task])
         if self._task is task:
@@ -61,14 +69,27 @@ class DeadLetters:
         try:
             task.result()
         except (BatchTooLargeError, UnsupportedBatchError) as error:
-            raise _undeliverable_error(undecodable.record, error) from error
+            raise _undeliverable_error(undecodable.record, "does not decode, and ", error) from error
         return True
+
+    async def publish(self, record: Record, reason: str | Exception) -> None:
+        """Publish a rejected record and wait for its acknowledgement.
+
+        Raises:
+            RecordError: the dead-letter topic cannot store the record.
+            TidelogError: the record was not acknowledged, or this was closed.
+        """
+        try:
+            await self._publish(record, reason)
+        except (BatchTooLargeError, UnsupportedBatchError) as error:
+            raise _undeliverable_error(record, "", error) from error
 
     async def close(self) -> None:
         """Close the producer; a waiting `put` returns False.
 
         An unacknowledged record is not waited for: its position has not advanced, so its next reader publishes it.
         """
+        self._closed = True
         self._give_up()
         if self._producer is not None:
             await self._producer.abort()
@@ -79,33 +100,36 @@ class DeadLetters:
             self._task.cancel()
             self._task = None
 
-    async def _publish(self, undecodable: Undecodable) -> None:
-        producer = self._producer
-        if producer is not None and not producer.closed:
-            try:
-                await self._send(producer, undecodable)
-            except UnknownTopicError:
-                # A producer is bound to a topic id; a recreated topic of the same name is acceptable here.
-                await producer.abort()
-            else:
-                return
-        producer = self._producer = self._make_producer()
-        await self._send(producer, undecodable)
+    async def _publish(self, record: Record, reason: str | Exception) -> None:
+        async with self._one_at_a_time:  # one producer, replaced when its topic is deleted
+            producer = self._producer
+            if producer is not None and not producer.closed:
+                try:
+                    await self._send(producer, record, reason)
+                except UnknownTopicError:
+                    # A producer is bound to a topic id; a recreated topic of the same name is acceptable here.
+                    await producer.abort()
+                else:
+                    return
+            if self._closed:
+                raise ClosedError("the consumer is closed")
+            producer = self._producer = self._make_producer()
+            await self._send(producer, record, reason)
 
     @staticmethod
-    async def _send(producer: Producer, undecodable: Undecodable) -> None:
-        record, error = undecodable
-        values = (record.topic, str(record.partition), str(record.offset), repr(error)[:ERROR_CHARS_MAX])
+    async def _send(producer: Producer, record: Record, reason: str | Exception) -> None:
+        why = reason if isinstance(reason, str) else repr(reason)
+        values = (record.topic, str(record.partition), str(record.offset), why[:ERROR_CHARS_MAX])
         headers = (*record.headers, *zip(HEADERS, (each.encode(errors="replace") for each in values), strict=True))
         await producer.send(
             record.value, key=record.key, headers=headers, tag=record.tag, timestamp_us=record.timestamp_us
         )
 
 
-def _undeliverable_error(record: Record, error: TidelogError) -> RecordError:
+def _undeliverable_error(record: Record, fault: str, error: TidelogError) -> RecordError:
     return RecordError(
-        f"{record.topic}/{record.partition}: the record at offset {record.offset} does not decode, and the dead-letter "
-        f"topic refuses it: {describe_error(error)}; seek to {record.offset + 1} to continue after it",
+        f"{record.topic}/{record.partition}: the record at offset {record.offset} {fault}cannot be a dead letter: "
+        f"{describe_error(error)}; seek to {record.offset + 1} to skip it",
         topic=record.topic,
         partition=record.partition,
         offset=record.offset,

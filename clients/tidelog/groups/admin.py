@@ -164,7 +164,7 @@ class Groups:
 async def _targets(router: Router, topic: str, rows: list[Lag], to: ResetTo) -> dict[int, int]:
     """Return the new position of each partition, limited to the bounds of the log."""
     if isinstance(to, int):
-        return {row.partition: min(max(to, row.log_start_offset), row.end_offset) for row in rows}
+        return {row.partition: min(max(to, row.log_start_offset), row.high_watermark) for row in rows}
     found = await list_offsets.list_offsets(router, topic, to, [row.partition for row in rows])
     return {number: offset.offset for number, offset in found.items()}
 
@@ -176,7 +176,7 @@ def _lag(where: TopicPartition, end: Offset, position: Committed | None) -> Lag:
         partition=where.partition,
         next_offset=None if position is None else position.next_offset,
         log_start_offset=end.log_start_offset,
-        end_offset=end.high_watermark,
+        high_watermark=end.high_watermark,
         lag=max(0, end.high_watermark - max(next_offset, end.log_start_offset)),
         commit_timestamp_us=None if position is None else position.commit_timestamp_us,
         note=None if position is None else position.note,
@@ -191,8 +191,8 @@ def _moved(row: Lag, to: int, held: Committed | None) -> Lag:
         partition=row.partition,
         next_offset=to,
         log_start_offset=row.log_start_offset,
-        end_offset=row.end_offset,
-        lag=max(0, row.end_offset - to),
+        high_watermark=row.high_watermark,
+        lag=max(0, row.high_watermark - to),
         commit_timestamp_us=row.commit_timestamp_us if held is None else held.commit_timestamp_us,
         note=row.note if held is None else held.note,
     )

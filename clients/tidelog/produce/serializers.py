@@ -17,7 +17,19 @@ Serializer = str | Callable[[Any], bytes]
 
 def _json(thing: object) -> bytes:
     # NaN and infinity are not valid JSON, so other parsers refuse them.
-    return json.dumps(thing, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    return json.dumps(thing, default=_fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _fields(thing: object) -> object:
+    """Return the JSON value of a pydantic model, with its own serializers; pydantic is not imported for it.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    dump = getattr(type(thing), "model_dump", None)
+    if dump is None:
+        raise TypeError(f"Object of type {type(thing).__name__} is not JSON serializable")
+    return dump(thing, mode="json")
 
 
 def _utf_8(thing: object) -> bytes:

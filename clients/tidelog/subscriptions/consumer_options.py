@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Literal, NamedTuple, cast, get_args
@@ -319,6 +319,31 @@ async def _positions(router: Router, topic: str, options: TopicOptions, there_ar
         return _Positions(positions, OffsetSearch(router, topic, at, rest) if rest else None, committed)
     found = {partition: offset.offset for partition, offset in search.found.items()}
     return _Positions(positions | found, None, committed)
+
+
+async def positions_to_begin_at(
+    router: Router,
+    options: ConsumerOptions,
+    positions: Mapping[TopicPartition, int | None],
+    assigned: Collection[TopicPartition],
+) -> dict[TopicPartition, int]:
+    """Return partition -> offset; None becomes the consumer's start position, and is left out if assigned already.
+
+    Raises:
+        TidelogError: a start position cannot be found.
+    """
+    known = {where: offset for where, offset in positions.items() if offset is not None}
+    unknown: dict[str, list[int]] = {}
+    for where, offset in positions.items():
+        if offset is None and where not in assigned:
+            unknown.setdefault(where.topic, []).append(where.partition)
+    for topic, numbers in unknown.items():
+        start = await resolve_start(router, topic, replace(options.of_topic(topic), partitions=tuple(numbers)))
+        found = dict(start.positions)
+        if start.search is not None:
+            await find_missing_starts(router, topic, start.search, found.update)
+        known |= {TopicPartition(topic, number): offset for number, offset in found.items()}
+    return known
 
 
 async def find_missing_starts(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from operator import length_hint
@@ -229,6 +230,15 @@ class Cursor:
         with self._lock:
             if self._rows is not None:
                 self._rewind_failed(self._rows)
+
+    def as_sent(self, record: Record) -> Record | None:
+        """Return a record as it was sent; None if its batch is not at hand."""
+        with self._lock:
+            rows = self._rows
+            if rows is None or self._where != TopicPartition(record.topic, record.partition):
+                return None
+            index = bisect_left(rows.offsets, record.offset)
+            return rows.as_sent(index) if index < len(rows) and rows.offsets[index] == record.offset else None
 
     def pass_over(self, undecodable: Undecodable) -> None:
         """Continue after an undecodable record; no effect if its partition was removed in the meantime."""

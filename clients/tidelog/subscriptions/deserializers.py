@@ -66,10 +66,8 @@ class Decoding(NamedTuple):
         decoding = cls(_function(value), _function(key), dead_letter is not None, on_undecodable == "skip")
         if decoding.to_dead_letter and decoding.skips:
             raise InvalidRequestError("on_undecodable='skip' and dead_letter exclude each other; pass one of them")
-        if (decoding.to_dead_letter or decoding.skips) and value is None and key is None:
-            raise InvalidRequestError(
-                "on_undecodable='skip' and dead_letter need value_deserializer or key_deserializer"
-            )
+        if decoding.skips and value is None and key is None:
+            raise InvalidRequestError("on_undecodable='skip' needs value_deserializer or key_deserializer")
         return decoding
 
 

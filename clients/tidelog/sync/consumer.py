@@ -346,6 +346,10 @@ class Consumer:
         """
         self._in_loop(lambda: self._consumer.commit_soon(positions, on_commit=on_commit))
 
+    def reject(self, record: Record, reason: str | Exception) -> None:
+        """See `tidelog.Consumer.reject`."""
+        self._thread.run(lambda: self._consumer.reject(record, reason))
+
     @property
     def generation(self) -> int:
         """See `tidelog.Consumer.generation`."""

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from tidelog import client as asynchronous
+from tidelog.errors import UnknownTopicError
 from tidelog.sync import client as sync
 from tidelog.testing.free_ports import HOST
 from tidelog.testing.process import NodeProcess, NodeStartError
@@ -117,11 +118,13 @@ class LocalNode:
         """
         return asynchronous.Client(self.bootstrap, **options)
 
-    def topic(self, prefix: str = "topic", *, partitions: int = 1, **settings: Any) -> str:
-        """Create a topic with a unique name, and return the name.
+    def topic(self, name: str | None = None, *, prefix: str = "topic", partitions: int = 1, **settings: Any) -> str:
+        """Create an empty topic, and return its name.
 
         Args:
-            prefix: prefix of the name; characters that are invalid in a topic name are replaced by `_`.
+            name: its exact name; an existing topic of that name is deleted first, so that each test gets an empty one.
+                None: a unique name.
+            prefix: prefix of a unique name; characters that are invalid in a topic name are replaced by `_`.
             partitions: number of partitions.
             settings: settings of `Client.create_topic`.
 
@@ -129,8 +132,13 @@ class LocalNode:
             NodeStartError: the node does not run; the message has the reason.
             TidelogError: the topic could not be created.
         """
-        name = f"{_INVALID_CHARACTERS.sub('_', prefix)[:PREFIX_LENGTH_MAX]}-{secrets.token_hex(6)}"
-        self._admin_client().create_topic(name, partitions=partitions, **settings)
+        admin = self._admin_client()
+        if name is None:
+            name = f"{_INVALID_CHARACTERS.sub('_', prefix)[:PREFIX_LENGTH_MAX]}-{secrets.token_hex(6)}"
+        else:
+            with contextlib.suppress(UnknownTopicError):
+                admin.delete_topic(name)
+        admin.create_topic(name, partitions=partitions, **settings)
         return name
 
     def delete_topic(self, name: str) -> None:

@@ -7,12 +7,16 @@ from typing import Final
 
 from tidelog_cli.base.failures import CommandFailed
 
+_BROKER: Final = ("cryptography", "prometheus_client", "pydantic", "pydantic_settings", "jwt", "uvloop")
+_GATEWAY: Final = (
+    *("cryptography", "fastapi", "fastapi_offline", "msgspec", "orjson", "prometheus_client", "pydantic"),
+    *("pydantic_settings", "typing_extensions", "uvicorn", "uvloop", "websockets"),
+)
+
 MODULES: Final = {
-    "broker": ("cryptography", "prometheus_client", "pydantic", "pydantic_settings", "jwt", "uvloop"),
-    "gateway": (
-        *("cryptography", "fastapi", "fastapi_offline", "msgspec", "orjson", "prometheus_client", "pydantic"),
-        *("pydantic_settings", "typing_extensions", "uvicorn", "uvloop", "websockets"),
-    ),
+    "broker": _BROKER,
+    "gateway": _GATEWAY,
+    "up": tuple(dict.fromkeys((*_BROKER, *_GATEWAY))),
     "top": ("textual",),
     "loadtest": ("httptools", "locust", "uvloop", "websocket"),
 }

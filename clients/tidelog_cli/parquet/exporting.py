@@ -24,6 +24,7 @@ from tidelog_cli.base.offset_extents import Extent, Since, extents_of
 from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, note, print_json
 from tidelog_cli.base.session import place_and_options, with_client
 from tidelog_cli.parquet.files import FILE_SCHEMA, Codec, ExportedFile, Source, ends_in, exclusive, name_of
+from tidelog_cli.parquet.json_columns import SAMPLE_RECORDS, write_columns
 from tidelog_cli.records.consume import parse_start
 
 FILE_RECORDS: Final = 5_000_000
@@ -67,6 +68,19 @@ def export(
     group_records: Annotated[
         int, typer.Option(min=1, help="Rows per row group, which has at most 64 MiB.")
     ] = GROUP_RECORDS,
+    columns: Annotated[
+        bool,
+        typer.Option("--columns", help="A FILE with one column for each JSON field, as `tidelog sql` shows them."),
+    ] = False,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1_000_000,
+            help="With --columns: records from which the columns are inferred.",
+            show_default=f"{SAMPLE_RECORDS}",
+        ),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite an existing FILE.")] = False,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
@@ -82,6 +96,27 @@ def export(
             "--since takes a time, not an offset, which would be a different record in each partition", EXIT_USAGE
         )
     started = time.monotonic()
+    if sample is not None and not columns:
+        raise CommandFailed("--sample is for --columns: without it no columns are inferred", EXIT_USAGE)
+    if columns:
+        if target.suffix != SUFFIX or target.is_dir():
+            raise CommandFailed(
+                f"--columns writes one file, got {target}: name a file that ends in {SUFFIX}, since columns may differ "
+                "between the exports into a directory",
+                EXIT_USAGE,
+            )
+        with _held(target, overwrite=overwrite):
+            records = write_columns(
+                topic,
+                target,
+                bootstrap,
+                begin,
+                codec=compression.value,
+                group_records=group_records,
+                sample=sample or SAMPLE_RECORDS,
+            )
+        _tell(topic, target, records, started, {}, as_json=as_json)
+        return
     with _held(target, overwrite=overwrite) as is_directory:
         wanted = _wanted(bootstrap, topic, begin, target if is_directory else None)
         for lost in wanted.lost:
@@ -90,10 +125,13 @@ def export(
         with _progress(sum(map(len, wanted.ranges))) as advance:
             for path, ranges in files_of(wanted.ranges, target, is_directory, file_records):
                 writing.write(path, ranges, advance)
-    records = writing.records
+    lost_ranges = [[one.partition, one.start, one.end] for one in wanted.lost]
+    _tell(topic, target, writing.records, started, {"lost": lost_ranges}, as_json=as_json)
+
+
+def _tell(topic: str, target: Path, records: int, started: float, more: dict[str, object], *, as_json: bool) -> None:
     if as_json:
-        document = {"topic": topic, "records": records, "elapsed_s": round(time.monotonic() - started, 3)}
-        print_json({**document, "lost": [[one.partition, one.start, one.end] for one in wanted.lost]})
+        print_json({"topic": topic, "records": records, "elapsed_s": round(time.monotonic() - started, 3), **more})
     else:
         what = "record" if records == 1 else "records"
         sys.stdout.write(f"exported {records:,} {what} of {topic} to {target}\n")

@@ -118,9 +118,9 @@ class ExportedFile:
         told = {_TOPIC: self._source.topic, _ID: self._source.topic_id.hex()}
         self._writer.add_key_value_metadata({**told, _END: str(self.end_offset)})
         self._writer.close()
-        _sync(self._partial)
+        sync(self._partial)
         self._partial.rename(self._path)
-        _sync(self._path.parent)
+        sync(self._path.parent)
 
 
 @contextlib.contextmanager
@@ -176,7 +176,8 @@ def ends_in(directory: Path, source: Source) -> dict[int, int]:
     return ends
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Make a file, or the names in a directory, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

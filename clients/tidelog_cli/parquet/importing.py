@@ -137,7 +137,8 @@ def _opened(path: Path) -> pq.ParquetFile:
     try:
         file = pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES)
     except pa.ArrowInvalid as error:
-        raise CommandFailed(f"{path} is not a Parquet file: {error}") from error
+        remedy = "; publish CSV with `tidelog produce`" if path.suffix.lower() == ".csv" else ""
+        raise CommandFailed(f"{path} is not a Parquet file: {error}{remedy}") from error
     if "value" not in file.schema_arrow.names:
         raise CommandFailed(f"{path} has no column `value`; publish its rows as JSON objects with `tidelog produce`")
     for name in (*_RECORD, "partition"):

@@ -11,13 +11,13 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.base.output import note
 from tidelog_cli.base.times import timestamp_us_of
+from tidelog_cli.records.csv_rows import AnyArray, ColumnType, rows_of
 from tidelog_cli.records.json_records import records_of
 from tidelog_proto.batch.columns import TIMESTAMP_TYPE
 from tidelog_proto.text.json_text import BYTE_ORDER_MARK, JsonNumber, exact_json, json_text, members
@@ -43,8 +44,6 @@ ROWS_PER_BATCH: Final = 8192
 _FILE_MAGIC: Final = b"ARROW1"
 _SECONDS: Final = re.compile(r"(\d\d:\d\d:\d\d)(?:\.(\d+))?")
 
-AnyArray: TypeAlias = "pa.Array[Any]"
-
 
 class ByteReader(Protocol):
     """A raw byte stream: a read returns available bytes, possibly fewer than requested."""
@@ -59,6 +58,7 @@ class Format(StrEnum):
     LINES = "lines"
     NDJSON = "ndjson"
     RECORDS = "records"
+    CSV = "csv"
     PARQUET = "parquet"
     ARROW = "arrow"
 
@@ -71,11 +71,13 @@ class Fields:
         key: the JSON field or column for the key.
         timestamp: the JSON field or column for the timestamp: ISO 8601 or ms since 1970.
         key_delimiter: for lines: separates the key at the start of the line from the value.
+        types: for CSV: column -> type; other columns are text.
     """
 
     key: str | None = None
     timestamp: str | None = None
     key_delimiter: bytes | None = None
+    types: Mapping[str, ColumnType] = field(default_factory=dict)
 
 
 NO_FIELDS: Final = Fields()
@@ -83,6 +85,7 @@ NO_FIELDS: Final = Fields()
 _FORMAT_OF_SUFFIX: Final = {
     ".ndjson": Format.NDJSON,
     ".jsonl": Format.NDJSON,
+    ".csv": Format.CSV,
     ".parquet": Format.PARQUET,
     ".arrow": Format.ARROW,
     ".arrows": Format.ARROW,
@@ -152,6 +155,9 @@ def read_stream(stream: ByteReader, file_format: Format, fields: Fields = NO_FIE
     """
     if file_format in {Format.PARQUET, Format.ARROW}:
         raise CommandFailed(f"{file_format} input must be a file, not a stream")
+    if file_format is Format.CSV:
+        yield from _csv_records(stream, fields)
+        return
     first_line = 1
     for text in _whole_lines(stream):
         if first_line == 1 and text.startswith(BYTE_ORDER_MARK):
@@ -171,6 +177,20 @@ def read_stream(stream: ByteReader, file_format: Format, fields: Fields = NO_FIE
         first_line += len(lines)
 
 
+def _csv_records(stream: ByteReader, fields: Fields) -> Iterator[pa.RecordBatch]:
+    for rows in rows_of(stream, fields.types):
+        names = rows.fields.schema.names
+        _check_names(names, fields)
+        added: dict[str, AnyArray] = {}
+        if fields.key is not None:
+            added["key"] = _as_binary(rows.fields.column(fields.key))
+        if fields.timestamp is not None:
+            texts = rows.fields.column(fields.timestamp).to_pylist()
+            moments = [int(text) if text and text.isdecimal() else text for text in texts]
+            added["timestamp"] = _stamps(moments, fields.timestamp)
+        yield pa.record_batch(rows.records | added)
+
+
 def rows_as_records(batches: Iterable[pa.RecordBatch], fields: Fields = NO_FIELDS) -> Iterator[pa.RecordBatch]:
     """Yield records of columnar rows: a `value` column unchanged, otherwise a JSON object per row.
 
@@ -188,9 +208,7 @@ def rows_as_records(batches: Iterable[pa.RecordBatch], fields: Fields = NO_FIELD
         if not rows.num_rows:
             continue
         names = rows.schema.names
-        for name in (fields.key, fields.timestamp):
-            if name is not None and name not in names:
-                raise CommandFailed(f"no column {name!r}; the columns are {', '.join(names)}")
+        _check_names(names, fields)
         added: dict[str, AnyArray] = {}
         if fields.key is not None:
             added["key"] = _as_binary(rows.column(fields.key))
@@ -343,14 +361,30 @@ def _as_binary(column: AnyArray) -> AnyArray:
     return column.cast(pa.string()).cast(pa.binary())
 
 
+def _check_names(names: list[str], fields: Fields) -> None:
+    for name in (fields.key, fields.timestamp):
+        if name is not None and name not in names:
+            raise CommandFailed(f"no column {name!r}; the columns are {', '.join(names)}")
+
+
 def _as_timestamps(column: AnyArray, name: str) -> AnyArray:
     """Return a column as times; integers are ms since 1970, text is ISO 8601."""
-    if column.null_count:
-        raise CommandFailed(f"column {name!r} has {column.null_count:,} rows without a time")
     if pa.types.is_timestamp(column.type) or pa.types.is_integer(column.type):
+        if column.null_count:
+            raise _without_time(name, column.null_count)
         return column  # the client converts and validates these
+    return _stamps(column.to_pylist(), name)
+
+
+def _without_time(name: str, rows: int) -> CommandFailed:
+    return CommandFailed(f"column {name!r} has {rows:,} rows without a time")
+
+
+def _stamps(moments: list[Any], name: str) -> AnyArray:
+    if None in moments:
+        raise _without_time(name, moments.count(None))
     try:
-        stamps_us = [timestamp_us_of(stamp) for stamp in column.to_pylist()]
+        stamps_us = [timestamp_us_of(moment) for moment in moments]
     except ValueError as error:
         raise CommandFailed(f"column {name!r}: {error}") from error
     return pa.array(stamps_us, pa.int64()).cast(TIMESTAMP_TYPE)

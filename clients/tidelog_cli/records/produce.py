@@ -14,6 +14,7 @@ import typer
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption
 from tidelog_cli.base.times import timestamp_us_of
+from tidelog_cli.records.csv_rows import types_of
 from tidelog_cli.records.input_formats import NO_FIELDS, Fields, Format, format_of, read_file, read_stream
 from tidelog_cli.records.publishing import AcksChoice, AcksOption, CompressionOption, Piece, publish_all
 from tidelog_cli.records.record_fields import Additions, with_tombstones
@@ -43,6 +44,14 @@ def produce(
     timestamp: Annotated[
         str | None, typer.Option(metavar="TIME", help="Timestamp of every record: ISO 8601 or ms since 1970.")
     ] = None,
+    column_type: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type",
+            metavar="COLUMN=TYPE",
+            help="Type of a CSV column: integer, number, boolean or text (the default); may be given again.",
+        ),
+    ] = None,
     header: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Header of every record; may be repeated.")
     ] = None,
@@ -56,7 +65,7 @@ def produce(
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Publish standard input or files: one record per line (text, .ndjson) or per row (.parquet, .arrow).
+    """Publish standard input or files: one record per line (text, .ndjson) or per row (.csv, .parquet, .arrow).
 
     Rows of files without a `value` column become JSON objects. With --format records each line is a complete record, as
     in the output of `tidelog consume --json` and in the HTTP API.
@@ -67,7 +76,8 @@ def produce(
         {"--key": key, "--key-delimiter": key_delimiter, "--tag": tag, "--key-field": key_field}
         | {"--timestamp-field": timestamp_field, "--header": "".join(header or [])}
     )
-    fields = Fields(key_field, timestamp_field, None if key_delimiter is None else key_delimiter.encode())
+    delimiter = None if key_delimiter is None else key_delimiter.encode()
+    fields = Fields(key_field, timestamp_field, delimiter, types_of(column_type or []))
     additions = Additions.of(key=key, timestamp=_timestamp_us(timestamp), headers=header, tag=tag)
     pieces = additions.to_all(_read_all(_formats(files or ["-"], file_format, fields), fields))
     batches = with_tombstones(pieces) if tombstones else pieces
@@ -108,6 +118,8 @@ def _checked(file_format: Format, fields: Fields) -> Format:
     """
     if fields.key_delimiter is not None and (file_format is not Format.LINES or not fields.key_delimiter):
         raise CommandFailed("--key-delimiter requires --format lines and must not be empty", EXIT_USAGE)
+    if fields.types and file_format is not Format.CSV:
+        raise CommandFailed(f"--type is for CSV, not for {file_format}, which has types of its own", EXIT_USAGE)
     if file_format is Format.RECORDS and fields != NO_FIELDS:
         raise CommandFailed(
             "--format records takes keys and timestamps from the records; omit --key-field and --timestamp-field",

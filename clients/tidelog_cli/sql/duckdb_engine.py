@@ -116,15 +116,7 @@ class DuckDbEngine:
             CommandFailed: the statement is invalid, does not only read, or uses an unknown table.
             TidelogError: a topic could not be read.
         """
-        self._disconnect()  # releases the last result
-        self._connect()
-        tables = provide(*named_in(self._parsed(statement)))
-        refuse_twins(table.extent.topic for table in tables)
-        for table in tables:
-            dataset = TopicDataset(table.read, on_read)
-            self._datasets.append(dataset)
-            self._connection.register(_raw(table.extent.topic), dataset)
-            self._connection.execute(view_of(table.extent.topic, table.shape))
+        self._open(statement, provide, on_read)
         with self._explained(statement):
             self._connection.execute(statement)
             columns = self._connection.description or []
@@ -139,6 +131,35 @@ class DuckDbEngine:
                 self._connection.execute(f"SELECT {picked} FROM (\n{statement.rstrip().removesuffix(';')}\n)")  # noqa: S608
         names = [column[0] for column in columns]
         return Answer(names, self._rows(statement))
+
+    def write_parquet(
+        self, topic: str, path: Path, provide: Provide, on_read: Callable[[int], None], *, codec: str, group_rows: int
+    ) -> int:
+        """Write all columns of a topic to a Parquet file, and return how many records it has.
+
+        Raises:
+            CommandFailed: the file cannot be written, or a number does not fit the type of its column.
+            TidelogError: the topic cannot be read.
+        """
+        rows = f"SELECT * FROM {_quoted(topic)}"  # noqa: S608 - the name is quoted
+        self._open(rows, provide, on_read)
+        place = str(path).replace("'", "''")
+        options = f"FORMAT parquet, COMPRESSION {codec}, ROW_GROUP_SIZE {group_rows}"
+        with self._explained(rows):
+            ((count,),) = self._connection.execute(f"COPY ({rows}) TO '{place}' ({options})").fetchall()
+        return int(count)
+
+    def _open(self, statement: str, provide: Provide, on_read: Callable[[int], None]) -> None:
+        """Create the views of the topics that a statement names."""
+        self._disconnect()  # close the scans of an earlier answer
+        self._connect()
+        tables = provide(*named_in(self._parsed(statement)))
+        refuse_twins(table.extent.topic for table in tables)
+        for table in tables:
+            dataset = TopicDataset(table.read, on_read)
+            self._datasets.append(dataset)
+            self._connection.register(_raw(table.extent.topic), dataset)
+            self._connection.execute(view_of(table.extent.topic, table.shape))
 
     def is_by_record(self, statement: str) -> bool:
         """Return whether each result row depends on a single record.

@@ -60,7 +60,11 @@ def create(
     if as_json:
         print_json(topic_document(topic))
     else:
-        sys.stdout.write(f"created topic {topic.name} with {_count(topic.partition_count, 'partition')}\n")
+        count = _count(topic.partition_count, "partition")
+        # With --exist-ok the topic may have existed.
+        sys.stdout.write(
+            f"topic {topic.name} has {count}\n" if exist_ok else f"created topic {topic.name} with {count}\n"
+        )
 
 
 def list_topics(

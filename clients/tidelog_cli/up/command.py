@@ -78,7 +78,7 @@ def up(
     keys: a restart uses them again, and a secure cluster stays secure. With --json, the addresses are printed as one
     JSON object as soon as all processes are ready.
     """
-    require_extras("up", "broker", "gateway")
+    require_extras("up", "up")
     raise_descriptor_limit()  # child processes inherit it
     present = nodes_in(data)
     count = nodes or present or 1

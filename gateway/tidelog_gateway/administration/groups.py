@@ -222,7 +222,7 @@ def _lag_view(row: Lag) -> dict[str, Any]:
         "partition": row.partition,
         "next_offset": row.next_offset,
         "log_start_offset": row.log_start_offset,
-        "high_watermark": row.end_offset,
+        "high_watermark": row.high_watermark,
         "lag": row.lag,
         "commit_timestamp_ms": None if row.commit_timestamp_us is None else row.commit_timestamp_us // 1000,
         "note": row.note,

@@ -8,10 +8,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from tests.test_docs import commands
 
 from tidelog_cli.base.extras import MODULES
+from tidelog_cli.plugins import PARTS
 
 ROOT = Path(__file__).parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
 BLOCKER = """
 import sys
@@ -46,7 +50,7 @@ def test_up_names_the_extra_that_is_missing_before_it_starts_anything(tmp_path: 
     ended = run(tmp_path, {"uvicorn", "fastapi"}, "-m", "tidelog_cli", "up", "--data", "data", "--port", "0")
     assert ended.returncode == 1
     assert "no module 'fastapi', 'uvicorn'" in ended.stderr
-    assert "pip install 'tidelog[broker,gateway]'" in ended.stderr
+    assert "pip install 'tidelog[up]'" in ended.stderr
     assert not (tmp_path / "data").exists()
 
 
@@ -77,13 +81,42 @@ def test_the_spark_connector_names_its_extra(tmp_path: Path, blocked: str) -> No
     assert "pip install 'tidelog[spark]'" in ended.stderr.splitlines()[-1]
 
 
+def modules(requirements: list[str]) -> set[str]:
+    """Return the modules of requirements; those of this package's extras are resolved."""
+    found: set[str] = set()
+    for requirement in requirements:
+        if own := re.fullmatch(r"tidelog\[(.+)\]", requirement):
+            found |= {module for extra in own[1].split(",") for module in modules(EXTRAS[extra])}
+        else:
+            name = re.split(r"[\[><=;]", requirement)[0].strip()
+            found.add(MODULE_OF.get(name, name.replace("-", "_")))
+    return found
+
+
 def test_the_table_matches_the_extras_of_the_package() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-
-    def modules(requirements: list[str]) -> set[str]:
-        names = {re.split(r"[\[><=;]", requirement)[0].strip() for requirement in requirements}
-        return {MODULE_OF.get(name, name.replace("-", "_")) for name in names}
-
-    base = modules(project["dependencies"])
+    base = modules(PROJECT["dependencies"])
     for extra, listed in MODULES.items():
-        assert set(listed) == modules(project["optional-dependencies"][extra]) - base, extra
+        assert set(listed) == modules(EXTRAS[extra]) - base, extra
+
+
+def test_the_extra_all_has_the_packages_of_every_other_one_that_users_need() -> None:
+    for_users = EXTRAS.keys() - {"all", "demo", "dev", "docs", "release"}
+    assert modules(EXTRAS["all"]) == {module for extra in for_users for module in modules(EXTRAS[extra])}
+
+
+def test_the_page_lists_every_extra_and_no_other() -> None:
+    page = (ROOT / "docs" / "install.md").read_text()
+    table = page.partition("## Extras")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == EXTRAS.keys() - {"demo", "dev", "docs", "release"}
+
+
+def test_the_page_lists_the_extras_of_each_command() -> None:
+    page = (ROOT / "docs" / "install.md").read_text()
+    table = page.partition("## Which command needs which extra")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.+`) \| (.+) \|$", table, re.MULTILINE)
+    needed = {command: set(re.findall(r"`(\w+)`", extras)) for row, extras in rows for command in row.split("`")[1::2]}
+    assert needed.keys() == commands().keys()
+    for part in PARTS.values():
+        for command, _ in part.commands:
+            assert needed[command] == set(part.extras)
+    assert (needed["up"], needed["top"]) == ({"up"}, {"top"})

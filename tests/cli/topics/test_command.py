@@ -15,6 +15,8 @@ def test_a_topic_s_life(cli: Cli) -> None:
     assert cli("topic", "create", "life", "--partitions", 3, "--flush", "never").out == (
         "created topic life with 3 partitions\n"
     )
+    again = cli("topic", "create", "life", "--partitions", 3, "--exist-ok")
+    assert (again.code, again.out) == (0, "topic life has 3 partitions\n")
     for partition in range(3):  # status lists no copies of empty partitions on a node with many partitions
         assert cli("produce", "life", "--partition", partition, stdin=b"1\n").code == 0
     described = json.loads(cli("topic", "describe", "life", "--json").out)

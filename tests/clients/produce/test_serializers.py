@@ -1,11 +1,29 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from tidelog.errors import InvalidRequestError, SerializationError
 from tidelog.produce.serializers import Serializer, serializer_of
+
+
+class Order(BaseModel):
+    number: int
+    placed: datetime
+    total: Decimal
+    customer: str | None = None
+
+
+class Point(BaseModel):
+    x: float
+
+
+ORDER = Order(number=7, placed=datetime(2026, 11, 29, 12, 30, tzinfo=UTC), total=Decimal("9.90"))
+ORDER_JSON = '{"number":7,"placed":"2026-11-29T12:30:00Z","total":"9.90","customer":null}'
 
 
 @pytest.mark.parametrize(
@@ -15,6 +33,8 @@ from tidelog.produce.serializers import Serializer, serializer_of
         ("utf-8", "grün", "grün".encode()),
         (lambda number: b"%d" % number, 7, b"7"),
         ("json", None, None),
+        ("json", ORDER, ORDER_JSON.encode()),
+        ("json", {"orders": [ORDER]}, f'{{"orders":[{ORDER_JSON}]}}'.encode()),
         ("utf-8", None, None),
     ],
 )
@@ -29,6 +49,8 @@ def test_serializer_returns_bytes(given: Serializer, thing: Any, made: bytes | N
     [
         ("json", float("nan"), "value cannot be serialised"),
         ("json", b"bytes", "not JSON serializable"),
+        ("json", Order, "Object of type ModelMetaclass is not JSON serializable"),
+        ("json", Point(x=float("inf")), "Out of range float values are not JSON compliant"),
         ("utf-8", b"bytes", "must be str, got bytes"),
         ("utf-8", "\ud800", "surrogates not allowed"),
         (lambda _: 1 / 0, 1, "division by zero"),

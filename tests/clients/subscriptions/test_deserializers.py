@@ -43,7 +43,6 @@ def test_columns_are_decoded_and_tombstones_stay_none(
         {"value": 7},
         {"value": "json", "on_undecodable": "ignore"},
         {"on_undecodable": "skip"},
-        {"dead_letter": "t"},
         {"value": "json", "on_undecodable": "skip", "dead_letter": "t"},
     ],
 )

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from tidelog import testing
+from tidelog.errors import InvalidTopicError
 from tidelog.testing import LocalNode, NodeStartError
 
 pytestmark = pytest.mark.e2e
@@ -78,7 +79,8 @@ def says(node: LocalNode, text: str) -> bool:
 def test_node_has_clients_and_leaves_no_files(temporary: Path) -> None:
     with testing.node() as node:
         assert len(left_in(temporary)) == 1
-        pid, (first, second) = node.pid, (node.topic("a b/ü", partitions=3), node.topic("a b/ü", retention_ms=1000))
+        first, second = node.topic(prefix="a b/ü", partitions=3), node.topic(prefix="a b/ü", retention_ms=1000)
+        pid = node.pid
         assert first != second
         assert first.startswith("a_b_-")
         with node.client() as client:
@@ -93,6 +95,18 @@ def test_node_has_clients_and_leaves_no_files(temporary: Path) -> None:
     assert left_in(temporary) == []
     with pytest.raises(NodeStartError, match="at the end of its `with` block"):
         node.restart()
+
+
+def test_a_topic_gets_the_name_that_is_given_and_is_empty_each_time() -> None:
+    with testing.node() as node, node.client() as client:
+        for partitions in (1, 3):
+            assert node.topic("orders", partitions=partitions) == "orders"
+            assert len(client.topic("orders").partitions) == partitions
+            with node.client() as other:
+                assert other.producer("orders").send(b"v", partition=0).offset == 0
+        assert [topic.name for topic in client.topics()] == ["orders"]
+        with pytest.raises(InvalidTopicError):
+            node.topic("a b/ü")
 
 
 @pytest.mark.long

@@ -1,0 +1,109 @@
+"""Rejected records: published to the dead-letter topic of their consumer as they were sent."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+
+from tidelog.cluster.routing import Router
+from tidelog.consume.dead_letters import DeadLetters
+from tidelog.errors import ClosedError, InvalidRequestError, OffsetOutOfRangeError, RecordError
+from tidelog.model import ConsumedBatch, Record, TopicPartition
+from tidelog.requests.fetch_and_commit import fetch
+from tidelog.subscriptions.consumer_options import ConsumerOptions
+from tidelog.subscriptions.cursor import Cursor
+
+
+class Rejections:
+    """Rejects records of one consumer.
+
+    Args:
+        router: the client's.
+        options: of the consumer.
+        cursor: has the batch at hand.
+        dead_letters: publishes.
+        topic_ids: name -> id of the topics that the consumer reads.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        options: ConsumerOptions,
+        cursor: Cursor,
+        dead_letters: DeadLetters,
+        topic_ids: Mapping[str, bytes],
+    ) -> None:
+        self._router = router
+        self._options = options
+        self._cursor = cursor
+        self._dead_letters = dead_letters
+        self._topic_ids = topic_ids
+
+    async def reject(self, record: Record, reason: str | Exception) -> None:
+        """Publish a record to the dead-letter topic, and return once that is acknowledged.
+
+        The dead letter has the key, value, headers, tag and time that were sent, whatever the deserializers made of
+        them, and the headers `tidelog-topic`, `tidelog-partition`, `tidelog-offset` and `tidelog-error` (the reason, at
+        most 1,024 characters). If the process ends before the position is committed, the record is read again and may
+        be published twice; so may a call that was cancelled. Calls of one consumer publish one after the other.
+
+        With deserializers, a record of a batch that is no longer at hand is read from the node again.
+
+        Raises:
+            InvalidRequestError: the consumer was made without `dead_letter`, or `record` is not a record.
+            RecordError: the record is too large for the dead-letter topic, or has no key and that topic is compacted;
+                or the log no longer has the bytes that were sent.
+            UnknownTopicError: the dead-letter topic does not exist.
+            TidelogError: the dead letter was not acknowledged; reject the record again.
+        """
+        if self._options.dead_letter is None:
+            raise InvalidRequestError(
+                "this consumer has no dead-letter topic; pass dead_letter='TOPIC' to client.consumer()"
+            )
+        if not isinstance(record, Record):
+            raise InvalidRequestError(f"reject takes a record of this consumer, got {type(record).__name__}")
+        if self._dead_letters.closed:
+            raise ClosedError("the consumer is closed")
+        await self._dead_letters.publish(await self._as_sent(record), reason)
+
+    async def _as_sent(self, record: Record) -> Record:
+        """Return a record without what deserializers made of it.
+
+        Raises:
+            RecordError: the log no longer has it.
+            TidelogError: it cannot be read.
+        """
+        decoding = self._options.decoding
+        if decoding.key is None and decoding.value is None:
+            return record
+        if (at_hand := self._cursor.as_sent(record)) is not None:
+            return at_hand
+        if (stored := await self._stored(record)) is not None:
+            return stored
+        raise RecordError(
+            f"{record.topic}/{record.partition}: the log no longer has the record at offset {record.offset}, so the "
+            "bytes that were sent cannot be published to the dead-letter topic; reject records before their retention "
+            "ends",
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+        )
+
+    async def _stored(self, record: Record) -> Record | None:
+        """Return a record as the log has it; None if it was deleted.
+
+        Raises:
+            TidelogError: it cannot be read.
+        """
+        where = TopicPartition(record.topic, record.partition)
+        topic_id = self._topic_ids.get(record.topic, b"")
+        try:  # the smallest answer: a node returns whole batches, and at least one
+            fetched = await fetch(self._router, *where, record.offset, max_bytes=1, topic_id=topic_id)
+        except OffsetOutOfRangeError:
+            return None
+        for batch in fetched.batches:
+            offsets = batch.offset_list()
+            index = bisect_left(offsets, record.offset)
+            if index < len(offsets) and offsets[index] == record.offset:
+                return next(iter(ConsumedBatch(*where, batch.slice_from(record.offset))))
+        return None

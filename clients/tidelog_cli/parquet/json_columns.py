@@ -1,0 +1,53 @@
+"""`tidelog export --columns`: a topic with a column for each field of its JSON values, in one Parquet file.
+
+DuckDB writes the file, from the view that `tidelog sql` has of the topic: types are inferred from a sample, and a
+number that the type of its column does not hold ends the export with an error (ADR 0122). The column `value` has the
+whole text, also of fields that are missing in the sample.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from tidelog_cli.base.offset_extents import Since
+from tidelog_cli.parquet.files import sync
+from tidelog_cli.sql.duckdb_engine import DuckDbEngine
+from tidelog_cli.sql.topics import Topics
+
+SAMPLE_RECORDS: Final = 10_000
+"""Records from which columns and types are inferred, by default."""
+MEMORY_MB: Final = 1024
+_CODECS: Final = {"none": "uncompressed", "lz4": "lz4_raw"}
+"""Codecs that DuckDB names differently."""
+
+
+def write_columns(
+    topic: str, target: Path, bootstrap: str, since: Since, *, codec: str, group_records: int, sample: int
+) -> int:
+    """Write a topic's records to a file, which is complete once it has its name, and return how many they are.
+
+    Raises:
+        CommandFailed: DuckDB is not installed, the file cannot be written, or a number does not fit its column.
+        TidelogError: the topic cannot be read.
+    """
+    partial = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    topics = Topics(bootstrap, since, {}, sample)
+    engine = DuckDbEngine(MEMORY_MB)
+    try:
+        records = engine.write_parquet(
+            topic,
+            partial,
+            topics.provide,
+            lambda _: None,
+            codec=_CODECS.get(codec, codec),
+            group_rows=group_records,
+        )
+        sync(partial)
+        partial.rename(target)
+        sync(target.parent)
+    finally:
+        engine.close()
+        partial.unlink(missing_ok=True)
+    return records

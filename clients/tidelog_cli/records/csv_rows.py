@@ -1,0 +1,235 @@
+"""Read CSV as Arrow record batches: a JSON object for each row, with the types that the command line gives its columns.
+
+A column is text unless `--type` says otherwise: types that are guessed turn `007` into 7 and `1.10` into 1.1. Numbers
+keep every digit, because their text goes into the JSON as it is. An unquoted empty field is null, `""` is empty text. A
+file with a column `value` has one record in each row instead: `value`, `key` and `tag`, as text.
+Rejected: Arrow's inference of types, which looks at the first block only.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from io import RawIOBase
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
+
+import pyarrow as pa
+from pyarrow import csv as arrow_csv
+
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
+from tidelog_proto.text.json_text import BYTE_ORDER_MARK
+
+BLOCK_BYTES: Final = 1 << 20
+"""Text parsed at once, and the longest row."""
+HEADER_BYTES_MAX: Final = 64 << 10
+_RECORD_COLUMNS: Final = frozenset({"value", "key", "tag"})
+_INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+
+AnyArray: TypeAlias = "pa.Array[Any]"
+
+
+class ColumnType(StrEnum):
+    """The JSON type of a column."""
+
+    TEXT = "text"
+    INTEGER = "integer"
+    NUMBER = "number"
+    BOOLEAN = "boolean"
+
+
+class ByteReader(Protocol):
+    """A raw byte stream."""
+
+    def read(self, size: int, /) -> bytes | None:
+        """Return at most `size` bytes; none at the end."""
+
+
+def types_of(given: Sequence[str]) -> dict[str, ColumnType]:
+    """Return column -> type for arguments such as `delay=integer`.
+
+    Raises:
+        CommandFailed: one has another form, names no type, or repeats a column.
+    """
+    found: dict[str, ColumnType] = {}
+    for text in given:
+        name, equals, kind = text.rpartition("=")
+        if not equals or not name or kind not in {*ColumnType}:
+            kinds = ", ".join(ColumnType)
+            raise CommandFailed(f"--type must be COLUMN=TYPE with one of the types {kinds}, got {text!r}", EXIT_USAGE)
+        if name in found:
+            raise CommandFailed(f"--type gives column {name!r} twice", EXIT_USAGE)
+        found[name] = ColumnType(kind)
+    return found
+
+
+class Rows(NamedTuple):
+    """Rows of a CSV stream.
+
+    Attributes:
+        fields: each column as text.
+        records: the records that they are: `value`, and where the file has it `key` and `tag`.
+    """
+
+    fields: pa.RecordBatch
+    records: dict[str, AnyArray]
+
+
+def rows_of(stream: ByteReader, types: Mapping[str, ColumnType]) -> Iterator[Rows]:
+    """Yield the rows of a CSV stream, some at a time.
+
+    Raises:
+        CommandFailed: it is not CSV, or a field is not of its column's type; names the row, counted from the header.
+    """
+    reader = _Blocks(stream)
+    names = _names(reader)
+    if missing := [name for name in types if name not in names]:
+        raise CommandFailed(f"--type names the column {missing[0]!r}; columns: {', '.join(names)}")
+    if "value" in names and (other := [name for name in names if name not in _RECORD_COLUMNS] or list(types)):
+        raise CommandFailed(
+            f"CSV with a column `value` has only value, key and tag, as text; it also has or types {other[0]!r}; "
+            "rename `value` to publish a JSON object for each row"
+        )
+    row = 2
+    for batch in _parsed(reader, names):
+        if "value" in names:
+            records = {name: batch.column(name) for name in names}
+            yield Rows(
+                batch, {name: column if name == "tag" else column.cast(pa.binary()) for name, column in records.items()}
+            )
+        else:
+            yield Rows(batch, {"value": pa.array(_objects(batch, names, types, row), pa.binary())})
+        row += batch.num_rows
+
+
+def _parsed(reader: _Blocks, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows after the header, all columns as text.
+
+    Raises:
+        CommandFailed: they are not CSV.
+    """
+    if reader.is_at_end():
+        return
+    read = arrow_csv.ReadOptions(column_names=names, block_size=BLOCK_BYTES, use_threads=False)
+    parse = arrow_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(names) > 1)
+    convert = arrow_csv.ConvertOptions(
+        column_types={name: pa.string() for name in names},
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    try:
+        with arrow_csv.open_csv(cast("Any", reader), read, parse, convert) as batches:
+            yield from batches
+    except pa.ArrowInvalid as error:
+        told = re.sub(r"Row #(\d+)", lambda found: f"row {int(found[1]) + 1}", str(error))
+        if "straddling" in told:
+            told = f"a row is longer than {BLOCK_BYTES:,} bytes, or a quote is not closed"
+        raise CommandFailed(f"not CSV: {told}") from error
+
+
+def _objects(
+    batch: pa.RecordBatch, names: Sequence[str], types: Mapping[str, ColumnType], first_row: int
+) -> list[bytes]:
+    """Return a JSON object for each row.
+
+    Raises:
+        CommandFailed: a field is not of its column's type.
+    """
+    columns = []
+    for name in names:
+        kind = types.get(name, ColumnType.TEXT)
+        member = f"{json.dumps(name, ensure_ascii=False)}:"
+        fields: list[str | None] = batch.column(name).to_pylist()
+        columns.append([member + _json(field, kind, name, first_row + at) for at, field in enumerate(fields)])
+    return [f"{{{','.join(row)}}}".encode() for row in zip(*columns, strict=True)]
+
+
+def _json(field: str | None, kind: ColumnType, name: str, row: int) -> str:
+    if field is None:
+        return "null"
+    if kind is ColumnType.TEXT:
+        return json.dumps(field, ensure_ascii=False)
+    if kind is ColumnType.BOOLEAN:
+        is_valid = field in {"true", "false"}
+    else:
+        is_valid = (_INTEGER if kind is ColumnType.INTEGER else _NUMBER).fullmatch(field) is not None
+    if not is_valid:
+        raise CommandFailed(
+            f"row {row}, column {name!r}: {field!r} is not of type {kind}; correct it, or give --type {name}=text"
+        )
+    return field
+
+
+def _names(reader: _Blocks) -> list[str]:
+    """Take the header row from a stream and return the names of the columns.
+
+    Raises:
+        CommandFailed: it is missing, too long, not UTF-8, or has an empty or repeated name.
+    """
+    row = reader.first_row()
+    try:
+        (names,) = csv.reader([row.decode().rstrip("\r\n")], strict=True)
+    except (UnicodeDecodeError, ValueError, csv.Error) as error:
+        raise CommandFailed("row 1 is not a CSV header of UTF-8 that names the columns") from error
+    if "" in names or len(set(names)) < len(names):
+        fault = next(name for at, name in enumerate(names) if not name or name in names[:at])
+        raise CommandFailed(f"row 1 has {'an empty name' if not fault else f'the name {fault!r} twice'}")
+    return names
+
+
+class _Blocks(RawIOBase):
+    """A stream whose reads are full until its end, after its first row was taken."""
+
+    def __init__(self, stream: ByteReader) -> None:
+        super().__init__()
+        self._stream = stream
+        self._ahead = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def first_row(self) -> bytes:
+        """Take the first row, without a byte order mark.
+
+        Raises:
+            CommandFailed: it is longer than `HEADER_BYTES_MAX`, or there is none.
+        """
+        head = b""
+        while (end := _row_end(head)) < 0 and len(head) <= HEADER_BYTES_MAX and (more := self._stream.read(8192)):
+            head += more
+        if end < 0 and len(head) > HEADER_BYTES_MAX:
+            raise CommandFailed(f"row 1, which names the columns, is longer than {HEADER_BYTES_MAX:,} bytes")
+        row, self._ahead = (head, b"") if end < 0 else (head[:end], head[end:])
+        row = row.removeprefix(BYTE_ORDER_MARK)
+        if not row.strip():
+            raise CommandFailed("row 1 is missing: CSV begins with a row that names the columns")
+        return row
+
+    def is_at_end(self) -> bool:
+        """Whether nothing follows."""
+        if not self._ahead:
+            self._ahead = self._stream.read(BLOCK_BYTES) or b""
+        return not self._ahead
+
+    def read(self, size: int = -1, /) -> bytes:
+        pieces, wanted = [self._ahead], size if size >= 0 else BLOCK_BYTES
+        taken = len(self._ahead)
+        while taken < wanted and (more := self._stream.read(wanted - taken)):
+            pieces.append(more)
+            taken += len(more)
+        whole = b"".join(pieces)
+        self._ahead = whole[wanted:]
+        return whole[:wanted]
+
+
+def _row_end(text: bytes) -> int:
+    """Return where the first row ends, after its line end; -1 if it does not."""
+    at = -1
+    while (at := text.find(b"\n", at + 1)) >= 0:
+        if text.count(b'"', 0, at) % 2 == 0:
+            return at + 1
+    return -1
