@@ -172,11 +172,11 @@ def test_completed_work_is_not_reported_as_refused(
     topic = f"{name}{len(json_option)}"
     created = shell(redirection, ["topic", "create", topic, "--bootstrap", node, *json_option])
     assert created.returncode == 0
-    assert "topic create is done" in created.stderr
+    assert "topic create succeeded" in created.stderr
     (tmp_path / "lines.txt").write_text("a\nb\n")
     published = shell(redirection, ["produce", topic, tmp_path / "lines.txt", "--bootstrap", node, *json_option])
     assert published.returncode == 0
-    assert "produce is done" in published.stderr
+    assert "produce succeeded" in published.stderr
     assert shell("", ["consume", topic, "--bootstrap", node]).stdout == "a\nb\n"
     listed = shell(redirection, ["topic", "list", "--bootstrap", node, *json_option])
     assert listed.returncode == 1

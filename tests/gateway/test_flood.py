@@ -218,7 +218,7 @@ async def test_a_caller_throttled_for_too_long_gets_the_time_at_once(tmp_path: P
 async def test_a_throttled_caller_continues_soon_after_its_quota_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(throttle, "LOOK_S", 0.2)
+    monkeypatch.setattr(throttle, "CHECK_INTERVAL_S", 0.2)
     async with secured(tmp_path) as gate:
         await gate.admin.create_topic("t", partitions=1)
         ann = await gate.key_of("ann", WRITES)

@@ -97,7 +97,7 @@ def test_the_context_says_what_options_leave_out_and_the_environment_what_it_doe
     keep_private(own, "tlk_own")
     assert shown(access_of({"context": "bearer", "apiKeyFile": str(own)})).api_key == "tlk_own"
     assert "give one of them" in refused(context="prod")
-    with pytest.raises(OptionError, match="no context 'prd'"):
+    with pytest.raises(OptionError, match="context 'prd' does not exist"):
         access_of({"context": "prd"})
     assert access_of(HERE).credentials is None, "that of the task's environment counts"
     monkeypatch.setenv("TIDELOG_TOKEN_FILE", str(token))

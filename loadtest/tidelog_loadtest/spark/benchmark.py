@@ -170,7 +170,7 @@ class SparkResult:
             ratio = self.ratio(job, other)
             if ratio is not None:
                 table.add_row(
-                    f"{job} : {other}", "", "", f"{ratio:.2f}", "" if aim is None else f"aim {aim}", "", "", ""
+                    f"{job} : {other}", "", "", f"{ratio:.2f}", "" if aim is None else f"target {aim}", "", "", ""
                 )
         if "write" in self.runs:
             table.add_row("write", "", "", f"{self.rate('write') / 1e6:.2f}", f"target {WRITE_AIM / 1e6}", "", "", "")

@@ -79,7 +79,7 @@ async def test_a_cluster_is_finalised_when_every_registered_node_supports_the_le
     assert (told.level, [node.level for node in told.nodes]) == (1, [NEWEST, NEWEST, 1])
     refused = await peer.refused(cluster_change=pb.ClusterChange(finalize=True))
     assert refused.code == pb.INVALID_REQUEST
-    assert "feature level 2 needs cluster.level, which the node 'c'" in refused.message
+    assert "feature level 2 needs cluster.level, which node 'c'" in refused.message
     await founded.stop("c")
     assert [node.level for node in (await status(peer)).nodes] == [NEWEST, NEWEST, 1], "as its record says"
     del founded.features["c"]

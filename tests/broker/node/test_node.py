@@ -63,7 +63,7 @@ async def test_node_without_a_journal_does_not_start(stand: Stand, name: str) ->
     await stand.stop()
     (stand.path / "meta" / name).unlink()
     for _ in range(2):
-        with pytest.raises(DamagedError, match=f"meta/{name} is missing.*promised.*--replace"):
+        with pytest.raises(DamagedError, match=f"meta/{name} is missing.*promises.*--replace"):
             await stand.start()
         assert not (stand.path / "meta" / name).exists()
 

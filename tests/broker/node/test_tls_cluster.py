@@ -66,7 +66,7 @@ async def test_nodes_authenticate_by_certificates(founded: Founded, authority: A
     await founded.join("d", "a")
     await founded.settled()
     # One of the right CA with the name of another node. (One that is no node's is none that OpenSSL would take.)
-    for name, why in (("d", "shows one of 'd'"),):
+    for name, why in (("d", "presented a certificate for 'd'"),):
         files = authority.files("node", name)
         founded.own["e"] |= {"tls_cert_file": files.cert, "tls_key_file": files.key}
         with pytest.raises(IdentityError, match=why):

@@ -327,7 +327,7 @@ async def test_owner_that_cannot_write_yet_names_the_awaited_copies(
     async with asyncio.timeout(5):
         error = await asked(cluster, owner)
     assert error.code == pb.EPOCH_CHANGING
-    assert "cannot write yet, the copies on" in error.message
+    assert "cannot write yet: the copies on" in error.message
 
 
 async def test_hanging_pass_times_out_and_continues_later(

@@ -310,7 +310,7 @@ async def test_client_that_respects_throttle_times_is_not_held(stand: Stand, nod
 
 
 async def test_raised_quota_resumes_a_client(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(throttle, "LOOK_S", 0.2)
+    monkeypatch.setattr(throttle, "CHECK_INTERVAL_S", 0.2)
     async with Client(f"127.0.0.1:{node.port}") as own:
         await own.create_topic("t", partitions=1)
         producer = own.producer("t")

@@ -87,6 +87,6 @@ def test_unknown_resource_or_operation_is_refused(cli: Cli) -> None:
     for arguments in (("topic",), ("topics:a",), ("cluster:a",)):
         refused = cli("acl", "grant", "ann", "produce", *arguments)
         assert (refused.code, "is not a resource" in refused.err) == (2, True)
-    assert "operation (produce" in cli("acl", "grant", "ann", "read", "topic:a").err
+    assert "operations: produce" in cli("acl", "grant", "ann", "read", "topic:a").err
     assert cli("acl", "test", "ann", "all", "topic:a").code == 2
     assert "does not exist" in cli("key", "revoke", "none").err

@@ -24,7 +24,7 @@ def test_secret_is_read_each_time_with_fallback_while_file_is_missing(tmp_path: 
     assert kept.text() == "one"
     for act in (file.text, file.carried):
         with pytest.raises(
-            InvalidRequestError, match=rf"may use the password in {path} \(mode 644\): chmod 600 {path}"
+            InvalidRequestError, match=rf"may read the password in {path} \(mode 644\): chmod 600 {path}"
         ):
             act()
     path.unlink()

@@ -105,7 +105,7 @@ async def test_values_are_not_copied() -> None:
         (batch(value=VALUES, timestamp=pa.array([1, None, 2])), "record batch 0: column timestamp"),
         (batch(value=VALUES, timestamp=pa.array([1, -1, 2])), "record batch 0: column timestamp"),
         (batch(value=VALUES, headers=pa.array([["a"]] * 3)), "column headers: is a list of structs"),
-        (batch(value=VALUES, tag=pa.array(["x" * 4_097] * 3)), "a tag of 4097 bytes"),
+        (batch(value=VALUES, tag=pa.array(["x" * 4_097] * 3)), "a tag has 4097 bytes"),
         (batch(value=pa.array([], pa.binary())), "the stream has no records"),
     ],
 )

@@ -40,7 +40,7 @@ def test_the_ratio_is_computed_per_round() -> None:
     assert result.ratio("columns", "parquet columns") is None
     out = io.StringIO()
     Console(file=out, width=160).print(result.table())
-    for figure in ("0.50", "aim 0.9", "2.00", "aim 1.5"):
+    for figure in ("0.50", "target 0.9", "2.00", "target 1.5"):
         assert figure in out.getvalue()
 
 
