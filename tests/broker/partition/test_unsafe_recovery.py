@@ -142,4 +142,4 @@ async def test_unrecoverable_copy_is_refused_with_a_reason(founded: Founded) -> 
     await founded.stop("c")
     await founded.until(lambda: "c" not in founded.nodes["a"].broker.cluster.linked, "c is not missed")
     code, text = await refusal("t", 0, "c")
-    assert (code, "cannot reach c" in text) == (pb.INVALID_REQUEST, True)
+    assert (code, "cannot reach node 'c'" in text) == (pb.INVALID_REQUEST, True)
