@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo up docs test testall check faults soak abuse bench loadtest clean simulate mutants pipeline kills image lock audit sbom release upgrade sparkbench sparktest sparkcluster check-ruff check-mypy check-basedpyright
+.PHONY: help demo up docs generate test testall check faults soak abuse bench loadtest clean simulate mutants pipeline kills image lock audit sbom release upgrade sparkbench sparktest sparkcluster check-ruff check-mypy check-basedpyright
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,12 @@ docs: $(SITE_TOOLS) ## the pages as a site that can be searched, links and ancho
 # Tests that take all of a machine keep to one of the processes, see tests/conftest.py. The others wait for more than half of
 # their time, so there are two processes more than there are processors, up to six.
 TESTERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n + 2 : 6)))
+
+generate: $(STAMP) ## write anew what is derived from the code: protobuf modules, `tidelog.sync`, tables of pages, the list of the API
+	@$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto $(wildcard proto/tidelog_proto/*.proto)
+	@$(BIN)/python -m tests.sync_methods
+	@for table in configuration_table costs_table metrics_table access_table public_api; do \
+	  $(BIN)/python -m tests.$$table || exit 1; done
 
 test: check ## check, then every test but the long ones, in several processes (TESTERS=4)
 	$(BIN)/python -m pytest -m "not long" -n $(TESTERS) --dist loadgroup

@@ -19,6 +19,7 @@ TARGETS = {
     "demo",
     "up",
     "docs",
+    "generate",
     "test",
     "testall",
     "check",
