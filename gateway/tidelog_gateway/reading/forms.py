@@ -1,4 +1,4 @@
-"""The forms of an answer that holds records: JSON, NDJSON, CSV and Arrow, each written from columns."""
+"""Formats of a response with records: JSON, NDJSON, CSV and Arrow, each encoded from columns."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _CSV_OPTIONS: Final = csv.WriteOptions(include_header=False, quoting_style="need
 
 
 class Form(Protocol):
-    """One body, written from its beginning to its end.
+    """Encoder of one body; `begin`, `rows` and `end` are called in this order.
 
     Attributes:
-        media_type: of the body.
-        piece_bytes, piece_records: how much is written in one go.
+        media_type: media type of the body.
+        piece_bytes, piece_records: limits of one call of `rows`.
     """
 
     media_type: str
@@ -45,15 +45,15 @@ class Form(Protocol):
     piece_records: int
 
     def begin(self) -> bytes:
-        """Return what comes before all records."""
+        """Return the part before the records."""
         ...
 
     def rows(self, columns: pa.RecordBatch) -> bytes:
-        """Return records; columns of `RECORDS_SCHEMA`, at least one record."""
+        """Return encoded records; `columns` are those of `RECORDS_SCHEMA`, with at least one record."""
         ...
 
     def end(self, members: Mapping[str, Any]) -> bytes:
-        """Return what comes behind all records; `members` say where to go on."""
+        """Return the part after the records; `members` has the position of the next read."""
         ...
 
 
@@ -85,7 +85,7 @@ class JsonForm:
 
 
 class NdjsonForm:
-    """A record a line, as JSON."""
+    """One JSON object per line and record."""
 
     media_type = NDJSON
     piece_bytes = PIECE_BYTES
@@ -110,7 +110,7 @@ class NdjsonForm:
 
 
 class CsvForm:
-    """A record a row (RFC 4180), behind a row of names. Null is an empty field, empty text a pair of quotes."""
+    """A header row, then one row per record (RFC 4180). Null is an empty field, empty text a pair of quotes."""
 
     media_type = CSV
     piece_bytes = PIECE_BYTES
@@ -150,13 +150,13 @@ class CsvForm:
 
 
 def _names(column: Any, in_base64: Any, other: str) -> Any:
-    """Return the name of each row's encoding, null where there is nothing to encode."""
+    """Return the name of each row's encoding; null for null."""
     names: Any = other if in_base64 is None else pc.if_else(pa.array(in_base64), "base64", other)
     return pc.if_else(pc.is_valid(column), names, pa.scalar(None, pa.string()))
 
 
 class ArrowForm:
-    """A stream of Arrow record batches with the columns of `RECORDS_SCHEMA`; values are bytes, or text if asked for."""
+    """An Arrow IPC stream with the columns of `RECORDS_SCHEMA`; values are bytes, or text if an encoding is given."""
 
     media_type = ARROW
 
@@ -191,16 +191,16 @@ class ArrowForm:
 
 
 _ARROW_END: Final = b"\xff\xff\xff\xff\0\0\0\0"
-"""The continuation mark and a length of zero, which end a stream."""
+"""End of an Arrow IPC stream: the continuation marker and a length of zero."""
 
 
 def form_of(media_type: str, encoding: ValueEncoding | None, *, numbered: bool) -> Form:
-    """Return the form of an answer.
+    """Return the format for a media type.
 
     Args:
         media_type: one of `RECORD_TYPES`.
-        encoding: of values; None: as each needs it.
-        numbered: whether records say their partition also as JSON, as those of a whole topic do.
+        encoding: encoding of all values; None: chosen for each value.
+        numbered: whether JSON records have the member `partition`, as those of a whole topic do.
     """
     if media_type == JSON:
         return JsonForm(encoding, numbered=numbered)

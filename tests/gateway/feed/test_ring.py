@@ -20,7 +20,7 @@ def piece(partition: int, first: int, count: int) -> Piece:
     return Piece(partition, first, first + count, count, count, b"[" + b"," * (count * 40) + b"]")
 
 
-class ReaderLane:
+class ReaderPusher:
     """Pushes to readers, as far as they take pushes."""
 
     def push(self, piece: Piece, followers: Iterable[Follower]) -> list[Follower]:
@@ -32,7 +32,7 @@ class ReaderLane:
         return refused
 
 
-LANES = [ReaderLane(), ReaderLane()]
+PUSHERS = [ReaderPusher(), ReaderPusher()]
 
 
 class Reader:
@@ -40,7 +40,7 @@ class Reader:
 
     credit_bytes: int | None = None
 
-    def __init__(self, ring: Ring, positions: dict[int, int], lane: int = 0) -> None:
+    def __init__(self, ring: Ring, positions: dict[int, int], pusher: int = 0) -> None:
         self.sent: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
         self.starts = dict(positions)
         self.takes_pushes = True
@@ -49,7 +49,7 @@ class Reader:
         self.ring = ring
         nowhere: Any = None
         self.follower = Follower(dict(positions), cast(Credit, self), nowhere, nowhere, self.wake)
-        self.follower.lane = LANES[lane]
+        self.follower.pusher = PUSHERS[pusher]
 
     @property
     def credit_records(self) -> int:
@@ -104,8 +104,8 @@ class RingMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.is_more)
     @rule()
-    def push_on(self) -> None:
-        self.is_more = self.ring.push_on()
+    def push_pending(self) -> None:
+        self.is_more = self.ring.push_pending()
 
     @precondition(lambda self: not self.is_more)
     @rule(partition=st.integers(0, PARTITIONS - 1), count=st.integers(1, 5))
@@ -119,13 +119,13 @@ class RingMachine(RuleBasedStateMachine):
     @rule(
         back=st.integers(0, 12),
         ahead=st.dictionaries(st.integers(0, 1), st.integers(0, 4)),
-        lane=st.integers(0, len(LANES) - 1),
+        pusher=st.integers(0, len(PUSHERS) - 1),
     )
-    def attach(self, back: int, ahead: dict[int, int], lane: int) -> None:
+    def attach(self, back: int, ahead: dict[int, int], pusher: int) -> None:
         positions = dict(self.history[max(0, len(self.history) - 1 - back)])
         for number, more in ahead.items():
             positions[number] += more
-        reader = Reader(self.ring, positions, lane)
+        reader = Reader(self.ring, positions, pusher)
         could = self.ring.reaches(positions)
         assert self.ring.attach(reader.follower) == could
         if could:
@@ -256,7 +256,7 @@ def test_a_follower_that_leaves_before_it_was_pushed_to_keeps_its_position(monke
     assert ring.append(piece(0, 0, 2))
     ring.leave(readers[2].follower)
     ring.leave(readers[0].follower)
-    assert not ring.push_on()
+    assert not ring.push_pending()
     assert [reader.sent[0] for reader in readers] == [[0, 1], [0, 1], []]
     assert [reader.follower.positions[0] for reader in readers] == [2, 2, 0]
     assert ring.append(piece(2, 5, 1)) is False, "a partition that was added"

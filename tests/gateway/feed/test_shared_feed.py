@@ -103,9 +103,9 @@ class Stand:
         client = cast(Client, FakeClient(log))
         self.feeds = Feeds(client, GatewaySettings(**settings), self.outgoing, self.metrics)
 
-    def follow(self, positions: dict[int, int], *, found: bool = True, form: PieceForm | None = None) -> Listener:
+    def follow(self, positions: dict[int, int], *, create: bool = True, form: PieceForm | None = None) -> Listener:
         listener = Listener(self.outgoing, positions, form)
-        listener.feed = self.feeds.attach(SCOPE, listener.follower, found=found)
+        listener.feed = self.feeds.attach(SCOPE, listener.follower, create=create)
         return listener
 
 
@@ -117,8 +117,8 @@ def stand(log: FakeLog) -> Stand:
 
 async def test_a_batch_is_read_and_encoded_once_for_all(stand: Stand) -> None:
     one = stand.follow({0: 0, 1: 0})
-    same = stand.follow({0: 0, 1: 0}, found=False, form=one.form)
-    other = stand.follow({0: 0, 1: 0}, found=False)
+    same = stand.follow({0: 0, 1: 0}, create=False, form=one.form)
+    other = stand.follow({0: 0, 1: 0}, create=False)
     assert one.feed is same.feed is other.feed
     feed = one.feed
     assert feed is not None
@@ -206,13 +206,13 @@ async def test_another_topic_under_the_name_ends_the_feed(stand: Stand) -> None:
 
 
 async def test_a_reader_of_history_founds_no_feed_and_a_reader_at_the_end_founds_its_own(stand: Stand) -> None:
-    assert stand.follow({0: 0, 1: 0}, found=False).feed is None
+    assert stand.follow({0: 0, 1: 0}, create=False).feed is None
     behind = stand.follow({0: 0, 1: 0})
     far = {0: 5_000, 1: 0}
     assert not stand.feeds.can_attach(SCOPE, far)
     at_the_end = stand.follow(far)
     assert at_the_end.feed is not behind.feed
-    assert stand.follow(far, found=False).feed is at_the_end.feed, "the newest one is followed"
+    assert stand.follow(far, create=False).feed is at_the_end.feed, "the newest one is followed"
 
 
 def batch_of(**columns: list[bytes | None]) -> RecordBatch:

@@ -257,7 +257,7 @@ class Told:
         assert isinstance(action, OpenSubscription)
         membership = Membership(self.protocol, action.sub, cast(Sender, self), lambda: None)
         membership.reads_with(cast(Consumer, self))
-        self.wish = membership.wish()
+        self.wish = membership.group()
 
     def position(self) -> dict[TopicPartition, int]:
         return self.positions
@@ -289,10 +289,10 @@ async def test_a_batch_whose_turn_comes_while_a_partition_is_lost_gives_it_back_
     told = Told()
     told.positions = {TopicPartition("t", 0): 5}
     await told.call(told.wish.on_assigned, 0)
-    term = told.protocol.term(1, 0)
-    assert told.protocol.may_send(1, 0, term)
+    assignment = told.protocol.assignment(1, 0)
+    assert told.protocol.may_send(1, 0, assignment)
     await told.call(told.wish.on_lost, 0)
-    assert not told.protocol.may_send(1, 0, term)
+    assert not told.protocol.may_send(1, 0, assignment)
 
 
 def test_a_time_to_begin_at() -> None:

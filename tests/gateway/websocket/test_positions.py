@@ -11,14 +11,14 @@ from websockets.typing import Subprotocol
 
 from tidelog.model import Committed
 from tidelog_gateway.websocket.json_codec import JSON
-from tidelog_gateway.websocket.messages import AskCommitted
+from tidelog_gateway.websocket.messages import CommittedQuery
 from tidelog_gateway.websocket.positions import page_of
 
 HELD = [Committed("t", number, number, "n" * 100, 5000) for number in range(10)]
 
 
-def ask(**changes: Any) -> AskCommitted:
-    return AskCommitted(group="g", topic="t", **changes)
+def ask(**changes: Any) -> CommittedQuery:
+    return CommittedQuery(group="g", topic="t", **changes)
 
 
 def numbers(page: dict[str, Any]) -> list[int]:

@@ -54,7 +54,7 @@ def test_requests_mean_what_their_json_means() -> None:
 def test_faults_are_those_of_json() -> None:
     fault = fault_of(pb.ClientMessage(id=3, sub=pb.Sub(sid=1, topic="t")))
     assert (fault["id"], fault["error"]["errors"][0]["pointer"]) == (3, "/sub/credit")
-    assert "needs an id" in fault_of(pb.ClientMessage(unsub=pb.Unsub(sid=1)))["error"]["detail"]
+    assert "requires an id" in fault_of(pb.ClientMessage(unsub=pb.Unsub(sid=1)))["error"]["detail"]
     assert "exactly one" in fault_of(pb.ClientMessage(id=1))["error"]["detail"]
     wrong = pb.Sub(sid=1, topic="t", credit=pb.InitialCredit(records=1))
     setattr(wrong, "from", "yesterday")

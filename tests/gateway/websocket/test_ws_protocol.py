@@ -259,17 +259,17 @@ def test_a_member_is_sent_what_it_has_and_commits_what_it_gives_up() -> None:
     sub = {"sid": 7, "topic": "t", "group": "g", "member": True, "credit": {"records": 10}}
     assert isinstance(receive(on, {"id": 1, "sub": sub}), OpenSubscription)
     on.opened(7, {})
-    assert not on.may_send(7, 0, on.term(7, 0))
+    assert not on.may_send(7, 0, on.assignment(7, 0))
     on.assigned(7, {0: 5, 1: 0})
     on.delivered(7, 0, records=2, payload_bytes=1, next_offset=7)
     on.stopped(7, [0])
-    assert [on.may_send(7, number, on.term(7, number)) for number in (0, 1, 2)] == [False, True, False]
+    assert [on.may_send(7, number, on.assignment(7, number)) for number in (0, 1, 2)] == [False, True, False]
     assert isinstance(receive(on, {"id": 2, "commit": {"sid": 7, "offsets": {"0": 7}}}), CommitOffsets)
     on.revoked(7, [0])
     assert error_of(receive(on, {"id": 3, "commit": {"sid": 7, "offsets": {"0": 7}}}))["status"] == 422
     on.assigned(7, {0: 9})
-    assert on.may_send(7, 0, on.term(7, 0))
-    assert not on.may_send(7, 0, on.term(7, 0) - 1), "of what was at hand when it went"
+    assert on.may_send(7, 0, on.assignment(7, 0))
+    assert not on.may_send(7, 0, on.assignment(7, 0) - 1), "of what was at hand when it went"
 
 
 def tokens_of(on: WsProtocol, partitions: int) -> int:

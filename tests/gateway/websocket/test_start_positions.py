@@ -15,8 +15,8 @@ from tidelog_gateway.problems import Problem
 from tidelog_gateway.producers import ProducerLimit, Producers
 from tidelog_gateway.resume_tokens import ResumeTokens
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_gateway.websocket.beginning import beginning_of
 from tidelog_gateway.websocket.messages import Sub
+from tidelog_gateway.websocket.start_positions import start_positions_of
 from tidelog_proto.batch.record_batch import columns_of
 from tidelog_proto.limits import KIB
 
@@ -37,13 +37,13 @@ async def gateway(log: FakeLog) -> Gateway:
 
 async def positions(gateway: Gateway, **more: Any) -> dict[int, int]:
     sub = Sub.model_validate({"sid": 1, "topic": "t", "credit": {"records": 100}, **more})
-    return (await beginning_of(gateway, sub, None)).positions
+    return (await start_positions_of(gateway, sub, None)).positions
 
 
 async def token(gateway: Gateway, **more: Any) -> str:
     """Return the token that a subscription begins with."""
     sub = Sub.model_validate({"sid": 1, "topic": "t", "credit": {"records": 100}, **more})
-    return ResumeTokens(*await beginning_of(gateway, sub, None)).token()
+    return ResumeTokens(*await start_positions_of(gateway, sub, None)).token()
 
 
 async def refusal(gateway: Gateway, **more: Any) -> Problem:

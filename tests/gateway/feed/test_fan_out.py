@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from tidelog_gateway.feed.lane import Lane, PieceTokens
+from tidelog_gateway.feed.fan_out import FanOut, PieceTokens
 from tidelog_gateway.feed.ring import Follower, Form, Piece
 
 
@@ -65,9 +65,9 @@ class PlainForm:
 def push(stand: Stand, *, records: int, data: bytes = b"[1]", watched: bool = False) -> bool:
     """Push a piece; return whether it was written."""
     counter = Counter("records", "records", registry=CollectorRegistry())
-    lane = Lane(PlainForm(), PieceTokens(cast(Any, None)), counter)
+    fan_out = FanOut(PlainForm(), PieceTokens(cast(Any, None)), counter)
     follower = stand.follower(watched=watched)
-    refused = lane.push(Piece(0, 0, max(1, records), records, 7 * records, data), [follower])
+    refused = fan_out.push(Piece(0, 0, max(1, records), records, 7 * records, data), [follower])
     assert refused in ([], [follower])
     assert stand.direct is None or stand.direct.written == ([] if refused else [data])
     return not refused

@@ -1,8 +1,8 @@
-"""Followers that are sent the same bytes, and the loop that writes them.
+"""Fan-out of one encoded piece to all followers of a feed that receive the same bytes.
 
-A follower's connection is written to directly, past the tasks that serve it, if nothing waits in its transport. That
-costs a few attribute reads beside the system call. A connection that something waits for gets the bytes behind that, as
-far as its share of the budget goes (`ConnectionOutput.push`). Other followers are returned; they fall behind.
+If a follower's transport buffer is empty, the piece is written to the transport directly, without a switch to the tasks
+that serve the connection. Otherwise the piece is appended to the connection's pending output, within the connection's
+share of the budget (`ConnectionOutput.push`). Followers that cannot take the piece are returned; they fall behind.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tidelog_gateway.resume_tokens import ResumeTokens
 
 
 class PieceTokens:
-    """The resume tokens of the newest piece of a feed.
+    """The resume token after the newest piece of a feed.
 
     Attributes:
-        usual: the token of a message; None where it would be too long for each message.
+        usual: the token to put into a batch message; None if this message has none because the token is long.
     """
 
     def __init__(self, tokens: ResumeTokens) -> None:
@@ -28,17 +28,17 @@ class PieceTokens:
         self._tokens = tokens
 
     def always(self) -> str:
-        """Return a token, however long."""
+        """Return the token, regardless of its length."""
         return self._tokens.token() if self.usual is None else self.usual
 
 
-class Lane:
-    """The followers of one form.
+class FanOut:
+    """Writes pieces in one encoding to followers.
 
     Args:
-        form: of what they are sent.
-        tokens: of the feed.
-        records_out: counts records that are sent.
+        form: encodes each piece.
+        tokens: the feed's resume tokens.
+        records_out: counts sent records.
     """
 
     __slots__ = ("__weakref__", "_form", "_records_out", "_tokens")
@@ -49,7 +49,7 @@ class Lane:
         self._records_out = records_out
 
     def push(self, piece: Piece, followers: Iterable[Follower]) -> list[Follower]:
-        """Write the newest piece to followers that have credit and room for it; return the others."""
+        """Write the newest piece to the followers that have credit and room for it; return the others."""
         form = self._form
         data = form.encode(piece, self._tokens.always() if form.always_token else self._tokens.usual)
         size_bytes, records = len(data), piece.records
