@@ -70,7 +70,7 @@ def render() -> str:
 def _kinds() -> list[str]:
     rows = []
     for kind, cost in sorted(COSTS.items()):
-        entry = f"{cost.entry_us:g} us a {cost.what}" if cost.entry_us else ""
+        entry = f"{cost.entry_us:g} us a {cost.entry_name}" if cost.entry_us else ""
         entry += f", {cost.mib_us} us a MiB" if cost.mib_us else ""
         most = f"{cost.entries_max:,}" if cost.entry_us else ""
         largest = f"{max(cost.largest_us / 1000, 0.1):,.1f} ms"
