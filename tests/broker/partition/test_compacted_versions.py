@@ -231,7 +231,7 @@ async def test_outdated_epoch_is_not_read_beside_newer_versions(
     await settled(lambda: epoch in copy.replica.state.chain.compactions, "the decision does not come")
     copy.reader.check_offset(0)
     copy.replica.backfill.incomplete.add(epoch)
-    copy.reader.check_offset(0)  # it only lacks its front: what is here is as good as it was
+    copy.reader.check_offset(0)  # the copy lacks only its first segments; the others are intact
     monkeypatch.setattr(
         EpochVersions, "has_later", lambda *_: False
     )  # as if a later epoch had come as it was compacted

@@ -1,4 +1,4 @@
-"""Duplicates by content, at real nodes: what is dropped, what is told of it, and what a crash or takeover leaves."""
+"""Deduplication by content at real nodes: dropped records, the answers, and the state after a crash or takeover."""
 
 from __future__ import annotations
 
@@ -401,17 +401,17 @@ async def test_duplicate_waits_for_the_commit_of_its_original(founded: Founded) 
     owner = copies[0].state.owner_id
     others = [name for name in founded.nodes if name != owner]
     peer = await founded.peer(owner)
-    for name in others:  # the owner is alone: what it takes is not committed
+    for name in others:  # the owner is alone, so its records are not committed
         await founded.crash(name)
     numbers = [peer.post_publish(topic.topic_id, batch(b"lost"), timeout_ms=20_000) for _ in range(2)]
     partition = founded.nodes[owner].broker.partitions.get(topic.topic_id, 0)
     await founded.until(lambda: partition.log.end_offset == 3 or all(map(peer.answered, numbers)), "nothing happened")
-    for number in filter(peer.answered, numbers):  # it has noticed already that nobody is there
+    for number in filter(peer.answered, numbers):  # the owner has already detected that the others are dead
         assert (await peer.published(number))[0].HasField("error")
     await founded.crash(owner)
     for name in others:
         await founded.start(name)
-    await founded.until(lambda: founded.owner((topic.topic_id, 0), others[0]) in others, "nobody has taken over")
+    await founded.until(lambda: founded.owner((topic.topic_id, 0), others[0]) in others, "no other node has taken over")
     peer = await founded.peer(others[0])
     result = await founded.publish(peer, topic.topic_id, b"lost")
     assert result.duplicates == 0

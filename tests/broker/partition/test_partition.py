@@ -100,7 +100,7 @@ async def test_disk_failure_stops_the_node_without_acknowledgement(
     await stand.start()
     values = await (await stand.peer()).read_all(topic.topic_id)
     assert values[0] == b"good"
-    assert set(values[1:]) <= {b"lost"}, "what was not acknowledged may be there"
+    assert set(values[1:]) <= {b"lost"}, "unacknowledged records may exist"
 
 
 async def test_a_failing_timed_sync_stops_the_node(stand: Stand, node: Node, peer: Peer) -> None:
@@ -236,7 +236,7 @@ async def test_planned_end_reports_held_by_all_only_if_true(tmp_path: Path) -> N
         assert (told.error.code, told.error.definite, told.error.retriable) == (pb.STORED_ON_QUORUM, False, False)
         await settled(lambda: partition.state.writer is not None, "the next epoch does not begin")
         (again,) = await peer.published(post(pb.ALL))
-        assert again.error.code == pb.STORED_ON_QUORUM, "the next epoch's replicas say nothing of this one"
+        assert again.error.code == pb.STORED_ON_QUORUM, "replicas of the next epoch do not count for this one"
         (again,) = await peer.published(post(pb.QUORUM))
         assert (again.base_offset, again.duplicate) == (1, True)
 

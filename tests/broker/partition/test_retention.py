@@ -77,7 +77,7 @@ async def test_full_disk_for_the_log_start_file_deletes_nothing_and_retries(
     disk.fail = lambda operation, path: full if NAME in path.name and operation in {"create", "write"} else None
     for sequence in range(20):
         await publish(cluster, owner, sequence)
-    await settled(lambda: "old segments cannot be deleted" in caplog.text, "nothing was said of it")
+    await settled(lambda: "old segments cannot be deleted" in caplog.text, "the refusal was not logged")
     assert partition.log.start_offset == 0
     assert (cluster.nodes[owner].life.health.state, cluster.nodes[owner].life.exit_code) == ("running", 0)
     disk.heal()
@@ -112,7 +112,7 @@ async def test_records_that_a_live_replica_lacks_are_kept_up_to_twice_the_bound(
         fall_behind(cluster, owner, slow, deaf)
         await publish_past_bound(cluster, owner)
     await settled(lambda: late.log.end_offset == partition.log.end_offset, "the copy does not catch up")
-    await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "nobody lacks anything, and it is kept")
+    await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "segments that no copy lacks were kept")
     await settled(
         lambda: late.replica.state.log_start == partition.log.start_offset, "with nothing published it is not told"
     )
@@ -122,7 +122,7 @@ async def test_records_that_a_live_replica_lacks_are_kept_up_to_twice_the_bound(
     for sequence in range(10, 30):
         await publish(cluster, owner, sequence)
     await settled(lambda: partition.log.start_offset > late.log.end_offset, "a copy that never comes is waited for")
-    assert partition.replica.state.active.epoch > epoch, "what a copy lacks of the open epoch was deleted"
+    assert partition.replica.state.active.epoch > epoch, "records of the open epoch that a copy lacks were deleted"
     assert partition.log.size_bytes <= PATIENCE * BOUND_BYTES + SEGMENT_BYTES
 
 
@@ -139,7 +139,9 @@ async def test_epoch_ends_before_deleting_records_that_a_down_replica_lacks(clus
         await publish(cluster, await cluster.owner(), sequence)
         starts.append((partition.replica.state.active.epoch, partition.log.start_offset))
     held = 2  # it may have acknowledged what came before it stopped
-    assert all(start <= held for at, start in starts if at == epoch), "what a copy lacks of the open epoch was deleted"
+    assert all(start <= held for at, start in starts if at == epoch), (
+        "records of the open epoch that a copy lacks were deleted"
+    )
     await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "a copy that is gone is waited for")
     assert partition.replica.state.active.epoch > epoch
 
@@ -151,7 +153,7 @@ async def test_replica_in_the_push_window_is_waited_for(cluster: ClusterStand, m
         deaf.setattr(cluster.partition(others(owner)[0]).driver, "receive", lambda *_: None)
         await publish_past_bound(cluster, owner)
     await publish(cluster, owner, 10)
-    await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "nobody lacks anything, and it is kept")
+    await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "segments that no copy lacks were kept")
 
 
 async def test_producer_is_known_after_all_of_its_records_are_deleted(cluster: ClusterStand) -> None:
@@ -203,7 +205,7 @@ async def begun_late(stand: ClusterStand) -> Partition:
 async def test_missing_history_is_not_reported_as_deleted(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A deletion is told of when an epoch has begun behind a hole meanwhile: the log begins there, for now."""
+    """A deletion is reported if an epoch has begun after a gap meanwhile: the log begins there for now."""
     partition = await begun_late(cluster)
     told: list[int] = []
     monkeypatch.setattr(partition.driver, "raise_log_start", told.append)
@@ -225,7 +227,7 @@ async def test_nothing_after_a_pending_truncation_is_deleted(
 
 
 async def test_bound_deletes_nothing_while_older_history_is_being_fetched(cluster: ClusterStand) -> None:
-    """The size of the log does not count what is missing: what is there is newer than what the bound is about."""
+    """The size of the log excludes missing history: existing records are newer than those that the bound applies to."""
     owner = await cluster.owner()
     partition = cluster.partition(owner)
     partition.state.topic.config.hold = True

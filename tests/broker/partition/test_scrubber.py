@@ -1,4 +1,4 @@
-"""Scrubbing in a cluster: what has rotted on one node is fetched from the others, and what nobody else has stays."""
+"""Scrubbing in a cluster: segments damaged on one node are fetched from the others; the only copy is kept."""
 
 from __future__ import annotations
 

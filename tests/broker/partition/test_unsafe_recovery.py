@@ -42,8 +42,8 @@ async def test_last_node_recovers_the_partition(founded: Founded, caplog: pytest
         here, there = (founded.nodes[name].broker.partitions.get(*key).replica.state.active for name in ("a", "c"))
         return here == there and here.owner in {"a", "c"}
 
-    # What b decides while it stops is heard of: it would be overruled otherwise, and b halted when it comes back.
-    await founded.until(lambda: all(level(key) for key in ((topic.topic_id, 0), META_KEY)), "nobody follows b")
+    # Decisions of b during its shutdown must reach the others: they would be overruled otherwise, and b would halt.
+    await founded.until(lambda: all(level(key) for key in ((topic.topic_id, 0), META_KEY)), "no replica follows b")
     await founded.stop("c")
     await founded.until(
         lambda: not left.broker.cluster.alive("b") and not left.broker.cluster.alive("c"), "the lost are not missed"

@@ -52,7 +52,7 @@ class Story:
         assert self.log.state == "active", self.log.damage
         found = read_all(self.log)
         assert len(found) >= self.synced, "synced batches are gone"
-        assert found == self.appended[: len(found)], "what is there was never appended so"
+        assert found == self.appended[: len(found)], "the log has batches that were never appended"
         self.appended = found
         self.synced = len(found)
 
@@ -200,7 +200,7 @@ def test_valid_batches_after_a_torn_one_never_reappear() -> None:
     log = reopen(sim.restart())
     assert read_all(log) == batches[:2]
     assert not segment(sim)[log.size_bytes :].strip(b"\0")
-    # The very batch that was torn, again: what lay behind it would have continued the chain.
+    # The torn batch again: the bytes after it would have continued the chain.
     append(log, [batch(b"B" * 90)])
     log.close()
     assert read_all(reopen(sim.restart())) == batches[:3]
