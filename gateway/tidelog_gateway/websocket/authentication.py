@@ -1,13 +1,13 @@
 """Authentication of a WebSocket's caller, by the headers of the handshake or by the first message.
 
-Browsers cannot set headers of a WebSocket handshake. A handshake without `Authorization` is therefore accepted, and the
-client has `head_timeout_s` to send `auth`. Any other message before that is refused.
+Browsers cannot set headers of a handshake. Without `Authorization` it is therefore accepted, and the client has
+`head_timeout_s` to send `auth`; any other message is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from contextlib import AsyncExitStack
 
 from starlette.websockets import WebSocket
 
@@ -29,7 +29,7 @@ from tidelog_gateway.websocket.ws_protocol import CLOSE_AGAIN, CLOSE_UNAUTHENTIC
 _AUTH_REQUIRED = 'the first message must have credentials: {"id":0,"auth":{"token":"KEY"}}'
 
 
-async def authenticate_handshake(socket: WebSocket, own: Gateway, using: contextlib.AsyncExitStack) -> Gateway | None:
+async def authenticate_handshake(socket: WebSocket, own: Gateway, using: AsyncExitStack) -> Gateway | None:
     """Return the caller's gateway by the credentials in the handshake's headers; None if they have none.
 
     Args:
@@ -46,9 +46,7 @@ async def authenticate_handshake(socket: WebSocket, own: Gateway, using: context
     return None if credentials is None else await _authenticated(socket, credentials, using)
 
 
-async def authenticate_first_message(
-    socket: WebSocket, own: Gateway, codec: Codec, using: contextlib.AsyncExitStack
-) -> Gateway | None:
+async def authenticate_message(socket: WebSocket, own: Gateway, codec: Codec, using: AsyncExitStack) -> Gateway | None:
     """Return the caller's gateway by the credentials in the first message.
 
     None if the client has disconnected or the message is refused; then the error was sent and the WebSocket closed.
@@ -88,9 +86,7 @@ def _credentials_of(auth: Auth) -> CallerCredentials:
     return user_password(auth.user or "", auth.password or "") if auth.token is None else credentials_of(auth.token)
 
 
-async def _authenticated(
-    socket: WebSocket, credentials: CallerCredentials, using: contextlib.AsyncExitStack
-) -> Gateway:
+async def _authenticated(socket: WebSocket, credentials: CallerCredentials, using: AsyncExitStack) -> Gateway:
     callers: CallerCache = socket.app.state.callers
     return await using.enter_async_context(callers.use(credentials, address_of(socket.scope)))
 

@@ -23,7 +23,7 @@ from tidelog_gateway.live_connections import counted, no_room
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.request_ids import request_id_of
 from tidelog_gateway.unsupported import refuse_unknown
-from tidelog_gateway.websocket.authentication import authenticate_first_message, authenticate_handshake
+from tidelog_gateway.websocket.authentication import authenticate_handshake, authenticate_message
 from tidelog_gateway.websocket.codecs import Codec
 from tidelog_gateway.websocket.connection import Connection
 from tidelog_gateway.websocket.json_codec import JSON
@@ -105,7 +105,7 @@ async def _await_auth(
         async with asyncio.timeout(None) as turn:
             address = address_of(socket.scope)
             slot = gateway.unauthenticated_websockets.take(address, lambda: turn.reschedule(0.0))
-            return await authenticate_first_message(socket, gateway, codec, using)
+            return await authenticate_message(socket, gateway, codec, using)
     except TimeoutError:
         await _too_many(
             socket, gateway, "too many unauthenticated WebSockets: send Authorization in the handshake, or try again"

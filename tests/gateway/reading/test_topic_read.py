@@ -175,7 +175,7 @@ def test_a_cursor_that_does_not_fit_is_refused() -> None:
     scope, positions = Scope("t", bytes(16)), dict.fromkeys(range(4_096), 1_000_000)
     assert len(cursor_text(scope, positions, 7)) > HEADER_CHARS_MAX
     assert cursor_in(cursor_text(scope, positions, 7), scope) == (positions, 7)
-    with pytest.raises(Problem, match="read it as JSON, or read its partitions one by one") as caught:
+    with pytest.raises(Problem, match="request application/json, or read its partitions one by one") as caught:
         cursor_text(scope, positions, 7, chars_max=HEADER_CHARS_MAX)
     assert (caught.value.status, caught.value.code) == (422, "too_many_partitions")
     with pytest.raises(Problem, match="here: read its partitions one by one"):
