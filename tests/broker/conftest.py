@@ -1,4 +1,4 @@
-"""What the tests of the node share; see `stand`, `peer` and `faulty_disk`."""
+"""Fixtures of the node's tests; see `stand`, `peer` and `faulty_disk`."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ WAIT_S = 30
 
 
 class Used(NamedTuple):
-    """A topic's only partition, of which every node has a copy: who owns it, and one who does not."""
+    """A topic's only partition, with a copy on every node: its owner, and another node."""
 
     topic_id: bytes
     owner: str
@@ -120,7 +120,7 @@ class Founded:
             self.nodes[name], self._dirs[name] = node, directory
 
     async def crash(self, name: str) -> None:
-        """End a node as kill -9 does: nobody is told, nothing is handed over, connections break."""
+        """End a node like kill -9: no notification, no handover, broken connections."""
         node = self.nodes.pop(name)
         abort_connections(node)
         await node.server.stop_listening()
@@ -181,7 +181,7 @@ class Founded:
         )
         await self.until(
             lambda: all(one.broker.security.registry.permissions.all_read for one in self.nodes.values()),
-            "a node has not read all rules: it refuses nobody for good, and asks others until then",
+            "a node has not read all rules, so its refusals are not final",
         )
 
     async def copies(self, key: PartitionKey, *, end_offset: int = 0) -> list[Partition]:
@@ -234,7 +234,7 @@ class Founded:
         return self.nodes[seen_by].broker.routes.owner(key)
 
     async def publish(self, peer: Peer, topic_id: bytes, *values: bytes, partition: int = 0) -> pb.PublishResult:
-        """Publish as a client does: again, as long as it is said that nothing was written and another try may do.
+        """Publish like a client: try again while the error is retriable and definite, so nothing was written.
 
         So it may where the node has not heard of the topic yet.
         """

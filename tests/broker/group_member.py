@@ -22,7 +22,7 @@ class RefusedError(Exception):
 
 
 class GroupMember:
-    """See the module. It begins with what it is told, and gives up what it is to, at once unless `keeps`.
+    """A group member: starts with the first assignment, and releases revoked partitions at once unless `keeps`.
 
     Args:
         peer: its connection; another one may be set.
@@ -70,7 +70,7 @@ class GroupMember:
         return await self.taken(self.post(wait_ms))
 
     async def tried(self, number: int = 0) -> pb.Error:
-        """Take an answer, of a new question unless told which; return the error, one without a code if it is none."""
+        """Take the answer to a new request, or to a given one; return its error, without a code if there is none."""
         try:
             await self.taken(number or self.post())
         except RefusedError as refusal:

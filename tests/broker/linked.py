@@ -1,4 +1,4 @@
-"""What tests of the links between nodes share: identities, an ear for messages, an eye for links."""
+"""Helpers for tests of links between nodes: identities, a message receiver, and a link observer."""
 
 from __future__ import annotations
 

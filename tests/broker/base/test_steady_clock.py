@@ -38,7 +38,7 @@ class Clocks:
         self.wall_us += seconds * S
 
     def settle(self) -> None:
-        """Look at the wall clock, let it stand for long enough, and look again."""
+        """Look at the wall clock, wait for the settling time, and look again."""
         self.clock.now_us()
         self.run(SETTLE_S)
         self.clock.now_us()
@@ -86,7 +86,7 @@ def test_corrected_jump_has_no_effect() -> None:
     clocks.jump(YEAR_S)
     assert clocks.told_s == SETTLE_S - 1
     clocks.run(1)
-    assert clocks.told_s == SETTLE_S, "a new jump has to stand for as long as the first"
+    assert clocks.told_s == SETTLE_S, "a new jump needs the same settling time as the first"
     assert clocks.before_s(100) == SETTLE_S - 100
 
 
@@ -110,9 +110,9 @@ def test_skipped_time_does_not_count_as_age() -> None:
     clocks.settle()
     at_s = 50 + SETTLE_S
     assert clocks.told_s == at_s + YEAR_S
-    assert clocks.before_s(100) == at_s - 100, "what was stamped before the jump has lived through none of it"
+    assert clocks.before_s(100) == at_s - 100, "timestamps from before the jump do not age by the jump"
     clocks.run(60)
-    assert clocks.before_s(60) == at_s + YEAR_S, "what was stamped behind it is as old as it looks"
+    assert clocks.before_s(60) == at_s + YEAR_S, "timestamps from after the jump have their real age"
     assert clocks.before_s(61) == at_s - 1
 
 
@@ -131,7 +131,7 @@ def test_merged_jumps_keep_their_total() -> None:
         clocks.settle()
     lived_s = (GAPS_MAX + 3) * SETTLE_S
     assert clocks.told_s == lived_s + (GAPS_MAX + 3) * YEAR_S
-    assert clocks.before_s(lived_s) <= 0, "what was stamped at the start is no older than the node has run"
+    assert clocks.before_s(lived_s) <= 0, "a timestamp of the start is not older than the node's uptime"
     assert clocks.before_s(lived_s + 1) < 0
 
 

@@ -79,7 +79,7 @@ class Node:
 
 
 class Others:
-    """The other nodes: what they are sent."""
+    """The other nodes, and the messages that they receive."""
 
     def __init__(self, *answers: pb.KnownLife, late: int = 0) -> None:
         self.late = late

@@ -175,7 +175,7 @@ async def test_state_is_read_again_when_the_epoch_ends() -> None:
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("operation", ["unlink", "sync"])
 async def test_crash_during_a_snapshot_loses_nothing(stand: Stand, operation: str) -> None:
-    """Acknowledged commits are there, whether the snapshot was half written or its old segments half deleted."""
+    """Acknowledged commits survive a crash while the snapshot is written or its old segments are deleted."""
     node = await with_groups(await stand.start(offsets_partitions=1))
     peer = await stand.peer()
     topic = await peer.create()
@@ -208,8 +208,8 @@ async def test_snapshot_includes_records_durable_in_the_same_turn(
 ) -> None:
     """A snapshot that begins between a record's append and its writer's next turn must not leave it out.
 
-    Everything before the snapshot's beginning is let go of, so a record that stands there and is not in the snapshot
-    would be lost with it.
+    Records before the snapshot's start are deleted, so a record of that part that is missing in the snapshot
+    would be lost.
     """
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(*[b"x"] * 10))
@@ -294,7 +294,7 @@ async def test_node_records_survive_snapshots(stand: Stand) -> None:
 async def test_position_with_an_unknown_outcome_is_not_overwritten(
     node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch, code: pb.ErrorCode
 ) -> None:
-    """What comes after it has a higher revision: else the two would be equal, and the later one lost."""
+    """Later changes have a higher revision; with an equal one they would be lost."""
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(*[b"x"] * 10))
     key = OffsetKey("g", topic.topic_id, 0)

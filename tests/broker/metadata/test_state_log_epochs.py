@@ -136,7 +136,7 @@ async def test_pending_positions_are_refused_after_another_owners_epoch(handover
 
 
 async def test_prepared_positions_end_with_their_epoch(handover: Handover, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for their outcome any more, and nothing is known of it until the epoch is over."""
+    """Callers no longer wait for the outcome, which is unknown until the epoch has ended."""
     peer = await handover.start_with_groups()
     assert await committed(peer, 100) == 100
     handover.hold()

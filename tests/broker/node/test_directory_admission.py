@@ -96,7 +96,7 @@ async def five(tmp_path: Path) -> AsyncIterator[Founded]:
 
 
 async def write(founded: Founded, name: str) -> bytes:
-    """Have a record in a new topic and a group's position behind it; return the topic's id."""
+    """Publish a record to a new topic and commit a group's position after it; return the topic's id."""
     peer = await founded.peer(name)
     topic = await peer.create("kept")
     await founded.publish(peer, topic.topic_id, b"v")
@@ -167,7 +167,7 @@ async def test_wiped_founder_is_detected_by_its_bound_directory(
         await is_kept(founded, topic_id)
 
 
-@pytest.mark.parametrize("late", ["", "e"], ids=["all five were there", "one comes late"])
+@pytest.mark.parametrize("late", ["", "e"], ids=["all five started", "one starts late"])
 async def test_five_founders_survive_the_loss_of_two_disks(
     five: Founded, late: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -180,7 +180,7 @@ async def test_five_founders_survive_the_loss_of_two_disks(
     async with starts_of(five, caplog) as starts:
         starts.begin("a", "b", "e")
         if late:
-            assert await starts.admitted("a", "b", "e") == set(), "three that remember nothing are no quorum"
+            assert await starts.admitted("a", "b", "e") == set(), "three nodes without data do not form a quorum"
         else:
             assert isinstance(await starts.ended("a"), IdentityError)
             assert isinstance(await starts.ended("b"), IdentityError)
@@ -189,7 +189,7 @@ async def test_five_founders_survive_the_loss_of_two_disks(
             assert isinstance(await starts.ended(name), IdentityError)
         for name in "cde":
             assert await starts.ended(name) is None
-        if late:  # what has four copies, of which two are lost, is there and has no quorum
+        if late:  # a partition with two of four copies lost exists and has no quorum
             await five.settled()
             assert all(node.broker.topics.exists("kept") for node in five.nodes.values())
         else:
@@ -307,8 +307,8 @@ async def test_joiner_takes_no_part_before_its_record_is_committed(
     for name in "bc":
         await founded.stop(name)
     joining = asyncio.create_task(founded.join("d", "a"))
-    await founded.until(lambda: "'d' waits to be registered" in caplog.text or joining.done(), "it says nothing")
-    assert not joining.done(), "nobody can have written its record"
+    await founded.until(lambda: "'d' waits to be registered" in caplog.text or joining.done(), "nothing was logged")
+    assert not joining.done(), "its record cannot have been written"
     await founded.start("b")
     node = await joining
     record = founded.nodes["a"].broker.nodes.get("d")
@@ -331,7 +331,7 @@ async def test_joiner_that_failed_after_registration_is_admitted(
         with pytest.raises(NodeDirError):
             await founded.join("d", "a")
     assert not json.loads((founded.path / "d" / "node.json").read_text())["admitted"]
-    for name in "bc":  # without a quorum nobody owns __meta, and d may be who is missing
+    for name in "bc":  # without a quorum __meta has no owner, and d could be a missing member
         await founded.stop(name)
     async with asyncio.timeout(10):
         await founded.join("d", "a")

@@ -138,7 +138,7 @@ async def test_owner_without_connections_is_replaced(founded: Founded, monkeypat
             for connection in list(node.server.connections):
                 if connection.peer_id is not None and "b" in {name, connection.peer_id}:
                     connection.cut_off()
-        await founded.until(lambda: founded.owner(key, "a") in {"a", "c"}, "nobody misses it")
+        await founded.until(lambda: founded.owner(key, "a") in {"a", "c"}, "the failure was not detected")
         assert founded.nodes["a"].broker.cluster.membership("b") in {"alive", "suspect"}, (
             "gossip believes that it lives"
         )

@@ -65,7 +65,7 @@ async def test_nodes_authenticate_by_certificates(founded: Founded, authority: A
     await founded.settled()
     await founded.join("d", "a")
     await founded.settled()
-    # One of the right CA with the name of another node. (One that is no node's is none that OpenSSL would take.)
+    # A certificate of the right CA with the name of another node.
     for name, why in (("d", "shows one of 'd'"),):
         files = authority.files("node", name)
         founded.own["e"] |= {"tls_cert_file": files.cert, "tls_key_file": files.key}

@@ -90,7 +90,7 @@ def test_first_member_gets_all_partitions_once_its_join_is_durable(group: Consum
     assert group.assignment_of(ADA) is None
     record = group.next_record()
     assert record is not None
-    assert group.assignment_of(ADA) is None, "nothing is told before it is durable"
+    assert group.assignment_of(ADA) is None, "no assignment is sent before it is durable"
     assert group.next_record() is None
     assert group.written(record) == [ADA]
     assert has(group, ADA) == {0, 1, 2, 3}

@@ -158,7 +158,7 @@ def test_founder_bound_to_another_directory_gets_a_remedy() -> None:
     fault = binders.answered("g0", directory(1))
     assert "founder 'g0' has recorded another data directory of 'f'" in fault
     assert "--replace" in fault
-    assert binders.answered("joiner", directory(1)) == "", "what is no founder counts for nothing, either way"
+    assert binders.answered("joiner", directory(1)) == "", "nodes other than founders do not count"
 
 
 def test_node_id_is_bound_once_and_not_against_its_registration() -> None:

@@ -273,7 +273,7 @@ def test_takeover_ranks_count_live_candidates() -> None:
     assert ranks == [0, 1, 2]
     alive = ids(nodes) - {placed[0]}
     assert takeover_rank(placed[2], key, nodes, alive=alive, placement=placed) == 1
-    assert takeover_rank(placed[1], key, nodes, alive=set(), placement=placed) == 0, "who asks lives"
+    assert takeover_rank(placed[1], key, nodes, alive=set(), placement=placed) == 0, "the node itself is alive"
     outside = next(iter(ids(nodes) - set(placed)))
     assert takeover_rank(outside, key, nodes, alive=ids(nodes), placement=placed) is None
     removed = [node for node in nodes if node.node_id != placed[1]]
@@ -294,7 +294,7 @@ def test_balanced_cluster_needs_no_moves_and_a_new_node_gets_its_share() -> None
         PlacedPartition(TOPIC, number, where.nodes[0], where.nodes[::-1], where.ack_quorum, replication_factor=3)
         for number, where in placed.items()
     ]
-    assert rebalance_plan(states, nodes, alive=ids(nodes)) == [], "the order of a placement is no reason to move"
+    assert rebalance_plan(states, nodes, alive=ids(nodes)) == [], "the order of a placement does not cause moves"
     grown = entries(5)
     plan = rebalance_plan(states, grown, alive=ids(grown))
     assert 80 <= len(plan) <= 160, "three in five of the partitions get a copy on the new node"

@@ -1,4 +1,4 @@
-"""Unsafe recovery without a quorum: what it decides, how the decision is marked, and which nodes continue.
+"""Unsafe recovery without a quorum: its decision, how the decision is marked, and which nodes continue.
 
 The recovered node's chain wins: where it differs from another one in a decision that only it has marked unsafe, its
 node continues, and the node of the other chain halts for good.
@@ -85,7 +85,7 @@ def test_two_of_five_replicas_combine_their_logs() -> None:
     assert replica.can_append
     assert ends(stage, named)[-1][1:] == (2, True)
     assert len(stage.logs[named].content()) == 2
-    assert stage.replicas[longer].state.active == replica.state.active, "who is there follows"
+    assert stage.replicas[longer].state.active == replica.state.active, "live replicas follow the decision"
 
 
 def test_returning_replicas_truncate_and_follow() -> None:
@@ -103,7 +103,7 @@ def test_returning_replicas_truncate_and_follow() -> None:
     meet(stage)
     for node in (owner, other):
         replica = stage.replicas[node]
-        assert ends(stage, node)[-1][1:] == (1, True), "records that were committed are gone, and it is told"
+        assert ends(stage, node)[-1][1:] == (1, True), "the decision is marked, because committed records are lost"
         assert (replica.state.high_watermark, replica.state.halted) == (1, None)
         assert len(stage.logs[node].content()) == 1
     assert stage.publish("four") == 2

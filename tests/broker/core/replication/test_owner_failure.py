@@ -96,7 +96,7 @@ def test_permanently_halted_owner_stops_announcing_to_informed_nodes() -> None:
 def test_quickly_resigning_owners_replace_each_other_slowly() -> None:
     stage = Stage()
     first = stage.owner()
-    first.state.halt("it lacks what nobody holds")
+    first.state.halt("no node has the missing records")
     stage.later(TIMING.grace_ms - 2500)
     assert first.state.active.owner == first.state.node_id, "the epoch has only just begun"
     stage.later(3000)

@@ -145,7 +145,7 @@ def test_producer_state_of_another_position_or_too_late_is_ignored() -> None:
     trial.ownership.leave()
     trial.enter()
     trial.ownership.rebuilt(RebuildProducers(0, 5), ProducerTable(), 0, 0)
-    assert trial.owner is None, "the epoch is over: what was asked for it does not count"
+    assert trial.owner is None, "the epoch has ended, so its request is void"
 
 
 def test_incomplete_log_makes_the_owner_ask_other_nodes_in_turn() -> None:
@@ -389,7 +389,7 @@ def test_nothing_is_committed_after_a_promise() -> None:
     trial.ack(trial.tail.queued, sender="c")
     assert trial.high_watermark == 5
     trial.ownership.tick(10_000)
-    assert trial.peek() == [], "nor is anybody told anything"
+    assert trial.peek() == [], "no message is sent"
     assert trial.ownership.deadline_ms() is None
 
 
@@ -476,7 +476,7 @@ def test_replica_in_doubt_about_the_owner_gets_a_heartbeat() -> None:
     trial.ownership.tick(20_000)
     assert {to for to, _ in trial.sent(pb.AppendBatch)} == {"c"}
     trial.ownership.greet("c", 20_001)
-    assert trial.ownership.deadline_ms() == 20_001, "whatever it was told a moment ago"
+    assert trial.ownership.deadline_ms() == 20_001, "regardless of the previous heartbeat"
     trial.ownership.greet("z", 20_001)
 
 
