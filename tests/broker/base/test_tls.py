@@ -81,7 +81,7 @@ async def test_client_with_a_crl_rejects_a_revoked_node(stand: Stand, key_file: 
         await before.topics()
         authority.revoke(files)
         await before.topics()  # a connection that stands is to the node that it was made to
-        with pytest.raises(TidelogError, match="certificate is not accepted: it is revoked"):
+        with pytest.raises(TidelogError, match="certificate is refused: it is revoked"):
             await after.topics()
 
 
@@ -118,5 +118,5 @@ def _connected(founded: Founded, name: str) -> set[str]:
 
 async def test_invalid_crl_prevents_the_start(stand: Stand, authority: Authority) -> None:
     (authority.directory / "crl.pem").write_text("nothing")
-    with pytest.raises(SettingsError, match="holds nothing in PEM"):
+    with pytest.raises(SettingsError, match="contains nothing in PEM"):
         await stand.start(**told(authority, authority.files("node", "a")))
