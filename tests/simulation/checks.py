@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 FORGOTTEN = {pb.SEQUENCE_GAP, pb.UNKNOWN_PRODUCER}
-"""What is said of a producer whose newest batches are not known."""
+"""Errors for a producer whose newest batches are unknown."""
 
 _VOTES = pb.ReplicationAck | pb.SealReply | pb.OpenEpochReply
 
@@ -107,12 +107,12 @@ class Checks:
         return truth if truth.fork is None or truth.fork.epoch < epoch else truth.fork.parent
 
     def recovered(self, copy: Copy, said: pb.ClusterChangeReply) -> None:
-        """An operator is told what has become of it: what was decided, and whether something may be lost (I21)."""
+        """An operator gets the result of a recovery: the decision, and whether records may be lost (I21)."""
         decided = copy.replica.state.decision(said.epoch)
         self.require(
             said.end_offset == decided.end_offset and (said.unsafe or not decided.unsafe),
             "I21",
-            f"an operator is told {said}, decided was {decided}",
+            f"the operator got {said}, but the decision is {decided}",
         )
 
     def _by_disk(self, key: PartitionKey, node: str) -> Truth:
@@ -131,7 +131,7 @@ class Checks:
         self._told.add((process, text))
 
     def _tell(self) -> None:
-        """See that a loss is told where it becomes known (I21)."""
+        """Check that a loss is logged at each node that learns of it (I21)."""
         pending, self._to_tell = self._to_tell, []
         for copy, fork in pending:
             name = copy.partition.name
@@ -142,7 +142,7 @@ class Checks:
     def is_overruled(self, copy: Copy) -> bool:
         """Whether a copy has stopped for good, rightly: it knows another end of an epoch than an operator's recovery.
 
-        So one that has stopped must know that epoch as decided, and there must be somebody who goes on without it.
+        So a stopped node must know the decision about that epoch, and another replica must continue without it.
         """
         known = self.truth_of(copy).forks.values()
         return copy.replica.state.halted_for_good and any(
@@ -209,7 +209,7 @@ class Checks:
     def booted(
         self, process: Process, chains: TypedJournal[pb.ChainEntry], fences: TypedJournal[pb.FenceEntry]
     ) -> None:
-        """A node has read its journals: what they hold counts, whether or not the node was told so before it died."""
+        """A node has read its journals: their content counts, even if the node died before it learned of the writes."""
         self._written_anew(process.node_id, process, [(META / name, sys.maxsize) for name in ("journal", "fences")])
         known = [
             ((entry.topic_id, entry.partition), entry.decision)
@@ -332,7 +332,7 @@ class Checks:
         )
 
     def _may_have_forgotten(self, copy: Copy, publish: Publish, said: PublishReply) -> bool:
-        """Whether a node may know a producer less well, because retention was there before it."""
+        """Whether a node may lack a part of a producer's state, because retention deleted it before the node had it."""
         truth, node = self.truths[copy.key], copy.process.node_id
         if said.error == pb.UNKNOWN_PRODUCER:
             return truth.may_forget(publish.producer_id, node)
@@ -355,7 +355,7 @@ class Checks:
         self.truth_of(copy).shows_from(state.active.epoch, shown_from, copy.name)
 
     def reads(self, copy: Copy, offset: int, shown_from: int) -> None:
-        """A node gives a reader what lies at an offset; when it was asked it showed what lies behind another."""
+        """A node delivers records at an offset; `shown_from` was its first visible offset at the request."""
         self.require(offset >= shown_from, "I26", f"{copy.name} gives {offset}, all below {shown_from} is deleted")
 
     def locates(self, copy: Copy) -> tuple[int, Callable[[int | None, BaseException | None], None]]:
@@ -400,7 +400,7 @@ class Checks:
         return "".join(f"\n  partition {key[1]}: {unequal(self._world, key)}" for key in self.truths)
 
     def final(self) -> None:
-        """Hold all logs against each other and against what clients were told."""
+        """Compare all logs with each other and with the answers to clients."""
         for key, root in self.truths.items():
             log = compare_logs(self._world, key)
             compare = compare_compacted if self._world.scenario.compacts else compare_with_history

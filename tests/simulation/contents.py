@@ -1,6 +1,6 @@
-"""What a partition's log says record by record, where the topic drops duplicates: its invariant, I29.
+"""Invariant I29 of a partition whose topic drops duplicates, checked record by record.
 
-Within the window no content is twice in the committed log, and what is said to be stored or to be a duplicate is there:
+Within the window no content is twice in the committed log, and all records acknowledged as stored or duplicate exist:
 each content of an acknowledged batch is in the batch that it became, or in the window in front of that.
 """
 
@@ -31,7 +31,7 @@ class _Record(NamedTuple):
 
 
 class Drawn:
-    """What producers publish to one partition: contents that are new, or were published shortly before."""
+    """Contents that producers publish to one partition: new ones, or ones that were published shortly before."""
 
     def __init__(self, random: Random, partition: int) -> None:
         self._random = random
@@ -79,9 +79,9 @@ class LoggedContents:
         self._records += [_Record(content, header.base_offset, stamp_us) for content in contents]
 
     def acknowledged(self, publish: Publish, said: PublishReply, header: BatchHeader) -> None:
-        """A publish is said to be at a committed batch."""
+        """A publish was acknowledged with a position in a committed batch."""
         where = (said.epoch, said.base_offset)
-        self._require(where in self._before, "I29", f"{publish} is said to be at {said}, which is not committed")
+        self._require(where in self._before, "I29", f"{publish} was acknowledged at {said}, which is not committed")
         dropped = duplicates_in(header)
         self._require(said.duplicates == dropped, "I29", f"{publish}: {said}, {dropped} records were dropped")
         self._require(len(self._written[where]) + dropped == publish.records, "I29", f"{publish} has become {header}")

@@ -1,6 +1,6 @@
 """An operator who has records deleted, and who now and then holds the topic so that nothing is.
 
-What is asked for is any offset, also one behind the end. An answer is held against what holds afterwards: see I26.
+Deletion requests have any offset, also one after the end. Answers are checked against the later state: see I26.
 """
 
 from __future__ import annotations

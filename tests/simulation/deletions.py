@@ -1,11 +1,11 @@
-"""What retention has deleted of one partition, where, and what a copy may have forgotten with it (I12, I22).
+"""Records deleted by retention in one partition, and the producer state that a copy may have lost with them (I12, I22).
 
 An owner decides where the log begins: past the topic's bound, below the commit, and in the open epoch only what every
-replica of it has. The others delete after it. What lies below is excused wherever something is missed; nothing else is.
+replica of it has. The others delete after it. Missing records and state below that offset are allowed; no others are.
 
 A copy that held a producer's batches knows the producer for good: a snapshot outlives what retention deletes. Only a
-copy that began late, because what lies in front was deleted before it came to that, may know less. What it never had
-it may have forgotten, and who asks it about producers may have forgotten that with it.
+copy that began late, because the records before were deleted first, may know less. It may have forgotten the state that
+it never had, and so may a node that requests producer state from it.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Deletions:
         self.wanted = 0
         """Below this an owner wants records deleted for readers."""
         self._asked: set[int] = set()
-        """What somebody has asked for."""
+        """Offsets in deletion requests of clients."""
         self._stamped_us: dict[tuple[int, int], int] = {}
         """The epoch and the end of a batch -> when it got its offsets, by a clock that is right."""
         self._noted: dict[str, int] = {}
-        """Node -> below which it has deleted by itself, so that what was there before was there without a hole."""
+        """Node -> offset below which it has deleted by itself, so its copy had no gap before that offset."""
         self._kept: dict[str, int] = {}
         """Node -> where its log is to begin, as it has written down; it may begin later, where something is missing."""
         self._began: dict[str, int] = {}
@@ -64,7 +64,7 @@ class Deletions:
             self._stamped_us[header.epoch, header.end_offset] = self._clock.now_us
 
     def asks(self, offset: int) -> None:
-        """Somebody asks that records below an offset be deleted."""
+        """A client requests to delete records below an offset."""
         self._asked.add(offset)
 
     def wants(self, copy: Copy, below: int) -> None:
@@ -90,7 +90,7 @@ class Deletions:
         self._truth.require(not copy.process.is_held, "I22", f"{copy.name} deletes a file, and the topic is held")
 
     def decides(self, copy: Copy, below: int) -> None:
-        """A node is about to delete what lies below an offset: an owner what nobody sees any more, others after one."""
+        """A node is about to delete below an offset: an owner only invisible records, others only after an owner."""
         if below > self.log_start:
             self._judge(copy, below)
             self.log_start = below
@@ -108,7 +108,9 @@ class Deletions:
         truth, require = self._truth, self._truth.require
         require(below <= truth.settled_end, "I22", f"{copy.name} deletes what is not committed: {below}")
         seen_from = copy.replica.state.deleted_below
-        require(below <= seen_from, "I22", f"{copy.name} deletes below {below} what readers see from {seen_from} on")
+        require(
+            below <= seen_from, "I22", f"{copy.name} deletes below {below}, but readers see records from {seen_from}"
+        )
         epoch = truth.newest_decided + 1
         if below > truth.start_of(epoch) and not copy.process.disk.spares.has_ended:
             replicas, holders = len(truth.descriptors[epoch].placement), truth.holders(epoch, below)
@@ -128,21 +130,19 @@ class Deletions:
         return size_bytes > self._bytes_max or not last or copy.log.start_offset > below
 
     def says(self, name: str, log_start: int) -> None:
-        """A node says where the log begins: nowhere behind what was decided."""
+        """A node reports its log start, which is never after the decided one."""
         truth = self._truth
         truth.require(
             log_start <= self.log_start, "I22", f"{name} says that the log begins at {log_start}, not {self.log_start}"
         )
 
     def tells(self, name: str, log_start: int) -> None:
-        """A node tells a reader where the log begins: nowhere behind what an owner wanted."""
+        """A node returns its log start to a reader, which is never after that of an owner."""
         wanted = max(self.wanted, self.log_start)
-        self._truth.require(
-            log_start <= wanted, "I22", f"{name} tells that the log begins at {log_start}, not {wanted}"
-        )
+        self._truth.require(log_start <= wanted, "I22", f"{name} returns log start {log_start}, after {wanted}")
 
     def remembers(self, copy: Copy) -> None:
-        """A node has started again: what it has deleted is not missing."""
+        """A node has restarted: records that it has deleted are not missing."""
         kept, known = self._kept.get(copy.process.node_id, 0), copy.replica.state.log_start
         self._truth.require(known >= kept, "I22", f"{copy.name} has deleted below {kept}, and knows of {known}")
 
@@ -157,18 +157,18 @@ class Deletions:
         self._told[to] = max(self._told.get(to, 0), self.lacks(copy))
 
     def lost(self, node: str) -> None:
-        """A node may have lost what it held: whatever it begins with, it begins late."""
+        """A node may have lost its records: from now on its copy began late."""
         self._noted.pop(node, None)
         self._kept.pop(node, None)
 
     def lacks(self, copy: Copy) -> int:
-        """Below which offset a copy may never have had what was there."""
+        """Offset below which a copy may never have had the records."""
         node = copy.process.node_id
         return max(self._beginning(node, copy.log), self._told.get(node, 0))
 
 
 def log_start_of(message: object) -> int:
-    """Return where a message says that the log begins, 0 where it says nothing of it."""
+    """Return the log start in a message, 0 if it has none."""
     return message.log_start_offset if isinstance(message, pb.AppendBatch | pb.BackfillReply) else 0
 
 

@@ -1,6 +1,6 @@
 """Goes through all states of the small cluster within bounds, breadth first, so that what it finds is the shortest way.
 
-Far more states of the cluster than of a node: what an event does to a node is computed once for each state of that node
+The cluster has far more states than a node: an event's effect on a node is computed once for each state of that node
 and looked up from then on, together with what it sends and what of it is to be checked; likewise what a check makes of
 the observer's knowledge. Two states are one when their nodes, messages, remaining bounds, and what is committed and
 decided are the same.
@@ -39,7 +39,7 @@ SPENT_BY = {
 
 @dataclass(slots=True)
 class Found:
-    """What a search has seen. `trace` leads to a violation, if there is one."""
+    """Result of a search. `trace` leads to a violation, if one was found."""
 
     states: int = 0
     steps: int = 0
@@ -68,7 +68,7 @@ class Event(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What an event does to a node: the node after it, what it sends, what is to be checked."""
+    """Outcome of an event at a node: the node's new state, its messages, and the checks to run."""
 
     number: int
     node: int
@@ -78,7 +78,7 @@ class Outcome(NamedTuple):
 
 
 class Recorder:
-    """Stands in for the observer while an outcome is computed: notes what it is told."""
+    """Replaces the observer while an outcome is computed, and records its calls."""
 
     def __init__(self, watermark: int) -> None:
         self.checks: list[Callable[[Truth], object]] = []

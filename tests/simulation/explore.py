@@ -48,7 +48,7 @@ def walk(seed: int, *, steps: int = WALK_STEPS) -> Found:
             ticks=random.choice([0, 5, 20]),
         )
     )
-    # Each walk has its own likes: what mostly waits in it (a link, the writes of a node) gets late and out of order.
+    # Each walk has random weights: events of low weight (a link, a node's writes) become late and out of order.
     likes: dict[str, float] = {}
     try:
         for _ in range(steps):

@@ -1,4 +1,4 @@
-"""The last look at a run: are all copies complete and equal byte by byte, and is what clients were told true?"""
+"""Final checks of a run: all copies are complete and equal byte by byte, and the answers to clients were true."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def describe(copy: Copy) -> str:
 
 
 def _sound_log(copy: Copy) -> list[bytes] | None:
-    """Return a log; None where bits have rotted that nobody has read since: their CRC tells whoever reads them."""
+    """Return a log; None if it has undetected bit rot, which the CRC reports at the next read."""
     try:
         log = copy.all_batches()
     except DamagedError:
@@ -97,7 +97,7 @@ def _sound_log(copy: Copy) -> list[bytes] | None:
 
 
 def _rots(copy: Copy) -> bool:
-    """Whether an epoch that has ended holds what has rotted; while one is open, nobody else is asked for it."""
+    """Whether an ended epoch has bit rot; an open epoch is not repaired from other nodes."""
     for held in copy.log.epochs:
         try:
             batches = held.reader.read(held.start_offset, 1 << 20, limit_offset=held.end_offset).batches
@@ -128,9 +128,9 @@ def compare_logs(world: World, key: PartitionKey) -> list[bytes]:
 
 
 def compare_compacted(world: World, key: PartitionKey, truth: Truth, log: list[bytes]) -> None:
-    """Hold a compacted log against what producers and consumers were told: the latest of each key is there (I27).
+    """Compare a compacted log with the answers to producers and consumers: the newest record of each key exists (I27).
 
-    What retention has deleted for readers is excused, wherever it still lies.
+    Records deleted by retention may be missing, wherever they are still stored.
     """
     offset = _beginning(world, key, log) if world.scenario.deletes else 0
     shown_from = max([offset if log else 0, *(copy.replica.state.deleted_below for copy in _copies(world, key))])
@@ -196,7 +196,7 @@ def _beginning(world: World, key: PartitionKey, log: list[bytes]) -> int:
 
 
 def compare_with_history(world: World, key: PartitionKey, truth: Truth, log: list[bytes]) -> None:
-    """Hold the log against what producers and consumers were told (I3, I6, I10, I12)."""
+    """Compare the log with the answers to producers and consumers (I3, I6, I10, I12)."""
     at: dict[int, int] = {}
     digests: dict[int, int] = {}
     stamp_us = 0

@@ -1,6 +1,6 @@
-"""Where each mutant was noticed when somebody last looked: tests begin there, which saves them the way up to it.
+"""Where each mutant was detected last; tests begin there, which saves the runs before that point.
 
-A hint that is out of date costs one run more. `python -m tests.simulation.hints` writes them anew, in some minutes.
+An outdated hint costs one additional run. `python -m tests.simulation.hints` writes them again, in some minutes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FILE: Final = Path(__file__).with_name("hints.json")
 
 
 def hint(room: str, name: str) -> tuple[str, int] | None:
-    """Return a way ("seed", "walk") and a number; None: nobody has looked.
+    """Return a kind of run ("seed", "walk") and a number; None without a hint.
 
     Args:
         room: "core", "whole" or "groups".

@@ -2,7 +2,7 @@
 
 Each mutant runs over as many seeds of the simulated world, in the mixture of faults or the script that brings it out,
 and, if it is one of the core, over the same random walks of the small cluster. Seeds count from 0, or shortly in front
-of the first that brings the mutant out, where that is a rare case. What notices it is the check's name;
+of the first that detects the mutant, if that is a rare case. The result is the name of the check that fails;
 "crash" is an assertion of the code itself. Last comes which of the seeds of `make simulate` is the first to notice it.
 """
 

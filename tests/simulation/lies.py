@@ -1,4 +1,4 @@
-"""Other content than was decided, with every checksum right: what a node serves whose memory or software is broken.
+"""Content other than the decided one with correct checksums, served by a node with broken memory or software.
 
 Only the digest in the decision tells it from the truth.
 """

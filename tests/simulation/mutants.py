@@ -46,12 +46,12 @@ Replacement = tuple[object, str, object]
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One way. `replacements` is called anew for every run."""
+    """One mutant. `replacements` is called for every run."""
 
     name: str
     replacements: Callable[[], Sequence[Replacement]]
     mixture: str | None = None
-    """The mixture of faults, or the script, that brings it out soonest; None: whatever comes."""
+    """Mixture of faults, or script, that detects it soonest; None: any mixture."""
     first_seed: int = 0
     """Where `notice` begins: for those that few seeds bring out, shortly in front of one that does."""
 
@@ -134,8 +134,8 @@ SHELL = [
     Mutant("stamped by a clock that goes back", shell.clock_taken_as_it_is),
     Mutant("acknowledged by the owner alone", shell.owner_is_a_quorum),
     Mutant("acks=all taken for a quorum", shell.all_is_a_quorum),
-    Mutant("what an epoch's end cuts off answered as stored", shell.cut_off_is_stored),
-    Mutant("what an epoch's end keeps answered as not stored", shell.stored_is_denied),
+    Mutant("batches truncated at an epoch's end answered as stored", shell.cut_off_is_stored),
+    Mutant("batches kept at an epoch's end answered as not stored", shell.stored_is_denied),
     Mutant("retries answered before their first attempt is", shell.retries_answered_at_once),
     Mutant("going on in an epoch that ended meanwhile", shell.goes_on_in_an_ended_epoch, mixture="plans"),
     Mutant("memory read past the commit", shell.memory_read_past_commit),
@@ -151,8 +151,8 @@ RECOVERY = [
     Mutant("a recovery of the named copy alone", recovery.named_copy_is_the_truth, mixture=UNSAFE),
     Mutant("a recovery that does not wait for the others", recovery.others_not_waited_for, mixture=UNSAFE),
     Mutant("a loss that is not told", recovery.loss_not_told, mixture=UNSAFE),
-    Mutant("whoever was overruled stops the recovered copy", recovery.who_knows_better_wins, mixture=UNSAFE),
-    Mutant("whoever was overruled goes on", recovery.who_knows_better_goes_on, mixture=UNSAFE),
+    Mutant("an overruled node stops the recovered copy", recovery.who_knows_better_wins, mixture=UNSAFE),
+    Mutant("an overruled node continues", recovery.who_knows_better_goes_on, mixture=UNSAFE),
     Mutant("stopping before it is known where chains part", recovery.parting_not_looked_for, mixture=UNSAFE),
     Mutant("a watermark beyond what was cut off", recovery.watermark_never_goes_back, mixture=UNSAFE),
 ]
@@ -200,7 +200,7 @@ COMPACTION = [
     Mutant("an older value kept", compaction.older_value_kept, mixture=COMPACTED),
     Mutant("tombstones dropped at once", compaction.tombstones_dropped_at_once, mixture=COMPACTED),
     Mutant("offsets renumbered by compaction", compaction.offsets_renumbered, mixture=COMPACTED),
-    Mutant("a lossy pass that nobody checks", compaction.undigested_while_records_are_lost, mixture=COMPACTED),
+    Mutant("a lossy pass that is not checked", compaction.undigested_while_records_are_lost, mixture=COMPACTED),
     Mutant("compacting what is not whole", compaction.compacted_without_being_whole, mixture=COMPACTED),
     Mutant("producers compacted away", compaction.producers_not_kept, mixture=COMPACTED),
     Mutant("the older version removed first", compaction.older_copy_removed_first, mixture=COMPACTED),

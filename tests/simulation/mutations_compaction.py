@@ -50,7 +50,7 @@ def tombstones_dropped_at_once() -> Replacements:
 
 
 def offsets_renumbered() -> Replacements:
-    """What survives of a batch gets offsets without gaps."""
+    """The remaining records of a batch get offsets without gaps."""
     return [(derived_batch, "exact_deltas", lambda deltas: exact_deltas(np.arange(len(deltas))))]
 
 
@@ -58,7 +58,7 @@ def offsets_renumbered() -> Replacements:
 
 
 def _undigested() -> list[tuple[object, str, object]]:
-    """Whatever a pass has made takes the place of what was decided."""
+    """The result of any pass replaces the decided content."""
     put_in_place = CompactedVersions._put_in_place
 
     async def anyhow(self: CompactedVersions, made: Made, decided: int, end: LogPosition) -> bool:
@@ -120,7 +120,7 @@ def made_without_its_front() -> Replacements:
 
 
 def borders_not_looked_for() -> Replacements:
-    """Who has no border between batches where the log begins does not say where to ask instead."""
+    """A node without a batch boundary at the log start does not return another node to ask."""
     return [(ReplicaLog, "batch_start", lambda *_: None)]
 
 
@@ -128,7 +128,7 @@ def borders_not_looked_for() -> Replacements:
 
 
 def producers_not_fetched() -> Replacements:
-    """A copy that comes compacted comes without what producers sent into it, nor does an owner keep what it is told.
+    """A copied compacted epoch lacks the producer state of its batches, and the owner does not keep received state.
 
     Each makes up for the lack of the other: no world of 510 noticed copies that come without while owners keep it.
     """
@@ -136,7 +136,7 @@ def producers_not_fetched() -> Replacements:
 
 
 def producers_not_kept() -> Replacements:
-    """What batches say of producers is not kept when they are compacted, and who owns them does not ask others."""
+    """Producer state of batches is lost by compaction, and the owner does not request it from others."""
     scan = LoggedProducers._scan
 
     def forgetful(self: LoggedProducers, offset: int, log_start: int) -> Any:

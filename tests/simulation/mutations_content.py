@@ -1,4 +1,4 @@
-"""Mutations of what drops duplicates: what the window has, when a duplicate is answered, and what numbers it takes."""
+"""Mutations of deduplication: content of the window, answers to duplicates, and their sequence numbers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def numbers_of_dropped_records_left_over() -> Replacements:
 
 
 def refused_batches_stay_in_the_window() -> Replacements:
-    """What a batch says is in the window before the batch is judged by its numbers."""
+    """The content of a batch is added to the window before its sequence is checked."""
     assign = Deduplication.assign
 
     def add_first(self: Deduplication, owner: Owner, batches: Sequence[Batch]) -> Group:

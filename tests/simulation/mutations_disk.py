@@ -15,7 +15,7 @@ Replacements = Sequence[tuple[object, str, object]]
 
 
 class _Sparing:
-    """A file in which only that is written which is not there already."""
+    """A file that skips writes of bytes that it already has."""
 
     def __init__(self, file: File) -> None:
         self._file = file

@@ -42,7 +42,7 @@ def fences_not_written() -> Replacements:
 
 
 def synced_without_a_name() -> Replacements:
-    """What is in a segment that has no durable name yet is called durable."""
+    """Batches in a segment without a durable name are reported as durable."""
     original = EpochLog.sync
 
     def sync(self: EpochLog) -> int:

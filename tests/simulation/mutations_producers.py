@@ -1,4 +1,4 @@
-"""Mutations of how batches of the same numbers are told apart, and requests with a key found. See `mutants`."""
+"""Mutations of the comparison of batches with equal numbers, and of lookups of requests with a key. See `mutants`."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def deletes_what_a_replica_lacks() -> Replacements:
 
 
 def by_wall_clock() -> Replacements:
-    """How old records are is told by the wall clock, whatever it does."""
+    """The age of records is measured by the wall clock, regardless of its jumps."""
 
     def before(self: SteadyClock, age_us: int, newest_at_start_us: int) -> int:
         del newest_at_start_us
@@ -85,7 +85,7 @@ def hold_ignored() -> Replacements:
 
 
 def hold_seen_when_it_begins() -> Replacements:
-    """Whoever has begun to delete goes on when the topic is held."""
+    """A running deletion continues when the topic is held."""
     delete_below = Retention.delete_files_below
 
     def all_of_it(self: Retention, offset: int) -> None:
@@ -112,7 +112,7 @@ def log_start_forgotten() -> Replacements:
 
 
 def lost_copies_are_not_left_behind() -> Replacements:
-    """Who has acknowledged what retention deletes is waited for, also when it has lost that."""
+    """Retention waits for a node that has acknowledged records and lost them."""
     lacks_deleted_records = Ownership.lacks_deleted_records
 
     def once(self: Ownership, node_id: str, from_offset: int, now_ms: int) -> bool:
@@ -149,7 +149,7 @@ def producers_deleted_with_the_log() -> Replacements:
 
 
 def late_copies_taken_for_whole_ones() -> Replacements:
-    """A log that begins behind what was deleted before it had it is believed to tell of all producers."""
+    """A log that begins after a deletion that preceded it is assumed to have all producer state."""
     scan = LoggedProducers._scan
 
     def all_of_them(self: LoggedProducers, offset: int, log_start: int) -> Any:
@@ -162,7 +162,7 @@ def late_copies_taken_for_whole_ones() -> Replacements:
 
 
 def producers_of_cut_batches_kept() -> Replacements:
-    """Who owns the partition again goes on with the producers that it knew, whatever was cut off since."""
+    """A node that owns the partition again continues with its old producer state, regardless of truncated records."""
     open_ = Ownership._open
     known: dict[int, ProducerTable] = {}
 

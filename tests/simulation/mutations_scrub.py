@@ -34,7 +34,7 @@ def last_segments_left_out() -> Replacements:
 
 
 def rot_told_and_left() -> Replacements:
-    """What has rotted is told of, and nobody is asked for it."""
+    """Bit rot is reported, but no intact copy is requested."""
     return [(Backfill, "refetch", lambda *_: True)]
 
 

@@ -63,7 +63,7 @@ def append_ignores_promise() -> Replacements:
 
 
 def adopts_nothing() -> Replacements:
-    """What others have accepted is not adopted."""
+    """Values that others have accepted are not adopted."""
 
     def choose(promises: Sequence[Promise], **rest: Any) -> bytes:
         return paxos.choose_value([replace(one, accepted=None, accepted_value=b"") for one in promises], **rest)
@@ -154,7 +154,7 @@ class _WithBallot:
 
 
 def promise_not_checked_after_fetch() -> Replacements:
-    """What was fetched for a proposal is accepted under it, whatever was promised meanwhile."""
+    """A log fetched for a proposal is accepted under it, regardless of later promises."""
 
     def stop_appending(self: Replica, now_ms: int) -> None:
         self._promised_ms = now_ms
@@ -231,7 +231,7 @@ def end_of_before_sync_ahead() -> Replacements:
 
 
 def sync_ahead_is_enough() -> Replacements:
-    """What has been synced ahead is not synced again when the end is accepted."""
+    """Batches that were synced ahead are not synced again when the end is accepted."""
     synced_ahead, accept = Replica.synced_ahead, Acceptor._accept
     synced: dict[int, int] = {}
 
@@ -265,7 +265,7 @@ def fence_dropped_before_decision() -> Replacements:
 
 
 def quorum_of_the_living() -> Replacements:
-    """Whoever seems to be dead does not count."""
+    """Nodes that seem dead do not count."""
 
     def living(self: Candidate) -> int:
         active = self._state.active
@@ -298,7 +298,7 @@ def _with_quorum(quorum: Any) -> Any:
 
 
 def membership_decides() -> Replacements:
-    """Whoever is first among the living takes over by itself, at the end of its own log."""
+    """The first live node takes over alone, at the end of its own log."""
 
     def pre_vote(self: Candidate, now_ms: int) -> None:
         host: Any = self._host

@@ -1,9 +1,9 @@
 """An operator who lets a partition go on without its quorum, and sees to what comes after that (docs/clusters.md).
 
-He asks the node that he names through the shipped handler, again until something comes of it. When others are back he
+The operator asks the chosen node through the shipped handler until that succeeds. When others are back, the operator
 gives new disks to those that have stopped for good, because they know another end of the epoch, and once all that run
-go by what he had decided, the partition gets its copies again. If it had got some of those meanwhile that stopped, and
-has no quorum with them, he does it once more. Unlike a fault he goes on when the faults have stopped.
+follow the decision, the partition gets its copies again. If it had got some copies meanwhile that stopped, and
+has no quorum with them, the operator repeats it. Unlike a fault, the operator continues after the faults have stopped.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Operator:
                 self._world.faults.replace_disk(machine)
 
     def _rebalance(self, key: PartitionKey) -> None:
-        """Make copies, once nobody goes by what was given up: they could be a quorum that never answers."""
+        """Add copies once no node relies on the given-up records: such nodes could form a quorum that never answers."""
         copies = self._copies(key)
         agree = len({copy.replica.state.chain.previous_hash for copy in copies}) == 1
         if len(copies) < len(self._world.machines) or not agree or not self._lacks(copies):

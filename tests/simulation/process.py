@@ -3,7 +3,7 @@
 It is the node around the shipped partitions, replicas and journals: their event loop, workers, clocks and neighbours,
 and the few lines of `broker`, `partitions` and `node` that open and connect them.
 
-A paused process is frozen: what happens to it meanwhile waits, and is worked off when it goes on, which may be long
+A paused process is frozen: its events wait and are processed when it continues, which may be long
 after the others have given it up. Its monotonic clock stands still or has gone on, both occur.
 """
 
@@ -74,7 +74,7 @@ FAILED_US_MAX = 20_000
 
 
 class Inline(InlineWrites):
-    """The policy without a clock: whatever is small may be written on the event loop, or nothing."""
+    """The policy without a clock: small batches may be written on the event loop, or none."""
 
     def __init__(self, allowed: bool) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ class Process:
             self.world.checks.after_step(copy)
 
     def spawn(self, work: Coroutine[Any, Any, T], then: Callable[[T | None, BaseException | None], None]) -> None:
-        """Run a coroutine; `then` is told what it returned or raised."""
+        """Run a coroutine; `then` gets its result or exception."""
 
         def ended(task: asyncio.Task[T]) -> None:
             del self._coroutines[task]
@@ -306,7 +306,7 @@ class Process:
         self.world.checks.started(copy)
         self.partitions[key] = copy
         copy.partition = Partition(self._tools(), self._topic, key[1], driver, io_key)
-        if self.world.clock.random.random() < 0.5:  # somebody reads along, from memory
+        if self.world.clock.random.random() < 0.5:  # a reader follows, from memory
             copy.partition.changes.listeners.add(_listen)
 
     def _tools(self) -> PartitionTools:

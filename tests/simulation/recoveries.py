@@ -1,9 +1,9 @@
 """The script of an operator's recovery: most replicas of a partition are lost, and one goes on with what there is.
 
 Before they are lost, the others may have gone on without those that are left: with more records of the same epoch, or
-with another end of it than one of those that are left has accepted. They are down, or run and nobody reaches them.
-Later they come back, some with a new disk, some with all that they had, one after the other or at once. What an
-operator does meanwhile is in `operator`.
+another end of it than a surviving node has accepted. The lost nodes are down, or run and are unreachable.
+Later they come back, some with a new disk, some with all their data, one by one or together. For the acts of the
+operator meanwhile see `operator`.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Recoveries(Stage):
             machine.stop("lost for long")
 
     def _hear_well(self, left: list[Machine]) -> None:
-        """Let all that is sent arrive soon: who can be reached is to be heard while a seal lasts."""
+        """Let all messages arrive soon, because reachable nodes must be heard during a seal."""
         network = self._world.network
         for one, other in combinations(left, 2):
             network.reconnect(one.node_id, other.node_id)

@@ -1,7 +1,7 @@
 """Bits that flip where the storage says that it can tell: in what a later sync mark covers; and directories that go.
 
 Rot in the last group of a journal or an open log, or in the mark in front of it, looks like a write that was torn by a
-crash, since what tells of it comes with the next group. It is cut like one; that is written down as a limit, and not
+crash, because its evidence comes with the next group. It is truncated like one; that is documented as a limit, and not
 simulated.
 """
 
@@ -110,7 +110,7 @@ def _covered(disk: SimDisk, path: Path) -> int:
     if covered == 0:
         return SEGMENT_HEADER_BYTES
     place = scan.index.place(covered - 1)
-    return place.position + place.length  # not the mark behind it: that goes with the next group
+    return place.position + place.length  # without the mark after it, which belongs to the next group
 
 
 def _files(directory: Directory, path: Path) -> list[tuple[Path, Node]]:

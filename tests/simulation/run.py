@@ -1,7 +1,7 @@
 """Runs seeds: `python -m tests.simulation.run --seeds 1000`, or `--seed 7` for one with its trace.
 
 A seed is a whole cluster's life of a few virtual seconds. A seed that fails prints the invariant, what broke it, and
-the newest events; running it again gives the same events, which is said by the checksum at the end.
+the newest events; running it again gives the same events, which the checksum at the end proves.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ SILENT = (
     "replication.logged_producers",
     "partition.unsafe_recovery",
 )
-"""Modules that have much to say of what is done to them here."""
+"""Modules that log a lot in simulations."""
 BROKEN = (TypeError, AttributeError, NameError)
-"""What code raises that does not fit together: no invariant has noticed anything then."""
+"""Exceptions of code that does not fit together; no invariant was violated then."""
 TRACE_SHOWN = 150
 
 
@@ -72,11 +72,11 @@ class Result:
     """How many were decided without a quorum."""
     trace: str = ""
     mixture: str | None = None
-    """What was run instead of the seed's own mixture."""
+    """The mixture that was run instead of the seed's own."""
 
 
 def _silent() -> logging.Logger:
-    """Return a logger for the node's code, which has much to say of what is done to it here."""
+    """Return a logger for the node's code, which logs a lot in simulations."""
     logger = logging.getLogger("simulated")
     logger.disabled = True
     return logger

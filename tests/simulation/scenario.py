@@ -1,4 +1,4 @@
-"""What a seed stands for: how large the cluster is, how bad the network, which faults may happen.
+"""Parameters of a seed: size of the cluster, quality of the network, possible faults.
 
 Budgets keep the world inside what the protocol promises: data may be lost on at most `ack_quorum - 1` machines in all
 (wiped, rotten, and while the newest epoch's flush is not ALWAYS also powered off), because a record counts as safe on
@@ -36,7 +36,7 @@ partition, so that no other one loses what it may lose then, and no machine lost
 
 UNSAFE: Final = "unsafe recover"
 """The one script that loses a quorum: with one partition, and no further machine that may lose anything. It happens in
-its own mixture only, as it gives up what budgets are there to keep."""
+its own mixture only, as it gives up the machines that budgets protect."""
 
 SCRIPTS: Final = (
     *("stale tail", "crossing", "late seal", "late cut", "slow fetch", "slow pull", "cut entry"),
@@ -83,7 +83,7 @@ SCRUBS: Final = 0.1
 """In how many of the worlds with some of everything that is so."""
 
 INDEXED: Final = "indexed"
-"""A mixture of some of everything in which records have keys, the topic an index of them, and somebody searches."""
+"""A mixture of all kinds in which records have keys, the topic has an index of them, and a client searches."""
 
 SEARCHES: Final = 0.2
 """In how many of the worlds with some of everything that is so."""
@@ -98,7 +98,7 @@ KEYED_REQUESTS: Final = "keyed requests"
 """A mixture of some of everything in which each batch of a producer is a request with an idempotency key of its own."""
 
 AGES: Final = "ages"
-"""A mixture of some of everything in which records are deleted when they are old, and when somebody asks, the topic is
+"""A mixture of all kinds in which records are deleted by age and on request, the topic is
 held now and then, and clocks jump."""
 
 AGED: Final = 0.15
@@ -149,9 +149,9 @@ class Scenario:
     indexed: bool = False
     """Records have keys, and are looked for by them."""
     retention_ms: int = 0
-    """How long an owner keeps records; 0: for ever. Then somebody also asks for deletions, and holds the topic."""
+    """How long an owner keeps records; 0: for ever. Otherwise a client also requests deletions, and holds the topic."""
     changes: bool = False
-    """What is wanted of the topic changes on the way: copies, ack quorum, flush. Then no machine loses anything."""
+    """The topic's settings change during the run: copies, ack quorum, flush. Then no machine loses data."""
     compacts: bool = False
     """The topic is compacted."""
     deduplicates: bool = False
@@ -170,7 +170,7 @@ class Scenario:
 
     @property
     def cleanup(self) -> pb.Cleanup:
-        """What happens to old records."""
+        """Handling of old records."""
         if not self.compacts:
             return pb.DELETE
         return pb.COMPACT_AND_DELETE if self.deletes else pb.COMPACT

@@ -1,16 +1,16 @@
-"""Troubles in a row: what chance hardly brings about, because several things must happen in one order.
+"""Sequences of faults that random runs hardly produce, because several events must happen in one order.
 
 Each script is a generator: it does something to the world and yields how many milliseconds to wait. It picks its nodes
 by what they are at that moment and gives up where they are not what it needs; everything else (who takes over, what is
 published meanwhile, when exactly) is left to chance as ever. Nothing here is more than the network, the disks and the
 processes may do anyhow, so a script breaks nothing that is right. One script runs at a time.
 
-    stale tail       a replica has a tail that is cut off; what it said of it arrives in the next epoch
+    stale tail       a replica has a tail that is truncated; its report about it arrives in the next epoch
     crossing         the owner's planned change arrives where a takeover has been decided meanwhile
     late seal        the owner, which was only cut off for a while, promises its end; some replicas hear only from it
-    late cut         a replica with a tail that nobody else has learns the ends of two epochs at once
+    late cut         a replica with a tail that no other node has learns the ends of two epochs at once
     slow fetch       the log for one proposal arrives when another ballot is promised
-    slow pull        the log from the owner arrives when the epoch's end is promised to somebody else
+    slow pull        the log from the owner arrives when the epoch's end is promised to another node
     cut entry        a replica dies between the writes by which it enters the next epoch
     wiped holder     one of the few that hold what is acknowledged loses its disk ...
     rotten holder    ... or finds it damaged ...
@@ -129,7 +129,7 @@ class Scripts(Recoveries):
             return replica is not None and replica.state.owner is not None and replica.state.active.epoch > cast.epoch
 
         yield from self._until(owns_the_next)
-        # Nobody else is to have what the old acknowledgement seems to be about.
+        # No other node may have the batch that the old acknowledgement seems to be about.
         self._part([owner], rest)
         for _ in range(20):
             network.release(one.node_id, owner.node_id, hold_on=True)
@@ -203,7 +203,7 @@ class Scripts(Recoveries):
     # ------------------------------------------------------------------------------------------ late logs
 
     def _slow_fetch(self, cast: Cast) -> Script:
-        """A replica that lags fetches what a proposal needs, and another ballot is promised before that is there."""
+        """A replica that lags fetches the log for a proposal, and another ballot is promised before it has arrived."""
         network, owner, (behind, *rest) = self._world.network, cast.owner, cast.others
         self._part([owner], [behind])
         yield self._random.uniform(80, 300)
@@ -272,9 +272,9 @@ class Scripts(Recoveries):
     # ------------------------------------------------------------------------------------------ no power
 
     def _lights_out(self, cast: Cast) -> Script:
-        """The end of an epoch is decided, and the power goes everywhere before anything is committed behind it.
+        """The end of an epoch is decided, and all nodes lose power before a batch is committed after it.
 
-        What was decided must be there when the power is back: what is committed in an open epoch need not.
+        The decision must exist when the power is back; batches committed in an open epoch need not.
         """
         world, scenario = self._world, self._world.scenario
         if not world.survives_power_cuts() and scenario.mixture != LIGHTS_OUT:

@@ -58,7 +58,7 @@ class Choice(NamedTuple):
 
     @property
     def pace(self) -> str:
-        """What has one speed: a kind of event at one node, the messages of one link."""
+        """Source of events with one speed: a kind of event at one node, the messages of one link."""
         return f"{self.kind} {self.what.partition(' ')[0]}"
 
 
@@ -76,7 +76,7 @@ class Flying(NamedTuple):
 
 @dataclass(slots=True)
 class Node:
-    """A node: what is on its disk, and its process while it runs."""
+    """A node: the content of its disk, and its process while it runs."""
 
     node_id: str
     boots: int = 0

@@ -1,4 +1,4 @@
-"""The stage on which scripts play: who is cast, and what a script does to the world. See `scripts`."""
+"""The stage of scripts: the cast of nodes, and a script's actions on the world. See `scripts`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STALLED_DISK_MS = 5000
 
 
 class Cast(NamedTuple):
-    """Who is who: a partition, its epoch, the owner's machine, and those of the other replicas."""
+    """The cast: a partition, its epoch, the owner's machine, and those of the other replicas."""
 
     key: PartitionKey
     epoch: int

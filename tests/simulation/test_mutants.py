@@ -50,7 +50,7 @@ def test_mutants_are_called_as_what_they_replace(name: str) -> None:
             assert not misfit(shipped, value), attribute
 
 
-def test_a_mutant_that_does_not_fit_is_told() -> None:
+def test_a_mutant_that_does_not_fit_is_reported() -> None:
     def shipped(one: int, *, two: int = 2) -> None: ...
 
     assert "unexpected keyword argument 'two'" in misfit(shipped, lambda one: None)
@@ -59,7 +59,7 @@ def test_a_mutant_that_does_not_fit_is_told() -> None:
     assert not misfit(shipped, lambda *all_of_them, **named: None)
 
 
-def test_every_mutant_that_a_model_found_is_there() -> None:
+def test_every_mutant_that_a_model_found_exists() -> None:
     assert len(LISTED) == 24
     assert len(MUTANTS) >= 24 + 8 + 20
 

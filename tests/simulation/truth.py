@@ -1,4 +1,4 @@
-"""What an all-knowing observer knows of one partition, and the rules that every step must keep."""
+"""An omniscient observer's state of one partition, and the invariants that every step must keep."""
 
 from __future__ import annotations
 
@@ -65,19 +65,19 @@ class Truth:
         self.places: dict[tuple[int, int], tuple[int, int]] = {}
         """Producer and sequence -> epoch and offset, for everything that is committed."""
         self.denials: dict[int, int] = {}
-        """Payload -> the epoch that was open where it was said not to be stored."""
+        """Payload -> the epoch that was open when it was denied."""
         self.acks: set[tuple[int, int, int]] = set()
-        """Payload, epoch and base offset of what was said to be stored."""
+        """Payload, epoch and base offset of each acknowledged publish."""
         self.compacted: dict[int, set[int]] = defaultdict(set)
         """Epoch -> how a copy of it may end, by what has been decided about compacting it."""
         self.named: dict[str, Sequence[str]] = {}
-        """Who was told by an operator to go on without a quorum -> the other replicas that it reaches."""
+        """Node that an operator told to continue without a quorum -> the other replicas that it reaches."""
         self.forks: dict[bytes, Fork] = {}
-        """What became of the partition where an operator had it decided, by that decision; see `forks`."""
+        """State of the partition after an operator's decision, by that decision; see `forks`."""
         self.fork: Fork | None = None
         """Where this truth begins, if it comes of one."""
         self.contents: LoggedContents | None = None
-        """What records say, where the topic drops duplicates."""
+        """Contents of records, if the topic drops duplicates."""
         self.deleted: dict[int, int] = {}
         """Below which offset records are deleted for readers, as some node of an epoch has had it."""
         self.lacked_by: Callable[[str], int] = lambda node: 0
@@ -107,17 +107,17 @@ class Truth:
             raise ViolationError(invariant, what)
 
     def owned(self, epoch: int, node: str, incarnation: int) -> None:
-        """Somebody acts as the owner of an epoch (I9)."""
+        """A node acts as the owner of an epoch (I9)."""
         descriptor = self.descriptors.get(epoch)
-        self.require(descriptor is not None, "I9", f"{node} owns epoch {epoch}, which nobody decided")
+        self.require(descriptor is not None, "I9", f"{node} owns epoch {epoch}, which was not decided")
         assert descriptor is not None
         named = (descriptor.owner, descriptor.owner_incarnation)
         self.require(named == (node, incarnation), "I9", f"{(node, incarnation)} owns epoch {epoch} of {named}")
 
     def shows_from(self, epoch: int, below: int, who: str) -> None:
-        """A node that knows an epoch shows readers nothing in front of an offset, and what lies behind it (I26).
+        """A node that knows an epoch shows readers no records before its log start, and all after it (I26).
 
-        What was deleted in an earlier epoch stays so, unless an end of short logs has taken even more away.
+        Records deleted in an earlier epoch stay deleted, unless an end of short logs has removed even more.
         """
         earlier = max((count for at, count in self.deleted.items() if at < epoch), default=0)
         kept = min(earlier, self.start_of(epoch))
@@ -140,7 +140,7 @@ class Truth:
             self.filled(node, effect.epoch, end)
 
     def sent(self, node: str, message: fx.PeerMessage) -> None:
-        """A message leaves a node: what it says must be so."""
+        """A message leaves a node: its statements must be true."""
         if isinstance(message, pb.ReplicationAck):
             if message.status == pb.HELD:
                 self.acknowledges(node, message)
@@ -294,7 +294,9 @@ class Truth:
         """A node takes a decision for granted (I5, I8, I13)."""
         value = pb.EpochDecision.FromString(raw)
         chosen = self.chosen.get(value.epoch)
-        self.require(chosen is not None, "I5", f"{node} believes a decision about epoch {value.epoch} that nobody took")
+        self.require(
+            chosen is not None, "I5", f"{node} believes a decision about epoch {value.epoch} that was not taken"
+        )
         assert chosen is not None
         self.require(chosen.raw == raw, "I13", f"{node} believes another decision about epoch {value.epoch}")
 
@@ -323,7 +325,7 @@ class Truth:
         )
 
     def accepts(self, node: str, reply: pb.OpenEpochReply) -> None:
-        """A value is said to be accepted: that is on the disk, and so is the log (I4, I7)."""
+        """A value is reported as accepted: it is on the disk, and so is the log (I4, I7)."""
         where = (node, reply.epoch)
         ballot = ballot_key(reply.ballot)
         self.require(ballot in self.accepted[where], "I4", f"{node} accepts without a record")
@@ -385,7 +387,7 @@ class Truth:
         return True
 
     def claim_committed(self, epoch: int, end_offset: int, who: str) -> None:
-        """Somebody relies on an epoch being committed up to `end_offset` (I3, I6, I11)."""
+        """A node relies on an epoch being committed up to `end_offset` (I3, I6, I11)."""
         if end_offset <= self.committed.get(epoch, self.start_of(epoch)):
             return
         chosen = self.chosen.get(epoch)
@@ -403,7 +405,7 @@ class Truth:
 
     @property
     def committed_end(self) -> int:
-        """How far anybody has been told that this partition is committed."""
+        """The highest committed end that was reported for this partition."""
         return max(self.committed.values(), default=0)
 
     @property
@@ -463,24 +465,26 @@ class Truth:
         return place is not None and place[1] < self.lacked_by(node)
 
     def acknowledged(self, publish: Publish, said: PublishReply) -> None:
-        """A publish is said to be stored somewhere: it is, and nowhere else (I12)."""
+        """A publish was acknowledged with a position: it is stored there and at no other position (I12)."""
         if self.contents is not None:
             self.contents.acknowledged(publish, said, self.batches[said.epoch][said.base_offset])
         else:
             payload = self.by_digest.get((said.epoch, said.base_offset))
-            self.require(payload == publish.payload, "I12", f"{publish} is said to be at {said}, there is {payload}")
+            self.require(
+                payload == publish.payload, "I12", f"{publish} was acknowledged at {said}, which has {payload}"
+            )
         self.acks.add((publish.payload, said.epoch, said.base_offset))
         if publish.producer_id:
             place = self.places.get((publish.producer_id, publish.base_sequence))
             self.require(place == (said.epoch, said.base_offset), "I12", f"{publish} is at {place}, said was {said}")
 
     def held_by_all(self, epoch: int, end_offset: int) -> None:
-        """A publish is said to be on every replica of the epoch that it lies in: so it is (I18)."""
+        """A publish was acknowledged as stored on every replica of its epoch, and is (I18)."""
         holders, replicas = self.holders(epoch, end_offset), len(self.descriptors[epoch].placement)
         self.require(holders == replicas, "I18", f"{end_offset} of epoch {epoch} is on {holders} of {replicas}")
 
     def denied(self, publish: Publish, epoch: int) -> None:
-        """A publish is said not to be stored, and never to be, unless it is tried again; `epoch` is open there."""
+        """A publish was denied, and will never be stored unless it is tried again; `epoch` is open there."""
         if not publish.producer_id:
             self.denials[publish.payload] = epoch
 

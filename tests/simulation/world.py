@@ -107,7 +107,7 @@ class World:
         self.registered = [machine.node_id for machine in self.machines]
         self.genesis = {self._key(number): self._genesis(number) for number in range(scenario.partitions)}
         self.drawn = {key: Drawn(random, key[1]) for key in self.genesis}
-        """What is published, where the topic drops duplicates."""
+        """Published contents, if the topic drops duplicates."""
         self.wishes = Wishes(scenario.replication_factor, scenario.ack_quorum, scenario.flush)
         self.copies: dict[ReplicaLog, Copy] = {}
         """Of all processes that there ever were."""
@@ -148,7 +148,7 @@ class World:
         return machine.process if machine is not None else None
 
     def survives_power_cuts(self) -> bool:
-        """Whether everything that is acknowledged now is synced: what is in the newest epochs, if they ask for it."""
+        """Whether all acknowledged records are synced: those in the newest epochs, if these require it."""
         return all(truth.flush_of(truth.newest_decided + 1) == pb.ALWAYS for truth in self.checks.truths.values())
 
     def join(self, machine: Machine) -> None:

@@ -35,7 +35,7 @@ Settle = Callable[[ProtocolError | None], None]
 
 
 class Node:
-    """What a node knows of the log: the shipped maps."""
+    """A node's view of the log: the shipped maps."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -156,7 +156,7 @@ class Positions:
         self._write = write
 
     def commit(self, key: OffsetKey, offset: int, *, now_us: int, answer: Callable[[int | None], None]) -> None:
-        """Store a position; `answer` is told what stands then, or that it is not known, by None."""
+        """Store a position; `answer` is called with the resulting position, or None if it is unknown."""
         record = self._positions.prepare(key, next_offset=offset, note="", reset=False, now_us=now_us)
 
         def settled(error: ProtocolError | None) -> None:

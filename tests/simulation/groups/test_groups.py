@@ -10,7 +10,7 @@ SEEDS = 60
 MUTANT_SEEDS = 400
 
 
-def test_what_members_read_and_commit_is_theirs_alone() -> None:
+def test_partitions_and_commits_of_members_are_exclusive() -> None:
     for seed in range(SEEDS):
         World(seed).run()
 

@@ -51,7 +51,7 @@ REFUSED_US = 500_000
 SUCCESSORS_MAX = 3
 CALM_US = 30_000_000
 CALM_BY_LOAD_US = 120_000_000
-"""Loads are told, and bring a new target some ten seconds after the last one, or after a few of them later."""
+"""Loads are reported, and cause a new target about ten seconds after the last one, or a few such periods later."""
 HEAVY = 1e6
 """Bytes per second of every second partition; of the others a thousandth."""
 BY_LOAD_SEEDS = 3
@@ -75,7 +75,7 @@ class Waiting:
 
 
 class Coordinator:
-    """What the shipped shell does, in as many lines as it takes without an event loop."""
+    """The shipped shell's behavior without an event loop."""
 
     def __init__(self, world: World, number: int, node: Node | None = None) -> None:
         self.world = world
@@ -127,7 +127,7 @@ class Coordinator:
         self.look()
 
     def commit(self, sent: Sent, answer: Callable[[int | None], None]) -> None:
-        """Take a commit in; `answer` is told what stands then, or None."""
+        """Take a commit; `answer` is called with the resulting position, or None."""
         if not self.stands:
             return
         try:
@@ -165,7 +165,7 @@ class Coordinator:
         self.world.log.write(self.number, [record], settled)
 
     def look(self) -> None:
-        """Answer whoever is to be told something, or has waited for long enough."""
+        """Answer members with news, and members that have waited for long enough."""
         if not self.stands or self.group.in_doubt:
             return
         for member_id, waiting in list(self.waiting.items()):
@@ -454,9 +454,9 @@ class World:
             )
         assert reader.membership is not None, "it lives"
         tenure, last = self.tenures.get(place, (0, ""))
-        if reader.is_outrun:  # what it reads may be another's already
+        if reader.is_outrun:  # its partitions may already have another owner
             return tenure
-        if last != reader.membership.member_id:  # who gives up and takes back in between had it all the time
+        if last != reader.membership.member_id:  # giving up and taking back in between does not end a tenure
             tenure += 1
         self.tenures[place] = tenure, reader.membership.member_id
         return tenure

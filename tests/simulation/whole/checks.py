@@ -1,7 +1,7 @@
 """The invariants of the world of whole nodes: I23, I24 and I30, see docs/verification.md.
 
-A directory counts where its node holds it for admitted. What a quorum of `__meta` has decided is known by who has made
-it durable, and in which directory: one that a disk took with it is another one than that which has the name now.
+A directory counts where its node regards it as admitted. The decisions of a quorum of `__meta` are known from the nodes
+that made them durable, and their directories: one lost with its disk differs from the one that has the name now.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Quorum(NamedTuple):
-    """Who has accepted the end of an epoch of `__meta`: directory by name, of all that were asked."""
+    """Nodes that have accepted the end of an epoch of `__meta`: directory by name, of all that were asked."""
 
     epoch: int
     placement: tuple[str, ...]
@@ -60,7 +60,7 @@ class Checks:
 
     @property
     def needs_no_other_founder(self) -> bool:
-        """Whether `__meta` is founded, and all founders are admitted whose disks are there."""
+        """Whether `__meta` is founded, and all founders with existing disks are admitted."""
         waiting = [one for one in self._world.founders if one not in self.admitted]
         lost = {machine.first_id for machine in self._world.machines if machine.number in self.lost_disks}
         return self.is_founded and lost.issuperset(waiting)
@@ -115,12 +115,12 @@ class Checks:
         )
 
     def refused(self, machine: Machine) -> None:
-        """A node is told that its name is another directory's: one that was admitted is never told so."""
+        """A node learns that its name belongs to another directory; an admitted one never does."""
         self.refusals += 1
         self.require(
             self.admitted.get(machine.node_id) != machine.directory_id,
             "I23",
-            f"{machine.node_id} is admitted and is told that it is not",
+            f"{machine.node_id} is admitted and got the answer that it is not",
         )
 
     def gave_up(self, machine: Machine, why: str) -> None:

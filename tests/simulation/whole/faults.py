@@ -1,4 +1,4 @@
-"""What goes wrong in the world of whole nodes, and when.
+"""Faults in the world of whole nodes, and their schedule.
 
 Disks are lost of fewer founders than a majority in all; everything else may happen to everybody at any time. In some
 worlds it happens in an order of its own: a few founders begin, some of them lose their disks, and those that
@@ -129,7 +129,7 @@ class Faults:
     def _begin_to_meet(self) -> None:
         """Let as many begin as can; then who may lose its disk loses it, and meets those that came late.
 
-        Nobody else is there then who remembers. Shipped code needs more than these for anything.
+        No other node remembers it then. Shipped code must not need more than these.
         """
         random, founders = self._random, [machine for machine in self._world.machines if machine.is_founder]
         enough = (
@@ -189,7 +189,7 @@ class Faults:
         self._machine().crash_in_write(self._random.randrange(12), power=self._random.random() < 0.5)
 
     def _crash_at_start(self) -> None:
-        """Start a machine anew, and let it die while it opens what it has, or asks to be admitted."""
+        """Restart a machine, and let it die while it opens its data, or asks to be admitted."""
         machine = self._machine()
         machine.stop("killed")
         machine.crash_in_write(self._random.randrange(40), power=self._random.random() < 0.5)
@@ -292,7 +292,7 @@ class Faults:
         ]
 
     def hide_who_knows(self, machine: Machine, snapshot: Snapshot) -> None:
-        """Stop those that must know more than a snapshot: what it was refused for is not asked again."""
+        """Stop nodes that must know more than a snapshot: the refused request is not repeated."""
         for other in self._knowing(machine, snapshot):
             other.stop("away when a refused copy starts again")
             other.start_later(5_000)

@@ -95,7 +95,7 @@ class Machine:
     # ------------------------------------------------------------------------------------------ down
 
     def stop(self, why: str) -> None:
-        """End the process; what it has written stays in the page cache."""
+        """End the process; its writes stay in the page cache."""
         self.world.clock.note("stop", self.first_id, why)
         if self.life is not None:
             broker = getattr(getattr(self.life, "node", None), "broker", None)
@@ -116,7 +116,7 @@ class Machine:
             self.disk.node(lock).locked = False
 
     def power_off(self, why: str) -> None:
-        """Lose power: what was not synced is lost, torn or there."""
+        """Lose power: unsynced bytes are lost, torn or kept."""
         self.stop(why)
         self.disk = self.disk.power_cut(self.world.clock.random)
         self.boot += 1

@@ -28,7 +28,7 @@ class Heard(NamedTuple):
 
 
 class Meetings:
-    """See the module. By node: what it must know of each other node."""
+    """See the module. By node: its required knowledge of each other node."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -1,6 +1,6 @@
 """A member of a group in the world of whole nodes: a client's process, which any node may be asked by.
 
-It runs the shipped `Membership`, asks where the group stands before it begins with a partition, reads on, commits, and
+It runs the shipped `Membership`, asks for the group's position before it begins with a partition, reads, commits, and
 commits once more before it gives a partition up. It may be paused, die and come back as another life.
 """
 
@@ -48,7 +48,7 @@ class Reader:
 
     @property
     def pattern(self) -> str:
-        """What it asks for beside the group's topic."""
+        """Options besides the group's topic."""
         return self._wish.pattern
 
     @property
@@ -134,7 +134,7 @@ class Reader:
             return
         change = membership.answered(answer.group_heartbeat_reply, sent_at=sent_us / 1e6, now=self._now_s)
         for place in sorted(self._found.keys() - membership.assigned):
-            del self._found[place]  # what is answered by then may be old when it gets it again
+            del self._found[place]  # an answer may be outdated when the partition returns
         for place in sorted(change.revoked - self._ending):
             self._give_up(membership, place)
         for place in sorted(change.assigned - self._found.keys()):
@@ -144,7 +144,7 @@ class Reader:
     # ------------------------------------------------------------------------------------------ partitions
 
     def _find(self, membership: Membership, place: PartitionId) -> None:
-        """Ask where the group stands in a partition until somebody knows, then begin there."""
+        """Ask for the group's position in a partition until a node knows it, then begin there."""
         if place not in membership.assigned or place in membership.held:
             self._found.pop(place, None)
             return

@@ -19,7 +19,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 def lives_not_compared() -> list[Replacement]:
-    """Whatever other nodes know, a directory is taken for the newest one."""
+    """A directory is regarded as the newest one, regardless of what other nodes know."""
     return [(Claim, "is_older_than", lambda self, known: False)]
 
 

@@ -64,7 +64,7 @@ SNAPSHOT_AFTER_BYTES = 3_000
 WRITE_TIMEOUT_S = 1.5
 """Where logs are handed over: short, so that records are pending whose writer has given up."""
 SLEEPY_SHARE = 10_000
-"""Nothing is opened by and by: only what is needed."""
+"""Partitions are opened only when needed, not gradually."""
 HASH_SEED = "PYTHONHASHSEED"
 
 
@@ -150,7 +150,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
 
 
 def _watching(world: World) -> Sequence[tuple[Any, str, Any]]:
-    """Return replacements by which the checks see what is durable, whether or not the node is told."""
+    """Return replacements that show the checks which data is durable, even if the node has not learned it."""
     write_record, apply_value = node_dir._write_record, MetaLog.apply_value
     append, compact, opens = TypedJournal.append, TypedJournal._compact, TypedJournal.open
     apply_group, apply_position = GroupRecords.apply, GroupOffsets.apply
@@ -303,7 +303,7 @@ def many(first: int, count: int, processes: int, run: Callable[[int], Result] = 
 
 
 def with_ordered_sets(module: str) -> None:
-    """Begin this process's module anew where sets of names are not in the order that seeds are repeated in.
+    """Restart this process's module if sets of names are not in the order that seeds are repeated in.
 
     That order is a matter of the interpreter's start.
     """

@@ -1,6 +1,6 @@
 """Whole nodes in the simulated world: a few seeds with each change, every mutant with `make testall`.
 
-`make simulate` runs more. All run in processes of their own, as on the command line: what is found here is found again
+`make simulate` runs more. Each runs in a process of its own, as on the command line, so that a failure can be repeated
 there.
 """
 
@@ -35,7 +35,7 @@ def test_every_invariant_holds() -> None:
         pytest.param("churning", r"compacted in [1-9]\d* seeds", id="churning"),
     ],
 )
-def test_what_the_worlds_are_for_happens_in_them(kind: str, happens: str) -> None:
+def test_the_events_that_the_worlds_are_for_happen(kind: str, happens: str) -> None:
     told = (output_of("run", "--kind", kind, "--first", seed, "--seeds", 1, "--processes", 1) for seed in range(SEEDS))
     assert any(re.search(happens, each) for each in told), "worlds in which that does not happen show nothing"
 

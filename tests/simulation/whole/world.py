@@ -132,7 +132,7 @@ class World:
         return (sender.machine.number, receiver.machine.number) not in self.cut
 
     def is_wrongly_suspected(self) -> bool:
-        """Draw whether somebody is not heard who is there."""
+        """Draw whether a live node is not heard."""
         return not self.calm and self.wrong_suspicions > 0 and self.clock.random.random() < self.wrong_suspicions
 
     def send(
