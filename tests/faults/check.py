@@ -1,4 +1,4 @@
-"""Judges a run: what clients know (`History`) against what every replica has in its files (`Copies`).
+"""Verdict on a run: compares the clients' knowledge (`History`) with every replica's files (`Copies`).
 
 The manner is that of Jepsen's Kafka workload (jepsen.tests.kafka): unique values, offsets as the order, and in the end
 a drain of everything. It goes further in one thing: each replica's files are compared byte for byte, not only what one
@@ -27,14 +27,14 @@ EXAMPLES_MAX: Final = 5
 
 
 class Fault(Enum):
-    """What may be wrong; the value is how the table calls it."""
+    """Kinds of faults; the value is the name in the table."""
 
     LOST = "lost: acknowledged, and not there"
     MOVED = "moved: acknowledged at another offset"
     DUPLICATED = "duplicated: stored more than once"
     REORDERED = "reordered: a producer's records out of order"
     REFUSED = "stored although refused for certain"
-    INVENTED = "stored although nobody sent it"
+    INVENTED = "stored although no client sent it"
     DIVERGED = "diverged: replicas differ below the committed end"
     INCOMPLETE = "incomplete: a replica lacks committed records"
     UNCOMMITTED = "uncommitted reads: delivered, later gone or different"
@@ -43,7 +43,7 @@ class Fault(Enum):
     REPEATED = "repeated: a reader got records again"
     UNREAD = "unread: a reader never came to the end"
     STALE = "stale answers: ends and positions that were known to be higher"
-    DENIED = "denials: something that is there was said not to be"
+    DENIED = "denials: errors for something that exists"
     NAMESAKE = "in a namesake: records of a deleted topic in one made after it"
     DOUBLE = "double: two members of a group had a partition at once"
     FORGOTTEN = "forgotten: a group's committed position was lost, or went back"
@@ -66,7 +66,7 @@ class StoredBatch:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last record."""
+        """The offset after the last record."""
         return self.base_offset + len(self.numbers)
 
 
@@ -75,7 +75,7 @@ class Copies:
     """All copies of one partition.
 
     Attributes:
-        committed_end: what is below it must be the same everywhere, for ever.
+        committed_end: records below it must be the same on all replicas, permanently.
         holders: the nodes that must have all of it.
         by_node: node -> its batches in the order of its files.
     """
@@ -118,7 +118,7 @@ def judge(
         history: of the clients.
         copies: of every partition that was written to, drained when all was quiet.
         must_end: readers that were given the time to read all of some partitions.
-        shared: what the members of a group saw.
+        shared: observations of the members of a group.
     """
     verdict = Verdict()
     known = {*history.sent, *(key for _, key in history.runs)}
@@ -183,7 +183,7 @@ def _longest(held: Copies) -> Sequence[StoredBatch]:
 
 
 def _truth(held: Copies) -> array[int]:
-    """Return the record at each offset, up to the committed end; what nobody has is CORRUPT."""
+    """Return the record at each offset, up to the committed end; CORRUPT where no replica has one."""
     truth = array("q", [CORRUPT]) * held.committed_end
     for batch in _longest(held):
         stop = min(batch.end_offset, held.committed_end)

@@ -1,7 +1,7 @@
 """A member of the group in a place of the network of its own, which can be cut off the whole cluster.
 
-Nobody tells it that its session is over: its own clock has to. So that it has something left to hand out by then, it
-dawdles before it is cut off: it takes little at a time and waits in between, while more has arrived than it takes.
+It gets no notification that its session has ended: its own clock must show it. To have records left by then, it
+reads slowly before it is cut off: it takes few records at a time and waits, while more have arrived than it takes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class FarMember:
     Args:
         world: the run's.
         tenures: takes what it sees.
-        topics: what its group reads.
-        prefix: what runs a command in its place.
+        topics: the group's topics.
+        prefix: command that runs a command on its machine.
     """
 
     def __init__(self, world: World, tenures: Tenures, topics: Sequence[str], prefix: Sequence[str]) -> None:

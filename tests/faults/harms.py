@@ -1,4 +1,4 @@
-"""What is done to processes, to the network and to disks. Whoever does it heals afterwards what is left of it."""
+"""Faults of processes, of the network and of disks. Each one repairs its damage afterwards."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ async def mute(stage: Stage) -> None:
 
 
 async def lose_replies(stage: Stage) -> None:
-    """What clients send is stored, and they do not learn it."""
+    """Records of clients are stored, and the clients get no acknowledgement."""
     node = await stage.owner()
     stage.tell(f"cut the way from {node.name} to the clients")
     stage.cuttable.cut_replies(node.number)
@@ -180,7 +180,7 @@ async def cut_off_member(stage: Stage) -> None:
         stage.cuttable.cut_off(stage.cuttable.member)
         await stage.hold(SESSION_S + 1, SESSION_S + 6)
         if not await stage.comes(lambda: far.passed_on(held)):
-            stage.is_stuck(f"nobody has taken over {', '.join(map(str, held))} from {far.who}, which was cut off")
+            stage.is_stuck(f"no member has taken over {', '.join(map(str, held))} from {far.who}, which was cut off")
         healed = time.monotonic()
         stage.cuttable.heal()
     finally:
@@ -233,7 +233,7 @@ async def restart_gateway(stage: Stage) -> None:
 
 
 async def pause_gateway(stage: Stage) -> None:
-    """What it knows of owners is old when it wakes up, and an owner may be another one by then."""
+    """Its knowledge of owners is outdated when it wakes up, and a partition may have another owner by then."""
     gateway = _gateway(stage)
     node = await stage.owner()
     stage.tell(f"SIGSTOP {gateway.name}, kill -9 {node.name}, an owner")

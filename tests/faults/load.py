@@ -34,7 +34,7 @@ class Through(NamedTuple):
     """A reader that has to come to the end of partitions.
 
     Attributes:
-        reader: what it is called.
+        reader: name of the reader.
         keys: the partitions.
         beside: another one of them, which is given the broker's own records as well; this one is at the end when it has
             everything else that the other one has. Empty for who has to come there itself.
@@ -51,16 +51,16 @@ class Load:
     Args:
         nodes: of the cluster.
         gateway: None for a run without clients of its WebSocket.
-        keys: the partitions that are there at the beginning.
+        keys: the partitions that exist at the beginning.
         history: takes what clients see.
         rng: decides.
         rate: records a second, all producers together.
-        identities: who everybody is; None where nobody says who asks.
-        place: what runs a command where a group member lives that can be cut off; None where there is no such place.
+        identities: the identities; None without authentication.
+        place: command that runs a group member on a machine that can be cut off; None if there is no such machine.
 
     Attributes:
-        client: what clients of this process share.
-        operator: what an operator asks by.
+        client: the client shared by clients of this process.
+        operator: the operator's client.
     """
 
     def __init__(  # noqa: PLR0917 # they are what clients are of
@@ -97,7 +97,7 @@ class Load:
 
     @property
     def keys(self) -> list[Key]:
-        """The partitions that are there by now, without those of the topic that is made again."""
+        """Existing partitions, without those of the topic that is recreated."""
         return self.world.keys
 
     @property
@@ -107,7 +107,7 @@ class Load:
 
     @property
     def labels(self) -> dict[bytes, str]:
-        """The topics that are there now, id -> what stands in their keys."""
+        """Existing topics: id -> topic in their keys."""
         named = {topic_id: topic for topic, topic_id in self.world.topic_ids.items()}
         return named | ({self.standing.topic_id: self.standing.label} if self.standing.label else {})
 
@@ -170,7 +170,7 @@ class Load:
         """Let the members that share topics leave their group, in good order where they do, and ask where it stands.
 
         Raises:
-            TidelogError: nobody can tell.
+            TidelogError: the topics are unknown.
         """
         await _cancel(self._sharing)
         await self.sharing.settle()

@@ -15,7 +15,7 @@ from typing import Final
 INSIDE: Final = "--inside-namespaces"
 _KINDS: Final = ("--net", "--mount", "--pid", "--fork", "--kill-child=SIGKILL", "--mount-proc")
 _WAYS: Final = (("unshare", *_KINDS), ("unshare", "--user", "--map-root-user", *_KINDS))
-"""As root, and as anybody where users may make namespaces."""
+"""Works as root, and for all users if they may create namespaces."""
 
 _PROBE: Final = """
 set -e

@@ -1,7 +1,7 @@
 """Does harm: faults drawn from a seed, one after the other, each healed and followed by a look whether things go on.
 
 Which faults come, in which order, how long they last and whom they hit as far as numbers can say is a function of the
-seed; who owns a partition at that moment, and what the machine makes of it, is not. So a seed repeats a run's plan.
+seed; the owner of a partition at that moment, and the machine's timing, are not. So a seed repeats a run's plan.
 A run can also be given its faults in a row; then the seed decides how long they last and whom they hit.
 """
 
@@ -140,7 +140,7 @@ async def follow(stage: Stage, row: Sequence[str]) -> None:
     """Do the faults of a row, in its order; those that cannot be done here are left out.
 
     Args:
-        stage: what they act on.
+        stage: the target of the faults.
         row: names in `FAULTS`.
 
     Raises:

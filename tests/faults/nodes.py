@@ -36,7 +36,7 @@ class Node:
         self.data = home / "data"
         self.disk: SmallDisk | None = None
         self.node_id = self.name
-        """What the cluster calls it: a replacement has another id."""
+        """Node id in the cluster: a replacement has another id."""
         self.protection: Protection | None = None
         """Gives it certificates; None: nothing is encrypted."""
         self.process = Process(self.name, prefix, home.parent / f"{self.name}.log")
@@ -67,7 +67,7 @@ class Node:
         self.node_id = ready["node_id"]
 
     async def kill(self) -> None:
-        """End it without a warning; what it has written stays in the page cache."""
+        """Kill it; its writes stay in the page cache."""
         await self.process.kill()
 
     async def removed(self) -> None:
@@ -135,7 +135,7 @@ class Node:
         self.process.resume()
 
     def failures(self) -> list[str]:
-        """Return what went wrong with the node itself: ends that nobody asked for, and alarming lines of its log."""
+        """Return faults of the node itself: unexpected ends, and alarming lines of its log."""
         return self.process.failures(self._expected)
 
 
@@ -149,7 +149,7 @@ def make_nodes(
     """Return the nodes of a new cluster with their configuration written; the last one gets the small disk.
 
     Args:
-        count: how many; one alone is no cluster.
+        count: number of nodes; at least two.
         base: an empty directory.
         network: where they live; None for this machine's own loopback.
         small_disk_mib: the size of that disk, None for no such disk.
@@ -178,7 +178,7 @@ def make_nodes(
             "retention_interval_ms": 1000,
         }
         if network is not None:
-            settings["insecure"] = True  # a network of its own, which nobody else reaches
+            settings["insecure"] = True  # an isolated network
         if count > 1:
             settings |= {
                 "node_id": node.name,

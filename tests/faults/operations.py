@@ -1,4 +1,4 @@
-"""What operators do, on a good day and on a bad one, while everybody works: move, replace, grow, delete and make."""
+"""Acts of operators under load, normal and exceptional: move, replace, grow, delete and create."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALONE: Final = 0.5
 
 
 async def rebalance(stage: Stage) -> None:
-    """No fault: what an operator does on a good day, under load."""
+    """No fault: a normal act of an operator, under load."""
     stage.tell("rebalance")
     await stage.insist(stage.load.operator.rebalance)
     await stage.hold(1, 4)
@@ -79,7 +79,7 @@ async def put_back_copy(stage: Stage) -> None:
 
 
 async def replace_node(stage: Stage) -> None:
-    """No fault either: a node is drained, removed, which it is told and ends by, and another one joins in its place."""
+    """No fault either: a node is drained and removed, learns that and ends, and another one joins in its place."""
     node = stage.some()[0]
     stage.tell(f"drain and remove {node.name}, and let another node join")
     await stage.insist(partial(stage.load.operator.drain_node, node.node_id))

@@ -1,7 +1,7 @@
 """A process of a run, a node or a gateway: started, killed, stopped, woken and watched.
 
-Only what was started here is ever signalled, by its process object. What it logs goes to a file of its own, in which
-what a healthy process never says is looked for in the end.
+Only processes started here are signalled, by their process object. Each logs to a file of its own, which is searched
+in the end for lines that a healthy process never logs.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Process:
     """One process at a time, with all that came of those before it.
 
     Args:
-        name: for who reads of it.
-        prefix: what runs a command in its place.
+        name: name in reports.
+        prefix: command that runs a command on its machine.
         log: the file that takes its stderr.
     """
 
@@ -56,7 +56,7 @@ class Process:
 
         Args:
             command: its words.
-            environment: what is set for it besides what it inherits.
+            environment: variables besides the inherited ones.
 
         Raises:
             RuntimeError: it ended, or took too long.
@@ -98,7 +98,7 @@ class Process:
             raise RuntimeError(f"{self.name} serves, and should have said what it lacks")
 
     async def kill(self) -> None:
-        """End it without a warning; what it has written stays in the page cache."""
+        """Kill it; its writes stay in the page cache."""
         if self._process is not None and self.running:
             self._expected = True
             self._process.kill()
@@ -106,12 +106,12 @@ class Process:
         self.paused = False
 
     async def ends(self, code: int, late: str, other: str) -> None:
-        """Wait until it ends by itself; what it does instead counts as its failure.
+        """Wait until it ends by itself; otherwise that counts as its failure.
 
         Args:
-            code: what it should end with.
-            late: what is said of it when it has not ended in time.
-            other: what is said of it when it ends with another code, which is said as well.
+            code: expected exit code.
+            late: failure text if it has not ended in time.
+            other: failure text if it ends with another code, which is added.
         """
         assert self._process is not None
         self._expected = True
@@ -150,7 +150,7 @@ class Process:
         self.paused = False
 
     def failures(self, besides: Collection[str] = ()) -> list[str]:
-        """Return what went wrong with it: ends that nobody asked for, and alarming lines of its log.
+        """Return faults of the process: unexpected ends, and alarming lines of its log.
 
         Args:
             besides: parts of lines that look alarming and are expected.

@@ -1,6 +1,6 @@
 """A run in which all is encrypted, nodes prove themselves by certificates, and callers say who they are.
 
-Clients are told by the environment, which everything that a run starts inherits.
+Clients get them from the environment, which all processes of a run inherit.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Protection:
         return self._base / f"{name}.pem"
 
     def gateway_environment(self, host: str) -> Mapping[str, str]:
-        """Issue the gateway's certificate, and return what it is told: its own key lets it ask for callers only."""
+        """Issue the gateway's certificate, and return its settings; its own key only lets it act for callers."""
         made = issue(self._authority.made, "server", "gateway", [host], days=1)
         put(self._cert("gateway"), made.cert + made.key)
         return {

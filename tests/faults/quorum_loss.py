@@ -1,8 +1,8 @@
 """Two of three nodes are lost for a while, and the one that is left is looked at.
 
-What the survivor holds and knows to be committed stays readable, by consuming and by fetching, for clients that know
-nothing yet; nothing is acknowledged that was sent meanwhile. What it has to know is what was acknowledged some seconds
-before the loss and is in its files: an owner tells its followers at once, and there is always something to tell.
+Records that the survivor has and knows to be committed stay readable, by consuming and by fetching, for new clients;
+records sent meanwhile are not acknowledged. It must know records acknowledged some seconds
+before the loss and in its files: an owner notifies its followers at once, and traffic never stops.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KNOWN_S: Final = 3.0
 HELD_S: Final = 20.0
 """How long the survivor may take to hold what is acknowledged, before all is as it is."""
 READABLE_S: Final = 30.0
-"""How long reading may take in all. Generous: machines are slow; what hangs, hangs for longer."""
+"""Maximum time for all reads. Generous, because machines are slow; a hanging read takes longer."""
 BACK: Final = 50
 """How many records before the end are read."""
 
@@ -104,7 +104,7 @@ class _Reading:
 
     Args:
         world: of the run.
-        reader: what it is called.
+        reader: name of the reader.
         known: partition -> how far to read.
     """
 

@@ -2,7 +2,7 @@
 
 - subscribers are pushed everything from the beginning, one a topic, through whatever happens to owner and topic;
 - members of a group commit, leave and come back where they committed;
-- node readers FETCH from one certain node, owner or not: what a replica gives must be as good. They speak the protocol
+- node readers FETCH from one given node, owner or not: a replica must return the same records. They speak the protocol
   by hand, because a client goes to owners.
 """
 
@@ -70,7 +70,7 @@ async def told_positions(world: World, client: Client, topic: str) -> dict[int, 
     To leave out where the group has committed is a fault while the client can have the partitions confirmed.
 
     Raises:
-        TidelogError: nobody can tell.
+        TidelogError: the position is unknown.
     """
     group, calm = group_of(topic), world.calm
     floors = {key: world.history.committed[group, key] for key in world.partitions_of(topic)}
@@ -93,7 +93,7 @@ async def be_member(world: World, client: Client, topic: str) -> None:
             held = await told_positions(world, client, topic)
             for partition, offset in held.items():
                 key = Key(topic, partition)
-                # A commit without an outcome may come about after the position was told, and before it is a member.
+                # A commit without an outcome may succeed after the position was read, and before the member joins.
                 latest = 0 if session % 2 else world.history.tried[group, key]
                 world.history.begin(reader, key, offset, latest=latest)
             if session % 2:
@@ -127,7 +127,7 @@ async def _read_session(world: World, client: Client, consumer: Consumer, topic:
 
 
 async def _commit(client: Client, consumer: Consumer, group: str, where: TopicPartition, offset: int) -> int:
-    """Commit a position, as the member if the consumer is one: nobody else may then. Return where the group stands.
+    """Commit a position, as the member if the consumer is one: others may not commit then. Return the group's position.
 
     Raises:
         TidelogError: it is not certain that it is committed.
@@ -156,8 +156,8 @@ def node_reader(node: Node) -> str:
 
 
 async def read_from(world: World, node: Node) -> None:
-    """Read every partition from one node, for as long as there is something that answers at its address."""
-    tls, api_key = Trust(tls_of(None)), asked_each_time(None)  # as clients are told by the environment
+    """Read every partition from one node, while a node answers at its address."""
+    tls, api_key = Trust(tls_of(None)), asked_each_time(None)  # from the environment, as for all clients
     while True:
         try:
             async with asyncio.timeout(FETCH_S):
@@ -188,7 +188,7 @@ async def _fetch(world: World, peer: Peer, reader: str, key: Key) -> None:
     kind = frame.envelope.WhichOneof("kind")
     error = frame.envelope.error if kind == "error" else frame.envelope.fetch_reply.results[0].error
     if error.code:
-        # A node hears late that a topic has grown; whoever it denies a partition has that confirmed, but not here.
+        # A node learns late of added partitions; a client that gets this error can have it confirmed, but not here.
         late = error.code == pb.UNKNOWN_PARTITION and world.is_grown(key)
         message = f"{reader}, {key}: {error.message}"
         world.history.complain("node reader", pb.ErrorCode.Name(error.code), message, there=not late)

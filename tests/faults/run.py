@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 
 class Plan(NamedTuple):
-    """What a run is asked to do: what its `row` names, or where that is empty whatever comes in `seconds`."""
+    """Parameters of a run: the faults in its `row`, or random ones for `seconds` if that is empty."""
 
     seed: int
     seconds: float
@@ -73,7 +73,7 @@ class Run:
     """One run, from an empty directory to the verdict.
 
     Args:
-        plan: what was asked for.
+        plan: the parameters.
         base: an empty directory.
         skipped: why networks and disks must be left alone, empty when they need not.
     """
@@ -320,7 +320,7 @@ def main() -> int:
 
 
 def _run(plan: Plan, base: Path, skipped: str) -> int:
-    # What clients say of trouble that was made on purpose is for who looks for a reason.
+    # Clients log errors of injected faults, for the search of causes.
     logging.basicConfig(filename=base / "clients.log", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         return 0 if asyncio.run(_go(plan, base, skipped)) else 1

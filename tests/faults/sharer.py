@@ -1,7 +1,7 @@
 """One member of a group that shares topics: it joins, reads in one of the ways there are, commits, and is gone again.
 
 It runs among the others in the run's process, or alone in a process of its own (`sharer_process.py`) that is stopped
-and killed. What it sees goes to whoever takes notes.
+and killed. Its observations go to a note taker.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STAY_S: Final = (4.0, 12.0)
 AWAY_S: Final = (0.1, 1.5)
 POLLED: Final = 200
 DAWDLE_S: Final = 0.2
-"""Who dawdles waits so long before it asks for more, and is handed `DAWDLE_POLLED` records at most."""
+"""Pause of a slow member before it asks for more; it gets `DAWDLE_POLLED` records at most."""
 DAWDLE_POLLED: Final = 5
 READS: Final[tuple[Reads, ...]] = ("batches", "records", "poll")
 COMMITS: Final[tuple[CommitWhen, ...]] = ("auto", "processed", "manual")
@@ -87,7 +87,7 @@ class Given(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Behind the last one."""
+        """The offset after the last one."""
         return self.first + len(self.numbers)
 
 
@@ -96,8 +96,8 @@ class Sharer:
     """A member that comes and goes.
 
     Attributes:
-        who: what it is called.
-        topics: what its group reads.
+        who: name of the member.
+        topics: the group's topics.
         group: the group's name.
         client: its own.
         notes: takes what it sees.
@@ -155,7 +155,7 @@ class Sharer:
         """Read until the clock shows so much.
 
         Raises:
-            TidelogError: what reading ended with.
+            TidelogError: the error that ended reading.
         """
         async with aclosing(self._given(consumer, how)) as giving:
             while (left_s := until - time.monotonic()) > 0:
@@ -208,7 +208,7 @@ class Sharer:
 
 
 class Joined(Protocol):
-    """What a member's consumer tells of itself, one that blocks as well."""
+    """Observations of a member's consumer, also of a blocking one."""
 
     @property
     def generation(self) -> int:

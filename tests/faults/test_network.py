@@ -48,7 +48,7 @@ class Places:
         self.network = network
 
     def arrives(self, source: int, target: int) -> bool:
-        """Send a datagram, and behind it another one that the target sends itself: is it alone?"""
+        """Send a datagram, and after it another one that the target sends itself: is it alone?"""
         receiving = self.sockets[target]
         address = self.network.address(target) if target else CLIENT_ADDRESS.format(source)
         own = self.network.address(target) if target else "127.0.0.1"
@@ -73,7 +73,7 @@ class Places:
 
 
 def inside() -> None:
-    """What runs in the namespaces."""
+    """Commands that run in the namespaces."""
     network = Network(3)
     network.build()
     places = Places(network)

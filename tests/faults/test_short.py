@@ -54,7 +54,7 @@ def run(directory: Path, row: Sequence[str], *options: str) -> str:
 
 
 @pytest.mark.long
-def test_a_short_run_with_identities_refuses_nobody_but_the_stranger(tmp_path: Path) -> None:
+def test_a_short_run_with_identities_refuses_only_the_stranger(tmp_path: Path) -> None:
     row = ("replace_keys", "kill_owner", "renew_certificates", "replace_secret")
     printed = run(tmp_path, row, "--secure")
     assert faults_done(printed) == dict.fromkeys(row, 1), printed
