@@ -1,7 +1,7 @@
 """A gateway as its own process, and clients that take nothing of what they ask for: it stays small and serves others.
 
-What is bounded is the process's anonymous memory, as the kernel counts it, beyond what it had when it was quiet. How
-fast the polite client is served is compared with how fast it was served alone, in the same minute on the same machine.
+The limit applies to the process's anonymous memory, as the kernel counts it, beyond that of the idle process. The
+latency of the polite client is compared with its latency when it is alone, in the same minute on the same machine.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ async def fill(address: str) -> None:
 
 @pytest.fixture
 async def gateway(addresses: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gateway]:
-    """Run a gateway with a small budget and warm it up: what it allocates once, such as the blocks that it receives
+    """Run a gateway with a small budget and warm it up: its one-time allocations, such as the blocks that it receives
     frames into, does not count."""
     monkeypatch.setenv("TIDELOG_GATEWAY_OUT_BYTES_MAX", str(BUDGET_BYTES))
     monkeypatch.setenv("TIDELOG_GATEWAY_IN_FLIGHT_BYTES_MAX", str(BUDGET_BYTES // 2))
@@ -223,7 +223,7 @@ async def messages_never_ended(gateway: Gateway) -> None:
 
 async def websocket(gateway: Gateway, data: bytes) -> asyncio.StreamWriter:
     writer = await gateway.attack(HANDSHAKE + b"\r\n")
-    await asyncio.sleep(0.01)  # nothing may follow before the answer, which nobody here reads
+    await asyncio.sleep(0.01)  # no message may follow before the answer, which is not read here
     writer.write(data)
     return writer
 

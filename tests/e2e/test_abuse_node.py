@@ -1,7 +1,7 @@
 """A node as its own process, and clients that flood it with questions: it stays small and serves others.
 
 How fast the polite client is served is compared with how fast it was served alone, in the same minute on the same
-machine. Who reads nothing of what he asks for has a test of his own (`test_never_reading`).
+machine. Clients that do not read their answers have a test of their own (`test_never_reading`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealNode]:
 
 
 async def names(node: RealNode, topic_id: bytes, number: int) -> None:
-    """Ask for as many topics at once as one may, none of which is there."""
+    """Ask for as many missing topics at once as allowed."""
     del topic_id
     asked = [f"flood.{number}.{at}" for at in range(ENTRIES_PER_REQUEST_MAX)]
     async with connected(node.port) as peer:

@@ -1,4 +1,4 @@
-"""Three nodes: what lies beyond the end of a partition is refused to who reads, and to who commits, as on one node."""
+"""Three nodes: offsets beyond the end of a partition are refused to readers and committers, as on one node."""
 
 from __future__ import annotations
 

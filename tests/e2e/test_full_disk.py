@@ -29,7 +29,7 @@ mount -t tmpfs -o size={DISK} tmpfs "$1"
 "$0" -m tidelog_cli node --data "$1/data" --port 0 --management-port 0
 exec "$0" -m tidelog_cli log verify "$1/data" --json
 """
-"""The node, and when it has stopped with 0 what the offline check says of its files."""
+"""The node, and after a stop with 0 the result of the offline check of its files."""
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Every Python example of the guides, run in its order against one real node, and compared with what the page shows.
 
-A `text` block shows the output of the block before it: each of its lines has to come, in order, `…` standing for
+A `text` block shows the output of the block before it: each of its lines has to come, in order; `…` matches
 anything.
 """
 

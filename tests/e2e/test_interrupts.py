@@ -1,6 +1,6 @@
 """Ctrl-C at any moment leaves no process, whichever command it was, and the command says so without a traceback.
 
-What a command starts, and what that starts, is found by a variable of its environment.
+Processes started by a command, and their children, are found by a variable in their environment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.machine]
 
 STOP_TIMEOUT_S = 60
 BEGUN_S = 0.3
-"""Python itself has begun by then; what it prints when it is interrupted before is not ours."""
+"""Python itself has started by then; its own messages when it is interrupted earlier are not tested."""
 MARK = "TIDELOG_TEST_MARK"
 FREE_PORTS = ("--port", "0", "--management-port", "0", "--http-port", "0")
 
@@ -34,7 +34,7 @@ def marked(mark: str) -> list[psutil.Process]:
             if process.environ().get(MARK) == mark:
                 found.append(process)
         except psutil.Error:
-            continue  # ended meanwhile, or somebody else's
+            continue  # ended meanwhile, or another user's
     return found
 
 
@@ -56,7 +56,7 @@ def interrupted(arguments: list[str], after_s: float, processes: int, folder: Pa
     try:
         while len(marked(mark)) < processes:
             assert process.poll() is None, "it ended by itself"
-            time.sleep(0.05)  # nobody else tells when a process has begun
+            time.sleep(0.05)  # no event to wait for
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(after_s)  # the moment is what is random here
         os.killpg(process.pid, signal.SIGINT)

@@ -1,4 +1,4 @@
-"""What other systems of this kind are known to do wrong, and the test that ours does not do it.
+"""Known weaknesses of other systems of this kind, and the test that Tidelog does not have them.
 
 The systems are RingBroker (Java), RobustMQ's storage engine (Rust) and a broker built by hand in Java with a Raft of
 its own. `KNOWN` lists their weaknesses, each with the tests that would fail if it were ours: those in this file, and
@@ -100,7 +100,7 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
             f"{HERE}::test_a_flipped_bit_is_never_served",
             "tests/broker/storage/epoch/test_recovery.py::test_rot_before_the_mark_is_limbo_and_nothing_is_changed",
         ],
-        "quorum acknowledgements stand in documents only, as do other features": [
+        "quorum acknowledgements exist in documents only, as do other features": [
             "tests/broker/replication/test_driver.py::test_publish_waits_for_the_requested_acks",
             "tests/test_configuration.py",
             "tests/test_docs.py",
@@ -124,7 +124,7 @@ def named() -> list[str]:
 
 
 @pytest.mark.parametrize("test", named())
-def test_the_tests_that_are_named_are_there(test: str) -> None:
+def test_the_listed_tests_exist(test: str) -> None:
     if test.startswith("mutant: "):
         assert test.removeprefix("mutant: ") in MUTANTS
         return
@@ -166,7 +166,7 @@ async def test_opening_a_log_again_and_again_changes_nothing_of_it(stand: Cluste
         for name in list(stand.nodes):
             await getattr(stand, end)(name)
         for path, data in written.items():
-            assert path.read_bytes()[: len(data)] == data, "what was written has changed"
+            assert path.read_bytes()[: len(data)] == data, "written bytes have changed"
         for path in stand.path.rglob("*.seg"):
             written[path] = path.read_bytes().rstrip(b"\0")
         await stand.start()
@@ -357,7 +357,7 @@ async def test_a_promise_outlasts_the_process_that_gave_it(stand: ClusterStand) 
     lower = pb.Seal(topic_id=TOPIC_ID, epoch=epoch, ballot=pb.Ballot(round=8, node_id=other, incarnation=1))
     stand.nodes[promiser].broker.replication.receive(other, lower, [])
     assert fence.promised == ballot, "a lower ballot gets nothing"
-    # Only the owner is heard: what it appends now reaches the promiser and stays outside.
+    # Only the owner is heard: its next append reaches the promiser and is not part of the promise.
     stand.cut = {other}
     peer = await stand.peer(owner)
     peer.post_publish(TOPIC_ID, batch(b"b"), timeout_ms=1000)

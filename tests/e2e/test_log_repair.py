@@ -74,7 +74,7 @@ async def test_a_rotten_log_is_cut_and_goes_on(tmp_path: Path) -> None:
     assert log("repair", str(data)) == (0, "no log is damaged\n")
 
 
-def test_a_path_that_is_no_data_directory_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_data_directory_is_refused(tmp_path: Path) -> None:
     code, said = log("repair", str(tmp_path))
     assert code == 2
     assert "is not the data directory of a node" in said

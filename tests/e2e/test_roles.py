@@ -1,4 +1,4 @@
-"""Nodes of differing roles: the one that may own is killed, who only stores copies stands in until it is back."""
+"""Nodes of different roles: the only possible owner is killed, and temporary owners replace it until it is back."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_the_only_node_that_may_own_is_killed_and_comes_back(founded: Foun
 
             able.kill()
             await publish(client, values, "trio")
-            await until(client, lambda status: owners(status)["trio"] in {"a", "d"}, "nobody stands in")
+            await until(client, lambda status: owners(status)["trio"] in {"a", "d"}, "no node took over")
 
             running.enter_context(able_node(founded.path))
             await until(

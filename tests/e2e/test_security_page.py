@@ -27,7 +27,7 @@ PASSWORD = "correct horse battery"
 
 
 def test_every_block_of_the_page_is_run() -> None:
-    """Each by a test that takes all those that stand under its heading."""
+    """One test for each heading, which runs all blocks under it."""
     tests = [value for name, value in globals().items() if name.startswith("test_") and callable(value)]
     sources = "".join(inspect.getsource(test) for test in tests)
     for heading, text in sections().items():
