@@ -168,6 +168,8 @@ async def test_the_expiry_of_the_certificate_is_a_metric_and_a_warning(
         serve(**told(authority)) as served,
         httpx.AsyncClient(base_url=f"https://localhost:{served.port}", verify=believing(authority)) as http,
     ):
-        await settled(lambda: "nobody who connects later takes this gateway" in caplog.text, "no warning was logged")
+        await settled(
+            lambda: "new connections to this gateway fail after the expiry" in caplog.text, "no warning was logged"
+        )
         shown = [line for line in (await http.get("/metrics")).text.splitlines() if line.startswith(name)]
         assert [float(line.split()[1]) for line in shown] == [pytest.approx(time.time() + 24 * 3600, abs=120)]

@@ -147,7 +147,7 @@ async def test_an_announced_length_of_a_buffer_is_not_believed() -> None:
         assert "record batch 0" in await fault(claiming(wrong))
 
 
-async def test_what_compressed_columns_take_is_reserved() -> None:
+async def test_memory_of_decoded_columns_is_reserved() -> None:
     held: list[int] = []
     given = batch(value=pa.array([bytes(1_000)]))
     await read(stream(given, given, compression="lz4"), hold=held.append)
@@ -190,7 +190,7 @@ async def test_names_in_a_schema_that_are_not_utf8_are_refused() -> None:
     assert "column value: must be binary or string" in await fault(unknown.replace(b"Europe", b"\xfferope"))
 
 
-async def test_what_is_no_stream_is_refused() -> None:
+async def test_a_body_that_is_not_a_stream_is_refused() -> None:
     body = stream(batch(value=VALUES))
     assert "not an Arrow IPC stream" in await fault(b"")
     assert "not an Arrow IPC stream" in await fault(b'{"records":[]}' * 10)

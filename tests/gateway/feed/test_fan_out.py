@@ -1,4 +1,4 @@
-"""Pushes to followers that are sent the same bytes: who takes a piece, and who falls behind."""
+"""Pushes to followers that receive the same bytes: which ones take a piece, and which fall behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ring against a log of all pieces: whatever happens, each follower is sent every record once, and in order."""
+"""The ring against a log of all pieces: in any run, each follower gets every record once, and in order."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_each_follower_is_sent_every_record_once_and_in_order(pushes_max: int, m
     run_state_machine_as_test(RingMachine, settings=SETTINGS)
 
 
-def test_what_cannot_be_pushed_is_taken_later_and_then_pushed_again() -> None:
+def test_a_piece_that_cannot_be_pushed_is_taken_later_and_pushes_continue() -> None:
     ring = Ring({0: 0}, bytes_max=10_000)
     reader = Reader(ring, {0: 0})
     assert ring.attach(reader.follower)
@@ -266,7 +266,7 @@ def test_a_follower_that_leaves_before_it_was_pushed_to_keeps_its_position(monke
     assert readers[1].follower.positions == {0: 2, 1: 7, 2: 6}
 
 
-def test_what_is_evicted_loses_who_needs_it() -> None:
+def test_eviction_loses_followers_that_need_the_piece() -> None:
     ring = Ring({0: 0, 1: 0}, bytes_max=900)
     reader = Reader(ring, {0: 0, 1: 0})
     assert ring.attach(reader.follower)

@@ -1,4 +1,4 @@
-"""One feed on a log in memory: what it reads, encodes and keeps, and how it ends."""
+"""One feed on a log in memory: its reads, its encoded and kept pieces, and its end."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ async def test_offsets_of_derived_batches_have_gaps() -> None:
     assert offsets(await body.finish({}), NDJSON) == expected
 
 
-async def test_what_is_written_is_counted() -> None:
+async def test_written_bytes_are_counted() -> None:
     answer = answer_alone()
     body = records_body(NDJSON, bytes_max=MIB, answer=answer)
     await body.take(PARTITION, fetched_of(batch_of(columns_of([b"\x01" * 1000] * 500))))

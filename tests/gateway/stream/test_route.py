@@ -202,7 +202,7 @@ async def test_the_header_wins_over_the_address(serve: Serve, log: FakeLog) -> N
         ("", {"accept": "application/json"}, 406, None),
     ],
 )
-async def test_what_is_wrong_has_a_status_and_names_the_parameter(  # noqa: PLR0917 - parameters of the test
+async def test_an_error_has_a_status_and_names_the_parameter(  # noqa: PLR0917 - parameters of the test
     serve: Serve, log: FakeLog, query: str, headers: dict[str, str], status: int, parameter: str | None
 ) -> None:
     log.logs["t"] = [[], []]

@@ -343,7 +343,7 @@ async def test_publishes_of_one_connection_keep_their_order(serve: Serve, log: F
 async def test_publishes_keep_their_order_when_the_topic_is_made_again(
     serve: Serve, log: FakeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the producer of the topic before it has accepted is refused later, and not in order."""
+    """Batches that the producer of the previous topic has accepted are refused later, out of order."""
     enqueue, producers = FakeProducer.enqueue, list[FakeProducer]()
 
     async def enqueue_or_refuse(producer: FakeProducer, value: bytes, **record: Any) -> Any:

@@ -44,7 +44,7 @@ async def gateway(log: FakeLog) -> Gateway:
 
 
 class Wire:
-    """What a WebSocket is to its sender: it takes every text, until it is broken."""
+    """A WebSocket as its sender sees it: it accepts every text until it is broken."""
 
     def __init__(self) -> None:
         self.broken: Exception | None = None
@@ -163,7 +163,7 @@ async def drip(protocol: WsProtocol, delivery: Delivery, sid: int) -> None:
         delivery.wake()
 
 
-async def test_what_lies_without_credit_is_let_go_when_others_need_room(gateway: Gateway, log: FakeLog) -> None:
+async def test_idle_records_without_credit_are_dropped_for_other_connections(gateway: Gateway, log: FakeLog) -> None:
     wire, protocol = Wire(), WsProtocol(gateway.settings)
     delivery = subscribed(gateway, protocol, wire, 1, credit=3)
     await delivery.open(1)
@@ -187,7 +187,7 @@ async def test_what_lies_without_credit_is_let_go_when_others_need_room(gateway:
         await running
 
 
-async def test_what_is_no_longer_counted_is_not_kept(gateway: Gateway, log: FakeLog) -> None:
+async def test_records_that_are_no_longer_counted_are_not_kept(gateway: Gateway, log: FakeLog) -> None:
     """Neither by a subscription that waits for more, nor by the error of one that failed in the middle of a batch."""
     gc.collect()
     wire, protocol = Wire(), WsProtocol(gateway.settings)
@@ -248,7 +248,7 @@ def wanting(gateway: Gateway, key: str) -> Delivery:
     return Delivery(gateway, protocol, action.sub, sender_of(gateway, Wire()))
 
 
-async def test_what_is_wanted_is_asked_of_the_log(gateway: Gateway, log: FakeLog) -> None:
+async def test_filters_are_applied_by_the_log(gateway: Gateway, log: FakeLog) -> None:
     delivery = wanting(gateway, "/w==")
     await delivery.open(1)
     running = asyncio.create_task(delivery.run())

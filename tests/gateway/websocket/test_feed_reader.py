@@ -26,7 +26,7 @@ WAIT_S = 20
 
 
 class Reader:
-    """A client with one subscription: what it was sent, by partition, and its newest token."""
+    """A client with one subscription: the received records, by partition, and its newest token."""
 
     def __init__(self, socket: ClientConnection, sid: int) -> None:
         self.socket = socket

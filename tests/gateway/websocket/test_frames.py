@@ -66,7 +66,7 @@ async def test_fragments_are_counted(serve: Serve) -> None:
         writer.close()
 
 
-async def test_text_that_is_no_utf_8_closes_without_a_line_in_the_log(serve: Serve, server_log: list[str]) -> None:
+async def test_text_that_is_not_utf_8_closes_without_a_log_line(serve: Serve, server_log: list[str]) -> None:
     async with serve() as served:
         reader, writer = await opened(served)
         writer.write(frame(TEXT, b"\xff"))

@@ -29,7 +29,7 @@ def test_the_id_is_found_without_parsing_the_message() -> None:
     assert id_at_the_begin('{"pub":{"id":1') is None
 
 
-def test_messages_are_json_and_records_stand_in_them_as_they_were_encoded() -> None:
+def test_messages_are_json_with_records_copied_as_encoded() -> None:
     message = {"batch": {"records": JSON.records_member(b'[{"offset":1}]')}}
     assert json.loads(JSON.encode(message)) == {"batch": {"records": [{"offset": 1}]}}
     assert JSON.payload({"text": "{}"}) == "{}"

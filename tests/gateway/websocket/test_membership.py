@@ -154,7 +154,7 @@ async def _read_on(consumer: Consumer) -> None:
         pass
 
 
-async def test_what_was_not_committed_goes_to_the_next_one(
+async def test_uncommitted_records_go_to_the_next_member(
     http: httpx.AsyncClient, topic: str, gateway_address: str
 ) -> None:
     await put(http, topic, range(40))
@@ -204,11 +204,11 @@ async def test_commits_are_for_what_a_member_has(topic: str, gateway_address: st
         assert [member.answers[number]["error"]["status"] for number in (beyond, nowhere)] == [422, 422]
         assert "ok" in member.answers[leaving]
         async with asyncio.timeout(5):  # at once, and not a session later
-            while (await http.get(f"/v1/groups/of {topic}")).json()["members"]:  # noqa: ASYNC110 (nobody tells)
+            while (await http.get(f"/v1/groups/of {topic}")).json()["members"]:  # noqa: ASYNC110 (no event to wait for)
                 await asyncio.sleep(0.05)
 
 
-async def test_a_topic_that_is_not_there_is_told_of(gateway_address: str) -> None:
+async def test_a_missing_topic_is_reported(gateway_address: str) -> None:
     async with Member(gateway_address, "no-such-topic") as member:
         await member.until(lambda: member.answers)
         assert member.answers[2]["error"]["status"] == 404
@@ -227,7 +227,7 @@ async def test_a_member_that_has_given_up_all_that_was_to_be_sent_stays_a_member
     records = [{"value": str(value), "partition": 0} for value in range(20)]
     assert (await http.post(f"/v1/topics/{topic}/records", json={"records": records})).status_code == 200
     monkeypatch.setenv("TIDELOG_GATEWAY_WS_MEMBER_IDLE_S", "6")
-    wish = Group(f"of {topic}", commit="manual", assignor="range")  # who gets what depends on random ids
+    wish = Group(f"of {topic}", commit="manual", assignor="range")  # the assignment depends on random ids
     with process("gateway", "--bootstrap", node_address, "--http-port", "0") as (_, ready):
         async with Client([node_address]) as client, Member(f"127.0.0.1:{ready['http_port']}", topic, credit=0) as slow:
             await slow.until(lambda: len(slow.has) == PARTITIONS)
@@ -246,7 +246,7 @@ async def test_a_member_that_has_given_up_all_that_was_to_be_sent_stays_a_member
 
 
 class Told:
-    """What a membership has of its connection and its consumer: takes messages, and knows positions."""
+    """The connection and the consumer of a membership: records messages, and has positions."""
 
     def __init__(self) -> None:
         self.messages: list[Any] = []
@@ -275,7 +275,7 @@ class Told:
         await waits
 
 
-async def test_what_went_before_it_was_told_of_is_not_told_of() -> None:
+async def test_partitions_lost_before_their_announcement_are_not_announced() -> None:
     told = Told()
     told.positions = {TopicPartition("t", 1): 5}
     await told.call(told.wish.on_assigned, 0, 1)
@@ -285,7 +285,7 @@ async def test_what_went_before_it_was_told_of_is_not_told_of() -> None:
     assert told.messages == [assigned_message(1, {1: 5}), revoked_message(1, [1], lost=False)]
 
 
-async def test_a_batch_whose_turn_comes_while_a_partition_is_lost_gives_it_back_to_nobody() -> None:
+async def test_a_batch_waiting_while_its_partition_is_lost_is_not_sent() -> None:
     told = Told()
     told.positions = {TopicPartition("t", 0): 5}
     await told.call(told.wish.on_assigned, 0)
@@ -300,20 +300,20 @@ def test_a_time_to_begin_at() -> None:
     assert start_of(AtTime(timestamp_ms=1500)) == datetime.fromtimestamp(1.5, UTC)
 
 
-async def test_a_name_that_no_group_may_have_is_told_of(topic: str, gateway_address: str) -> None:
+async def test_an_invalid_group_name_is_reported(topic: str, gateway_address: str) -> None:
     async with Member(gateway_address, topic, group="no\ngroup") as member:
         await member.until(lambda: member.answers)
         assert member.answers[2]["error"]["status"] == 422
 
 
-async def test_what_was_at_hand_when_a_partition_went_is_not_sent_when_it_has_come_back(
+async def test_records_read_before_a_revocation_are_not_sent_after_reassignment(
     http: httpx.AsyncClient, topic: str, gateway_address: str, node_address: str
 ) -> None:
     await put(http, topic, range(400))
     async with Member(gateway_address, topic, credit=10) as slow, Client([node_address]) as client:
         await slow.until(lambda: len(slow.seen) == 10)
         at_hand = int(slow.seen[0]) % PARTITIONS
-        wish = Group(f"of {topic}", commit="manual", assignor="range")  # who gets what depends on random ids
+        wish = Group(f"of {topic}", commit="manual", assignor="range")  # the assignment depends on random ids
         async with asyncio.timeout(60):
             while not any(at_hand in numbers for numbers, _ in slow.gave_up):
                 async with contextlib.AsyncExitStack() as others:

@@ -60,7 +60,7 @@ def test_json_is_kept_as_it_was_sent(texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("content", [each for each in NOT_JSON if b"\xff" not in each and b"\xed" not in each])
-def test_what_is_json_is_the_one_definition(content: bytes) -> None:
+def test_json_is_validated_by_the_common_definition(content: bytes) -> None:
     record = f'{{"value_encoding":"json","value":{content.decode()}}}'
     action = protocol().receive(f'{{"id":1,"pub":{{"topic":"t","records":[{record}]}}}}', now_us=0)
     assert error_of(action)["status"] == 422
