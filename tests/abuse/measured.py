@@ -19,7 +19,7 @@ STALL_MAX_S: Final = 0.050
 RATIO_MAX: Final = 3.0
 """The largest p99 of others, as a multiple of a quiet one."""
 FLOOR_S: Final = 0.030
-"""A quiet p99 below this counts as this: what a busy machine does to a process that wants to run."""
+"""A quiet p99 below this counts as this, because of the scheduling latency of a busy machine."""
 MEMORY_RATIO_MAX: Final = 1.25
 """How far beyond its budgets a process may grow."""
 KNOWN_RATIO_MAX: Final = 1.5
@@ -50,13 +50,13 @@ class Measured:
         kind: as in `LARGEST`.
         alone_s, cpu_s, stall_s: one request on a quiet node: until it is answered, processor time of the event loop's
             thread, the longest turn of it.
-        memory_bytes: what that request has added to the process's anonymous memory.
+        memory_bytes: growth of the process's anonymous memory by that request.
         quiet_s, flooded_s: p99 of the polite principal, before the flood and in it.
         flood_stall_s: the longest turn of the event loop in the flood.
         answered: requests of the flood that were answered.
         failed: polite requests that were not.
         errors: answers of the flood.
-        budget_bytes: what requests and answers may take together in the process's memory; 0: not judged.
+        budget_bytes: limit of the memory of requests and answers; 0: not judged.
         known_s: the listed cost that `cpu_s` is compared with; 0: not listed.
         late: other bounds that were broken.
     """

@@ -92,7 +92,7 @@ async def cluster_stopped(
         floods = [_at(flood, ports[0], LARGEST[kind](stand)) for kind in BUSY]
         await stopped(child, floods, found)
         found.flooded_s, found.failed = await measuring
-        found.flooded_s = 0.0  # what a change of owners takes is judged elsewhere
+        found.flooded_s = 0.0  # the time of a change of owners is judged elsewhere
     tell(found, as_json=as_json)
     return bool(found.faults())
 

@@ -29,7 +29,7 @@ HEALTH_CHECK: Final = (
     .partition("CMD ")[2]
     .partition("\n")[0]
 )
-"""What the engine runs in a container to learn whether it is well."""
+"""Health check command of the image."""
 
 
 class EngineError(Exception):
@@ -76,11 +76,11 @@ def find_engine() -> Engine | None:
 
 
 class Place:
-    """What a test has of an engine, under names of its own; `with` removes it, and nothing else.
+    """Objects of one test in an engine, under names of its own; `with` removes them, and nothing else.
 
     Args:
         engine: that runs it.
-        image: what containers are made of.
+        image: image of the containers.
     """
 
     def __init__(self, engine: Engine, image: str) -> None:
@@ -110,7 +110,7 @@ class Place:
             self._net = f"10.{random.randrange(100, 250)}.{random.randrange(250)}"
             try:
                 self._make("network", "net", "--internal", "--subnet", f"{self._net}.0/24")
-            except EngineError:  # somebody has these addresses, or there are no networks at all
+            except EngineError:  # the addresses are in use, or the engine has no networks
                 if at == NETWORKS_TRIED - 1:
                     raise
             else:

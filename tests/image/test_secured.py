@@ -26,7 +26,7 @@ tidelog certs issue orders server gateway --host gateway
 mv orders/* .
 """
 
-# Who asks, and what the gateway answers: with the administrator's key, and without any.
+# Request to the gateway, and its answer: with the administrator's key, and without any.
 ASK = """
 import ssl, sys, urllib.error, urllib.request
 trusted = ssl.create_default_context(cafile="/etc/tidelog/ca.pem")

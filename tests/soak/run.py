@@ -3,8 +3,8 @@
     python -m tests.soak.run --minutes 2 --seed 7 --picture soak.svg
 
 Segments roll, expire and are compacted while nodes are killed and one disk is lost for good. In the end the latest
-value of each key is there, however often its log was compacted, and of what is kept for a time all that is young
-enough, and nothing that is too old. The disks held no more in the second half than in the first.
+value of each key exists, however often its log was compacted; with retention by time all young records exist,
+and no old ones. The disks had no more data in the second half than in the first.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Soak:
         return self.at_s < self.seconds
 
     async def go(self) -> None:
-        """Do everything; what is wrong is in `faults`."""
+        """Run all steps; violations are in `faults`."""
         self.began_s = time.monotonic()
         try:
             await asyncio.gather(*(node.start() for node in self.nodes))
@@ -245,7 +245,7 @@ class Soak:
 
     def draw(self) -> str:
         """Return the picture."""
-        written = "what the disks of three nodes held, while segments rolled, expired and were compacted"
+        written = "disk usage of three nodes while segments rolled, expired and were compacted"
         return picture(written, self.disks, self.marks)
 
 

@@ -23,7 +23,7 @@ class Build:
 
     Attributes:
         name: the commit, or the name of the wheel.
-        version: what the build calls itself.
+        version: the build's own version.
         python: the interpreter of the environment that has it.
     """
 
