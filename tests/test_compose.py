@@ -1,4 +1,4 @@
-"""What can be checked of compose.yaml without an engine; tests/image runs what it says."""
+"""Checks of compose.yaml without an engine; tests/image runs its commands."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ WORLD = {
     *("os", "pathlib", "io", "shutil", "tempfile", "mmap", "fcntl", "sys"),
     *("time", "random", "secrets", "uuid", "logging", "uvloop", "prometheus_client"),
 }
-"""What the sans-IO core may not touch: clocks, randomness, files, sockets and threads reach it as arguments."""
+"""Modules that the sans-IO core may not import: it gets clocks, randomness, files, sockets and threads as arguments."""
 
 
 def sources(package: str) -> list[Path]:
@@ -236,7 +236,7 @@ def test_a_package_has_few_levels(package: str) -> None:
     assert levels["tidelog.errors"] == 1
 
 
-def test_an_import_for_annotations_alone_is_no_level(tmp_path: Path) -> None:
+def test_an_import_for_annotations_alone_does_not_count(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text("from a.b import C, D\nfrom a import e\n\ndef f(c: C) -> D:\n    return e.g(c)\n")
     assert imported_at_run_time(path, {"a", "a.b", "a.e"}) == {"a.e"}
@@ -337,4 +337,4 @@ def test_no_class_is_split_over_files_by_inheritance() -> None:
         for name in inherited(path)
         if not name.endswith("Error")
     }
-    assert found == SPLIT.keys(), "one more, or one that is no longer there"
+    assert found == SPLIT.keys(), "a new one, or a removed one"

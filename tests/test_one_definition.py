@@ -1,4 +1,4 @@
-"""A limit, an alias and a name are defined once: what two modules define can drift apart, or be mixed up."""
+"""A limit, an alias and a name are defined once: two definitions could diverge, or be confused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users may rely on: the names of `tidelog`, each documented and fully typed. A change here is a release note.
+"""The public API: the names of `tidelog`, each documented and fully typed. A change here is a release note.
 
 Signatures, fields and the words that parameters may have are in `public_api.txt`.
 """
@@ -120,7 +120,7 @@ def test_every_signature_is_typed(module: object) -> None:
     assert untyped == []
 
 
-def test_what_is_marked_as_internal_is_not_public() -> None:
+def test_names_marked_as_internal_are_not_public() -> None:
     class Marked:
         @internal
         def verb(self) -> None: ...

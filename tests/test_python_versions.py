@@ -1,4 +1,4 @@
-"""Which Pythons Tidelog supports is said in several places, and all of them say the same."""
+"""The supported Python versions are listed in several places, which must agree."""
 
 from __future__ import annotations
 
