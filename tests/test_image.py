@@ -58,7 +58,7 @@ def test_copied_files_exist_and_are_in_the_build_context() -> None:
     assert [source for source in copied() if not (ROOT / source).exists()] == []
 
 
-def test_the_wheel_can_be_built_from_what_is_copied(tmp_path: Path) -> None:
+def test_the_wheel_can_be_built_from_the_copied_files(tmp_path: Path) -> None:
     for source in copied():
         if (ROOT / source).is_dir():
             shutil.copytree(ROOT / source, tmp_path / source, ignore=shutil.ignore_patterns("__pycache__"))
@@ -198,8 +198,8 @@ def test_the_health_check_tells_well_from_ill(role: int | None, status: int, hea
 
 
 @pytest.mark.parametrize("variable", ["", "TIDELOG_NODE_TLS_CERT_FILE", "TIDELOG_GATEWAY_TLS_CERT_FILE"])
-def test_the_health_check_speaks_first_what_is_spoken_there(variable: str) -> None:
-    """Server of the other check, which records and counts requests."""
+def test_the_health_check_tries_the_configured_protocol_first(variable: str) -> None:
+    """A server logs and counts a request in the wrong protocol."""
     (check,) = arguments_of("HEALTHCHECK")
     begins: list[bytes] = []
 

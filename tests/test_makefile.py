@@ -117,7 +117,7 @@ def test_the_setup_runs_once_and_again_when_the_project_changes(project: Path) -
     assert calls(log, "-m venv") == 1
 
 
-def test_tools_of_a_release_leave_the_project_where_it_is(project: Path) -> None:
+def test_tools_of_a_release_do_not_change_the_installed_project(project: Path) -> None:
     python, log = fake_python(project)
     assert make(project, ".venv/.release-tools", f"PYTHON={python}").returncode == 0
     installed = [line for line in log.read_text().splitlines() if "pip install" in line]

@@ -151,7 +151,7 @@ def test_signatures_fields_and_choices_are_those_of_the_page() -> None:
     assert not changes, f"the public API differs; if that is meant, write `python -m tests.public_api`:\n{said}"
 
 
-def test_the_page_of_the_api_has_what_matters() -> None:
+def test_the_page_of_the_api_has_the_main_names() -> None:
     lines = public_api.PAGE.read_text().splitlines()
     for name in (
         "tidelog.Client.commit(",

@@ -275,7 +275,7 @@ async def test_with_half_of_the_nodes_dead_writers_get_errors_and_readers_are_se
     assert await peer.read_all(topic.topic_id) == [b"one", b"three"]
 
 
-async def test_an_owner_whose_disk_fails_its_sync_stops_and_the_others_go_on(
+async def test_an_owner_with_a_failed_sync_stops_and_the_others_continue(
     stand: ClusterStand, caplog: pytest.LogCaptureFixture
 ) -> None:
     await stand.start()

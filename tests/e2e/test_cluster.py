@@ -131,7 +131,7 @@ async def checked(work: Callable[[], Awaitable[None]], publishing: asyncio.Task[
     await doing
 
 
-async def test_killing_the_owner_loses_nothing_and_it_comes_back(tmp_path: Path) -> None:
+async def test_killing_the_owner_loses_nothing_and_it_rejoins(tmp_path: Path) -> None:
     async with cluster(tmp_path / "data") as up, Client(up.bootstrap) as client:
         topic = await client.create_topic("flights", partitions=1, replication_factor=3)
         assert len(topic.partitions[0].placement) == 3

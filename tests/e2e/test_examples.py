@@ -71,7 +71,9 @@ def home() -> Iterator[Path]:
 @pytest.mark.long
 @pytest.mark.timeout(EXAMPLE_S_MAX + 20)
 @pytest.mark.parametrize("example", [pytest.param(snippet, id=name) for name, snippet in examples()])
-def test_an_example_does_what_is_shown(example: Snippet, node: testing.LocalNode, tmp_path: Path, home: Path) -> None:
+def test_an_example_does_what_its_page_shows(
+    example: Snippet, node: testing.LocalNode, tmp_path: Path, home: Path
+) -> None:
     code = example.code.replace("127.0.0.1:7400", node.bootstrap).replace("(9000,", f"({free_ports(1)[0]},")
     if "def test_" in code:
         (tmp_path / "test_example.py").write_text(code)

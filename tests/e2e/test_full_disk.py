@@ -66,7 +66,7 @@ async def ready(management_port: int, wanted: tuple[int, str]) -> None:
 
 
 @pytest.mark.long
-async def test_a_full_disk_refuses_keeps_what_it_has_and_goes_on_once_there_is_room(
+async def test_a_full_disk_refuses_writes_keeps_records_and_recovers_with_free_space(
     node: subprocess.Popen[str],
 ) -> None:
     assert node.stdout is not None

@@ -43,7 +43,7 @@ def check(shown: str, output: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", GUIDES)
-def test_the_examples_of_a_guide_do_what_it_says(page: str, address: str) -> None:
+def test_the_examples_of_a_guide_work(page: str, address: str) -> None:
     output = ""
     blocks = FENCE.findall((DOCS / page).read_text())
     assert "python" in {language for language, _ in blocks}

@@ -70,7 +70,7 @@ def executed(code: str, program: dict[str, Any]) -> str:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
-def test_the_examples_print_what_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_print_the_shown_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDELOG_CONTEXTS", str(tmp_path / "contexts.json"))
     with contextlib.ExitStack() as started:
         done = outputs(tmp_path, started)

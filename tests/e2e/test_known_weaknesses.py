@@ -35,11 +35,11 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
             "tests/broker/storage/epoch/test_recovery.py::test_power_loss_anywhere_loses_nothing_synced_and_invents_nothing",
         ],
         "replicas acknowledge before they write": [
-            f"{HERE}::test_a_replica_acknowledges_what_is_on_its_disk_and_nothing_else",
+            f"{HERE}::test_a_replica_acknowledges_only_records_on_its_disk",
             "mutant: acknowledged before synced",
         ],
         "a dead owner is never replaced": [
-            "tests/e2e/test_cluster.py::test_killing_the_owner_loses_nothing_and_it_comes_back",
+            "tests/e2e/test_cluster.py::test_killing_the_owner_loses_nothing_and_it_rejoins",
             "tests/broker/replication/test_driver.py::test_acknowledged_records_survive_a_takeover",
         ],
         "the same epoch is opened again for a second owner": [
@@ -57,8 +57,8 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
             "mutant: membership as authority",
         ],
         "backfill fetches 64 records and stops": [
-            f"{HERE}::test_a_replica_a_million_records_behind_gets_all_of_them",
-            f"{HERE}::test_history_comes_to_the_very_end_batch_by_batch",
+            f"{HERE}::test_a_replica_that_lacks_a_million_records_gets_all_of_them",
+            f"{HERE}::test_history_is_read_to_the_end_batch_by_batch",
             "mutant: backfill cut short",
         ],
         "committed offsets are acknowledged before they are written, and lost by a restart": [
@@ -74,10 +74,10 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
             f"{HERE}::test_records_that_are_alike_are_all_kept",
             "tests/broker/partition/test_pipeline.py::test_group_of_duplicates_writes_nothing",
         ],
-        "topic and key are not stored": [f"{HERE}::test_everything_of_a_record_comes_back_from_every_node"],
+        "topic and key are not stored": [f"{HERE}::test_all_fields_of_a_record_are_returned_by_every_node"],
         "its benchmark sends 12 bytes inside one process, with acknowledgements before the write": [
             "tests/loadtest/stand/test_cluster_stand.py",
-            f"{HERE}::test_a_replica_acknowledges_what_is_on_its_disk_and_nothing_else",
+            f"{HERE}::test_a_replica_acknowledges_only_records_on_its_disk",
         ],
     },
     "RobustMQ": {
@@ -86,10 +86,10 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
             "tests/broker/replication/test_driver.py::test_tail_to_be_truncated_is_not_readable",
         ],
         "a write that is handed on counts with one acknowledgement": [
-            f"{HERE}::test_a_publish_that_is_handed_on_waits_for_what_was_asked",
+            f"{HERE}::test_a_forwarded_publish_waits_for_the_requested_acks",
         ],
         "data is not synced": [
-            f"{HERE}::test_a_replica_acknowledges_what_is_on_its_disk_and_nothing_else",
+            f"{HERE}::test_a_replica_acknowledges_only_records_on_its_disk",
             "tests/broker/storage/epoch/test_recovery.py::test_power_loss_at_each_step",
         ],
         "the tail is not looked at after a crash": [
@@ -109,7 +109,7 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
     },
     "a hand-built broker": {
         "its Raft is not connected to its topics": [
-            "tests/e2e/test_cluster.py::test_killing_the_owner_loses_nothing_and_it_comes_back",
+            "tests/e2e/test_cluster.py::test_killing_the_owner_loses_nothing_and_it_rejoins",
         ],
         "votes are not persisted": [
             f"{HERE}::test_a_promise_outlasts_the_process_that_gave_it",
@@ -198,7 +198,7 @@ async def test_a_flipped_bit_is_never_served(stand: ClusterStand) -> None:
     await stand.agree(*values)  # the others' copies put it right
 
 
-async def test_everything_of_a_record_comes_back_from_every_node(three: Founded) -> None:
+async def test_all_fields_of_a_record_are_returned_by_every_node(three: Founded) -> None:
     peer = await three.peer("a")
     topic = await peer.create("flights", replication_factor=3)
     await three.publish(peer, topic.topic_id, b"first")
@@ -230,7 +230,7 @@ async def test_records_that_are_alike_are_all_kept(stand: ClusterStand) -> None:
 # ------------------------------------------------------------------------------------------- acknowledgements
 
 
-async def test_a_replica_acknowledges_what_is_on_its_disk_and_nothing_else(stand: ClusterStand) -> None:
+async def test_a_replica_acknowledges_only_records_on_its_disk(stand: ClusterStand) -> None:
     await stand.start()
     owner = await stand.owner()
     await stand.publish(b"a")
@@ -273,7 +273,7 @@ async def test_a_subscriber_sees_nothing_that_is_not_committed(stand: ClusterSta
         assert (await peer.event()).envelope.message_event.next_offset == 2
 
 
-async def test_a_publish_that_is_handed_on_waits_for_what_was_asked(
+async def test_a_forwarded_publish_waits_for_the_requested_acks(
     three: Founded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic_id, owner, other = await three.used()
@@ -368,7 +368,7 @@ async def test_a_promise_outlasts_the_process_that_gave_it(stand: ClusterStand) 
 # ------------------------------------------------------------------------------------------------- catching up
 
 
-async def test_history_comes_to_the_very_end_batch_by_batch(stand: ClusterStand) -> None:
+async def test_history_is_read_to_the_end_batch_by_batch(stand: ClusterStand) -> None:
     """Many batches of one record each, in an epoch that is sealed before the replica comes back."""
     await stand.start()
     owner = await stand.owner()
@@ -384,7 +384,7 @@ async def test_history_comes_to_the_very_end_batch_by_batch(stand: ClusterStand)
     await stand.agree(*values, b"next epoch")
 
 
-async def test_a_replica_a_million_records_behind_gets_all_of_them(stand: ClusterStand) -> None:
+async def test_a_replica_that_lacks_a_million_records_gets_all_of_them(stand: ClusterStand) -> None:
     await stand.start()
     owner = await stand.owner()
     away = others(owner)[0]

@@ -38,7 +38,7 @@ def running(data: Path) -> Iterator[str]:
 
 
 @pytest.mark.long
-async def test_a_rotten_log_is_cut_and_goes_on(tmp_path: Path) -> None:
+async def test_a_damaged_log_is_truncated_and_continues(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running(data) as address:
         async with Client(address) as client:

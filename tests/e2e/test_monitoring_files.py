@@ -179,7 +179,7 @@ def test_panels_do_not_overlap() -> None:
         taken |= cells
 
 
-def test_each_alert_says_what_happened_and_what_to_do() -> None:
+def test_each_alert_has_the_problem_and_the_remedy() -> None:
     for rule in rules():
         if "alert" in rule:
             assert rule["labels"]["severity"] in {"critical", "warning", "info"}

@@ -129,7 +129,7 @@ async def test_committed_records_are_read_and_recovery_is_automatic(nodes: list[
 
 
 @pytest.mark.long
-async def test_the_gateway_reads_on_and_says_what_is_missing(nodes: list[Node], management: str) -> None:
+async def test_the_gateway_serves_reads_and_names_the_missing_nodes(nodes: list[Node], management: str) -> None:
     (port,) = free_ports(1)
     async with Client(bootstrap(nodes)) as client:
         await filled(client, management)

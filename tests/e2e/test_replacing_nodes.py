@@ -100,7 +100,7 @@ async def test_every_node_is_replaced_and_nothing_is_missing_at_any_step(founded
 
 
 @pytest.mark.long
-async def test_the_only_copy_moves_on_and_on_and_is_found_where_it_was_last(founded: Founded) -> None:
+async def test_the_only_copy_moves_repeatedly_and_is_found_at_its_last_node(founded: Founded) -> None:
     """After two moves the first epoch's node is gone, and who holds it is named neither at its end nor at the last."""
     await founded.found()
     for name in ("d", "e"):

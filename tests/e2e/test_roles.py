@@ -84,7 +84,7 @@ async def publish(client: Client, values: dict[str, list[bytes]], *topics: str) 
 
 
 @pytest.mark.long
-async def test_the_only_node_that_may_own_is_killed_and_comes_back(founded: Founded) -> None:
+async def test_the_only_possible_owner_is_killed_and_rejoins(founded: Founded) -> None:
     values: dict[str, list[bytes]] = {topic: [] for topic in TOPICS}
     with contextlib.ExitStack() as running:
         able = running.enter_context(able_node(founded.path))

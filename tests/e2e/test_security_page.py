@@ -44,7 +44,7 @@ def ports_of(line: str, *ports: int) -> str:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_from_nothing_to_a_node_that_asks_who_you_are(tmp_path: Path) -> None:
+def test_from_nothing_to_a_node_with_authentication(tmp_path: Path) -> None:
     first, second = blocks("Require authentication on one node")
     (quotas,) = blocks("Quotas")
     (passwords,) = blocks("Passwords")
@@ -227,7 +227,7 @@ def test_a_node_and_a_command_in_tls(tmp_path: Path) -> None:
         assert "encrypted" in run("tidelog topic list", tmp_path, variables).stdout, "the context knows the CA"
 
 
-def test_metrics_are_for_who_has_the_token(tmp_path: Path) -> None:
+def test_metrics_require_the_token(tmp_path: Path) -> None:
     (lines,) = blocks("The management port")
     founding, _ = blocks("TLS")
     natives = free_ports(2)
@@ -252,7 +252,7 @@ def test_metrics_are_for_who_has_the_token(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_gateway_that_asks_who_calls(tmp_path: Path) -> None:
+def test_a_gateway_with_authentication(tmp_path: Path) -> None:
     starting, keys_over_http = blocks("The gateway")
     own_key, *own_rights, gateway, asking = starting.strip().splitlines()
     native, management, http = free_ports(3)

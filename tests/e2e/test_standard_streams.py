@@ -183,7 +183,7 @@ def test_completed_work_is_not_reported_as_refused(
     assert "standard output could not be written" in listed.stderr
 
 
-def test_a_reader_that_has_gone_leaves_what_is_done_done(node: str) -> None:
+def test_a_closed_reader_does_not_undo_finished_work(node: str) -> None:
     created = shell("| true", ["topic", "create", "gone", "--bootstrap", node])
     assert created.returncode == 0
     words = " ".join(TIDELOG)

@@ -278,14 +278,14 @@ def test_a_reader_that_begins_late_has_skipped_unless_it_says_so() -> None:
 
 
 @pytest.mark.parametrize(("latest", "skipped"), [(2, 1), (3, 0), (4, 0)])
-def test_a_member_may_begin_where_an_earlier_one_tried_to_commit(latest: int, skipped: int) -> None:
+def test_a_member_may_begin_at_an_attempted_commit_of_an_earlier_one(latest: int, skipped: int) -> None:
     scene = Scene()
     scene.history.begin("r3", KEY, 1, latest=latest)
     scene.history.read("r3", KEY, 3, numbers(2, 0, 1))
     assert scene.judge().counts[Fault.SKIPPED] == skipped
 
 
-def test_values_tell_their_record_and_nothing_else_does() -> None:
+def test_only_values_of_records_identify_their_record() -> None:
     values = {number_of(producer, sequence): None for producer in (1, 77) for sequence in range(300)}
     assert len({value_of(number) for number in values}) == len(values)
     assert len({len(value_of(number)) for number in values}) > 10
@@ -383,7 +383,7 @@ def test_a_record_that_was_lost_with_the_new_topic_is_found() -> None:
     assert (verdict.counts[Fault.LOST], verdict.total) == (1, 1)
 
 
-def test_readers_of_a_topic_that_is_gone_were_given_its_records_in_order() -> None:
+def test_readers_of_a_deleted_topic_got_its_records_in_order() -> None:
     history, copies = made_again(numbers(2, 0, 1))
     history.read("reader#3", OLD, 0, [*numbers(1, 0), *numbers(2, 0)])
     history.read("reader#4", OLD, 0, numbers(1, 0))

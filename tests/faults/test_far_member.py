@@ -77,7 +77,7 @@ class Scene:
         await doing
 
 
-async def test_it_is_cut_off_with_something_in_hand_until_others_have_begun_and_then_goes_on(
+async def test_a_member_with_records_at_hand_is_cut_off_until_others_have_begun_and_then_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(tmp_path, monkeypatch)
@@ -115,7 +115,7 @@ async def test_a_member_that_has_nothing_is_not_cut_off(tmp_path: Path, monkeypa
     assert scene.stage.stuck == [f"{FAR} was handed nothing, and was not cut off"]
 
 
-def test_there_is_one_where_it_has_a_place_and_something_to_read(tmp_path: Path) -> None:
+def test_a_far_member_exists_if_it_has_a_machine_and_topics(tmp_path: Path) -> None:
     nodes = make_nodes(1, tmp_path, None, None)
 
     def sharing(keys: Sequence[Key], place: Sequence[str] | None) -> Sharing:

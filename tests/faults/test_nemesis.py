@@ -54,7 +54,7 @@ async def test_impossible_faults_are_not_available(tmp_path: Path) -> None:
     assert [fault.__name__ for fault in menu(stage(tmp_path, 3, only=["kill_all"]))] == ["kill_all"]
 
 
-async def test_a_member_is_cut_off_where_one_has_a_place_of_its_own(tmp_path: Path) -> None:
+async def test_a_member_is_cut_off_if_one_has_a_machine_of_its_own(tmp_path: Path) -> None:
     made = stage(tmp_path, 3, network=Network(3))
     assert not set(menu(made)) & set(MEMBER_CUTS)
     keys = [Key("t", number) for number in range(MEMBERS_MAX)]
@@ -80,7 +80,7 @@ async def plan(path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> list[s
     return done
 
 
-async def test_a_seed_is_a_plan_in_which_everything_comes_once_before_it_comes_again(
+async def test_a_seed_is_a_plan_in_which_no_fault_repeats_before_all_have_occurred(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, again, other = [await plan(tmp_path, seed, monkeypatch) for seed in (1, 1, 2)]
@@ -89,7 +89,7 @@ async def test_a_seed_is_a_plan_in_which_everything_comes_once_before_it_comes_a
     assert len(set(first[:half])) == len(set(first[half:])) == half
 
 
-async def test_a_row_is_done_in_its_order_without_what_cannot_be_done(
+async def test_a_row_is_executed_in_order_without_impossible_faults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []

@@ -18,7 +18,7 @@ def world() -> World:
     return made
 
 
-def test_a_session_keeps_what_comes_before_it_is_known_which_topic_it_reads() -> None:
+def test_a_session_keeps_records_until_its_topic_is_known() -> None:
     shared = world()
     session = Session(shared, "reader")
     session.take(0, 0, [CONTROL, number_of(7, 0)])

@@ -106,7 +106,7 @@ def status_of(place: Place, name: str) -> dict[str, Any]:
     return answer
 
 
-def test_the_cluster_of_compose_goes_on_without_a_node_that_is_killed(place: Place) -> None:
+def test_the_cluster_of_compose_continues_without_a_killed_node(place: Place) -> None:
     try:
         place.network()
         place.engine.call("run", "--rm", "--network", place.named("net"), BASE, "true")

@@ -42,7 +42,7 @@ def misfit(shipped: Callable[..., Any], mutant: Callable[..., Any]) -> str:
 
 
 @pytest.mark.parametrize("name", [*MUTANTS, *WHOLE])
-def test_mutants_are_called_as_what_they_replace(name: str) -> None:
+def test_mutants_have_the_signature_of_the_function_they_replace(name: str) -> None:
     """Most of their calls no seed above makes: one that does not fit any more would be noticed as a crash, or never."""
     for target, attribute, value in {**MUTANTS, **WHOLE}[name].replacements():
         shipped = getattr(target, attribute)

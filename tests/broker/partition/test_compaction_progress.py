@@ -11,7 +11,7 @@ class Clock:
         return self.now_s
 
 
-def test_step_names_what_it_waits_for_and_is_idle_without_progress() -> None:
+def test_step_names_its_pending_event_and_is_idle_without_progress() -> None:
     clock = Clock()
     watch = CompactionProgress(clock, ProgressClock(clock))
     names = ["b"]

@@ -315,7 +315,7 @@ async def test_node_at_an_address_proves_which_start_answers(stand: Stand, links
     assert not node.broker.peers.connected, "a query does not count as a node's connection"
 
 
-async def test_absent_node_is_one_whose_port_is_closed(stand: Stand, links: Links, eye: Eye, closed_port: int) -> None:
+async def test_absent_node_is_one_with_a_closed_port(stand: Stand, links: Links, eye: Eye, closed_port: int) -> None:
     node = await started(stand, Ear())
     links.update_peers({"b": ("127.0.0.1", node.port), "c": ("127.0.0.1", closed_port)})
     await eye.saw("established b")

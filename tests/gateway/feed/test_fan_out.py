@@ -78,7 +78,7 @@ async def _loop() -> None:
     asyncio.get_running_loop()
 
 
-async def test_credit_is_spent_for_what_is_written() -> None:
+async def test_credit_is_spent_for_written_records() -> None:
     stand = Stand(credit_bytes=100)
     assert push(stand, records=3)
     assert (stand.credit_records, stand.credit_bytes, stand.pushed_bytes) == (7, 79, 3)
@@ -113,7 +113,7 @@ async def test_one_record_that_is_longer_than_the_client_takes_is_not_pushed() -
     )
 
 
-async def test_a_watch_is_asked_before_a_push_and_told_after_it() -> None:
+async def test_a_watch_is_called_before_and_after_a_push() -> None:
     stand = Stand(may=False)
     assert not push(stand, records=1, watched=True)
     assert stand.pushes == 0

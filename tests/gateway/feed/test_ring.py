@@ -225,7 +225,7 @@ def test_a_position_inside_a_piece_is_not_served() -> None:
     assert ring.reaches({0: 0})
 
 
-def test_a_ring_far_behind_a_position_is_not_waited_for() -> None:
+def test_a_follower_far_ahead_of_the_ring_is_refused() -> None:
     ring = Ring({0: 0}, bytes_max=10_000)
     assert ring.reaches({0: AHEAD_RECORDS_MAX})
     assert not ring.reaches({0: AHEAD_RECORDS_MAX + 1})
@@ -292,7 +292,7 @@ def test_a_partition_that_is_added_begins_at_its_first_piece() -> None:
     assert late.follower.positions == {0: 0, 1: 10}
 
 
-def test_an_end_loses_everybody_where_they_are() -> None:
+def test_closing_loses_all_followers_at_their_positions() -> None:
     ring = Ring({0: 0}, bytes_max=10_000)
     reader = Reader(ring, {0: 0})
     assert ring.attach(reader.follower)

@@ -168,7 +168,7 @@ async def test_a_feed_without_credit_reads_nothing(stand: Stand) -> None:
     await listener.until(5)
 
 
-async def test_pieces_are_kept_within_the_budget_and_let_go_for_others(stand: Stand) -> None:
+async def test_pieces_are_kept_within_the_budget_and_dropped_for_others(stand: Stand) -> None:
     fast, slow = stand.follow({0: 0, 1: 0}), stand.follow({0: 0, 1: 0})
     slow.has_credit = False
     for at in range(20):
@@ -183,7 +183,7 @@ async def test_pieces_are_kept_within_the_budget_and_let_go_for_others(stand: St
     assert slow.follower.positions == {0: 0, 1: 0}, "it reads on by itself where it was"
 
 
-async def test_a_feed_that_may_not_read_on_ends_and_leaves_everybody_where_they_are(stand: Stand) -> None:
+async def test_a_feed_without_permission_ends_and_keeps_its_followers_positions(stand: Stand) -> None:
     one, other = stand.follow({0: 0, 1: 0}), stand.follow({0: 0, 1: 0})
     await stand.log.append("t", 1, columns_of([b"x"]))
     await one.until(1)

@@ -36,7 +36,7 @@ def offsets(data: bytes, media_type: str) -> list[int]:
 @pytest.mark.parametrize("media_type", RECORD_TYPES)
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=4), min_size=1, max_size=3), st.data())
-async def test_next_offset_goes_on_exactly(media_type: str, sizes: list[list[int]], data: st.DataObject) -> None:
+async def test_next_offset_is_exact(media_type: str, sizes: list[list[int]], data: st.DataObject) -> None:
     batches, base = list[RecordBatch](), 0
     for batch_sizes in sizes:
         batches.append(batch_of(columns_of([b"x" * size for size in batch_sizes]), base_offset=base))

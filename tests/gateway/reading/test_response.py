@@ -57,7 +57,7 @@ async def test_each_media_type(api: httpx.AsyncClient) -> None:
             assert response.text.splitlines()[4] == '0,3,3,"k","utf8",,,,'
 
 
-async def test_the_preferred_form_also_where_a_lane_would_answer(serve: Serve) -> None:
+async def test_the_preferred_format_is_used_on_the_fast_path_too(serve: Serve) -> None:
     async with serve() as served, httpx.AsyncClient(base_url=served.http) as client:
         for path in (PATH, f"{PATH}?offset=0"):
             for accept, expected in (

@@ -115,7 +115,7 @@ async def test_cursors_that_cannot_be_used(api: httpx.AsyncClient, log: FakeLog)
     problem(await api.get("/v1/topics/none/records", params={"cursor": cursor}), 404, "unknown_topic")
 
 
-async def test_deleted_records_are_an_error_that_says_how_to_go_on(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_deleted_records_are_an_error_with_the_cursor_to_continue(api: httpx.AsyncClient, log: FakeLog) -> None:
     cursor = (await api.get(PATH, params={"max_records": 1})).json()["next_cursor"]
     log.starts["t", 0], log.starts["t", 2] = 3, 2
     gone = await api.get(PATH, params={"cursor": cursor})

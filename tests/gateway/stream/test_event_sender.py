@@ -48,7 +48,7 @@ class Line:
         self.answer.shrink(0)
 
 
-async def test_the_beginning_comes_first_then_what_was_sent_in_order() -> None:
+async def test_the_beginning_is_sent_first_then_messages_in_order() -> None:
     line = Line()
     await line.sender.send(OPENED)
     assert line.outgoing.used_bytes == 0, "a request that is refused after that holds nothing"

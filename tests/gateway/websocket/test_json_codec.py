@@ -18,7 +18,7 @@ def test_values_of_records_are_the_bytes_that_were_sent() -> None:
     ("text", "request_id"),
     [('{"id":3,"sub":{}}', 3), ('{"id":true,"unsub":1}', None), ("[]", None), ("{", None), ('{"id":-1}', None)],
 )
-def test_a_fault_names_the_request_where_its_id_can_be_read(text: str, request_id: int | None) -> None:
+def test_an_error_has_the_id_of_the_request_if_it_can_be_read(text: str, request_id: int | None) -> None:
     with pytest.raises(MessageError) as caught:
         JSON.parse(text, now_us=0)
     assert caught.value.request_id == request_id

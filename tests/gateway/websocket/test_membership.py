@@ -129,7 +129,7 @@ async def test_members_share_and_hand_over_without_gap_or_repeat(
     assert sorted(map(int, first.seen + second.seen)) == list(range(300))
 
 
-async def test_a_member_measures_what_it_reads_for_a_group_that_shares_by_load(
+async def test_a_member_measures_its_reads_for_a_group_balanced_by_load(
     http: httpx.AsyncClient, topic: str, gateway_address: str, node_address: str
 ) -> None:
     async with Client(node_address) as client, Member(gateway_address, topic) as first:
@@ -165,7 +165,7 @@ async def test_uncommitted_records_go_to_the_next_member(
     assert sorted(second.seen) == sorted(first.seen)
 
 
-async def test_a_member_without_credit_gives_up_what_others_read_then(
+async def test_a_member_without_credit_loses_its_partitions_to_others(
     http: httpx.AsyncClient, topic: str, gateway_address: str
 ) -> None:
     await put(http, topic, range(400))
@@ -180,7 +180,7 @@ async def test_a_member_without_credit_gives_up_what_others_read_then(
     assert len(slow.seen + other.seen) == 400
 
 
-async def test_a_member_that_gives_no_credit_for_long_is_let_go(
+async def test_a_member_that_gives_no_credit_for_long_is_removed(
     http: httpx.AsyncClient, topic: str, node_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await put(http, topic, range(400))
@@ -193,7 +193,9 @@ async def test_a_member_that_gives_no_credit_for_long_is_let_go(
             await other.until(lambda: len(set(slow.seen + other.seen)) == 400)
 
 
-async def test_commits_are_for_what_a_member_has(topic: str, gateway_address: str, http: httpx.AsyncClient) -> None:
+async def test_a_member_commits_only_its_own_partitions(
+    topic: str, gateway_address: str, http: httpx.AsyncClient
+) -> None:
     await put(http, topic, range(8))
     async with Member(gateway_address, topic) as member:
         await member.until(lambda: len(member.seen) == 8)

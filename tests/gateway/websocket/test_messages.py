@@ -47,7 +47,7 @@ def test_a_message_is_one_request_with_an_id(text: str, said: str) -> None:
         (',"group":"g","resume_token":"AQ"', "leave resume and resume_token out"),
     ],
 )
-def test_a_member_is_one_of_a_group_and_begins_where_that_says(more: str, said: str) -> None:
+def test_a_member_requires_a_group_and_begins_at_its_commit(more: str, said: str) -> None:
     text = '{"id":1,"sub":{"sid":1,"topic":"t","member":true,"credit":{"records":1}' + more + "}}"
     with pytest.raises(ValidationError, match=said):
         ClientMessage.model_validate_json(text)

@@ -25,7 +25,7 @@ def numbers(page: dict[str, Any]) -> list[int]:
     return [view["partition"] for view in page["offsets"]]
 
 
-def test_pages_are_bounded_and_go_on_where_the_last_one_ended() -> None:
+def test_pages_are_bounded_and_continue_after_the_last_one() -> None:
     found: list[int] = []
     at: int | None = 0
     pages = 0

@@ -37,7 +37,7 @@ def fault_of(message: pb.ClientMessage) -> dict[str, Any]:
     return found
 
 
-def test_requests_mean_what_their_json_means() -> None:
+def test_requests_mean_the_same_as_in_json() -> None:
     sub = pb.Sub(sid=0, topic="t", group="g", resume={3: 42}, key=b"\xff", tag="x", from_timestamp_ms=5)
     sub.credit.records = 10
     sub.credit.bytes = 0
@@ -173,7 +173,7 @@ async def test_records_published_and_delivered_are_the_same_in_both_subprotocols
         assert (missing.error.code, missing.error.status) == ("unknown_subscription", 404)
 
 
-async def test_a_batch_is_no_longer_than_its_bound(serve: Serve, log: FakeLog) -> None:
+async def test_a_batch_does_not_exceed_its_bound(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     async with serve(ws_batch_bytes_max=1024) as served, connect(served.ws, subprotocols=OURS) as socket:
         records = [pb.PubRecord(value=b"x" * 100, partition=0) for _ in range(100)]

@@ -80,7 +80,7 @@ def test_a_subscription_opens_with_everything_it_says() -> None:
     assert (action.sub.group, action.sub.start, action.sub.resume) == ("g", AtTime(timestamp_ms=5), {0: 42, 3: 1})
 
 
-def test_from_is_latest_unless_told() -> None:
+def test_from_is_latest_by_default() -> None:
     assert Sub.model_validate(SUB).start == "latest"
 
 
@@ -254,7 +254,7 @@ def test_binary_closes_with_unsupported_data() -> None:
     assert protocol().receive_other().code == 1003
 
 
-def test_a_member_is_sent_what_it_has_and_commits_what_it_gives_up() -> None:
+def test_a_member_gets_its_partitions_and_may_commit_revoked_ones() -> None:
     on = protocol()
     sub = {"sid": 7, "topic": "t", "group": "g", "member": True, "credit": {"records": 10}}
     assert isinstance(receive(on, {"id": 1, "sub": sub}), OpenSubscription)
@@ -280,7 +280,7 @@ def tokens_of(on: WsProtocol, partitions: int) -> int:
     return len(on.resume_token(1) or "")
 
 
-def test_a_short_token_goes_with_every_batch() -> None:
+def test_a_short_token_is_in_every_batch() -> None:
     on = protocol()
     assert tokens_of(on, 100) <= ws_protocol.SHORT_TOKEN_CHARS
     for at in range(1, 5):
@@ -290,14 +290,14 @@ def test_a_short_token_goes_with_every_batch() -> None:
         assert positions_in(token, Scope("t", bytes(16)))[0] == 10**9 + at
 
 
-def test_a_long_token_is_a_small_share_of_what_is_sent() -> None:
+def test_a_long_token_is_a_small_share_of_the_sent_bytes() -> None:
     on = protocol()
     chars = tokens_of(on, 5000)
     sent = [len(on.batch_token(1, size_bytes=chars) or "") for _ in range(100)]
     assert 5 <= sum(map(bool, sent)) <= 100 / ws_protocol.TOKEN_SHARE
 
 
-def test_a_token_without_room_beside_records_is_not_in_batches() -> None:
+def test_a_token_that_leaves_no_room_for_records_is_not_in_batches() -> None:
     on = protocol(ws_batch_bytes_max=1024)
     chars = tokens_of(on, 5000)
     assert not any(on.batch_token(1, size_bytes=chars) for _ in range(100))

@@ -273,7 +273,9 @@ def test_fork_is_searched_back_to_the_first_unsafe_decision() -> None:
     ("here", "there", "goes_on", "tells"),
     [(True, False, True, True), (False, True, False, False), (True, True, False, True), (False, False, False, True)],
 )
-def test_fork_is_evaluated_where_the_chains_differ(*, here: bool, there: bool, goes_on: bool, tells: bool) -> None:
+def test_fork_is_evaluated_at_the_first_difference_of_the_chains(
+    *, here: bool, there: bool, goes_on: bool, tells: bool
+) -> None:
     bench = Bench(unsafe_chain(5, 6, 7, unsafe={0} | ({1} if here else set())))
     other = unsafe_chain(5, 9, unsafe={0} | ({1} if there else set()))
     bench.differs("c", 1, pb.EpochDecision.FromString(other.decisions[1]))

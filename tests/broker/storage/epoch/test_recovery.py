@@ -168,7 +168,7 @@ def test_rot_before_the_mark_is_limbo_and_nothing_is_changed() -> None:
                 log.reader.read(log.end_offset + 1, 100, limit_offset=log.end_offset + 2)
 
 
-def test_zeroes_where_a_synced_batch_was_are_limbo() -> None:
+def test_zeroes_in_place_of_a_synced_batch_are_limbo() -> None:
     sim, batches = three_groups()
     at = segment(sim).index(batches[1][:128])
     segment(sim)[at : at + 512] = bytes(512)

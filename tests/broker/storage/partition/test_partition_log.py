@@ -91,7 +91,7 @@ def test_out_of_range_gives_the_bounds_of_the_whole_partition() -> None:
         assert (caught.value.log_start_offset, caught.value.high_watermark) == (log.start_offset, 48)
 
 
-def test_retention_goes_across_epochs_and_keeps_the_newest_segment() -> None:
+def test_retention_crosses_epochs_and_keeps_the_newest_segment() -> None:
     sim = new_disk()
     log, batches = filled(sim)
     freed = retain(log, 9000)
