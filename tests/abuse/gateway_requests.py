@@ -23,7 +23,7 @@ def _nothing() -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Http:
-    """A request whose body is built when the request is: all of them together are more than 200 MiB."""
+    """A request whose body is built on demand: all bodies together are more than 200 MiB."""
 
     line: str
     """Method and target."""

@@ -24,7 +24,7 @@ MEMORY_RATIO_MAX: Final = 1.25
 """How far beyond its budgets a process may grow."""
 KNOWN_RATIO_MAX: Final = 1.5
 KNOWN_MORE_S: Final = 0.003
-"""How much more than the table says a request may cost: on a busy machine, and for its connection."""
+"""Factor by which a request may exceed its listed cost: on a busy machine, and with its connection."""
 SETTLE_TIMEOUT_S: Final = 60.0
 LOOK_S: Final = 0.25
 IDLE_S: Final = 0.02
@@ -85,7 +85,7 @@ class Measured:
             found.append(f"one request stops the event loop for {self.stall_s * 1e3:.0f} ms")
         allowed_s = RATIO_MAX * max(self.quiet_s, FLOOR_S)
         if self.flooded_s > allowed_s:
-            found.append(f"p99 beside it {self.flooded_s * 1e3:.0f} ms, quiet {self.quiet_s * 1e3:.0f} ms")
+            found.append(f"p99 during the flood {self.flooded_s * 1e3:.0f} ms, quiet {self.quiet_s * 1e3:.0f} ms")
         if self.failed:
             found.append(f"{self.failed} polite requests failed")
         grown_bytes = max(self.memory_bytes, self.flood_bytes)
@@ -93,7 +93,7 @@ class Measured:
             budget = f"budget {self.budget_bytes / MIB:.0f} MiB and a quarter"
             found.append(f"memory grows by {grown_bytes / MIB:.0f} MiB, {budget}")
         if self.known_s and self.cpu_s > KNOWN_RATIO_MAX * self.known_s + KNOWN_MORE_S:
-            found.append(f"costs {self.cpu_s * 1e3:.0f} ms, the table says {self.known_s * 1e3:.0f}")
+            found.append(f"costs {self.cpu_s * 1e3:.0f} ms, the listed cost is {self.known_s * 1e3:.0f}")
         return found + self.late
 
 

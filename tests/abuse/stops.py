@@ -75,7 +75,7 @@ def _bound(flood: Callable[[Iterator[bytes]], Awaitable[Any]], frames: Iterator[
 async def cluster_stopped(
     directory: Path, flood: Callable[[int, Iterator[bytes]], Awaitable[Any]], *, seconds: float, as_json: bool
 ) -> int:
-    """Stop one of three nodes while others publish, which must go on; return 1 if a bound is broken."""
+    """Stop one of three nodes while others publish, which must continue; return 1 if a limit is exceeded."""
     found = Measured(CLUSTER)
     async with cluster(directory / "cluster") as (children, ports), AsyncExitStack() as stack:
         async with Client([f"127.0.0.1:{port}" for port in ports]) as admin:

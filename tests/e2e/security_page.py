@@ -83,7 +83,7 @@ def run(script: str, cwd: Path, variables: dict[str, str]) -> subprocess.Complet
 
 @contextlib.contextmanager
 def serving(lines: str | Sequence[str], cwd: Path, variables: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """Run lines of which the last one serves until the end, from when it says that it is ready."""
+    """Run lines of which the last one serves until the end of the block, which begins when the server is ready."""
     *before, last = lines.strip().splitlines() if isinstance(lines, str) else lines
     settings, _, command = last.rpartition("tidelog ")
     script = "\n".join(["set -e", *before, *(f"export {each}" for each in settings.split()), f"exec tidelog {command}"])
@@ -102,7 +102,7 @@ def serving(lines: str | Sequence[str], cwd: Path, variables: dict[str, str]) ->
 
 
 def at_a_terminal(script: str, cwd: Path, variables: dict[str, str], answer: str) -> tuple[int, str]:
-    """Run lines at a terminal where each password is asked for; return the exit code, and what is on the screen."""
+    """Run lines at a terminal that asks for passwords; return the exit code and the terminal's content."""
     command = [sys.executable, "-c", _TERMINAL, "bash", "-c", script]
     said, asked = "", 0
     with subprocess.Popen(command, cwd=cwd, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

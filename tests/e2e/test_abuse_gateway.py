@@ -1,4 +1,4 @@
-"""A gateway as its own process, and clients that take nothing of what they ask for: it stays small and serves others.
+"""A gateway as its own process, and clients that do not read their answers: its memory is bounded and it serves others.
 
 The limit applies to the process's anonymous memory, as the kernel counts it, beyond that of the idle process. The
 latency of the polite client is compared with its latency when it is alone, in the same minute on the same machine.
@@ -32,7 +32,7 @@ RECORD_BYTES: Final = 10 * KIB
 RECORDS: Final = 4000
 SECONDS: Final = 4.0
 FLOOR_S: Final = 2.0
-"""A polite request may take three times what the slowest of a hundred took in quiet, or three times this."""
+"""Limit of a polite request: three times the slowest of a hundred on a quiet gateway, or three times this."""
 
 HANDSHAKE = (
     b"GET /v1/ws HTTP/1.1\r\nHost: [::1]\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -92,7 +92,7 @@ class Gateway:
 
 @pytest.fixture(scope="module")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run a node with records enough for everybody; return its address."""
+    """Run a node with records for all clients; return its address."""
     data = str(tmp_path_factory.mktemp("abuse"))
     with process("node", "--data", data, "--port", "0", "--management-port", "0") as (_, ready):
         address = f"127.0.0.1:{ready['port']}"
@@ -101,7 +101,7 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 async def fill(address: str) -> None:
-    """Store the records that everybody asks for."""
+    """Store the records that all clients request."""
     async with Client(address) as client:
         await client.create_topic("t", flush="never")
         async with client.producer("t") as producer:

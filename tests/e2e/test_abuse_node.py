@@ -28,7 +28,7 @@ GROUPS_MAX: Final = 2000
 QUIET_S: Final = 1.5
 FLOOD_S: Final = 4.0
 FLOOR_S: Final = 1.0
-"""A polite request may take three times what the slowest of a hundred took in quiet, or three times this."""
+"""Limit of a polite request: three times the slowest of a hundred on a quiet node, or three times this."""
 FLOODS: Final = 24
 
 
@@ -51,7 +51,7 @@ async def names(node: RealNode, topic_id: bytes, number: int) -> None:
 
 
 async def groups(node: RealNode, topic_id: bytes, number: int) -> None:
-    """Commit for one made up group after the other, and ask what it has."""
+    """Commit for many invented groups, one after the other, and read the positions."""
     async with connected(node.port) as peer:
         for at in range(10**9):
             group = f"flood.{number}.{at}"

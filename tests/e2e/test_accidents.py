@@ -271,7 +271,7 @@ async def test_with_half_of_the_nodes_dead_writers_get_errors_and_readers_are_se
     assert await peer.read_all(topic.topic_id) == [b"one"]
     await founded.start("c")
     await founded.publish(peer, topic.topic_id, b"three")
-    await founded.until(lambda: kept.state.readable_end == 2, "it does not go on")
+    await founded.until(lambda: kept.state.readable_end == 2, "the epoch does not continue")
     assert await peer.read_all(topic.topic_id) == [b"one", b"three"]
 
 
@@ -285,7 +285,7 @@ async def test_an_owner_with_a_failed_sync_stops_and_the_others_continue(
     peer = await stand.peer(first)
     number = peer.post_publish(TOPIC_ID, batch(b"two", producer_id=7))
     node = stand.nodes[first]
-    await settled(lambda: node.life.health.state == "failed", "it goes on with a disk that lies")
+    await settled(lambda: node.life.health.state == "failed", "the node continues with a failed sync")
     (result,) = await peer.published(number)
     # The other two may have had it before the disk failed: then it was committed, and stays.
     committed = not result.HasField("error")
@@ -304,7 +304,7 @@ async def test_an_owner_with_a_failed_sync_stops_and_the_others_continue(
     await stand.agree(b"one", b"two")
 
 
-async def test_append_timestamps_go_forward_whatever_the_next_owners_clock_says(
+async def test_append_timestamps_increase_regardless_of_the_next_owners_clock(
     stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock jumps back an hour, then a day ahead, then back; each time another node is the owner."""

@@ -1,4 +1,4 @@
-"""Nodes behind mapped ports, and names with several addresses, one of which swallows packets."""
+"""Nodes with mapped ports, and names with several addresses, one of which drops packets."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Cluster:
         os.kill(self.nodes[node_id]["pid"], signal.SIGKILL)
 
     def start(self, node_id: str) -> None:
-        """Start a node again, as the command says it is done."""
+        """Start a node again with its command."""
         words = ["--bootstrap", self.data / "cluster.json", "--secret-file", self.data / "secret"]
         words += ["--node-id", node_id, "--data", self.data / node_id, "--management-port", "0"]
         command = [sys.executable, "-m", "tidelog_cli.up.supervised_child", str(os.getpid()), "tidelog_cli", "node"]

@@ -1,4 +1,4 @@
-"""Every example of the pages that have some, each run by itself against a node, and compared with what is shown.
+"""Every example of the pages that have some, each run against a node, and compared with the shown output.
 
 A `text` block shows the output of the block before it, as in the README (`test_readme.py`). An example with tests in
 it is run by pytest, with the fixtures of the package. 127.0.0.1:7400 is the node of this module, port 9000 any.
@@ -63,7 +63,7 @@ def node() -> Iterator[testing.LocalNode]:
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """Yield a directory for what programs keep of their user, and for Ray's sockets, whose paths must be short."""
+    """Yield a directory for programs' user data, and for Ray's sockets, whose paths must be short."""
     with tempfile.TemporaryDirectory(prefix="tl-") as path:
         yield Path(path)
 
@@ -109,7 +109,7 @@ def test_an_example_does_what_its_page_shows(
     ]
     print(ended.stdout)
     assert ended.returncode == 0, f"{code}\n{ended.stdout}\n{ended.stderr}"
-    assert psutil.wait_procs(left, timeout=20)[1] == [], "an example ends what it starts"
+    assert psutil.wait_procs(left, timeout=20)[1] == [], "an example has left processes running"
     lines = iter(ended.stdout.splitlines())
     for shown in example.shown.splitlines():
         pattern = shown.replace("[", "[[]").replace("?", "[?]").replace("*", "[*]").replace("…", "*")

@@ -1,4 +1,4 @@
-"""A node on a file system that really fills: a small tmpfs in a mount namespace of its own."""
+"""A node on a file system that really fills: a small tmpfs in its own mount namespace."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def node(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 async def ready(management_port: int, wanted: tuple[int, str]) -> None:
-    """Wait until `/readyz` says this."""
+    """Wait until `/readyz` returns this."""
     url = f"http://127.0.0.1:{management_port}/readyz"
 
     def said() -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""Every Python example of the guides, run in its order against one real node, and compared with what the page shows.
+"""Every Python example of the guides, run in order against one real node, and compared with the shown output.
 
 A `text` block shows the output of the block before it: each of its lines has to come, in order; `…` matches
 anything.

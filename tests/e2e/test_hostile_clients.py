@@ -1,4 +1,4 @@
-"""A node as its own process, and clients that send what they should not or read nothing: it serves the others on.
+"""A node as its own process, and clients that send invalid data or read nothing: it continues to serve the others.
 
 The limit applies to the process's memory, as the kernel counts it.
 """
@@ -126,7 +126,7 @@ async def test_a_decompression_bomb_is_refused_and_takes_no_memory(node: RealNod
 
 @pytest.mark.long
 async def test_a_client_that_never_reads_is_cut_off_and_takes_bounded_memory(node: RealNode) -> None:
-    """It asks for gigabytes and takes nothing of them, while another one is served."""
+    """A client requests gigabytes and reads nothing of them, while another one is served."""
     async with Client(f"127.0.0.1:{node.port}") as client, connected(node.port) as peer:
         await client.create_topic("t", flush="never")
         topic_id = (await client.topic("t")).topic_id

@@ -29,7 +29,7 @@ EXAMPLE_S_MAX = 60
 
 
 def outputs(folder: Path, started: contextlib.ExitStack) -> list[tuple[str, str, str]]:
-    """Run the page; return the code of each example, what it has printed, and what the page shows for it."""
+    """Run the page; return the code of each example, its output, and the output that the page shows."""
     program: dict[str, Any] = {"__name__": "example"}
     started.callback(close_clients, program)
     address, done = "", list[tuple[str, str, str]]()

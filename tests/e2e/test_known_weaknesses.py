@@ -31,7 +31,7 @@ HERE: Final = "tests/e2e/test_known_weaknesses.py"
 KNOWN: Final[dict[str, dict[str, list[str]]]] = {
     "RingBroker": {
         "a segment that is not empty is cut down to its header at each opening": [
-            f"{HERE}::test_opening_a_log_again_and_again_changes_nothing_of_it",
+            f"{HERE}::test_reopening_a_log_repeatedly_does_not_change_it",
             "tests/broker/storage/epoch/test_recovery.py::test_power_loss_anywhere_loses_nothing_synced_and_invents_nothing",
         ],
         "replicas acknowledge before they write": [
@@ -156,7 +156,7 @@ def others(node_id: str) -> list[str]:
 # ------------------------------------------------------------------------------------------------------ the log
 
 
-async def test_opening_a_log_again_and_again_changes_nothing_of_it(stand: ClusterStand) -> None:
+async def test_reopening_a_log_repeatedly_does_not_change_it(stand: ClusterStand) -> None:
     values = [b"%d" % number * 50 for number in range(100)]
     await stand.start()
     await stand.publish(*values)
@@ -214,7 +214,7 @@ async def test_all_fields_of_a_record_are_returned_by_every_node(three: Founded)
 
 
 async def test_records_that_are_alike_are_all_kept(stand: ClusterStand) -> None:
-    """Only what a producer says twice under one sequence number is one record."""
+    """Only batches with the same sequence number of one producer are one record."""
     await stand.start()
     alike = [b"the same"] * 500
     await stand.publish(*alike)
@@ -266,7 +266,7 @@ async def test_a_subscriber_sees_nothing_that_is_not_committed(stand: ClusterSta
     for name in others(owner):
         stand.disks[name].hold("sync")
     await stand.publish(b"b", to=owner, acks=pb.ONE)
-    assert [peer.events.qsize() for peer in watchers] == [0, 0, 0], "it is acknowledged by one, and committed by none"
+    assert [peer.events.qsize() for peer in watchers] == [0, 0, 0], "one replica acknowledged it, and none committed it"
     for name in others(owner):
         stand.disks[name].heal()
     for peer in watchers:
@@ -332,7 +332,9 @@ async def test_an_epoch_has_one_owner_however_often_nodes_die(stand: ClusterStan
     owners = [stand.partition("a").replica.state.decision(epoch).next for epoch in range(len(chains[0].decisions))]
     assert len(owners) >= 4
     assert [one.epoch for one in owners] == list(range(1, len(owners) + 1))
-    assert len({(one.owner, one.owner_incarnation) for one in owners}) == len(owners), "no owner goes on in another's"
+    assert len({(one.owner, one.owner_incarnation) for one in owners}) == len(owners), (
+        "no owner continues another's epoch"
+    )
 
 
 async def test_a_promise_outlasts_the_process_that_gave_it(stand: ClusterStand) -> None:

@@ -1,4 +1,4 @@
-"""A single node whose log has rotted: it serves what lies in front, and goes on once a person has cut the rest."""
+"""A single node with a damaged log: records before the damage are served, and an operator truncates the rest."""
 
 from __future__ import annotations
 
@@ -78,4 +78,4 @@ def test_a_path_that_is_not_a_data_directory_is_refused(tmp_path: Path) -> None:
     code, said = log("repair", str(tmp_path))
     assert code == 2
     assert "is not the data directory of a node" in said
-    assert not list(tmp_path.iterdir()), "none is made"
+    assert not list(tmp_path.iterdir()), "no directory was created"

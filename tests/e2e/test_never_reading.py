@@ -1,4 +1,4 @@
-"""A node as its own process, and many clients that ask for everything and read nothing: its memory holds.
+"""A node as its own process, and many clients that request everything and read nothing: its memory is bounded.
 
 The limit applies to the process's anonymous memory, as the kernel counts it.
 """

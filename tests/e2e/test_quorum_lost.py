@@ -24,7 +24,7 @@ PARTITIONS = 6
 RECORDS = 60
 WAIT_S = 60
 POSITIONS = b"__offsets/%d" % partition_for_key(b"g", 16)
-"""Where group g belongs, with as many partitions as a cluster makes of its own accord."""
+"""Partition of group g, with the default number of partitions of a cluster."""
 SOON_S = 20
 """Far less than a client's request may take."""
 
@@ -58,7 +58,7 @@ async def known_to_be_committed(http: httpx.AsyncClient) -> list[str]:
 
 
 async def filled(client: Client, management: str) -> Topic:
-    """Make a topic whose partitions several nodes own, with records in all; return when the survivor knows of them.
+    """Create a topic with several owners, with records in all partitions; return when the survivor knows them.
 
     Storing them is not enough: an owner that dies at once has not reported yet that they are committed.
     """

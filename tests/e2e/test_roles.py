@@ -76,7 +76,7 @@ def owners(status: ClusterStatus) -> dict[str, str]:
 
 
 async def publish(client: Client, values: dict[str, list[bytes]], *topics: str) -> None:
-    """Add some records to topics, and to what they must hold."""
+    """Add some records to topics, and to their expected content."""
     for topic in topics:
         more = [b"%d" % number for number in range(len(values[topic]), len(values[topic]) + 50)]
         await client.producer(topic).send_many(more)

@@ -56,7 +56,7 @@ def test_from_nothing_to_a_node_with_authentication(tmp_path: Path) -> None:
         assert anonymous.returncode != 0
         assert "API key" in anonymous.stderr
         told = run(second, tmp_path, variables)
-        assert told.returncode == 1, told.stderr  # the last line asks for what is denied
+        assert told.returncode == 1, told.stderr  # the last line requests a denied operation
         assert "denied" in told.stdout
         admin = variables | {"TIDELOG_API_KEY_FILE": str(tmp_path / "admin.key")}
         told = run(f"set -e\n{quotas}", tmp_path, admin)
@@ -81,7 +81,7 @@ def test_from_nothing_to_a_node_with_authentication(tmp_path: Path) -> None:
 
 
 def first_line_with(word: str, lines: str, cwd: Path, variables: dict[str, str]) -> str:
-    """Run lines that go on for ever until one with a word comes; return that."""
+    """Run lines that do not end until a line with a word is printed; return that line."""
     with subprocess.Popen(
         ["timeout", "200", "bash", "-c", lines], cwd=cwd, env=variables, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -122,7 +122,7 @@ def test_from_nothing_to_a_secured_cluster(tmp_path: Path) -> None:
             "admin.key",
             f"log{number}.pem",
             f"log{number}.key",
-        }, "and neither the key of the CA nor what is another node's"
+        }, "without the CA's key and other nodes' files"
         assert given["secret"] == given["admin.key"] == given[f"log{number}.key"] == 0, "secrets stay secret"
     with contextlib.ExitStack() as running:
         nodes = []

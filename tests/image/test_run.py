@@ -75,7 +75,7 @@ def test_the_image_holds_nothing_that_it_does_not_need(place: Place) -> None:
 
 
 def start_service(place: Place, name: str, *, detached: bool = True) -> None:
-    """Start a service as compose.yaml says."""
+    """Start a service with the options in compose.yaml."""
     options = place.joined(name, SERVICES)
     for volume in list_of(name, "volumes"):
         options += ["--volume", place.named(volume)]

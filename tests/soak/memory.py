@@ -47,14 +47,14 @@ class LatestOfKeys:
         self.acknowledged += len(keys) if is_acked else 0
 
     def faults(self, records: Iterable[Read]) -> list[str]:
-        """Hold what was read of all partitions, each in its order, against what must be there."""
+        """Compare the records read, partition by partition in order, with the expected ones."""
         found: dict[bytes, int | None] = {}
         faults: list[str] = []
         for record in records:
             number = number_of(record.value)
             before = found.get(record.key)
             if number is not None and before is not None and number <= before and not self._is_doubtful(record, before):
-                faults.append(f"{record.key!r} has {number} at {record.offset} behind {before}")
+                faults.append(f"{record.key!r} has {number} at {record.offset} after {before}")
             if number is not None and number > self.numbers.get(record.key, 0):
                 faults.append(f"{record.key!r} has {number} at {record.offset}, which was never sent")
             found[record.key] = number
@@ -108,12 +108,12 @@ class Ages:
     acknowledged: int = 0
 
     def stored(self, one: Acked) -> None:
-        """Note what was acknowledged."""
+        """Record acknowledged records."""
         self.acked.append(one)
         self.acknowledged += one.end_offset - one.base_offset
 
     def faults(self, found: Found, *, slack_s: float) -> list[str]:
-        """Hold what was read against what is young enough, and what is too old.
+        """Compare the records read with those that must exist, and those that must be deleted.
 
         Args:
             found: the records read.

@@ -39,7 +39,7 @@ def test_the_latest_of_each_key_is_enough(records: list[Read]) -> None:
         (read((b"a", b"001")), "b'a' ends with 1, acknowledged was 2"),
         (read(), "b'a' ends with None, acknowledged was 2"),
         (read((b"a", b"002"), (b"b", b"001")), "b'b' ends with 1, acknowledged was None"),
-        (read((b"a", b"002"), (b"a", b"001")), "b'a' has 1 at 1 behind 2"),
+        (read((b"a", b"002"), (b"a", b"001")), "b'a' has 1 at 1 after 2"),
         (read((b"a", b"003")), "b'a' has 3 at 0, which was never sent"),
         (read((b"a", b"002"), (b"a", None)), "b'a' ends with None, acknowledged was 2"),
     ],

@@ -1,4 +1,4 @@
-"""Builds of Tidelog: the one of this folder, and another one in an environment of its own."""
+"""Builds of Tidelog: the one of this folder, and another one in its own environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An upgrade that loses, doubles or moves a record, or floods a log, is noticed."""
+"""An upgrade that loses, duplicates or moves a record, or floods a log, is detected."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ PLACE_HEADERS: Final = (*PARTITION_HEADERS, NEXT_CURSOR_HEADER, CAUGHT_UP_HEADER
 """Headers with the position of the next read, for formats whose body cannot have it."""
 
 WRITTEN_SHARE: Final = 4
-"""The body has at most a quarter of a connection's budget: it exists twice at the end, beside the fetched batches."""
+"""The body has at most a quarter of a connection's budget: it exists twice at the end, in addition to the batches."""
 
 ValueEncodingQuery = Annotated[
     ValueEncoding | None,

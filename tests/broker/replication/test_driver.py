@@ -170,9 +170,7 @@ async def test_push_windows_are_rebalanced_periodically(stand: ClusterStand, mon
         for name in ("WINDOW_BYTES_MAX", "WINDOW_BYTES_MIN"):
             monkeypatch.setattr(push_windows, name, bound_bytes)
         assert ownership._pushes is not None
-        await settled(
-            lambda bound=bound_bytes: ownership._pushes.window_bytes == bound, "the windows are not shared out"
-        )  # type: ignore[misc]
+        await settled(lambda bound=bound_bytes: ownership._pushes.window_bytes == bound, "windows are not shared out")  # type: ignore[misc]
 
 
 async def test_slow_follower_uses_a_bounded_window_and_catches_up(

@@ -134,7 +134,7 @@ async def test_a_bomb_is_refused_before_it_is_decompressed(compression: str, mon
 
 
 async def test_an_announced_length_of_a_buffer_is_not_believed() -> None:
-    """The length before a compressed buffer is what a decoder takes memory for."""
+    """A decoder allocates the length in front of a compressed buffer."""
     honest = stream(batch(value=pa.array([bytes(1_000)])), compression="zstd")
     at = honest.rindex(struct.pack("<q", 1_000))
 

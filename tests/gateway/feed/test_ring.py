@@ -36,7 +36,7 @@ PUSHERS = [ReaderPusher(), ReaderPusher()]
 
 
 class Reader:
-    """A follower, and what it was sent: partition -> offsets."""
+    """A follower, and the offsets that it got: partition -> offsets."""
 
     credit_bytes: int | None = None
 
@@ -75,7 +75,7 @@ class Reader:
         self.sent[taken.partition] += range(taken.first_offset, taken.next_offset)
 
     def take(self) -> bool:
-        """Take one piece as a follower that is behind; return whether there was one."""
+        """Take one piece as a follower that is behind; return whether one existed."""
         found = self.ring.next_for(self.follower)
         if found is None:
             return False

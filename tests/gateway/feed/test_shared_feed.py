@@ -180,7 +180,7 @@ async def test_pieces_are_kept_within_the_budget_and_dropped_for_others(stand: S
     assert slow.feed is not None
     assert slow.feed.ring.next_for(slow.follower) is None
     assert slow.follower.lost
-    assert slow.follower.positions == {0: 0, 1: 0}, "it reads on by itself where it was"
+    assert slow.follower.positions == {0: 0, 1: 0}, "the slow follower keeps its positions"
 
 
 async def test_a_feed_without_permission_ends_and_keeps_its_followers_positions(stand: Stand) -> None:

@@ -58,7 +58,7 @@ async def test_next_offset_is_exact(media_type: str, sizes: list[list[int]], dat
 
 @pytest.mark.parametrize("encoding", ["utf8", "json"])
 @pytest.mark.parametrize("at", [0, 1, PIECE_RECORDS, 2 * PIECE_RECORDS + 7])
-async def test_an_answer_ends_in_front_of_a_value_that_does_not_fit(encoding: str, at: int) -> None:
+async def test_an_answer_ends_before_a_value_that_does_not_fit(encoding: str, at: int) -> None:
     values = [b"1"] * (3 * PIECE_RECORDS)
     values[at] = b"\xff" if encoding == "utf8" else b"[1"
     body = records_body(NDJSON, encoding)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The outbox of a stream: order, bounds, and what it holds of the budget."""
+"""The outbox of a stream: order, limits, and its share of the budget."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def never() -> Any:
 
 
 class Line:
-    """A sender, and what it has written."""
+    """A sender, and its written bytes."""
 
     def __init__(self, *, heartbeat_s: float = 60, is_chunked: bool = False) -> None:
         self.outgoing = ResponseBudget(1 * MIB, 1 * MIB)

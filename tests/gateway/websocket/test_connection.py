@@ -433,7 +433,7 @@ async def test_a_client_that_does_not_read_is_closed_as_slow(serve: Serve, log: 
         assert await closing(socket) == 4408
 
 
-async def test_nothing_is_left_behind(serve: Serve) -> None:
+async def test_no_task_is_left(serve: Serve) -> None:
     async with serve() as served, httpx.AsyncClient(base_url=served.http) as http:
         async with opened(served) as socket:
             await ask(socket, sub())

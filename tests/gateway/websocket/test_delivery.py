@@ -152,7 +152,7 @@ async def test_without_room_nothing_is_lost_or_repeated(gateway: Gateway, log: F
         for partition in (0, 1):
             assert [offset for number, offset in places if number == partition] == list(range(36))
     assert (gateway.outgoing.used_bytes, gateway.outgoing.prefetched_bytes) == (0, 0)
-    assert len(log.consumers) > 6, "some of it was read more than once"
+    assert len(log.consumers) > 6, "some records were read more than once"
 
 
 async def drip(protocol: WsProtocol, delivery: Delivery, sid: int) -> None:
@@ -206,7 +206,7 @@ async def test_records_that_are_no_longer_counted_are_not_kept(gateway: Gateway,
             await running
     assert gateway.outgoing.prefetched_bytes == 0
     assert kept() == []
-    assert caught.value.__traceback__ is not None, "it is here, and says where it was raised"
+    assert caught.value.__traceback__ is not None, "the error keeps its traceback here"
 
 
 def kept() -> list[object]:
@@ -215,7 +215,7 @@ def kept() -> list[object]:
 
 
 async def test_a_compacted_log_is_delivered_with_its_gaps(gateway: Gateway, log: FakeLog) -> None:
-    """Records have their offsets, positions get past what is gone, and that costs no credit."""
+    """Records have their offsets, positions advance over deleted records, and that costs no credit."""
     log.logs["t"] = [[]]
     log.plant("t", 0, compacted_log())
     protocol, wire = WsProtocol(gateway.settings), Wire()

@@ -36,7 +36,7 @@ async def topic(http: httpx.AsyncClient) -> str:
 
 
 class Member:
-    """A client that takes what it is sent: `seen` are values, `has` are its partitions with their next offsets."""
+    """A client that reads all messages: `seen` are values, `has` are its partitions with their next offsets."""
 
     def __init__(
         self, address: str, topic: str, *, credit: int = 10_000, commits: bool = True, group: str | None = None
@@ -83,7 +83,7 @@ class Member:
             message = json.loads(text)
             if "batch" in message:
                 batch = message["batch"]
-                assert batch["partition"] in self.has, "only what it has is sent to it"
+                assert batch["partition"] in self.has, "only records of its partitions are sent"
                 self.seen += [record["value"] for record in batch["records"]]
                 self.has[batch["partition"]] = batch["next_offset"]
                 if self._commits:
@@ -265,7 +265,7 @@ class Told:
         return self.positions
 
     async def send(self, message: Any) -> None:
-        if "revoked" in message and message["revoked"]["lost"]:  # behind a batch whose turn came before
+        if "revoked" in message and message["revoked"]["lost"]:  # after a batch that was sent before
             for number in message["revoked"]["partitions"]:
                 self.protocol.delivered(1, number, records=1, payload_bytes=1, next_offset=9)
         self.messages.append(message)

@@ -50,7 +50,7 @@ async def test_batches_that_arrived_together_count_until_the_last_one_is_sent(ou
     assert ahead.admit(together_bytes)
     assert ahead.admit(one.header.length)
     ahead.done(one)
-    assert outgoing.prefetched_bytes == together_bytes + one.header.length, "it lies in one piece with the next"
+    assert outgoing.prefetched_bytes == together_bytes + one.header.length, "it shares one buffer with the next batch"
     assert ahead.decode(packed)
     ahead.done(packed)
     assert outgoing.prefetched_bytes == one.header.length
@@ -111,7 +111,7 @@ async def test_a_refused_batch_is_read_again_after_room_was_reserved(outgoing: R
     assert other.take_prefetch(MIB)
     one = batch()
     assert ahead.admit(one.header.length)
-    assert outgoing.prefetched_bytes == 4 * MIB, "it comes out of what was taken"
+    assert outgoing.prefetched_bytes == 4 * MIB, "the reservation is used"
     ahead.done(one)
     assert outgoing.prefetched_bytes == MIB, "the unused reservation was released"
     ahead.end()

@@ -77,7 +77,7 @@ async def publish(log: FakeLog, random: Random, published: set[tuple[int, int]])
 
 
 async def visit(served: Served, log: FakeLog, page: Page, random: Random, published: set[tuple[int, int]]) -> None:
-    """Connect, take some of what comes while more is published, and lose the connection."""
+    """Connect, read some records while more are published, and lose the connection."""
     async with opened(served) as socket:
         await page.subscribe(socket)
         await publish(log, random, published)

@@ -14,7 +14,7 @@ from tidelog_proto.limits import MIB
 
 
 class Wire(asyncio.Transport):
-    """A WebSocket and its transport: it keeps what it is sent until the test lets it go."""
+    """A WebSocket and its transport, which keeps sent bytes until the test releases them."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -70,7 +70,7 @@ def test_auth_is_answered() -> None:
     assert receive(protocol(), {"id": 1, "auth": {"token": "x"}}) == Reply({"id": 1, "ok": {}})
 
 
-def test_a_subscription_opens_with_everything_it_says() -> None:
+def test_a_subscription_opens_with_all_its_options() -> None:
     action = receive(
         protocol(),
         {"id": 2, "sub": {**SUB, "group": "g", "from": {"timestamp_ms": 5}, "resume": {"0": 42, "3": 1}}},
@@ -149,7 +149,7 @@ def test_publishing_carries_columns() -> None:
     assert action.records.columns().to_pylist() == [{"key": b"k", "value": b"v"}]
 
 
-def test_publishing_a_bad_record_says_where() -> None:
+def test_the_error_of_a_bad_record_has_its_position() -> None:
     error = error_of(receive(protocol(), {"id": 4, "pub": {"topic": "t", "records": [{"value": 1}]}}))
     assert error["errors"][0]["pointer"] == "/pub/records/0/value"
     records = [{"value": "a"}] * 3
@@ -269,7 +269,7 @@ def test_a_member_gets_its_partitions_and_may_commit_revoked_ones() -> None:
     assert error_of(receive(on, {"id": 3, "commit": {"sid": 7, "offsets": {"0": 7}}}))["status"] == 422
     on.assigned(7, {0: 9})
     assert on.may_send(7, 0, on.assignment(7, 0))
-    assert not on.may_send(7, 0, on.assignment(7, 0) - 1), "of what was at hand when it went"
+    assert not on.may_send(7, 0, on.assignment(7, 0) - 1), "records of an earlier assignment"
 
 
 def tokens_of(on: WsProtocol, partitions: int) -> int:
