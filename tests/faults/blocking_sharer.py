@@ -1,7 +1,7 @@
-"""A member of the group that is written as programs that block are: with `tidelog.sync`, in a process of its own.
+"""A member of the group that is a blocking program: it uses `tidelog.sync`, in a process of its own.
 
 It leads the same lives as `sharer.py`, without slow reading. Its records are handed out in the reading thread, and its
-callbacks are called in another, so that what it sees of a partition that it loses may be taken down in either order. It
+callbacks are called in another, so that its notes about a lost partition may have either order. It
 waits a moment before it takes a loss down: whether a record came too late shows when another member has begun.
 """
 
@@ -33,12 +33,12 @@ class BlockingSharer:
         topics: the group's topics.
         group: the group's name.
         client: its own.
-        notes: takes what it sees.
+        notes: takes its observations.
         complain: takes errors that it meets.
         rng: decides.
     """
 
-    def __init__(  # noqa: PLR0917 - they are what a member is of
+    def __init__(  # noqa: PLR0917 - the parameters of a member
         self,
         who: str,
         topics: Sequence[str],

@@ -1,6 +1,6 @@
 """The clients' knowledge in a run: records sent and their outcome, records received, and answers.
 
-Recorded while the run goes on, judged afterwards (`check.py`). A record is its
+Recorded during the run, judged afterwards (`check.py`). A record is its
 number (`values.py`), a partition a `Key`.
 
 A topic that is deleted and made again is one topic each time: its *label* is its name with the beginning of its id, and
@@ -70,7 +70,7 @@ class Sent:
 
 @dataclass(slots=True)
 class Run:
-    """Records that a reader was given one behind the other, without a hole in the offsets."""
+    """Records that a reader got in sequence, without a gap in the offsets."""
 
     first: int
     numbers: array[int] = field(default_factory=lambda: array("q"))
@@ -83,7 +83,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer that must not be older than what the asker knew when it asked."""
+    """An answer that must not be older than the client's knowledge at the time of the request."""
 
     what: str
     about: Key | str
@@ -178,16 +178,16 @@ class History:
         runs[-1].numbers.extend(numbers)
 
     def read_to(self, reader: str, key: Key) -> int:
-        """Return the offset behind what a reader was given last, 0 at the beginning."""
+        """Return the offset after the last record that a reader got, 0 at the beginning."""
         runs = self.runs.get((reader, key))
         return runs[-1].end if runs else 0
 
     def lacks(self, reader: str, key: Key, of: str) -> bool:
-        """Whether another reader was given records, the broker's own aside, behind what this one was given last."""
+        """Whether another reader got client records after the last one of this reader."""
         return self.has_behind(of, key, self.read_to(reader, key))
 
     def has_behind(self, reader: str, key: Key, offset: int) -> bool:
-        """Whether a reader was given records, the broker's own aside, at or behind an offset."""
+        """Whether a reader got client records at or after an offset."""
         runs = self.runs.get((reader, key), [])
         return any(
             number != CONTROL
@@ -205,7 +205,7 @@ class History:
         self._answer(Answer(f"position of {group}", key, floor, answered))
 
     def told_record(self, key: Key, offset: int, next_offset: int) -> None:
-        """A record that was acknowledged at `offset` was asked for, and reading would go on at `next_offset`."""
+        """An acknowledged record at `offset` was requested; reading continues at `next_offset`."""
         self._answer(Answer("record asked for", key, offset + 1, next_offset))
 
     def told_partitions(self, topic: str, floor: int, answered: int) -> None:

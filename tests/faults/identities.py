@@ -31,7 +31,7 @@ _RULES: Final = (
 
 
 class Identities:
-    """The API keys of one run, each in a file, and each replaced while it goes on.
+    """The API keys of one run, each in a file, and each replaced during the run.
 
     Args:
         base: the directory of the run.
@@ -62,7 +62,7 @@ class Identities:
         return ApiKeyFile(self.file_of(STRANGER))
 
     async def enrol(self, operator: Client) -> None:
-        """Make everybody's key, and say what they may.
+        """Create all keys and permissions.
 
         Raises:
             TidelogError: the cluster cannot be asked yet. Completed steps are not repeated.

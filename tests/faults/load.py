@@ -1,4 +1,4 @@
-"""The clients of a run, all writing down what they see.
+"""The clients of a run, all recording their observations.
 
 There are producers, readers, members of a group that share topics, stale clients, those of a topic that is made again,
 and those of the gateway's WebSocket. All are real clients, and all but one run in this process.
@@ -31,7 +31,7 @@ IDLE_WRITERS: Sequence[bool] = (False, False, True)
 
 
 class Through(NamedTuple):
-    """A reader that has to come to the end of partitions.
+    """A reader that has to reach the end of partitions.
 
     Attributes:
         reader: name of the reader.
@@ -113,11 +113,11 @@ class Load:
 
     @property
     def signs_expected(self) -> list[str]:
-        """The signs of life that there must be once all is healed, besides records of every partition."""
+        """Number of required signs of life after healing, besides records of every partition."""
         return [self.standing.sign(), *([] if self._gateway is None else [SIGN_OF_PUBLISHING])]
 
     def must_end(self, everywhere: bool) -> list[Through]:
-        """Return the readers that have to come to the end; `everywhere` if every node has everything."""
+        """Return the readers that have to reach the end; `everywhere` if every node has all partitions."""
         through = [Through(SUBSCRIBER, self.keys)]
         through += [Through(node_reader(node), self.keys, SUBSCRIBER) for node in self._nodes if everywhere]
         through.append(Through(self._follower.reader, self.standing.keys))
@@ -162,12 +162,12 @@ class Load:
             self._producing.append(self._task(publisher.run()))
 
     async def quiet(self) -> None:
-        """Send nothing more and wait until everything sent has an outcome; readers go on."""
+        """Send no more records and wait until each one has an outcome; readers continue."""
         self.world.be_quiet()
         await asyncio.gather(*self._producing)
 
     async def leave(self) -> None:
-        """Let the members that share topics leave their group, in good order where they do, and ask where it stands.
+        """Stop the members that share topics, gracefully where they do so, and read the group's positions.
 
         Raises:
             TidelogError: the topics are unknown.

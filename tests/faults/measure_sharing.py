@@ -6,7 +6,7 @@ Three nodes in processes of their own; all members and publishers in this one, s
 processor time of others counts as the group's. A record has its time of sending: the length of a pause for a reader
 is the age of the records that it gets. Each round publishes to some partitions of members that stay, for a while
 with nothing else going on and for as long while one member leaves; then it joins again. In the end the node that
-coordinates is killed, and a member goes on when it has committed a record that was sent after that.
+coordinates is killed, and a member has recovered when it has committed a record that was sent after that.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SENT_AT: Final = struct.Struct(">d")
 
 @dataclass(slots=True)
 class Member:
-    """A member, and what it saw."""
+    """A member and its observations."""
 
     name: str
     client: Client
@@ -63,7 +63,7 @@ class Member:
     proven_at: dict[float, float] = field(default_factory=dict[float, float])
     """Moment -> when a commit was acknowledged of a record that was sent after it."""
     again: int = 0
-    """Records that it was handed although it had committed them itself, or whoever had them before."""
+    """Records handed to a member that it, or their previous owner, had already committed."""
     complaints: int = 0
     consumer: Consumer | None = None
 
@@ -198,7 +198,7 @@ def probes(members: Iterable[Member]) -> list[TopicPartition]:
 
 
 def processor_s(nodes: Nodes) -> float:
-    """Return the processor time that the nodes and this process have used so far, in s."""
+    """Return the processor time used by the nodes and this process so far, in s."""
     return time.process_time() + sum(cpu_s(pid) for pid in nodes.pids.values())
 
 
@@ -289,9 +289,9 @@ class Killed:
     members: int
     used: float
     handed: list[float]
-    """Until each that goes on was handed a record that was sent after that."""
+    """Wait until each surviving member got a record that was sent after that."""
     proven: list[float]
-    """Until each that goes on has committed such a record."""
+    """Wait until each surviving member has committed such a record."""
     lost: int
     changed: int
     again: int
@@ -301,16 +301,16 @@ class Killed:
     def show(self) -> None:
         """Print it."""
         row("processors busy before the coordinator is killed", f"{self.used:.2f}")
-        row("the coordinator is killed: members that go on", f"{len(self.proven)} of {self.members}")
-        row("until a member is handed what was sent after it, s (median, most)", _two(self.handed, 2))
-        row("until a member has committed what was sent after it, s (median, most)", _two(self.proven, 2))
-        row("members that lost what they read; changes of what is read", f"{self.lost}; {self.changed}")
+        row("the coordinator is killed: surviving members", f"{len(self.proven)} of {self.members}")
+        row("until a member gets a record sent after it, s (median, most)", _two(self.handed, 2))
+        row("until a member has committed a record sent after it, s (median, most)", _two(self.proven, 2))
+        row("members that lost partitions; changes of assignments", f"{self.lost}; {self.changed}")
         row("committed and handed out again, records", f"{self.again}")
         row("commits that failed, all in all", f"{self.failed}")
 
 
 async def measure_killing(stand: Stand, look_s: float) -> Killed:
-    """Kill the node that coordinates, and wait until all members have gone on, or `WAIT_S`."""
+    """Kill the coordinator, and wait until all members have recovered, or `WAIT_S`."""
     coordinator = (await stand.client.groups.describe(GROUP)).coordinator
     assert coordinator is not None
     again = sum(member.again for member in stand.members)
@@ -342,7 +342,7 @@ async def measure_killing(stand: Stand, look_s: float) -> Killed:
 async def measure(
     members: int, clients: int, partitions: int, rounds: int, *, look_s: float = LOOK_S
 ) -> tuple[Left, Killed]:
-    """Measure all of it, print it as it comes, and return it."""
+    """Run all measurements, print each result, and return all."""
     async with own_cluster(NODES, None) as nodes:
         client = Client(nodes.bootstrap, request_timeout_s=60)
         used = [Client(nodes.bootstrap, client_id=f"measured-{number}") for number in range(clients)]

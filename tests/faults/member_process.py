@@ -31,7 +31,7 @@ class MemberProcess:
 
     Args:
         world: the run's.
-        tenures: takes what the member sees.
+        tenures: takes the member's observations.
         topics: the group's topics.
         who: name of the member.
         first_life: which of the lives of `sharer.py` it begins with.
@@ -39,7 +39,7 @@ class MemberProcess:
         blocking: whether it is written as programs that block are.
     """
 
-    def __init__(  # noqa: PLR0917 # they are what a member is of
+    def __init__(  # noqa: PLR0917 # the parameters of a member
         self,
         world: World,
         tenures: Tenures,
@@ -77,7 +77,7 @@ class MemberProcess:
         self._listening = asyncio.create_task(self._listen(self._process))
 
     def say(self, word: Word) -> None:
-        """Tell it how to go on; nothing happens where it has ended."""
+        """Set its mode; has no effect after its end."""
         if self._process is not None and self._process.stdin is not None and self._process.returncode is None:
             self._process.stdin.write(f"{word}\n".encode())
 
@@ -91,7 +91,7 @@ class MemberProcess:
         self._process.send_signal(number)
 
     async def ended(self) -> None:
-        """Wait until it has ended by itself, which it should not.
+        """Wait until it has ended without a request, which it should not.
 
         Raises:
             RuntimeError: it has.

@@ -10,7 +10,7 @@ Every cut has one direction and is silent, like a broken switch: packets are los
 - from node to node: a policy rule of the router, `ip rule add from A to B blackhole`;
 - from a node to the clients: the node's neighbour entry for 10.77.i.1 becomes an address that no card has, and rules
   of the router keep the gateway and the member from it;
-- from everybody to a node: the router's neighbour entry for 10.77.i.2 becomes one.
+- from all to a node: the router's neighbour entry for 10.77.i.2 becomes one.
 
 A node's packets can also be delayed in a queue for seconds (tbf). Healing drops the packets in the queue.
 
@@ -41,7 +41,7 @@ class Network:
         self._mute: set[int] = set()
         self._squeezed: set[int] = set()
         self.can_squeeze = False
-        """Whether the kernel has what it takes; known once it is built."""
+        """Whether the kernel supports it; known after it was built."""
 
     def build(self) -> None:
         """Make namespaces and links, for the gateway and the member as for nodes."""
@@ -110,12 +110,12 @@ class Network:
                 self.cut(other, node)
 
     def squeeze(self, node: int) -> None:
-        """Let what a node sends, to nodes and to clients, trickle through a long queue: round trips take seconds."""
+        """Delay the packets of a node, to nodes and to clients, in a long queue: round trips take seconds."""
         _run("tc", "-n", f"n{node}", "qdisc", "add", "dev", "eth0", "root", *_SQUEEZE)
         self._squeezed.add(node)
 
     def cut_off(self, node: int) -> None:
-        """Cut a node, or the member, off everybody, nodes and clients, in both directions."""
+        """Cut a node, or the member, off from all nodes and clients, in both directions."""
         self.cut_to(node)
         self.cut_from(node)
 

@@ -15,9 +15,9 @@ from tests.faults.stage import Stage
 GROWTH_MAX: Final = 3
 """How many partitions a topic may get more than it began with."""
 NOTICED_S: Final = (4.0, 7.0)
-"""How long a node runs on after its directory was copied: so long that all others have heard of it again."""
+"""How long a node runs after its directory was copied: long enough for all others to receive a new heartbeat."""
 ALONE: Final = 0.5
-"""How likely a node hears nothing of a topic that is changed."""
+"""Probability that a node is cut off while a topic is changed."""
 
 
 async def rebalance(stage: Stage) -> None:
@@ -90,7 +90,7 @@ async def replace_node(stage: Stage) -> None:
 
 
 async def grow_topic(stage: Stage) -> None:
-    """A partition more; half of the time a node does not hear of it for a while."""
+    """Add a partition; half of the time a node learns of it late."""
     load = stage.load
     grown = {topic: len(load.world.partitions_of(topic)) for topic in load.topics}
     growing = [topic for topic, count in grown.items() if count < load.world.first_count(topic) + GROWTH_MAX]
@@ -106,7 +106,7 @@ async def grow_topic(stage: Stage) -> None:
 
 
 async def make_topic_again(stage: Stage) -> None:
-    """A topic is deleted, and another one made under its name; half of the time a node hears of it late."""
+    """A topic is deleted and recreated; half of the time a node learns of it late."""
     standing, copies = stage.load.standing, min(3, len(stage.nodes))
     async with _somebody_alone(stage, f"delete {NAME} and make it again"):
         pause_s = stage.rng.choice([0.0, stage.rng.uniform(0, 2)])
@@ -116,7 +116,7 @@ async def make_topic_again(stage: Stage) -> None:
 
 @asynccontextmanager
 async def _somebody_alone(stage: Stage, what: str) -> AsyncIterator[None]:
-    """Tell what is done, while one node is cut off the others or none is."""
+    """Print the operation, while one node is cut off from the others or none is."""
     node = stage.some()[0]
     if stage.network is None or len(stage.nodes) == 1 or stage.rng.random() >= ALONE:
         stage.tell(what)

@@ -52,7 +52,7 @@ class Process:
         return self._process is not None and self._process.returncode is None
 
     async def start(self, *command: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """Start a command of `tidelog` and wait until it says that it serves; return what it says.
+        """Start a command of `tidelog` and wait until it logs that it serves; return that line.
 
         Args:
             command: its words.
@@ -84,7 +84,7 @@ class Process:
         return ready
 
     async def ends_at_start(self, *command: str) -> None:
-        """Start a command that says what it lacks, and wait until it has ended.
+        """Start a command that reports a missing file, and wait until it has ended.
 
         Raises:
             RuntimeError: it serves.
@@ -95,7 +95,7 @@ class Process:
             self._expected = True
         else:
             await self.kill()
-            raise RuntimeError(f"{self.name} serves, and should have said what it lacks")
+            raise RuntimeError(f"{self.name} serves, and should have reported the missing file")
 
     async def kill(self) -> None:
         """Kill it; its writes stay in the page cache."""
@@ -144,7 +144,7 @@ class Process:
             self.paused = True
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         if self.paused and self.running and self._process is not None:
             self._process.send_signal(signal.SIGCONT)
         self.paused = False
@@ -153,7 +153,7 @@ class Process:
         """Return faults of the process: unexpected ends, and alarming lines of its log.
 
         Args:
-            besides: parts of lines that look alarming and are expected.
+            besides: parts of alarming lines that are expected.
         """
         self._note_end()
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []

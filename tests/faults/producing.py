@@ -47,7 +47,7 @@ TEMPERS: Final = (
 
 
 class Pending(NamedTuple):
-    """A record whose receipt is awaited. `place` is what it was sent to."""
+    """A record with a pending receipt. `place` is the topic or partition that it was sent to."""
 
     place: Key | str
     number: int

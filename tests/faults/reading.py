@@ -1,4 +1,4 @@
-"""Readers: subscribers, members of groups, those that fetch from one node, and those that ask for ends.
+"""Readers: subscribers, members of groups, readers of one node, and clients that request log ends.
 
 - subscribers are pushed everything from the beginning, one a topic, through whatever happens to owner and topic;
 - members of a group commit, leave and come back where they committed;
@@ -65,7 +65,7 @@ async def subscribe(world: World, client: Client, topic: str) -> None:
 
 
 async def told_positions(world: World, client: Client, topic: str) -> dict[int, int]:
-    """Ask where the topic's group stands, which may not be before what it committed; return partition -> offset.
+    """Read the group's positions of a topic, which may not be before its commits; return partition -> offset.
 
     To leave out where the group has committed is a fault while the client can have the partitions confirmed.
 
@@ -99,7 +99,7 @@ async def be_member(world: World, client: Client, topic: str) -> None:
             if session % 2:
                 start = {key.partition: held.get(key.partition, 0) for key in world.partitions_of(topic)}
                 consumer = client.consumer(topic, start=start, partitions="all")
-            else:  # it is to find out by itself where the group stands
+            else:  # the consumer looks up the group's position
                 consumer = client.consumer(topic, group=group)
             async with consumer:
                 await _read_session(world, client, consumer, topic, reader)
@@ -109,7 +109,7 @@ async def be_member(world: World, client: Client, topic: str) -> None:
 
 
 async def _read_session(world: World, client: Client, consumer: Consumer, topic: str, reader: str) -> None:
-    """Read for a while, committing what was read."""
+    """Read for a while, and commit."""
     group = group_of(topic)
     until = time.monotonic() + SESSION_S
     while (left_s := until - time.monotonic()) > 0:
@@ -138,7 +138,7 @@ async def _commit(client: Client, consumer: Consumer, group: str, where: TopicPa
 
 
 async def ask(world: World, client: Client, topic: str, rng: Random) -> None:
-    """Ask where partitions end: never before what was acknowledged when the question left."""
+    """Request log ends: never before the records acknowledged at the time of the request."""
     while True:
         key = rng.choice(world.partitions_of(topic))
         floor = world.history.sent[key].end
@@ -151,7 +151,7 @@ async def ask(world: World, client: Client, topic: str, rng: Random) -> None:
 
 
 def node_reader(node: Node) -> str:
-    """Return what the reader is called that reads from a node."""
+    """Return the name of the reader of a node."""
     return f"reader-{node.name}"
 
 

@@ -67,7 +67,7 @@ class Standing:
         return not self.changing and self.times == times
 
     def sign(self) -> str:
-        """Return what a record of it that is stored is a sign of."""
+        """Return the sign of life that a stored record of the topic is."""
         return f"records of {NAME}"
 
 
@@ -84,7 +84,7 @@ async def make_again(standing: Standing, client: Client, copies: int, pause_s: f
         try:
             await client.delete_topic(NAME)
         except UnknownTopicError as error:
-            history.complain("operator", type(error).__name__, f"{standing.label} stands: {error}", there=sure)
+            history.complain("operator", type(error).__name__, f"{standing.label} exists: {error}", there=sure)
         await asyncio.sleep(pause_s)
     try:
         made = await client.create_topic(NAME, partitions=PARTITIONS, replication_factor=copies)
@@ -109,7 +109,7 @@ async def write(standing: Standing, client: Client, rng: Random, *, idle: bool) 
 
 
 async def _bind(standing: Standing, producer: Producer) -> str:
-    """Send a record by which the producer comes to belong to a topic; return that, empty when that is not certain."""
+    """Send a record that binds the producer to a topic; return the topic, empty when it is uncertain."""
     world, times, sure = standing.world, standing.times, not standing.changing
     number = number_of(world.next_producer("first record of a writer"), 0)
     pending = await enqueue(world, producer, NAME, number, there=False)

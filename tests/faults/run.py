@@ -2,7 +2,7 @@
 
     python -m tests.faults.run --minutes 10 --seed 7
 
-Ends with a table of what was done and what was found; the exit code is 1 if anything is wrong. Every line names the
+Ends with a table of the faults and the violations; the exit code is 1 if anything is wrong. Every line names the
 seed's plan, and the directory with the nodes' files and logs is kept when something was found.
 """
 
@@ -149,7 +149,7 @@ class Run:
 
     @property
     def must_end(self) -> list[Through]:
-        """The readers that must have come to the end: with spare nodes, not everybody has everything."""
+        """The readers that must have reached the end: with spare nodes, not every node has all partitions."""
         return self.load.must_end(everywhere=len(self.nodes) <= COPIES)
 
     async def _create_topics(self) -> None:
@@ -283,7 +283,7 @@ async def _go(plan: Plan, base: Path, skipped: str) -> bool:
 
 
 def main() -> int:
-    """Run what the command line asks for; the exit code says whether something was found."""
+    """Run with the arguments of the command line; the exit code is 1 if violations were found."""
     parser = argparse.ArgumentParser(description="Run a cluster of real processes under faults, and judge it.")
     parser.add_argument("--minutes", type=float, default=10, help="how long harm is done; the end takes longer")
     parser.add_argument("--seed", type=int, default=None, help="repeat a plan")

@@ -1,6 +1,6 @@
 """One member of a group that shares topics: it joins, reads in one of the ways there are, commits, and is gone again.
 
-It runs among the others in the run's process, or alone in a process of its own (`sharer_process.py`) that is stopped
+It runs with others in the run's process, or alone in a process of its own (`sharer_process.py`) that is stopped
 and killed. Its observations go to a note taker.
 """
 
@@ -59,7 +59,7 @@ def life(number: int) -> Life:
 
 
 class Notes(Protocol):
-    """Takes what a member sees. Times are the machine's monotonic clock, which all its processes have in common."""
+    """Takes a member's observations. Times are the machine's monotonic clock, which all its processes share."""
 
     def begin(self, who: str, key: Key, *, position: int, generation: int, at: float) -> None:
         """It was assigned a partition."""
@@ -100,7 +100,7 @@ class Sharer:
         topics: the group's topics.
         group: the group's name.
         client: its own.
-        notes: takes what it sees.
+        notes: takes its observations.
         complain: takes errors that it meets.
         stays: whether it is to stay now, and leave no more.
         rng: decides.
@@ -168,7 +168,7 @@ class Sharer:
                 for each in given:
                     self.notes.hand(self.who, Key(*each.where), each.first, each.numbers, at=at)
                 if how.commits == "manual" and given:
-                    await self._commit(consumer)  # of the other two only those who ask where the group stands hear
+                    await self._commit(consumer)  # the other two are seen only by readers of the group's positions
                 if self.dawdles():
                     await asyncio.sleep(DAWDLE_S)
 
@@ -183,7 +183,7 @@ class Sharer:
             self.notes.committed(Key(*where), each.next_offset, at=at)
 
     async def _given(self, consumer: Consumer, how: Life) -> AsyncGenerator[list[Given], None]:
-        """Yield what is handed out, in the way that this life reads; after a while without anything an empty list."""
+        """Yield the records of polls in the way that this life reads; an empty list after a while without records."""
         if how.reads == "batches":
             async for batch in consumer.batches():
                 where = TopicPartition(batch.topic, batch.partition)
@@ -220,7 +220,7 @@ class Joined(Protocol):
         ...
 
 
-def group_of(  # noqa: PLR0917 - they are what a member is of
+def group_of(  # noqa: PLR0917 - the parameters of a member
     name: str,
     who: str,
     how: Life,
@@ -231,7 +231,7 @@ def group_of(  # noqa: PLR0917 - they are what a member is of
     *,
     lost_after_s: float = 0.0,
 ) -> Group:
-    """Return the group as a member joins it for a life, with callbacks that take down what becomes of its partitions.
+    """Return the group options of a member for a life, with callbacks that record changes of its partitions.
 
     Args:
         name, who, how, notes, instance_id: the group's name; the member, its life, what takes it down, its instance.

@@ -4,7 +4,7 @@
 
 It writes its observations as lines of JSON, each before it continues, so that none is missing when
 it is killed: the reader has read to the end of the pipe by then. It uses its monotonic clock, which is the
-machine's. A line on its input says that it is to stay, or to stay and dawdle, or to go on as before; the end of its
+machine's. A line on its input sets its mode: stay, stay and read slowly, or continue as before; the end of its
 input, that it is to leave. One that is `--blocking` never dawdles.
 """
 
@@ -131,7 +131,7 @@ def _listen(sharer: BlockingSharer) -> None:
 
 
 def main() -> None:
-    """Live as the command line says."""
+    """Run with the arguments of the command line."""
     logging.basicConfig(level=logging.ERROR)  # ended sessions are intended
     blocking = sys.argv[1] == BLOCKING
     who, group, topics, first_life, *addresses = sys.argv[1 + blocking :]

@@ -1,4 +1,4 @@
-"""A group whose members share topics, while nodes fail under them and they themselves come, go, idle, stop and die.
+"""A group whose members share topics, while nodes fail and members join, leave, idle, stop and die.
 
 Three members live in this process, one of them a static one that comes back under its instance; a fourth has a process
 of its own, which is stopped for longer than its session lasts, killed, and started again, every second time as a
@@ -64,7 +64,7 @@ class Sharing:
             self.far = FarMember(world, self.tenures, self.topics, place)
 
     def lives(self) -> list[Coroutine[Any, Any, None]]:
-        """Return what is to run until it is cancelled; each fails only with what a member must not meet."""
+        """Return the tasks to run until cancelled; each fails only with errors that a member must not get."""
         lives = [self._sharer(number, client).run(number) for number, client in enumerate(self._clients)]
         far = [] if self.far is None else [self.far.life()]
         return [*lives, self._run_alone(), *far, self._ask()]
@@ -79,7 +79,7 @@ class Sharing:
         ]
 
     async def settle(self) -> None:
-        """Ask a last time where the group stands, when its members have left.
+        """Read the group's positions a last time, after its members have left.
 
         Raises:
             TidelogError: the positions are unknown.
@@ -87,7 +87,7 @@ class Sharing:
         await self._ask_once()
 
     async def stop(self) -> None:
-        """End what is left of the members, and their clients."""
+        """Stop the remaining members, and their clients."""
         for process in (self._alone, self.far):
             if process is not None:
                 await process.kill()

@@ -39,7 +39,7 @@ class Stage:
         network: None where it cannot be cut.
         rng: decides.
         done: how often each fault was done.
-        longest_s: fault -> the longest time in which a partition took nothing, from its begin until all went on.
+        longest_s: fault -> the longest time in which a partition took nothing, from its begin until all had recovered.
         stuck: partitions and members that did not continue in time.
         tell: prints progress.
         only: names of faults, when not all are wanted.
@@ -81,7 +81,7 @@ class Stage:
         return self.rng.sample(list(self.nodes), min(count, len(self.nodes)))
 
     def is_stuck(self, what: str) -> None:
-        """Note what did not go on in time."""
+        """Record partitions and members that did not recover in time."""
         self.stuck.append(what)
         self.tell(f"STUCK: {what}")
 

@@ -1,4 +1,4 @@
-"""Clients that live through the whole run and are used rarely, so that what they know is old whenever they act.
+"""Clients that exist during the whole run and are rarely used, so that their knowledge is outdated at each use.
 
 Each learns what there is at the beginning; most of them have one node only to begin with, which may lag, be cut off or
 be stopped when they ask it something. Then they are idle for up to a minute, while partitions move, nodes are replaced,
@@ -144,7 +144,7 @@ class StaleClient:
                 self._world.history.told_record(Key(topic, partition), told.offset - 1, got.next_offset)
 
     async def _consume(self, topic: str) -> None:
-        """Read what came last of every partition."""
+        """Read the newest record of every partition."""
         history, reader = self._world.history, f"{self._name}#{self._times}"
         floors = self._floors(topic)
         start = {key.partition: max(0, end - BACK) for key, end in floors.items()}

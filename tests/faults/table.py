@@ -38,7 +38,7 @@ class Summary:
 
 
 def table(summary: Summary, history: History, verdict: Verdict) -> str:
-    """Return the table as text, with examples of what was found."""
+    """Return the table as text, with examples of violations."""
     named, routed = history.sent.values(), history.anywhere.values()
     refused = sum(len(each.refused) for each in named) + sum(len(each.refused) for each in routed)
     unknown = sum(len(each.unknown) for each in named) + sum(len(each.unknown) for each in routed)

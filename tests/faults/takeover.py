@@ -7,11 +7,11 @@ its kernel still answers, and everything else on the machine works. Here packets
 error (see `network.py`), in three ways:
 
 - isolated: the owner reaches clients and they reach it, but it has no way to the other nodes, nor they to it;
-- silent: nothing comes to it, nothing comes from it;
+- silent: no packet arrives, no packet leaves;
 - mute: it receives everything, and its packets are lost.
 
 The time runs from the moment before the cut is begun to the first acknowledgement, at the client, of records that were
-appended after it; the same load as that of the benchmark goes on meanwhile, over a connection to the owner. All that
+appended after it; the same load as that of the benchmark runs meanwhile, over a connection to the owner. All that
 was acknowledged is read back in the end. The exit code is 1 if a round took longer than `BOUND_S`, or a record is lost.
 """
 
@@ -143,7 +143,7 @@ def _report(seconds: Mapping[str, list[float]], found: Audit) -> bool:
 
 
 def main() -> int:
-    """Run what the command line asks for."""
+    """Run with the arguments of the command line."""
     parser = argparse.ArgumentParser(description="Cut owners off and measure how long nothing can be published.")
     parser.add_argument("--rounds", type=int, default=10, help="of each way to cut")
     parser.add_argument(INSIDE, action="store_true", help=argparse.SUPPRESS)

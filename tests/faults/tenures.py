@@ -30,7 +30,7 @@ always, as records come all the time."""
 
 @dataclass(slots=True)
 class Tenure:
-    """A partition in a member's hands. `ended_at` is None until it ended; `lost` says that it was not in good order."""
+    """A member's ownership of a partition. `ended_at` is None until its end; `lost`: it was not revoked gracefully."""
 
     reader: str
     who: str
@@ -45,7 +45,7 @@ class Tenure:
 
 @dataclass(slots=True)
 class Stop:
-    """When a member's process stood still, and whether it has noted anything that it was handed since."""
+    """When a member's process was stopped, and whether it has recorded any records since."""
 
     since: float
     until: float
@@ -84,7 +84,7 @@ class Tenures:
 
     Args:
         group: its name.
-        history: takes what they are given.
+        history: takes the records that they get.
     """
 
     def __init__(self, group: str, history: History) -> None:
@@ -112,7 +112,7 @@ class Tenures:
         """A member was handed records, the first of them at an offset."""
         tenure = self._newest.get((who, key))
         if tenure is None:
-            self.outside.append(f"{key}: {who} was handed {first} before it was assigned anything of it")
+            self.outside.append(f"{key}: {who} was handed {first} before the partition was assigned to it")
             return
         if tenure.ended_at is not None:
             how = "lost" if tenure.lost else "given up"
@@ -133,7 +133,7 @@ class Tenures:
         return stop.since
 
     def stop(self, who: str, *, since: float, until: float) -> None:
-        """A member's process, which is stopped once in its life, stood still; said before it notes anything again."""
+        """A member's process, which is stopped once in its life, was stopped; called before it takes notes again."""
         self._stops[who] = Stop(since, until)
 
     def end(self, who: str, key: Key, *, lost: bool, at: float) -> None:
@@ -175,7 +175,7 @@ class Tenures:
         return self._read_to[key]
 
     def judge(self, truths: Mapping[Key, Sequence[int]]) -> Findings:
-        """Return what is wrong.
+        """Return the violations.
 
         Args:
             truths: the record at each offset of every partition, CONTROL where it is the broker's own.
@@ -220,7 +220,7 @@ class Tenures:
 
 
 def _double(key: Key, tenures: Sequence[Tenure]) -> Iterable[str]:
-    """Find who had a partition while another one did; the tenures are in the order in which they began."""
+    """Find members that had a partition at the same time; the tenures are in the order in which they began."""
     owners: dict[int, str] = {}
     for tenure in tenures:
         other = owners.setdefault(tenure.generation, tenure.who)
@@ -239,7 +239,7 @@ def _double(key: Key, tenures: Sequence[Tenure]) -> Iterable[str]:
 
 
 def _floors(acked: Sequence[Acked]) -> Callable[[float], int]:
-    """Return what says how far was known to be committed before a time."""
+    """Return a function for the position that was known to be committed before a time."""
     ordered = sorted(acked)
     times = [each.at for each in ordered]
     highest = list(accumulate((each.offset for each in ordered), max))

@@ -1,4 +1,4 @@
-"""The member that is cut off the cluster: when the fault does what, what it says when nothing goes on, and dawdling."""
+"""The member that is cut off: the steps of the fault, the report when nothing continues, and slow reading."""
 
 from __future__ import annotations
 

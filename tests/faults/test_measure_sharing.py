@@ -11,7 +11,7 @@ from tests.faults.measure_sharing import Killed, Left, measure
 
 GOES_ON_S = 20.0
 PAUSE_MS = 5_000.0
-"""The aims are 2 s and 100 ms, of a machine that does nothing else; one with much to do stands still for seconds."""
+"""The goals are 2 s and 100 ms on an idle machine; a busy one stops for seconds."""
 LARGE_GOES_ON_S = 40.0
 LARGE_PAUSE_MS = 9_000.0
 

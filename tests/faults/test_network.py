@@ -1,4 +1,4 @@
-"""Cuts of the network are what they say, each in its direction, and healing undoes them."""
+"""Network cuts drop the packets of their direction only, and healing undoes them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Places:
         return {(a, b) for a in everybody for b in everybody if a != b and self.arrives(a, b)}
 
     def meet(self) -> None:
-        """Let everybody find everybody's address, so that nothing is late for that reason."""
+        """Let all nodes resolve all addresses, so that this delays nothing later."""
         for source, opened in self.sockets.items():
             for target, receiving in self.sockets.items():
                 if source != target:

@@ -33,13 +33,13 @@ ROW: Final = (
 
 
 def faults_done(printed: str) -> dict[str, int]:
-    """Return how often each fault was done, as the table at the end says it."""
+    """Return the number of each fault, from the table at the end."""
     rows = printed.partition("\nfault ")[2].partition("\nall faults ")[0].splitlines()[2:]
     return {name.strip().replace(" ", "_"): int(times) for name, times in (row.rsplit(maxsplit=1) for row in rows)}
 
 
 def run(directory: Path, row: Sequence[str], *options: str) -> str:
-    """Do a row of faults, and return what was printed: nothing was found."""
+    """Execute a sequence of faults, and return the output: no violation was found."""
     command = [sys.executable, "-m", "tests.faults.run", "--topics", "2", "--rate", "600", "--row", ",".join(row)]
     ended = subprocess.run(
         [*command, *options, "--seed", SEED, "--data", str(directory)],

@@ -1,4 +1,4 @@
-"""The table says everything that was found, and that nothing was."""
+"""The table lists all violations, or that none was found."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ RECORDS: Sequence[int] = [*numbers(1, 0, 1, 2, 3), CONTROL, *numbers(1, 4, 5, 6)
 
 
 class Scene:
-    """A group whose members had a partition one after the other; tests spoil it."""
+    """A group whose members had a partition one after the other; tests modify it."""
 
     def __init__(self) -> None:
         self.history = History()

@@ -22,7 +22,7 @@ ASK_S: Final = 5.0
 
 
 class Stranger:
-    """Tries to publish and to read, and notes what came of it.
+    """Tries to publish and to read, and records the outcome.
 
     Args:
         world: of the run.

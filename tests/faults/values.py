@@ -1,6 +1,6 @@
-"""Values that say who sent them: a record's number is in its bytes, and every other byte follows from it.
+"""Values that identify their sender: a record's number is in its bytes, and determines every other byte.
 
-So a reader, or a replica's file, needs no list of what was sent to tell a record from a damaged one.
+So a reader, or a replica's file, can distinguish records from damaged ones without a list of sent records.
 """
 
 from __future__ import annotations

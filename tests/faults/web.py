@@ -32,7 +32,7 @@ PAUSE_S: Final = 0.5
 SILENCE_S: Final = 60.0
 """How long nothing may come although an answer is due, before the connection is given up."""
 UNKNOWN_STATUSES: Final = frozenset({500, 504})
-"""Errors that do not say that nothing was written."""
+"""Errors that leave open whether records were written."""
 _GONE: Final = (WebSocketException, OSError, TimeoutError)
 
 
@@ -157,7 +157,7 @@ class WebSubscriber:
         self._session = Session(world, "")
         self._sessions = 0
         self._stood = (False, 0)
-        """Whether the topic that is made again stood when it was subscribed to, and how often it had been made."""
+        """Whether the topic that is recreated existed at the subscription, and how often it had been created."""
 
     async def run(self) -> None:
         """Read for ever."""
@@ -197,7 +197,7 @@ class WebSubscriber:
                 await self._subscribe(socket, sid)
 
     def _ended(self, message: Any) -> int | None:
-        """Write down that a subscription ended, or never began; return which, None for what is about none."""
+        """Record that a subscription ended, or never began; return which, None for a message about none."""
         if "end" in message:
             sid, problem = message["end"]["sid"], message["end"]["error"]
         elif "id" in message:

@@ -30,8 +30,8 @@ class World:
         topic_ids: of the topics of these partitions.
         last_ack: when a record of a partition was acknowledged last, by the monotonic clock.
         acks_seen: how many records of a partition were acknowledged.
-        signs: how often those gave a sign of life who must go on when all is healed, besides partitions.
-        calm: whether a majority of nodes is well and can be reached, so that whoever asks can have it confirmed.
+        signs: number of signs of life of clients that must continue after healing, besides partitions.
+        calm: whether a majority of nodes is healthy and reachable, so that answers can be confirmed.
         crashes: failures of clients themselves.
     """
 

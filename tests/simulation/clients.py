@@ -167,7 +167,7 @@ class Producer:
             publish.outcome, publish.base_offset, publish.epoch = "stored", said.base_offset, said.epoch
             self._ended(publish)
         elif said.error == pb.STORED_ON_QUORUM and self._producer_id:
-            publish.acks = pb.QUORUM  # that is what can still be said of it: tried again, the batch is found
+            publish.acks = pb.QUORUM  # the strongest possible ack of a retry, which finds the stored batch
             self._retry(publish)
         elif said.error in OF_ANOTHER and self._world.scenario.shares_ids:
             self._begin_anew(publish if publish.attempts == 1 else None)
@@ -262,7 +262,7 @@ class Consumer:
         self._may_be_inside = False
         """Whether its position may lie inside a batch, which is given as a whole: it is where the log begins."""
         self.truth = world.checks.truths[key]
-        """By what it goes: after a recovery without a quorum it reads again from where that cut the log."""
+        """The truth it follows: after a recovery without a quorum it reads again from the truncation point."""
         self.table: dict[bytes, KeyedRecord] = {}
         """The newest record of each key, where records have keys."""
         self.seen = Delivered(key)
@@ -313,7 +313,7 @@ class Consumer:
             self._ask()
 
     def _goes_by(self, truth: Truth) -> bool:
-        """Whether an answer continues what was read: not if it is of a log that a recovery has cut since, or just now.
+        """Whether an answer continues the read records: not if a recovery has truncated its log since.
 
         Like an application that learns of the loss, it forgets the truncated records and continues from there.
         """
@@ -335,10 +335,10 @@ class Consumer:
             self.position, self._may_be_inside = log_start, True
         for data in batches:
             header = unpack_header(data)
-            derived = bool(header.flags & Flags.DERIVED)  # such a one may begin earlier than what it was made from
+            derived = bool(header.flags & Flags.DERIVED)  # such a batch may begin earlier than its source
             inside = self._may_be_inside and header.base_offset < self.position < header.end_offset
             is_next = inside or header.base_offset == self.position or (derived and header.base_offset < self.position)
-            self._world.checks.require(is_next, "I10", "a consumer was given something else than what comes next")
+            self._world.checks.require(is_next, "I10", "a consumer got other records than the next ones")
             self._may_be_inside = False
             if self._world.scenario.compacts:
                 self.table.update((each.key, each) for each in keyed_records(data) if each.offset >= self.position)

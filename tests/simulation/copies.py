@@ -118,7 +118,7 @@ class Copy:
         await self.partition.access.confirm_owner()
         return self.partition.state.high_watermark
 
-    # ------------------------------------------------------------------------------------------ what is done to it
+    # ------------------------------------------------------------------------------------------ operations
 
     def roll_over(self, plan: Plan) -> None:
         """Let an owner end its epoch by plan."""
@@ -132,7 +132,7 @@ class Copy:
         return not self.driver._queue
 
     def limbo(self) -> str | None:
-        """Why the log is damaged now; None when it is not, or only lacks what is being fetched."""
+        """The reason why the log is damaged; None if it is intact, or only lacks history that is being fetched."""
         log = self.log
         damaged = log.unreadable_epoch is not None or any(held.damage is not None for held in log.epochs)
         return log.limbo if damaged and not self.view.repairing else None

@@ -71,7 +71,7 @@ class Deletions:
         """An owner is about to have records below an offset deleted for readers."""
         require = self._truth.require
         require(not copy.process.is_held, "I22", f"{copy.name} wants all below {below} deleted, and the topic is held")
-        require(below <= self._truth.settled_end, "I22", f"{copy.name} deletes what is not committed: {below}")
+        require(below <= self._truth.settled_end, "I22", f"{copy.name} deletes uncommitted records: below {below}")
         if below > self.wanted:
             is_due = below in self._asked or self._is_past_bytes(copy, below) or self._is_old(copy, below)
             require(is_due, "I22", f"{copy.name} wants all below {below} deleted, which its topic keeps")
@@ -106,7 +106,7 @@ class Deletions:
 
     def _judge(self, copy: Copy, below: int) -> None:
         truth, require = self._truth, self._truth.require
-        require(below <= truth.settled_end, "I22", f"{copy.name} deletes what is not committed: {below}")
+        require(below <= truth.settled_end, "I22", f"{copy.name} deletes uncommitted records: below {below}")
         seen_from = copy.replica.state.deleted_below
         require(
             below <= seen_from, "I22", f"{copy.name} deletes below {below}, but readers see records from {seen_from}"
@@ -118,7 +118,7 @@ class Deletions:
             require(holders == replicas, "I22", lacking)
 
     def _is_past_bytes(self, copy: Copy, below: int) -> bool:
-        """Whether what lies in front of an offset is past the topic's bytes, where a node's segments end."""
+        """Whether the records before an offset exceed the topic's size limit, at the ends of a node's segments."""
         if not self._bytes_max:
             return False
         segments = [segment for log in copy.log.epochs for segment in log.segments]
@@ -126,15 +126,13 @@ class Deletions:
         newest = max((segment.end_offset for segment in segments if segment.end_offset <= below), default=-1)
         last = [segment for segment in segments if segment.end_offset == newest]
         size_bytes = sum(segment.size_bytes for segment in [*last, *kept])
-        # A log that has left the partition since, because an epoch began behind a hole, counted when it was decided.
+        # A log that has left the partition since, because an epoch began after a gap, counted when it was decided.
         return size_bytes > self._bytes_max or not last or copy.log.start_offset > below
 
     def says(self, name: str, log_start: int) -> None:
         """A node reports its log start, which is never after the decided one."""
         truth = self._truth
-        truth.require(
-            log_start <= self.log_start, "I22", f"{name} says that the log begins at {log_start}, not {self.log_start}"
-        )
+        truth.require(log_start <= self.log_start, "I22", f"{name} reports log start {log_start}, not {self.log_start}")
 
     def tells(self, name: str, log_start: int) -> None:
         """A node returns its log start to a reader, which is never after that of an owner."""
@@ -153,7 +151,7 @@ class Deletions:
         return max(began, log.start_offset) if log.start_offset > self._noted.get(node, 0) else began
 
     def told(self, copy: Copy, to: str) -> None:
-        """A node tells another one what it knows of producers."""
+        """A node sends its producer state to another one."""
         self._told[to] = max(self._told.get(to, 0), self.lacks(copy))
 
     def lost(self, node: str) -> None:
@@ -173,5 +171,5 @@ def log_start_of(message: object) -> int:
 
 
 def tells_of_producers(message: object) -> bool:
-    """Whether a message answers what was asked about producers."""
+    """Whether a message answers the request for producer state."""
     return isinstance(message, pb.BackfillReply) and message.status == pb.HELD and not message.source_end_offset

@@ -1,4 +1,4 @@
-"""Goes through all states of the small cluster within bounds, breadth first, so that what it finds is the shortest way.
+"""Explores all states of the small cluster within limits, breadth first, so that it finds the shortest way.
 
 The cluster has far more states than a node: an event's effect on a node is computed once for each state of that node
 and looked up from then on, together with what it sends and what of it is to be checked; likewise what a check makes of
@@ -207,7 +207,7 @@ class Search:
         world.bounds, world.nodes, world.flying, world.trace = bounds, {node.node_id: node}, [], []
         return world
 
-    # ------------------------------------------------------------------------------------------ what comes of it
+    # ------------------------------------------------------------------------------------------ results
 
     def _after(self, state: State, truth: int, event: Event) -> tuple[State, int]:
         bounds = state.bounds
@@ -256,7 +256,7 @@ class Search:
         return Outcome(len(self._outcomes), self._node(node), sent, world.now_ms, recorder.checks)
 
     def _judge(self, truth: int, outcome: Outcome) -> int:
-        """Return what the observer knows after an outcome; raises ViolationError where it should not be."""
+        """Return the observer's knowledge after an outcome; raises ViolationError for an invalid one."""
         if not outcome.checks:
             return truth
         key = (truth, outcome.number)

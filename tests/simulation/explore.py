@@ -73,7 +73,7 @@ def _show(found: Found) -> None:
 
 
 def main() -> int:
-    """Search as the command line says; the exit code says whether something was found."""
+    """Search with the arguments of the command line; the exit code is 1 if a violation was found."""
     parser = argparse.ArgumentParser(description="Try every order of events in a small cluster.")
     for bound, usual in (("publishes", 1), ("takeovers", 1), *((name, 0) for name in FURTHER_BOUNDS)):
         parser.add_argument(f"--{bound.replace('_', '-')}", type=int, default=usual)

@@ -105,7 +105,7 @@ class Faults:
             machine.start()
 
     def may_lose(self, machine: Machine) -> bool:
-        """Whether a machine may lose what it called durable."""
+        """Whether a machine may lose data that it reported as durable."""
         return machine.name in self._bad
 
     def _later(self, mean_ms: float, action: Callable[[], None]) -> None:
@@ -124,7 +124,7 @@ class Faults:
         return self._random.choice(owners if owners and self._random.random() < 0.5 else self._world.machines)
 
     def loser(self) -> Machine | None:
-        """Draw a machine that may lose what it called durable; None where none may."""
+        """Draw a machine that may lose data that it reported as durable; None if none may."""
         losers = [machine for machine in self._world.machines if self.may_lose(machine)]
         return self._random.choice(losers) if losers else None
 

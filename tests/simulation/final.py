@@ -45,7 +45,7 @@ def unequal(world: World, key: PartitionKey) -> str | None:
     goal = forks.newest(world.checks.truths[key])
     for copy in copies:
         if world.checks.truth_of(copy) is not goal:
-            return f"{describe(copy)} has not heard of what an operator had decided, or knows better"
+            return f"{describe(copy)} does not know an operator's decision, or has another one"
     newest = max(copy.replica.state.active.epoch for copy in copies)
     members = [copy for copy in copies if _stores(copy, newest)]
     owner = next((copy for copy in members if copy.replica.state.owner is not None), None)
@@ -62,12 +62,12 @@ def unequal(world: World, key: PartitionKey) -> str | None:
         if copy.partition.compaction.is_behind:
             return f"{describe(copy)} has not been compacted as decided"
         if copy.log.start_offset > copy.replica.state.log_start:
-            return f"{describe(copy)} lacks what lies before {copy.log.start_offset}"
+            return f"{describe(copy)} lacks the records before {copy.log.start_offset}"
     if world.scenario.scrubs and (rotten := [copy.name for copy in members if _rots(copy)]):
-        return f"{rotten} hold what has rotted in epochs that have ended"
+        return f"{rotten} have bit rot in epochs that have ended"
     for one in world.consumers:
         if one.key == key and (one.position < end or one.truth is not goal):
-            return f"a consumer is at {one.position} of {end}, or of what was given up"
+            return f"a consumer is at {one.position} of {end}, or in given-up records"
     return None
 
 
@@ -178,7 +178,7 @@ def _as_produced(payload: int, records: int) -> bytearray:
 
 
 def _later_tombstone(truth: Truth, key: bytes, offset: int) -> bool:
-    """Whether a tombstone of a key was written behind an offset."""
+    """Whether a tombstone of a key was written after an offset."""
     for (epoch, base), payload in truth.by_digest.items():
         header = truth.batches[epoch][base]
         if base > offset:

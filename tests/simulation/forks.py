@@ -70,7 +70,7 @@ def part(parent: Truth, chosen: Chosen, ballot: BallotKey) -> Fork:
 
 
 def _judge(truth: Truth, chosen: Chosen) -> None:
-    """See that an operator has said so, that all who could answer were heard, and that nothing of theirs is lost."""
+    """Check that an operator requested it, that all reachable nodes were asked, and that their records are kept."""
     epoch = chosen.value.epoch
     # Others may adopt it under higher ballots, before or after it is decided.
     ballot = min(one for (about, one), raw in truth.proposals.items() if about == epoch and raw == chosen.raw)
@@ -84,7 +84,7 @@ def _judge(truth: Truth, chosen: Chosen) -> None:
     for one in (node, *reached):
         promised = truth.persisted.get((one, epoch))
         truth.require(
-            promised is not None and promised >= ballot, "I21", f"{node} ends epoch {epoch} without having heard {one}"
+            promised is not None and promised >= ballot, "I21", f"{node} ends epoch {epoch} without having asked {one}"
         )
         held = max(held, truth.durable.get((one, epoch), held))
     kept = min(held, truth.committed.get(epoch, truth.start_of(epoch)))
@@ -98,7 +98,7 @@ def _through(known: dict[int, T], epoch: int) -> dict[int, T]:
     return {key: value for key, value in known.items() if key <= epoch}
 
 
-# ---------------------------------------------------------------------------------------------- who knows what
+# ---------------------------------------------------------------------------------------------- knowledge
 
 
 def truth_of(truth: Truth, chain: EpochChain) -> Truth:
