@@ -1,4 +1,4 @@
-"""A fingerprint of a state: two states with the same one will behave the same, so only one needs to be gone on from.
+"""A fingerprint of a state: states with equal fingerprints behave the same, so only one needs to be explored further.
 
 Everything that hangs on an object counts, also what callbacks have closed over. Left out are times (names that end in
 `_ms`), because the explorer has none.

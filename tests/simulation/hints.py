@@ -33,7 +33,7 @@ def hint(room: str, name: str) -> tuple[str, int] | None:
 
 
 def _found(job: tuple[str, str]) -> tuple[str, str, str]:
-    from tests.simulation import kill  # noqa: PLC0415 - they ask for hints themselves
+    from tests.simulation import kill  # noqa: PLC0415 - it imports this module
     from tests.simulation.groups import mutants as groups  # noqa: PLC0415
     from tests.simulation.whole import kill as whole  # noqa: PLC0415
 
@@ -47,7 +47,7 @@ def _found(job: tuple[str, str]) -> tuple[str, str, str]:
 
 
 def main() -> int:
-    """Look where each mutant is noticed, and write it down; the exit code says whether one never was."""
+    """Find where each mutant is detected, and write it down; the exit code is 1 if one never was."""
     from tests.simulation import mutants  # noqa: PLC0415
     from tests.simulation.groups import mutants as groups  # noqa: PLC0415
     from tests.simulation.whole import mutants as whole  # noqa: PLC0415

@@ -17,7 +17,7 @@ from tidelog_proto.limits import HEADER_BYTES
 def lie(
     batches: Sequence[memoryview], base: Position, end: Position
 ) -> tuple[Sequence[memoryview], Position, Position]:
-    """Return what was read with another body in its first batch."""
+    """Return a read with another body in its first batch."""
     digest = base.digest
     told: list[memoryview] = []
     for number, batch in enumerate(batches):

@@ -40,7 +40,7 @@ class VirtualLoop:
 
     @property
     def as_loop(self) -> asyncio.AbstractEventLoop:
-        """This, as what it is used for."""
+        """This object, with the type of its use."""
         return cast("asyncio.AbstractEventLoop", self)
 
     # ------------------------------------------------------------------------------------------ time
@@ -121,7 +121,7 @@ class VirtualLoop:
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Let a callback's exception go on to the world.
+        """Pass a callback's exception to the world.
 
         A task without a callback died with its process.
         """

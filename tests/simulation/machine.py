@@ -57,7 +57,7 @@ class Machine:
     # ------------------------------------------------------------------------------------------ up
 
     def start(self) -> None:
-        """Start the node on what the disk holds; it may end soon if that is damaged or the disk fails."""
+        """Start the node on its disk; it may end soon if the data is damaged or the disk fails."""
         if self.process is not None or self.retired:
             return
         self.powered = True
@@ -73,7 +73,7 @@ class Machine:
         self.process.begin()
 
     def cannot_start(self, error: StorageError) -> None:
-        """The node refuses to start on what the disk holds, or the disk fails."""
+        """The node refuses to start on its data, or the disk fails."""
         self.world.checks.refused_to_start(self, error)
         self.stop(f"cannot start: {error.message}")
 
@@ -99,7 +99,7 @@ class Machine:
         self.machine_rebooted = True
 
     def crash_in_write(self, steps: int, *, power: bool) -> None:
-        """Crash in the middle of what is written next, after that many operations on the disk."""
+        """Crash in the middle of the next writes, after this number of disk operations."""
         self.disk.cut_at = self.disk.steps + steps
         self._cut_means_power = power
 

@@ -1,4 +1,4 @@
-"""Ways to get replication wrong, each of which loses or forks data: the checker must notice every one.
+"""Faulty variants of replication, each of which loses or forks data: the checks must detect every one.
 
 A mutant replaces a method of the core, or of the world's driver, while it is switched on; nothing of it exists in what
 is shipped. `LISTED` are those that a model of the protocol showed to be fatal; `FURTHER` came with the code: chaining,
@@ -41,7 +41,7 @@ from tests.simulation.scenario import (
 from tests.simulation.scenario import COMPACTION as COMPACTED
 
 Replacement = tuple[object, str, object]
-"""An object, the name of an attribute of it, and what that is to be."""
+"""An object, the name of an attribute, and its replacement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Mutant:
     mixture: str | None = None
     """Mixture of faults, or script, that detects it soonest; None: any mixture."""
     first_seed: int = 0
-    """Where `notice` begins: for those that few seeds bring out, shortly in front of one that does."""
+    """Where `notice` begins: for mutants that few seeds detect, shortly before one that does."""
 
     @property
     def is_in_core(self) -> bool:
@@ -143,7 +143,7 @@ SHELL = [
     Mutant("refused behind what a node knows", shell.refused_behind_what_it_knows),
     Mutant("retention past the commit", retention.deletes_what_is_not_committed, mixture=RETENTION),
 ]
-"""Of what the node does around its replicas, and of worlds that came with that."""
+"""Mutants of the node around its replicas, and of later worlds."""
 
 RECOVERY = [
     Mutant("a recovery that hands on what was accepted unmarked", recovery.adopted_without_a_mark, mixture=UNSAFE),
@@ -175,13 +175,13 @@ DELETING = [
     ),
     Mutant("producers of what was cut off kept", retention.producers_of_cut_batches_kept, mixture="late cut"),
 ]
-"""Of what retention leaves behind."""
+"""Mutants of retention."""
 
 INDEXES = [
     Mutant("index behind the watermark", index.index_behind_the_watermark, mixture=INDEXED),
     Mutant("index entries behind a cut kept", index.entries_behind_a_cut_kept, mixture=INDEXED),
 ]
-"""Of what is found by key."""
+"""Mutants of lookups by key."""
 
 DELETED = [
     Mutant("log start lost at takeover", deletion.lost_at_takeover, mixture=AGES),
@@ -194,7 +194,7 @@ DELETED = [
     Mutant("hold seen only when deleting begins", retention.hold_seen_when_it_begins, mixture=AGES, first_seed=90),
     Mutant("deleted records shown", retention.deleted_records_shown, mixture=AGES),
 ]
-"""Of what is agreed to be deleted."""
+"""Mutants of requested deletions."""
 
 COMPACTION = [
     Mutant("an older value kept", compaction.older_value_kept, mixture=COMPACTED),
@@ -215,7 +215,7 @@ COMPACTION = [
     Mutant("made without its front", compaction.made_without_its_front, mixture=COMPACTED_AND_DELETED, first_seed=780),
     Mutant("borders not looked for", compaction.borders_not_looked_for, mixture=COMPACTED_AND_DELETED),
 ]
-"""Of what is left of a key's records."""
+"""Mutants of compaction."""
 
 SCRUBBING = [
     Mutant("nothing read again", scrub.nothing_read_again, mixture=SCRUBBED),
@@ -223,7 +223,7 @@ SCRUBBING = [
     Mutant("rot told of and left", scrub.rot_told_and_left, mixture=SCRUBBED),
     Mutant("a rotten open epoch goes on", scrub.rotten_epoch_goes_on, mixture=SCRUBBED, first_seed=6850),
 ]
-"""Of what has rotted under a node that runs."""
+"""Mutants of scrubbing."""
 
 DUPLICATES = [
     Mutant("a window that begins empty", content.window_begins_empty, mixture=DEDUPLICATED),

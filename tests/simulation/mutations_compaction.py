@@ -54,7 +54,7 @@ def offsets_renumbered() -> Replacements:
     return [(derived_batch, "exact_deltas", lambda deltas: exact_deltas(np.arange(len(deltas))))]
 
 
-# ------------------------------------------------------------------------------------------ what is held, and decided
+# ------------------------------------------------------------------------------------------ held and decided content
 
 
 def _undigested() -> list[tuple[object, str, object]]:
@@ -68,7 +68,7 @@ def _undigested() -> list[tuple[object, str, object]]:
 
 
 def undigested_while_records_are_lost() -> Replacements:
-    """A replica's pass loses what lies in front of the last epoch, and its outcome is taken for what was decided."""
+    """A replica's pass loses the records before the last epoch, and its result replaces the decided content."""
     make = CompactedVersions.make
 
     def losing(self: CompactedVersions, epochs: Sequence[int], terms: Terms) -> Any:
@@ -82,7 +82,7 @@ def undigested_while_records_are_lost() -> Replacements:
 
 
 def compacted_without_being_whole() -> Replacements:
-    """A pass is made over whatever is here, also where something is missing in front of the horizon."""
+    """A pass compacts the existing history, also if a part before the horizon is missing."""
     return [
         *_undigested(),
         (CompactedVersions, "can_pass", lambda *_: True),
@@ -91,7 +91,7 @@ def compacted_without_being_whole() -> Replacements:
 
 
 def only_the_newest_is_given() -> Replacements:
-    """A node that lacks an epoch takes only the newest version, and who has another one keeps it for itself."""
+    """A node that lacks an epoch takes only the newest version, and nodes with another one do not offer it."""
     takes = Backfill._takes
 
     def newest(self: Backfill, pull: Any, end: Any) -> bool:
@@ -109,7 +109,7 @@ def put_in_place_before_the_decision_is_durable() -> Replacements:
 
 
 def made_without_its_front() -> Replacements:
-    """A copy whose front retention has deleted counts as one of which the newest version can be made."""
+    """A copy with a start deleted by retention counts as a source of the newest version."""
     can_make = EpochVersions.can_make
 
     def anyhow(self: EpochVersions, epoch: int) -> bool:
@@ -130,7 +130,7 @@ def borders_not_looked_for() -> Replacements:
 def producers_not_fetched() -> Replacements:
     """A copied compacted epoch lacks the producer state of its batches, and the owner does not keep received state.
 
-    Each makes up for the lack of the other: no world of 510 noticed copies that come without while owners keep it.
+    Each makes up for the lack of the other: none of 510 worlds detected copies without it while owners keep it.
     """
     return [(ProducerStateFetch, "want", lambda *_: None), (SnapshotWriter, "begin_epoch", lambda *_: None)]
 

@@ -36,7 +36,7 @@ def window_begins_empty() -> Replacements:
 
 
 def window_outlives_its_epoch() -> Replacements:
-    """A window goes on in a later epoch of the same owner, with what was cut off in between."""
+    """A window continues in a later epoch of the same owner, including truncated batches."""
 
     def is_ready_for(self: Deduplication, owner: Owner) -> bool:
         if self._window is not None:
@@ -47,7 +47,7 @@ def window_outlives_its_epoch() -> Replacements:
 
 
 def answered_at_once() -> Replacements:
-    """A batch of duplicates is answered whether or not what it duplicates is committed."""
+    """A batch of duplicates is answered before the original is committed."""
     add = PendingAcks.add
 
     def answer(

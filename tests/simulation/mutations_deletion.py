@@ -23,7 +23,7 @@ def lost_at_takeover() -> Replacements:
 
 
 def lost_at_planned_end() -> Replacements:
-    """An owner that gives its epoch up does not say what it had deleted."""
+    """An owner that gives its epoch up does not report its deletions."""
 
     def decided(*args: Any, deleted_below: int = 0, **rest: Any) -> bytes:
         return decision_value(*args, **rest)

@@ -45,7 +45,7 @@ def truncates_on_open() -> Replacements:
 
 
 def appends_after_proposal() -> Replacements:
-    """The owner goes on appending after it has proposed the end of its epoch."""
+    """The owner continues to append after it has proposed the end of its epoch."""
 
     def can_append(self: Replica) -> bool:
         return self.state.owner is not None
@@ -162,7 +162,7 @@ def old_tail_is_duplicate() -> Replacements:
 
 
 def old_tail_in_next_epoch() -> Replacements:
-    """SEAL of an epoch is answered with what is left of the one before it."""
+    """SEAL of an epoch is answered with the tail of the previous one."""
     original = Acceptor.on_seal
 
     def on_seal(self: Acceptor, sender: str, ask: pb.Seal, now_ms: int) -> None:
@@ -195,7 +195,7 @@ def tail_not_truncated() -> Replacements:
 
 
 def acknowledges_and_fetches_after_promise() -> Replacements:
-    """A promise stops neither acknowledgements nor what is being fetched."""
+    """A promise stops neither acknowledgements nor running fetches."""
 
     def acknowledge(self: Replica, now_ms: int) -> None:
         del now_ms
@@ -275,7 +275,7 @@ def end_is_watermark() -> Replacements:
 
 
 def restarted_owner_resumes() -> Replacements:
-    """A node that finds itself named as the owner goes on where it was."""
+    """A node that is named as the owner continues its old epoch."""
     original = Replica._load
 
     def load(self: Replica, stored: Any, now_ms: int) -> None:

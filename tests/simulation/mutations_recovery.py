@@ -1,4 +1,4 @@
-"""Mutations of an operator's recovery without a quorum, and of what becomes of those who know better. See `mutants`."""
+"""Mutations of an operator's recovery without a quorum, and of overruled nodes. See `mutants`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def named_copy_is_the_truth() -> Replacements:
 
 
 def others_not_waited_for() -> Replacements:
-    """The named node goes on as soon as it has its own promise."""
+    """The named node continues as soon as it has its own promise."""
     original = Candidate.on_seal_reply
 
     def on_seal_reply(self: Candidate, sender: str, reply: pb.SealReply, now_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""Mutations of what retention leaves behind: where the log begins, what is known of producers. See `mutants`."""
+"""Mutations of retention: log start, and producer state. See `mutants`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def deletes_within_the_bound() -> Replacements:
 
 
 def deletes_what_a_replica_lacks() -> Replacements:
-    """Retention deletes what is committed, without waiting for replicas or for the end of the epoch."""
+    """Retention deletes committed records without waiting for replicas or for the end of the epoch."""
 
     def removable(self: Retention) -> int:
         return self._outdated(self._state.replica.state.deleted_below, 0, self._state.high_watermark)
@@ -102,12 +102,12 @@ def hold_seen_when_it_begins() -> Replacements:
 
 
 def deleted_records_shown() -> Replacements:
-    """Readers see what is in the log, whatever is deleted."""
+    """Readers see all records in the log, including deleted ones."""
     return [(PartitionReader, "is_deleted", lambda self, offset: offset < self._log.start_offset)]
 
 
 def log_start_forgotten() -> Replacements:
-    """A node that starts again does not know what it has deleted."""
+    """A restarted node does not know its deletions."""
     return [(replicas, "load_log_start", lambda *_: 0)]
 
 
@@ -127,7 +127,7 @@ def lost_copies_are_not_left_behind() -> Replacements:
 
 
 def snapshot_unchecked() -> Replacements:
-    """A snapshot of the producers counts whatever log it was made from, also one of what was cut off since."""
+    """A producer snapshot is valid for any log, also if its log was truncated since."""
 
     def at_most(self: LoggedProducers, offset: int) -> Any:
         store = self.store
@@ -144,7 +144,7 @@ def snapshot_unchecked() -> Replacements:
 
 
 def producers_deleted_with_the_log() -> Replacements:
-    """Retention leaves no snapshot behind."""
+    """Retention keeps no snapshot."""
     return [(LoggedProducers, "keep", lambda *_, **__: None)]
 
 

@@ -1,4 +1,4 @@
-"""Mutations of what finds rot under a node that runs, and has it mended. See `mutants`."""
+"""Mutations of scrubbing: the detection of bit rot in a running node, and its repair. See `mutants`."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ def rot_told_and_left() -> Replacements:
 
 
 def rotten_epoch_goes_on() -> Replacements:
-    """An owner whose open epoch has rotted does not end it."""
+    """An owner with bit rot in the open epoch does not end it."""
     return [(OpenEpochRepair, "note", lambda *_: False)]

@@ -116,7 +116,7 @@ def doubt_ended_by_any_write() -> Replacements:
 
 
 def clock_taken_as_it_is() -> Replacements:
-    """Batches are stamped with what the clock shows, also when it was set back."""
+    """Batches are stamped with the clock, also after it was set back."""
     assign = Owner.assign
 
     def stamp(self: Owner, *arguments: Any, now_us: int) -> Any:
@@ -162,7 +162,7 @@ def cut_off_is_stored() -> Replacements:
 
 
 def stored_is_denied() -> Replacements:
-    """At the end of an epoch what is stored is answered as not stored."""
+    """At the end of an epoch stored batches are answered as not stored."""
     decided = PendingAcks.decided
 
     def nothing(self: PendingAcks, end_offset: int, refusal: ProtocolError, **rest: Any) -> None:

@@ -92,7 +92,7 @@ def accept_ignores_promise() -> Replacements:
 
 
 def accept_without_log() -> Replacements:
-    """OPEN_EPOCH is accepted by whoever promised, whatever it holds."""
+    """OPEN_EPOCH is accepted by all nodes that promised, regardless of their logs."""
 
     def on_open(self: Acceptor, sender: str, ask: pb.OpenEpoch, now_ms: int) -> None:
         state, fence = self._state, self._state.fence
@@ -119,7 +119,7 @@ def seal_quorum_of_one() -> Replacements:
 
 
 def decided_by_one() -> Replacements:
-    """The candidate goes on as soon as one replica has accepted."""
+    """The candidate continues as soon as one replica has accepted."""
 
     def on_open_reply(self: Candidate, sender: str, reply: pb.OpenEpochReply, now_ms: int) -> None:
         if self.phase == "opening" and ballot_key(reply.ballot) == ballot_key(self._ballot) and reply.status == pb.HELD:
@@ -358,7 +358,7 @@ def accepted_is_decided() -> Replacements:
 
 
 def decides_by_the_next_quorum() -> Replacements:
-    """An end is decided by as many accepts as the next epoch asks for, where those are fewer."""
+    """An end is decided by the quorum of the next epoch, if that is smaller."""
     original = Candidate.on_open_reply
 
     def on_open_reply(self: Candidate, sender: str, reply: pb.OpenEpochReply, now_ms: int) -> None:
@@ -372,7 +372,7 @@ def decides_by_the_next_quorum() -> Replacements:
 
 
 def seal_end_before_the_appends() -> Replacements:
-    """SEAL is answered with what was durable when it came, and not with what was on its way."""
+    """SEAL is answered with the durable end at its arrival, ignoring writes in progress."""
     original, write, send = Acceptor.on_seal, ReplicaState.write, ReplicaState.send
 
     def on_seal(self: Acceptor, sender: str, ask: pb.Seal, now_ms: int) -> None:

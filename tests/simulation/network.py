@@ -68,7 +68,7 @@ class Network:
         self._holds[sender, receiver] = kinds
 
     def release(self, sender: str, receiver: str, *, hold_on: bool = False) -> None:
-        """Let what is kept on a link arrive, also where nothing else gets through; `hold_on`: and go on keeping."""
+        """Deliver the messages held on a link, also if all others are lost; `hold_on`: keep holding later ones."""
         if not hold_on:
             self._holds.pop((sender, receiver), None)
         for kind, raw, batches in self._held.get((sender, receiver), ()):

@@ -59,7 +59,7 @@ TRACE_SHOWN = 150
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a seed went. `invariant` is empty when all held, "crash" for what the code raises, "broken" for BROKEN."""
+    """Result of a seed. `invariant` is empty without a violation; "crash": an exception; "broken": one of BROKEN."""
 
     seed: int
     invariant: str
@@ -162,7 +162,7 @@ def _many(first: int, count: int, processes: int, mixture: str | None) -> int:
 
 
 def main() -> int:
-    """Run what the command line asks for; the exit code says whether a seed failed."""
+    """Run with the arguments of the command line; the exit code is 1 if a seed failed."""
     parser = argparse.ArgumentParser(description="Run the cluster's core in a simulated world.")
     parser.add_argument("--seeds", type=int, default=1000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")

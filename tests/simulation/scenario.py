@@ -44,7 +44,7 @@ SCRIPTS: Final = (
     LIGHTS_OUT,
     UNSAFE,
 )
-"""Troubles in a row, see `scripts`; each is a mixture by itself, in which nothing else goes wrong."""
+"""Sequences of faults, see `scripts`; each is a mixture of its own, without other faults."""
 
 UNSAFE_MS: Final = 6000
 """How much longer it lasts than other scripts."""
@@ -56,16 +56,16 @@ MANY: Final = [2, 2, 3]
 """Of how many partitions a topic may be."""
 
 CHANGES: Final = 0.3
-"""In how many of the worlds with some of everything what is wanted of the topic changes."""
+"""Share of the mixed worlds in which the topic's settings change."""
 
 WISHES: Final = "wishes"
-"""A mixture of some of everything in which what is wanted of the topic changes at any rate."""
+"""A mixture of all kinds in which the topic's settings always change."""
 
 RETENTION: Final = "retention"
-"""A mixture of some of everything in which the owner deletes what is old at any rate."""
+"""A mixture of all kinds in which the owner always deletes old records."""
 
 DELETED_AND_LOST: Final = "deleted and lost"
-"""A mixture of a few kinds of faults in which the owner deletes what is old, and others lose what is newer."""
+"""A mixture of a few kinds of faults in which the owner deletes old records, and others lose newer ones."""
 
 COMPACTS: Final = 0.1
 """In how many of the worlds the topic is compacted."""
@@ -89,13 +89,13 @@ SEARCHES: Final = 0.2
 """In how many of the worlds with some of everything that is so."""
 
 DEDUPLICATED: Final = "deduplicated"
-"""A mixture of some of everything in which the topic drops duplicates, and half of what is published is some."""
+"""A mixture of all kinds in which the topic drops duplicates, and half of the published records are duplicates."""
 
 SHARED_IDS: Final = "shared ids"
 """A mixture of some of everything in which producers of a partition become copies of each other, with one id."""
 
 KEYED_REQUESTS: Final = "keyed requests"
-"""A mixture of some of everything in which each batch of a producer is a request with an idempotency key of its own."""
+"""A mixture of all kinds in which each batch of a producer is a request with an idempotency key of its own."""
 
 AGES: Final = "ages"
 """A mixture of all kinds in which records are deleted by age and on request, the topic is
@@ -105,7 +105,7 @@ AGED: Final = 0.15
 """In how many of the worlds with some of everything it is so."""
 
 DELETES: Final = 0.2
-"""In how many of the worlds with some of everything the owner deletes what is old."""
+"""Share of the mixed worlds in which the owner deletes old records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Scenario:
     write_ms: float
     """Mean duration of a write."""
     fault_ms: int
-    """How long faults go on."""
+    """Duration of faults."""
     fault_gap_ms: int
     """Mean time between two faults."""
     bad_machines: int
@@ -161,7 +161,7 @@ class Scenario:
     keys_requests: bool = False
     """Each batch of a producer with an id is a request with an idempotency key."""
     scrubs: bool = False
-    """Nodes read again what is sealed, and it rots under them."""
+    """Nodes scrub sealed epochs, which get bit rot."""
 
     @property
     def is_keyed(self) -> bool:

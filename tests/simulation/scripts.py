@@ -111,7 +111,7 @@ class Scripts(Recoveries):
     # ------------------------------------------------------------------------------------------ old news
 
     def _stale_tail(self, cast: Cast) -> Script:
-        """Only one replica writes an append and says so; the owner dies, and goes on as the owner of the next epoch."""
+        """Only one replica writes and acknowledges an append; the owner dies, and that replica owns the next epoch."""
         network, owner, (one, *rest) = self._world.network, cast.owner, cast.others
         network.hold(one.node_id, owner.node_id, pb.ReplicationAck)
         self._part([owner], rest)
@@ -230,7 +230,7 @@ class Scripts(Recoveries):
         yield 100
 
     def _slow_pull(self, cast: Cast) -> Script:
-        """A replica that lags pulls from the owner, and what it asked for comes after it has promised the end."""
+        """A replica that lags pulls from the owner, and the answer arrives after it has promised the end."""
         network, owner, (behind, *rest) = self._world.network, cast.owner, cast.others
         self._part([owner], [behind])
         yield self._random.uniform(150, 500)
@@ -302,7 +302,7 @@ class Scripts(Recoveries):
     # ------------------------------------------------------------------------------------------ lost copies
 
     def _lost_holder(self, lose: Callable[[Machine], Script], cast: Cast) -> Script:
-        """Of the quorum that holds the newest records, one loses its copy and the others are away: who is left?"""
+        """Of the quorum with the newest records, one loses its copy and the others are away."""
         loser = self._faults.loser()
         if loser is None or loser not in [cast.owner, *cast.others]:
             return
@@ -318,7 +318,7 @@ class Scripts(Recoveries):
         yield self._random.uniform(600, 1200)
 
     def _rebooted_follower(self, cast: Cast) -> Script:
-        """A follower loses power, and what the owner pushes again when it is asked has not come when that is away."""
+        """A follower loses power, and the repeated push of the owner has not arrived when the owner is away."""
         loser = self._faults.loser()
         if loser is None or loser not in cast.others:
             return
@@ -333,7 +333,7 @@ class Scripts(Recoveries):
 
         yield from self._until(lambda: self._replica(loser, cast) is not None)
         yield 60  # for a heartbeat
-        self._world.network.release(cast.owner.node_id, loser.node_id, hold_on=True)  # it asks when it hears from it
+        self._world.network.release(cast.owner.node_id, loser.node_id, hold_on=True)  # it asks after the next heartbeat
         yield self._random.uniform(30, 150)
         self._part(holders, self._world.machines)
         if self._random.random() < 0.5:

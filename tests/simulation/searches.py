@@ -81,7 +81,7 @@ class Searcher:
 
 
 async def _look(copy: Copy, wanted: bytes, share: float) -> Found:
-    """Search as the handlers do, and scan what was searched.
+    """Search like the handlers, and scan the searched range.
 
     Raises:
         ProtocolError: why nothing can be read here.

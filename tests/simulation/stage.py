@@ -23,7 +23,7 @@ Script = Iterator[float]
 
 POLL_MS = 10
 PATIENCE_MS = 1500
-"""How long a script waits for what it needs."""
+"""Timeout of a script for a required state."""
 STALLED_DISK_MS = 5000
 """How long a write takes on a disk that hardly writes any more."""
 
@@ -113,7 +113,7 @@ class Stage:
             self._world.network.mend(other.node_id, one.node_id)
 
     def _stall(self, machine: Machine, write_ms: float = STALLED_DISK_MS) -> Callable[[], None]:
-        """Let a machine's disk hardly write any more, until the script ends or what is returned is called."""
+        """Slow down a machine's disk extremely, until the script ends or the returned function is called."""
         usual = machine.slowness
         machine.slowness = write_ms / self._world.write_ms
 

@@ -78,7 +78,7 @@ def test_random_walks_break_nothing() -> None:
 
 
 OLD_ACK = [
-    # b has the first record, and says so; the owner dies before it has written it, and c never hears of it.
+    # b has the first record, and acknowledges it; the owner dies before it has written it, and c never receives it.
     *("write a *", "write b *", "write c *"),
     *("publish a", "deliver a>b AppendBatch", "deliver a>b AppendBatch", "write b"),
     *("crash a", "start a", "write a *"),
@@ -86,7 +86,7 @@ OLD_ACK = [
     *("take over a", "deliver a>c PreVote", "deliver c>a PreVoteReply", "write a"),
     *("deliver a>c Seal", "write c", "deliver c>a SealReply"),
     *("write a", "deliver a>c OpenEpoch", "write c", "deliver c>a OpenEpochReply", "write a *"),
-    # Now what b said about the old epoch arrives.
+    # Now the acknowledgement of b for the old epoch arrives.
     *("publish a", "write a", "deliver b>a ReplicationAck *"),
 ]
 

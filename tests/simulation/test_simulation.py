@@ -1,4 +1,4 @@
-"""The real core in the simulated world: some seeds with every test run; `make simulate` runs as many as you like."""
+"""The real core in the simulated world: some seeds with every test run; `make simulate` runs any number."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Chosen(NamedTuple):
 
 
 class Truth:
-    """See the module. Epochs are numbers, nodes ids; `bad` says who may lose what it held."""
+    """See the module. Epochs are numbers, nodes ids; `bad` are the nodes that may lose their records."""
 
     def __init__(self, genesis: pb.EpochDescriptor, bad: Callable[[str], bool]) -> None:
         self.bad = bad
@@ -54,7 +54,7 @@ class Truth:
         self.accepted: dict[tuple[str, int], set[BallotKey]] = defaultdict(set)
         self.acceptors: dict[tuple[int, BallotKey], set[str]] = defaultdict(set)
         self.deciders: dict[int, set[str]] = {}
-        """Epoch -> who had accepted its end, with the log through it, when that made it the decision."""
+        """Epoch -> nodes that had accepted its end, with the log through it, when that made it the decision."""
         self.proposals: dict[tuple[int, BallotKey], bytes] = {}
         self._owners: dict[int, tuple[str, int]] = {}
         self.committed: dict[int, int] = {}
@@ -69,7 +69,7 @@ class Truth:
         self.acks: set[tuple[int, int, int]] = set()
         """Payload, epoch and base offset of each acknowledged publish."""
         self.compacted: dict[int, set[int]] = defaultdict(set)
-        """Epoch -> how a copy of it may end, by what has been decided about compacting it."""
+        """Epoch -> possible ends of a copy, by the decisions about its compaction."""
         self.named: dict[str, Sequence[str]] = {}
         """Node that an operator told to continue without a quorum -> the other replicas that it reaches."""
         self.forks: dict[bytes, Fork] = {}
@@ -123,7 +123,7 @@ class Truth:
         kept = min(earlier, self.start_of(epoch))
         self.require(below >= kept, "I26", f"{who} shows from {below} on in epoch {epoch}, {kept} was deleted before")
         if below > self.deleted.get(epoch, 0):
-            self.require(below <= self.settled_end, "I26", f"{who} deletes what is not committed: {below}")
+            self.require(below <= self.settled_end, "I26", f"{who} deletes uncommitted records: below {below}")
             self.deleted[epoch] = below
 
     # ------------------------------------------------------------------------------------------ logs
@@ -160,7 +160,7 @@ class Truth:
                 self.learned(decision, node)
 
     def wrote(self, node: str, epoch: int, base_offset: int, headers: Sequence[BatchHeader]) -> None:
-        """A node has written batches behind `base_offset` (I1, I2)."""
+        """A node has written batches after `base_offset` (I1, I2)."""
         known = self.batches[epoch]
         at = base_offset
         for header in headers:
@@ -246,7 +246,7 @@ class Truth:
             self.deciders.setdefault(entry.epoch, set(acceptors))
 
     def _overrule(self, value: pb.EpochDecision, raw: bytes, ballot: BallotKey) -> None:
-        """An operator's recovery has decided an epoch's end, for those who come to know it (I21)."""
+        """An operator's recovery has decided an epoch's end, for the nodes that learn of it (I21)."""
         known = self.chosen.get(value.epoch)
         if known is not None and known.value.unsafe:
             self.require(known.raw == raw, "I5", f"two recoveries of epoch {value.epoch}: {known.value} and {value}")
@@ -344,7 +344,7 @@ class Truth:
             if end_offset <= max(self.start_of(epoch), deleted) or node not in self.deciders[epoch]:
                 continue
             if self.compacted[epoch]:
-                continue  # it may be fetching another version of it
+                continue  # the node may be fetching another version of the epoch
             end = copy(epoch)
             held = end[0] if end is not None else None
             self.require(
@@ -359,7 +359,7 @@ class Truth:
         self.promised[where] = ballot
 
     def acknowledges(self, node: str, ack: pb.ReplicationAck) -> None:
-        """A replica says how far it holds an epoch: durably, and not after a promise (I3)."""
+        """A replica reports its end in an epoch: durable, and not after a promise (I3)."""
         where = (node, ack.epoch)
         self.require(where not in self.promised, "I4", f"{node} acknowledges epoch {ack.epoch} after a promise")
         durable = self.durable.get(where, self.start_of(ack.epoch))
@@ -415,7 +415,7 @@ class Truth:
         return max(self.committed_end, newest.value.end_offset if newest is not None else 0)
 
     def walk(self) -> None:
-        """Go through what has become committed, in order: each sequence once, without gaps (I12)."""
+        """Check newly committed batches, in order: each sequence once, without gaps (I12)."""
         epoch, offset = self.position
         while True:
             chosen = self.chosen.get(epoch)
@@ -476,7 +476,11 @@ class Truth:
         self.acks.add((publish.payload, said.epoch, said.base_offset))
         if publish.producer_id:
             place = self.places.get((publish.producer_id, publish.base_sequence))
-            self.require(place == (said.epoch, said.base_offset), "I12", f"{publish} is at {place}, said was {said}")
+            self.require(
+                place == (said.epoch, said.base_offset),
+                "I12",
+                f"{publish} is at {place}, but was acknowledged at {said}",
+            )
 
     def held_by_all(self, epoch: int, end_offset: int) -> None:
         """A publish was acknowledged as stored on every replica of its epoch, and is (I18)."""

@@ -43,7 +43,7 @@ class SimWorkers:
             self._begin(queue)
 
     def submit(self, key: int, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Do `fn`, as `post`, and return what becomes of it."""
+        """Run `fn`, as `post`, and return its result."""
         future: Future[T] = Future()
 
         def run() -> None:

@@ -268,7 +268,7 @@ MUTANTS: dict[str, Mutant] = {
 
 
 def notice(name: str, seeds: int) -> str:
-    """Run a mutant until a seed of the world of groups notices it, and say which and by what; empty when none does."""
+    """Run a mutant until a seed detects it, and return the seed and the failed check; empty if none does."""
     told = hint("groups", name)
     first = () if told is None else (told[1],)
     with MUTANTS[name]():

@@ -26,4 +26,4 @@ def test_a_seed_is_the_same_world_each_time() -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_wrong_group_is_detected(name: str) -> None:
-    assert notice(name, MUTANT_SEEDS), f"nothing notices that {name}"
+    assert notice(name, MUTANT_SEEDS), f"no seed detects: {name}"

@@ -61,13 +61,13 @@ HAND_BACK_SEEDS = 1
 
 
 def load_of(place: PartitionId) -> float:
-    """Return what is read of a partition, in bytes per second."""
+    """Return the read rate of a partition, in bytes per second."""
     return HEAVY if place[1] % 2 == 0 else HEAVY / 1000
 
 
 @dataclass
 class Waiting:
-    """A heartbeat whose answer is held back."""
+    """A heartbeat whose answer is delayed."""
 
     asked: pb.GroupHeartbeat
     answer: Callable[[pb.GroupHeartbeatReply | ProtocolError], None]
@@ -145,7 +145,7 @@ class Coordinator:
         return 0 if standing is None else standing.next_offset
 
     def settle(self) -> None:
-        """Write what was decided, one record after the other."""
+        """Write the decisions, one record after the other."""
         if self.writing or (record := self.group.next_record()) is None:
             return
         self.writing = True
@@ -209,7 +209,7 @@ class Coordinator:
 
 @dataclass(frozen=True)
 class Sent:
-    """A commit as it was sent. `tenure`: counts how often the partition has come to another member."""
+    """A sent commit. `tenure`: number of times that the partition has moved to another member."""
 
     member_id: str
     generation: int
@@ -220,13 +220,13 @@ class Sent:
 
 @dataclass
 class Reader:
-    """A member's process, or, without another one beside it, one process after the other.
+    """A member's process, or several processes one after the other.
 
     Attributes:
         reading: where it is in each partition that it reads.
         at_once: whether it takes over at once from earlier processes of its instance.
         is_retired: whether no process of it is started any more.
-        is_outrun: whether a process that takes over at once has its instance, so that others may read what it reads.
+        is_outrun: whether another process has taken over its instance, so that others may read its partitions.
     """
 
     world: World
@@ -542,7 +542,7 @@ class World:
         return f"uneven: {counts}" if max(counts) - min(counts) > 1 else ""
 
     def _start_successor(self, reader: Reader) -> None:
-        """Start another process of a static member, while the one before it runs, is paused or cannot be heard."""
+        """Start another process of a static member, while the previous one runs, is paused or is unreachable."""
         if not reader.instance_id or reader.membership is None or self.successors == SUCCESSORS_MAX:
             return
         self.successors += 1

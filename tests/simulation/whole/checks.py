@@ -35,7 +35,7 @@ class Quorum(NamedTuple):
 
 
 class Checks:
-    """See the module. Every method is called when what its name says has just happened."""
+    """See the module. Each method is called right after the event that it is named after."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -50,7 +50,7 @@ class Checks:
         self.refusals = 0
         self.rollbacks = 0
         self.lost_disks: set[int] = set()
-        """Machines whose disks went."""
+        """Machines with lost disks."""
         self._lost_directories: set[bytes] = set()
 
     @property
@@ -124,7 +124,7 @@ class Checks:
         )
 
     def gave_up(self, machine: Machine, why: str) -> None:
-        """A node that takes part stops because of who it is: none is removed here."""
+        """A node that takes part stops because of its identity: none is removed here."""
         self.fail("I23", f"{machine.node_id} gives up: {why}")
 
     def _admit(self, node_id: str, directory_id: bytes) -> None:
@@ -165,7 +165,7 @@ class Checks:
             self._placements[decision.epoch + 1] = tuple(decision.next.placement)
 
     def _meets(self, quorum: Quorum) -> None:
-        """See that whoever may decide now includes one that remembers."""
+        """Check that the nodes that may decide include one that remembers."""
         strangers = [
             node
             for node in quorum.placement
@@ -174,7 +174,7 @@ class Checks:
         self.require(
             len(strangers) < majority(len(quorum.placement)),
             "I23",
-            f"{strangers} may decide about epoch {quorum.epoch} of __meta; none of them has to do with its end",
+            f"{strangers} may decide about epoch {quorum.epoch} of __meta; none of them has accepted its end",
         )
 
     def applied(self, kind: str, name: bytes, revision: int, raw: bytes) -> None:
@@ -196,7 +196,7 @@ class Checks:
         return len(kept) >= majority(len(newest))
 
     def _may_have(self, machine: Machine, node: str) -> bool:
-        """Whether a machine has, or may still come to have, the directory that counts under a name."""
+        """Whether a machine has, or may still get, the directory that counts under a name."""
         if machine.node_id != node:
             return False
         if node in self.admitted:

@@ -1,10 +1,10 @@
-"""A consumer group whose members ask any node of the world of whole nodes, and what must hold of it.
+"""A consumer group whose members use any node of the world of whole nodes, and its invariants.
 
 Invariants, as in `tests/simulation/groups/world.py`, of shipped nodes under the faults of this world:
     G1  two members never read one partition at a time, those that are over by their own clocks excepted
     G2  no commit is stored in the log of a member after another one has begun with the partition
     G3  a member begins where the newest commit is that was acknowledged by then, or further on; and a commit is
-        answered with what it asked for, or more
+        answered with the requested position, or a later one
     G4  when all is calm every partition is read by one member, and each member has as many as any other, or one less
     G5  of a revision of the group one record exists, at whichever node
     G6  of a revision of a position one record is written, and a higher revision never has a lower position
@@ -116,7 +116,7 @@ class Groups:
             self.ask(pb.Envelope(topic_create=pb.TopicCreate(name=TOPIC, config=config)), answered)
             self.world.clock.after(1_000_000, self._make)
 
-    # ------------------------------------------------------------------------------------------ what happens
+    # ------------------------------------------------------------------------------------------ events
 
     def _work(self) -> None:
         for reader in self.readers:
@@ -188,7 +188,7 @@ class Groups:
             self.world.checks.fail("G2", f"{record.note} commits for {place[1]}, and {last} has begun there since")
 
     def _check_order(self, place: PartitionId, record: pb.OffsetRecord) -> None:
-        """See that positions grow with their revisions, of which none is written twice."""
+        """Check that positions grow with their revisions, of which none is written twice."""
         written = self._written.setdefault(place, {})
         if record.revision in written:
             self.world.checks.require(

@@ -179,7 +179,7 @@ class Life:
                 "io_workers": 1,
                 "replication_factor_default": min(3, len(self.world.founders)),
             }
-            # Decisions of other partitions are live, and a journal is compacted when more of it is dead.
+            # Decisions of other partitions are live, and a journal is compacted when more than that is dead.
             | ({"offsets_partitions": 1} if self.world.churns or self.world.hands_over else {})
         )
         bootstrap = self.world.bootstrap if machine.is_founder else None

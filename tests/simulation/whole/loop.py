@@ -1,4 +1,4 @@
-"""The event loop of a whole node: as `tests.simulation.loop`, with work that the node hands to threads of its own."""
+"""The event loop of a whole node: `tests.simulation.loop` with work in the node's own threads."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class Ordered(dict[Any, None]):
 
 
 def life_here() -> Life:
-    """Return the process whose turn it is."""
+    """Return the running process."""
     loop: object = asyncio.get_running_loop()
     assert isinstance(loop, WholeLoop)
     return loop.life

@@ -24,7 +24,7 @@ PAUSED_US = 100_000
 LATE_COMMITS = 0.15
 """So that some come when their partition is another member's."""
 ANSWER_US = 1_000_000
-"""So long an answer is waited for, beside what the coordinator may hold it back."""
+"""Timeout of an answer, in addition to the time for which the coordinator may hold it."""
 
 
 class Reader:
@@ -40,10 +40,10 @@ class Reader:
         self.reading: dict[PartitionId, int] = {}
         self.paused = False
         self._asked_us = -1
-        """When the question was sent whose answer is waited for; -1 if none is."""
+        """Time of the pending question; -1 without one."""
         self._ending: set[PartitionId] = set()
         self._found: dict[PartitionId, int] = {}
-        """Partition that it is to begin with -> which question about where the group stands is the newest."""
+        """Partition to begin with -> number of the newest question about the group's position."""
         self._questions = 0
 
     @property
@@ -79,7 +79,7 @@ class Reader:
             self._groups.ask(pb.Envelope(group_heartbeat=last), lambda _: None)
 
     def is_over(self) -> bool:
-        """Whether it has stopped by its own clock, whether or not it has noticed."""
+        """Whether it has stopped by its own clock, even if it has not detected it yet."""
         return self.membership is None or self.membership.is_over(self._now_s)
 
     def _check_session(self) -> None:
@@ -87,7 +87,7 @@ class Reader:
             self.begin()
 
     def _when_awake(self, membership: Membership, action: Callable[[], None]) -> None:
-        """Do something in this life, when the process runs, unless its session is over by then."""
+        """Execute something in this life, when the process runs, unless its session has ended by then."""
         if membership is not self.membership:
             return
         if self.paused:

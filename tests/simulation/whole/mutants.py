@@ -1,4 +1,4 @@
-"""Ways to get the admission of directories wrong, to lose what the metadata journal holds, and to mistake groups."""
+"""Faulty variants of the admission of directories, of the metadata journal, and of groups."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def bound_anew() -> Replacements:
 
 
 def bound_in_memory() -> Replacements:
-    """A founder says that it has bound another one, and writes that down with the next start of its own only."""
+    """A founder reports that it has bound another one, and writes that only with its next start."""
     told: dict[bytes, dict[str, bytes]] = {}
 
     async def answered(node: Broker, announce: pb.NodeAnnounce, reply: pb.NodeAnnounceReply) -> bytes:

@@ -51,7 +51,7 @@ def positions_not_loaded() -> Replacements:
 
 
 def log_not_read() -> Replacements:
-    """An owner answers from what it happens to have read of its log."""
+    """An owner answers with an incomplete read of its log."""
 
     async def ready(self: OffsetsLog, *, confirmed: bool = False) -> int:
         access = self._partition.access
@@ -62,7 +62,7 @@ def log_not_read() -> Replacements:
 
 
 def members_found_have_no_session() -> Replacements:
-    """A coordinator that takes over waits for ever to hear of members that it has found."""
+    """A coordinator that takes over waits for its members without a limit."""
 
     def begin(self: Coordinator, epoch: int) -> None:
         self._end()

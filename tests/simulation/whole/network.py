@@ -154,7 +154,7 @@ class Outgoing:
     def request(
         self, envelope: pb.Envelope, attachment: Sequence[memoryview] = (), *, timeout_s: float
     ) -> asyncio.Future[Frame]:
-        """Send a request; it may come to nothing, or be handled twice, see the module."""
+        """Send a request; it may be lost, or handled twice, see the module."""
         if self.why:
             raise unreachable(self.peer_id)
         loop = self.caller.loop
@@ -334,7 +334,7 @@ class SimLinks:
             self._events.lost(node_id)
 
     async def _keep(self, node_id: str, peer: _Peer) -> None:
-        """Make the link, see now and then whether it stands, make it again."""
+        """Create the link, check now and then whether it exists, create it again."""
         random = self._life.world.clock.random
         while True:
             called = self._life.world.listening(peer.address)

@@ -27,7 +27,7 @@ Key = tuple[bytes, int]
 
 
 class Records:
-    """A client that publishes one record after the other, and sends none again."""
+    """A client that publishes one record after the other, and never retries."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -43,7 +43,7 @@ def test_the_events_that_the_worlds_are_for_happen(kind: str, happens: str) -> N
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", sorted({mutant.mixture for mutant in MUTANTS.values() if mutant.mixture}))
-def test_the_checks_notice(kind: str) -> None:
+def test_the_checks_detect_the_mutant(kind: str) -> None:
     names = [name for name, mutant in MUTANTS.items() if mutant.mixture == kind]
     told = output_of("kill", "--first", "--seeds", MUTANT_SEEDS, *(f"--mutant={name}" for name in names))
     assert told.count(": seed ") == len(names), told
