@@ -1,7 +1,7 @@
-"""A request of each kind that a node takes, what it needs, and who is to answer it: rows of the table of access.
+"""A request of each kind that a node accepts, the needed permission, and the answering node: rows of the access table.
 
-The kinds come from the node's own list. `test_access_of_each_kind.py` asks each of them as everybody, over the native
-port and as one that another node hands on; a kind without a row fails there.
+The kinds come from the node's own list. `test_access_of_each_kind.py` sends each of them as every caller, over the
+native port and as a forwarded request; a kind without a row fails there.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Row(NamedTuple):
 def _row(
     kind: str, at: Literal["meta", "topic", "group", "any"], asked: Callable[[World], Any], *, itself: bool = False
 ) -> Row:
-    """Return the row of a kind whose rule names its right."""
+    """Return the row of a kind with a rule in the table."""
     need = RULES[kind]
     assert need.operation is not None, kind
     return Row(asked, at, need.operation, need.resource, itself=itself)
@@ -163,7 +163,7 @@ OWN: dict[str, Any] = {
 """Kinds that concern subscriptions of their own connection; a caller cannot reach those of another connection."""
 
 GREETINGS = {"hello", "peer_hello", "peer_proof"}
-"""Kinds by which one says who one is: their tests are those of HELLO and of nodes."""
+"""Kinds that authenticate: they are tested with HELLO and with nodes."""
 
 NODES = ONE_WAY_KINDS | {"node_announce", "lives"}
 """Kinds that are taken from nodes alone."""

@@ -1,4 +1,4 @@
-"""Several nodes in the test's own process and event loop, with links and a view of who is alive that the test sets.
+"""Several nodes in the test's own process and event loop; the test sets their links and their view of live nodes.
 
 Messages between nodes are encoded and decoded as on the wire and arrive in order; clients use real connections. There
 is no `__meta`: the test announces the topic to every node. Membership and gossip have tests of their own.
@@ -84,7 +84,7 @@ class StandNode(Node):
 
 
 def others(node_id: str) -> list[str]:
-    """Return the nodes but one."""
+    """Return the nodes except one."""
     return [name for name in NODES if name != node_id]
 
 
@@ -140,7 +140,7 @@ class ClusterStand:
         self.tell()
 
     def tell(self) -> None:
-        """Let everybody look again at who is alive."""
+        """Let all nodes evaluate the live nodes again."""
         for node in self.nodes.values():
             node.broker.liveness_changed()
 
@@ -155,13 +155,13 @@ class ClusterStand:
         node.broker.replication.receive(sender, message, [Batch(unpack_header(view), view) for view in views])
 
     def isolate(self, *node_ids: str) -> None:
-        """Cut nodes off from all others; none: everybody is together again."""
+        """Cut nodes off from all others; without names, restore all links."""
         self.cut = self.known = set(node_ids)
         self.suspected = set()
         self.tell()
 
     def suspect(self, node_id: str) -> None:
-        """Cut a node off, which the others notice and it does not."""
+        """Cut a node off, which the others detect and it does not."""
         self.cut = self.suspected = {node_id}
         for name, node in self.nodes.items():
             if name != node_id:
@@ -240,7 +240,7 @@ class ClusterStand:
         return await peer.published(peer.post(b"".join(data), publish=pb.Publish(entries=entries, acks=acks)))
 
     async def read(self, node_id: str) -> list[bytes | None]:
-        """Return what a node serves, once it has on its disk what it knows to be committed."""
+        """Return the records that a node serves, after its committed records are on its disk."""
         one = self.partition(node_id)
         await settled(
             lambda: one.state.readable_end == one.state.high_watermark, "committed records are not on the disk"
@@ -267,7 +267,7 @@ class ClusterStand:
                 (one.state.readable_end, one.log.end_offset) == (count, count) and not one.replica.backfill.incomplete
                 for one in (self.partition(name) for name in self.nodes)
             ),
-            "the nodes do not come together",
+            "the nodes do not agree",
         )
         for name in self.nodes:
             assert await self.read(name) == list(values)

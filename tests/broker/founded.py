@@ -110,7 +110,7 @@ class Founded:
 
     @contextlib.asynccontextmanager
     async def beside(self, name: str) -> AsyncIterator[Node]:
-        """Let a node run on while a copy of it is started, which is stopped afterwards."""
+        """Let a node run while a copy of it is started, which is stopped afterwards."""
         node, directory = self.nodes.pop(name), self._dirs.pop(name)
         try:
             yield node
@@ -127,7 +127,7 @@ class Founded:
         abort_connections(node)
         await node.broker.tasks.cancel()
         if node.membership is not None:
-            node.life.exit_code = 1  # else it says goodbye
+            node.life.exit_code = 1  # otherwise it leaves gracefully
             await node.membership.close()
         await node.broker.replication.close()
         for partition in node.broker.partitions.all():
@@ -153,13 +153,13 @@ class Founded:
     async def until(self, condition: Callable[[], bool], message: str) -> None:
         try:
             async with asyncio.timeout(WAIT_S):
-                while not condition():  # noqa: ASYNC110 - what is waited for has no event that a test could see
+                while not condition():  # noqa: ASYNC110 - the condition has no event that a test could await
                     await asyncio.sleep(0.01)
         except TimeoutError:
             raise AssertionError(message) from None
 
     async def settled(self) -> None:
-        """Wait until `__meta` is owned, every node is registered and linked, and all know all of it."""
+        """Wait until `__meta` has an owner, every node is registered and linked, and all have applied it."""
 
         def agreed() -> bool:
             nodes = list(self.nodes.values())
@@ -185,9 +185,9 @@ class Founded:
         )
 
     async def copies(self, key: PartitionKey, *, end_offset: int = 0) -> list[Partition]:
-        """Return what each node stores of a partition that all store, once all know of it and serve it to an offset.
+        """Return the records of each node in a partition stored by all, once all serve it up to an offset.
 
-        A topic and what is committed to a partition are known to a quorum first, and to the others a moment later.
+        Topics and committed records are known to a quorum first, and to the others a moment later.
         """
 
         def level() -> bool:
@@ -216,7 +216,7 @@ class Founded:
             number += 1
 
     async def remove(self, peer: Peer, node_id: str) -> None:
-        """Remove a drained node as soon as that is allowed: when what it stored is whole elsewhere."""
+        """Remove a drained node as soon as that is allowed: when complete copies exist elsewhere."""
         refused = ""
         try:
             async with asyncio.timeout(WAIT_S):

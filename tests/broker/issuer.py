@@ -50,7 +50,7 @@ class Issuer:
 
 
 def as_answer(document: bytes, status: str = "200 OK") -> bytes:
-    """Return what an HTTP server says."""
+    """Return the response of an HTTP server."""
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(document)}\r\n\r\n".encode() + document
 
 

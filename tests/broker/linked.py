@@ -38,7 +38,7 @@ def append(number: int, partition: int = 0) -> pb.AppendBatch:
 
 
 class Ear:
-    """Gets what a node receives one-way."""
+    """Receives a node's one-way messages."""
 
     def __init__(self) -> None:
         self.got: list[tuple[str, Any, Sequence[Batch]]] = []

@@ -23,7 +23,7 @@ class Journal:
         self.gate.set()
         self.errors: list[Exception] = []
         self.is_marking = threading.Event()
-        """Set when a mark has begun, also behind the gate."""
+        """Set when a mark has begun, also while the gate is closed."""
         self.marks: list[int] = []
         """How many groups there were, at each mark."""
 

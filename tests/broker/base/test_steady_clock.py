@@ -22,7 +22,7 @@ class Clocks:
         self.clock = self.started()
 
     def started(self) -> SteadyClock:
-        """Return what a process that starts now has."""
+        """Return the clock of a process that starts now."""
         return SteadyClock(
             SETTLE_S,
             tolerance_us=TOLERANCE_S * S,
@@ -45,7 +45,7 @@ class Clocks:
 
     @property
     def told_s(self) -> float:
-        """How long time has gone on since the start."""
+        """Time since the start."""
         return (self.clock.now_us() - BEGAN_US) / S
 
     def before_s(self, age_s: int, newest_at_start_us: int = BEGAN_US) -> float:
@@ -71,7 +71,7 @@ def test_jumped_wall_clock_is_ignored_until_stable(jump_s: int) -> None:
     clocks.run(SETTLE_S - 1)
     assert clocks.told_s == 5 + SETTLE_S - 1
     clocks.run(1)
-    assert clocks.clock.now_us() == clocks.wall_us, "it has stood"
+    assert clocks.clock.now_us() == clocks.wall_us, "the settling time has passed"
     assert not clocks.clock.is_held
 
 

@@ -63,7 +63,7 @@ class Watched:
 
 
 class Nodes:
-    """Starts nodes and stops what is left of them."""
+    """Starts nodes and stops the remaining ones."""
 
     def __init__(self) -> None:
         self._all: list[Watched] = []

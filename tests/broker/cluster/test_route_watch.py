@@ -38,7 +38,7 @@ def topic(partitions: int = 1) -> pb.TopicRecord:
 
 
 async def all_looked(news: RouteNews, held: Sequence[Held]) -> None:
-    """Let everybody have the turn that is due, and forget it."""
+    """Execute the next turn of every waiter, and forget it."""
     async with asyncio.timeout(20):
         await asyncio.gather(*(one.woken.wait() for one in held))
         while news._looking:  # noqa: ASYNC110 - the pause between two turns has no event

@@ -92,7 +92,7 @@ async def test_added_partitions_are_placed_across_the_cluster(founded: Founded) 
             (config := node.broker.topics.config_of(topic.topic_id)) is not None and config.retention_bytes == 1 << 20
             for node in founded.nodes.values()
         ),
-        "a node does not hear of the change",
+        "a node does not receive the change",
     )
 
 
@@ -118,7 +118,7 @@ async def test_node_removal_is_idempotent_and_keeps_the_quorum(founded: Founded)
 
 
 class Written(MetaLog):
-    """Applies what is written at once."""
+    """Applies written records at once."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -133,7 +133,7 @@ class Written(MetaLog):
 
 
 def controller(world: World, *, owner: str, placement: str) -> Controller:
-    """Return that of a cluster whose only partition is stored by all of `placement`, and wanted there."""
+    """Return the state of a cluster with one partition, which all of `placement` store and should store."""
     topics, route = world.topics, Route(0, owner, tuple(placement))
     config = pb.TopicConfig(replication_factor=len(placement), partitions=1)
     topics.apply(pb.TopicRecord(name="t", topic_id=TOPIC, revision=2, config=config))

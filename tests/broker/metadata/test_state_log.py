@@ -76,7 +76,7 @@ async def test_snapshots_shorten_the_log_and_keep_the_state(stand: Stand, end: s
         await peer.delete(f"passing-{number}")
     await settled(lambda: resting(node), "a snapshot never ended")
     partition = node.broker.partitions.get(*OFFSETS_KEY)
-    assert partition.state.log_start > 0, "nothing was let go of"
+    assert partition.state.log_start > 0, "no records were deleted"
     assert partition.log.size_bytes < 250 * KIB
     before = state_of(node)
     await getattr(stand, end)()
@@ -116,7 +116,7 @@ async def test_concurrent_callers_share_one_read(stand: Stand, monkeypatch: pyte
         turns += 1
         await asyncio.sleep(0)
     await asking
-    assert applied == sorted(set(applied)), "each has applied all of it, and held up the rest of the node"
+    assert applied == sorted(set(applied)), "each has applied all records, and delayed the rest of the node"
     assert len(applied) >= 19
     assert len(set(went_on_in)) <= 2, "one after the other, each waits for a turn of a node that is busy"
 

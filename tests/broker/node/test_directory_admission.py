@@ -38,21 +38,21 @@ class Starts:
             self._tasks[name] = asyncio.create_task(self.founded.start(name))
 
     async def admitted(self, *names: str) -> set[str]:
-        """Return which have been admitted, as soon as each either has or has said for whom it waits."""
+        """Return the admitted nodes, as soon as each one was admitted or has logged the nodes it waits for."""
         self._caplog.clear()
         await self.founded.until(
             lambda: all(self._tasks[name].done() or f"'{name}' waits for" in self._caplog.text for name in names),
-            "a node neither starts nor says for whom it waits",
+            "a node neither starts nor logs the nodes it waits for",
         )
         return {name for name in names if self._tasks[name].done() and self._tasks[name].exception() is None}
 
     async def ended(self, name: str) -> BaseException | None:
-        """Wait until a start has come to its end; return why it failed."""
+        """Wait until a start has ended; return the reason of its failure."""
         await self.founded.until(self._tasks[name].done, f"{name} still waits")
         return self._tasks[name].exception()
 
     async def ends_soon(self, name: str) -> bool:
-        """Give a start a moment, and say whether it has come to its end."""
+        """Return whether a start has ended after a moment."""
         await asyncio.wait([self._tasks[name]], timeout=0.5)
         return self._tasks[name].done()
 
@@ -107,7 +107,7 @@ async def write(founded: Founded, name: str) -> bytes:
 
 
 async def is_kept(founded: Founded, topic_id: bytes) -> None:
-    """See that every node that runs comes to know the topic and the group's position again, and that they agree."""
+    """Check that all running nodes learn the topic and the group's position again, and that they agree."""
     await founded.settled()
     assert all(node.broker.topics.exists("kept") for node in founded.nodes.values())
     asked = pb.Committed(group="g", entries=[pb.CommittedEntry(topic_id=topic_id)])
@@ -123,7 +123,7 @@ async def is_kept(founded: Founded, topic_id: bytes) -> None:
 
 
 async def test_wiped_founder_does_not_found_a_second_meta(founded: Founded, caplog: pytest.LogCaptureFixture) -> None:
-    """a and b are all that ever ran. b comes back empty and meets c: neither knows what a and b may have committed."""
+    """Only a and b have ever run. b returns empty and meets c: neither knows the commits of a and b."""
     async with starts_of(founded, caplog) as starts:
         starts.begin("a", "b")
         assert await starts.admitted("a", "b") == set()
@@ -261,7 +261,7 @@ async def test_node_binds_only_the_asking_node(founded: Founded) -> None:
 
 
 def apply_no_more(founded: Founded, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a node lag behind `__meta`, unless it comes to own it: an owner applies all that is committed first."""
+    """Have a node lag behind `__meta`, unless it becomes its owner: an owner applies all committed records first."""
     meta_log = founded.nodes[name].broker.meta_log
     usual = meta_log.apply_committed
 

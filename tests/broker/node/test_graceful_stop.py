@@ -24,7 +24,7 @@ async def three(founded: Founded) -> Founded:
 
 
 async def used(three: Founded, *, copies: int = 3) -> list[PartitionKey]:
-    """Make a topic whose partitions all have been written to; return them with the broker's own."""
+    """Create a topic and write to all its partitions; return them with the broker's own."""
     peer = await three.peer("a")
     topic = await peer.create(partitions=PARTITIONS, replication_factor=copies)
     for index in range(PARTITIONS):

@@ -36,7 +36,7 @@ async def test_node_without_a_copy_reads_meta_from_the_owner(founded: Founded) -
     await peer.create("one")
     await founded.until(lambda: topics_of(founded, "d") == ["one"], "the joiner does not follow")
     topic = await peer.create("two", replication_factor=2)
-    await founded.until(lambda: topics_of(founded, "d") == ["one", "two"], "the joiner does not go on following")
+    await founded.until(lambda: topics_of(founded, "d") == ["one", "two"], "the joiner does not continue to follow")
     await founded.publish(await founded.peer("d"), topic.topic_id, b"v")
 
 

@@ -27,7 +27,7 @@ from tidelog_proto.wire.frames import encode_frame
 @pytest.mark.parametrize("flush", [pb.ALWAYS, pb.INTERVAL, pb.NEVER])
 @pytest.mark.parametrize("end", ["stop", "crash"])
 async def test_restart_keeps_all_data(stand: Stand, end: str, flush: pb.Flush) -> None:
-    """Offsets, records, what is known of producers, positions of groups; kill -9 loses nothing that was written."""
+    """Offsets, records, producer state, group positions: kill -9 loses no written data."""
     await stand.start()
     peer = await stand.peer()
     topic = await peer.create(partitions=2, flush=flush)

@@ -52,7 +52,7 @@ async def test_node_without_tls_is_refused_with_the_reason(
     starting = asyncio.create_task(founded.found())
     try:
         await founded.until(lambda: "this port requires TLS" in caplog.text, "c is not told")
-        await founded.until(lambda: "does not speak TLS" in caplog.text, "a and b do not say it of c")
+        await founded.until(lambda: "does not speak TLS" in caplog.text, "a and b do not log it about c")
     finally:
         starting.cancel()
         await asyncio.wait([starting])

@@ -59,7 +59,7 @@ async def test_deposed_owner_reports_no_offset_out_of_range(
     stand.suspect(old)
     new = await stand.owner(but=old)
     await stand.publish(b"b", to=new)
-    assert stand.partition(old).state.lies_beyond(2), "it knows nothing of it"
+    assert stand.partition(old).state.lies_beyond(2), "the node does not know the offset"
     assert (await asked(stand, old, 2)).error.code == pb.QUORUM_LOST
     assert not (await asked(stand, new, 2)).HasField("error")
     assert (await asked(stand, new, 3)).error.code == pb.OFFSET_OUT_OF_RANGE

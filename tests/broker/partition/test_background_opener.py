@@ -23,7 +23,7 @@ ID = b"t" * 16
 
 
 class Sleepers:
-    """Closed partitions, and what is to be opened of them."""
+    """Closed partitions, and their expected opens."""
 
     def __init__(self) -> None:
         self.closed = ClosedPartitions()
@@ -108,7 +108,7 @@ async def test_owned_partitions_are_opened_when_nodes_join_or_drain() -> None:
     subject.nodes_changed()
     assert sleepers.asked == [], "the node does not serve yet"
     subject.begin()
-    assert sleepers.asked == [1, 9], "only what lies on nodes that are drained has to move"
+    assert sleepers.asked == [1, 9], "only partitions on drained nodes have to move"
     nodes.apply(record("n1", draining=True, revision=2))
     subject.nodes_changed()
     assert len(sleepers.asked) == 2, "a node that was started again changes nothing"

@@ -1,4 +1,4 @@
-"""Compaction in a cluster: the owner's passes are decided, and every copy comes to hold the same bytes."""
+"""Compaction in a cluster: the owner's passes are decided, and all copies become equal byte by byte."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ async def test_epoch_that_fits_no_batch_is_unchanged_and_keeps_later_tombstones(
         assert latest(cluster, name)[b"a"] is None
     epoch = cluster.partition(await cluster.owner()).state.epoch
     await asyncio.sleep(0.3)
-    assert cluster.partition(await cluster.owner()).state.epoch == epoch, "passes go on though nothing can be done"
+    assert cluster.partition(await cluster.owner()).state.epoch == epoch, "passes continue without work"
     monkeypatch.undo()
     await compact(cluster)
     await settled(

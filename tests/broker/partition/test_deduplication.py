@@ -53,7 +53,7 @@ async def test_duplicates_in_the_window_are_dropped_and_reported(peer: Peer) -> 
     none = await one(peer, topic, batch(b"c", b"d"))
     assert (none.duplicates, none.dropped) == (2, b"")
     fresh = await one(peer, topic, batch(b"e"))
-    assert (fresh.base_offset, fresh.duplicates) == (5, 0)  # a control batch lies in front of it
+    assert (fresh.base_offset, fresh.duplicates) == (5, 0)  # a control batch precedes it
     assert await values_of(peer, topic) == [b"a", b"b", b"c", b"d", b"e"]
 
 
@@ -97,7 +97,7 @@ async def test_content_excludes_the_timestamp(peer: Peer) -> None:
     for data in different:
         assert (await one(peer, topic, data)).duplicates == 1
     assert (await one(peer, topic, record(b"a", b"a", at_us=2))).duplicates == 1
-    assert (await one(peer, topic, batch(b"a"))).duplicates == 1  # without columns for what it does not have
+    assert (await one(peer, topic, batch(b"a"))).duplicates == 1  # without columns for missing values
 
 
 async def test_sequences_of_dropped_records_are_used_and_retries_get_the_same_answer(stand: Stand) -> None:

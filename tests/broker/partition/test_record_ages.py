@@ -21,7 +21,7 @@ DAY_MS = 1000 * DAY_S
 
 
 class Passing:
-    """A node's two clocks, which a test lets go on together."""
+    """A node's two clocks, which a test advances together."""
 
     def __init__(self, *, off_s: int = 0, settle_s: int = 0) -> None:
         self.passed_s = 0
@@ -200,7 +200,7 @@ async def test_deleted_records_are_not_the_oldest(stand: Stand) -> None:
     ages = Passing().ages(partition)
     await ages.refresh()
     partition.log.delete_before(2)
-    assert not described(ages).HasField("next_deletion"), "of what is gone already"
+    assert not described(ages).HasField("next_deletion"), "the time of deleted records"
     await ages.refresh()
     info = described(ages)
     assert info.oldest_append_us == info.newest_append_us == partition.log.times.at(2)

@@ -25,7 +25,7 @@ DAY_S = 86_400
 
 
 class Held:
-    """Keeps entries that note a deletion from journals until it is let go of."""
+    """Holds journal entries that note a deletion until it is released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.free = threading.Event()
@@ -161,7 +161,7 @@ async def test_offset_beyond_its_ended_epoch_deletes_nothing(cluster: ClusterSta
 
 
 class Wall:
-    """The clocks of the nodes that are started from now on: they go on together, or jump while nothing runs."""
+    """Clocks of nodes that start from now on: they advance together, or jump while no node runs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.off_s = self.passed_s = 0

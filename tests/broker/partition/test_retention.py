@@ -48,7 +48,7 @@ async def test_full_disk_overwrites_the_stored_log_start(cluster: ClusterStand) 
     disk.fail = lambda operation, path: full if operation == "create" and NAME in path.name else None
     for sequence in range(3, 20):
         await publish(cluster, owner, sequence)
-    await settled(lambda: partition.log.start_offset > 0, "a full disk kept what is too old")
+    await settled(lambda: partition.log.start_offset > 0, "a full disk kept expired records")
     directory = partition.log.directory
     await settled(lambda: load_log_start(disk, directory) == partition.log.start_offset, "that is not written down")
     assert cluster.nodes[owner].life.health.state == "running"
@@ -86,7 +86,7 @@ async def test_full_disk_for_the_log_start_file_deletes_nothing_and_retries(
 
 
 def fall_behind(stand: ClusterStand, owner: str, late: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A follower hears nothing more, and is out of the push window as far as the owner knows."""
+    """A follower receives nothing more, and the owner regards it as outside the push window."""
     monkeypatch.setattr(stand.partition(late).driver, "receive", lambda *_: None)
     (follower,) = [each for each in stand.partition(owner).replica.followers if each.node_id == late]
     follower.streaming = False
@@ -138,7 +138,7 @@ async def test_epoch_ends_before_deleting_records_that_a_down_replica_lacks(clus
     for sequence in range(2, 30):
         await publish(cluster, await cluster.owner(), sequence)
         starts.append((partition.replica.state.active.epoch, partition.log.start_offset))
-    held = 2  # it may have acknowledged what came before it stopped
+    held = 2  # it may have acknowledged earlier records
     assert all(start <= held for at, start in starts if at == epoch), (
         "records of the open epoch that a copy lacks were deleted"
     )
@@ -217,7 +217,7 @@ async def test_missing_history_is_not_reported_as_deleted(
 async def test_nothing_after_a_pending_truncation_is_deleted(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log start of a later epoch is heard of before the log is cut to the end of this one."""
+    """A log start of a later epoch is received before the log is truncated to the end of this one."""
     partition = await begun_late(cluster)
     log_start = partition.log.start_offset
     monkeypatch.setattr(ReplicaDriver, "cut_offset", log_start + 1)
@@ -269,7 +269,7 @@ async def test_full_disk_ends_the_epoch_before_deleting_missing_records(
 
 
 async def test_deletion_below_an_uncommitted_offset_deletes_nothing(cluster: ClusterStand) -> None:
-    """A log start may be heard before what makes it committed here, and the end of the epoch may still be below it."""
+    """A log start may be received before it is committed here, and the end of the epoch may still be below it."""
     owner = await cluster.owner()
     partition = cluster.partition(owner)
     await publish(cluster, owner, 0)
@@ -338,7 +338,7 @@ async def test_disk_failure_in_background_log_start_stops_the_node(cluster: Clus
     partition.log.directory.joinpath(NAME).unlink()
     cluster.disks[owner].fail = lambda operation, path: broken if NAME in path.name else None
     partition.retention.note_log_start()
-    await settled(lambda: partition.state.refusal is not None, "a broken disk went on")
+    await settled(lambda: partition.state.refusal is not None, "the node continued with a broken disk")
     assert cluster.nodes[owner].life.exit_code == 74
 
 
@@ -351,7 +351,7 @@ async def test_disk_failure_stops_the_node(cluster: ClusterStand) -> None:
     peer = await cluster.peer(owner)
     for sequence in range(1, 20):
         await peer.publish(TOPIC_ID, batch(b"%020d" % sequence * 1500, producer_id=7, sequence=sequence))
-    await settled(lambda: partition.state.refusal is not None, "a broken disk went on")
+    await settled(lambda: partition.state.refusal is not None, "the node continued with a broken disk")
     assert cluster.nodes[owner].life.exit_code == 74
 
 
@@ -380,7 +380,7 @@ async def test_replica_follows_the_owners_deletion_at_once(tmp_path: Path) -> No
 
 
 async def held_note(stand: ClusterStand, operation: str) -> tuple[FaultyDisk, Partition]:
-    """The owner's disk and partition, while an operation on the note in front of a deletion takes its time."""
+    """The owner's disk and partition, while an operation on the note before a deletion is slow."""
     owner = await stand.owner()
     disk, partition = stand.disks[owner], stand.partition(owner)
     for sequence in range(4):

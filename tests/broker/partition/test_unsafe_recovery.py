@@ -60,7 +60,7 @@ async def test_last_node_recovers_the_partition(founded: Founded, caplog: pytest
     assert (await peer.read_all(topic.topic_id)) == [b"one", b"two", b"three"]
     assert (await peer.create("u")).name == "u", "topics can be changed again"
     assert left.broker.partitions.get(*META_KEY).replica.state.halted is None
-    # The lost nodes were only away. One at a time they follow; both at once could be a quorum of what was given up.
+    # The lost nodes were only away. They return one at a time; both at once could be a quorum of the given-up records.
     for name in ("b", "c"):
         await founded.start(name)
         await founded.until(partial(follows, founded, name), f"{name} does not follow")
@@ -126,7 +126,7 @@ async def test_unrecoverable_copy_is_refused_with_a_reason(founded: Founded) -> 
     topic = await peer.create(partitions=1, replication_factor=2)
     (outsider,) = {"a", "b", "c"} - set(topic.partitions[0].placement)
     await founded.until(
-        lambda: all(one.broker.topics.exists("t") for one in founded.nodes.values()), "t is not heard of"
+        lambda: all(one.broker.topics.exists("t") for one in founded.nodes.values()), "a node does not know t"
     )
 
     async def refusal(name: str, partition: int, node: str) -> tuple[pb.ErrorCode, str]:

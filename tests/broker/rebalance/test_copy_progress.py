@@ -50,7 +50,7 @@ class Trial:
     async def is_awaited(self) -> bool:
         await self.copies.look()
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(copy_progress, "MOVES_MAX", 0)  # only what is begun may be tried again
+            patched.setattr(copy_progress, "MOVES_MAX", 0)  # only begun moves may be tried again
             return self.copies.has_room(KEY, advised=False)
 
 
@@ -152,4 +152,4 @@ async def test_node_reports_its_copies_of_requested_partitions(founded: Founded)
     assert (await ask(asker, "nobody", keys)) == {}
     everything = pb.ClusterStatus(partitions=[pb.PartitionName(topic_id=topic.topic_id, partition=1)])
     status = (await peer.ask(cluster_status=everything)).envelope.cluster_status_reply
-    assert len(status.nodes) == 3, "a client gets all of it"
+    assert len(status.nodes) == 3, "a client gets the complete status"

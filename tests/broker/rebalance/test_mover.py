@@ -339,7 +339,7 @@ async def test_no_move_if_writers_would_wait_for_an_incomplete_copy() -> None:
 
 
 def three_copies() -> World:
-    """Return a world whose topic wants as many copies as there are nodes."""
+    """Return a world with a topic that wants a copy on each node."""
     world = World()
     config = pb.TopicConfig(replication_factor=3)
     world.topics.apply(pb.TopicRecord(name="t", topic_id=TOPIC, revision=2, config=config))

@@ -177,7 +177,7 @@ async def test_owner_with_a_full_disk_hands_over(three: Founded, monkeypatch: py
     monkeypatch.setattr(partition.log, "has_space", lambda *_: False)
     refused = (await (await three.peer(owner)).publish(key[0], batch(b"refused")))[0].error
     assert refused.code == pb.DISK_FULL
-    await three.until(lambda: three.owner(key, "a") != owner, "it keeps what it cannot write to")
+    await three.until(lambda: three.owner(key, "a") != owner, "it stays owner although it cannot write")
     assert placement(three, key, "a") == set("abc")
     assert (await three.publish(peer, key[0], b"stored")).base_offset == 1
 

@@ -40,7 +40,7 @@ def question(known: LoadWatch, *held: set[int]) -> AssignmentInput:
 
 
 def should_rebalance(known: LoadWatch, asked: AssignmentInput, now: float = 0.0) -> bool:
-    """Call the two checks like a group does."""
+    """Call the two checks in the order of a group."""
     held = [{key for key, has in asked.has.items() if has == member} for member in asked.members]
     return known.is_unbalanced(held) and known.should_rebalance(asked, now)
 
@@ -166,6 +166,6 @@ def test_steady_rates_converge_within_the_limit(seed: int) -> None:
             break
         has = {key: member for member, keys in assign(pb.BY_LOAD, asked).items() for key in keys}
     else:
-        raise AssertionError("it goes on moving")
+        raise AssertionError("the moves do not end")
     loads = [sum(rates[key[1]] for key, member in has.items() if member == each) for each in wishes]
     assert max(loads) < max(OVERLOAD_FACTOR * sum(rates) / members, max(rates) * 1.05), targets

@@ -34,7 +34,7 @@ def question(number: int, *, is_new: bool = True, counter: int = 1) -> pb.NodeAn
 
 
 class Other(NamedTuple):
-    """Another founder: the bound directory (0: none), and whether it has told the current start of the founder."""
+    """Another founder: the bound directory (0: none), and whether it has answered the founder's current start."""
 
     held: int = 0
     told_current: bool = False

@@ -94,7 +94,7 @@ def test_probe_proceeds_from_direct_to_indirect_to_suspicion() -> None:
     assert one.now_ms == began_ms + PLAIN.protocol_period_ms
     assert one.changes() == [Change.SUSPECT]
     while one.changes() == [Change.SUSPECT]:
-        one.swim._probe = None  # everyone else answers
+        one.swim._probe = None  # all others answer
         one.tick()
     assert one.changes() == [Change.SUSPECT, Change.DEAD]
     assert one.now_ms == began_ms + PLAIN.protocol_period_ms + PLAIN.suspicion_ms

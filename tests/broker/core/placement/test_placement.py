@@ -120,7 +120,7 @@ def test_zones_and_machines_repeat_only_when_necessary(key: bytes, nodes: list[N
     every_zone = {node.zone for node in storing.values()}
     assert len(zones) == min(len(placed), len(every_zone))
     for node in left_out:
-        # A machine that holds nothing stands by in a zone: then no other machine there holds two copies.
+        # An additional machine without copies in a zone: then no other machine there has two copies.
         mine = node.machine or node.node_id
         if mine not in {storing[node_id].machine or node_id for node_id in placed}:
             in_zone = [storing[node_id].machine for node_id in placed if storing[node_id].zone == node.zone]
@@ -300,7 +300,7 @@ def test_balanced_cluster_needs_no_moves_and_a_new_node_gets_its_share() -> None
     assert 80 <= len(plan) <= 160, "three in five of the partitions get a copy on the new node"
     assert all(move.new_copies == ("n4",) for move in plan)
     again = [PlacedPartition(TOPIC, move.partition, move.owner, *move.placement, replication_factor=3) for move in plan]
-    assert rebalance_plan(again, grown, alive=ids(grown)) == [], "a plan that was carried out is the end of it"
+    assert rebalance_plan(again, grown, alive=ids(grown)) == [], "no further moves follow an executed plan"
 
 
 def test_moves_without_copies_come_first_and_quorum_changes_are_planned() -> None:

@@ -87,7 +87,7 @@ def test_excess_bytes_are_counted_on_arrival() -> None:
 @pytest.mark.parametrize(
     ("epoch", "front", "is_open", "waits"),
     [(2, 1, True, False), (2, 0, True, True), (1, 1, True, True), (1, 0, False, False)],
-    ids=["the end of the epoch before", "all of it", "older history", "an owner that cannot open without it"],
+    ids=["the end of the previous epoch", "a whole epoch", "older history", "an owner that cannot open without it"],
 )
 def test_urgent_fetch_is_not_delayed(epoch: int, front: int, *, is_open: bool, waits: bool) -> None:
     past = Past(owner="b")
@@ -179,7 +179,7 @@ def test_fill_of_a_moved_partition_stops_and_continues_later(*, comes: bool) -> 
     else:
         trial.backfill.tick(trial.timing.pull_ms)
     assert (trial.peek(), trial.backfill.deadline_ms) == ([], None)
-    assert trial.hints.fills_bytes == [trial.timing.backfill_bytes], "it takes no turn from what is still to come"
+    assert trial.hints.fills_bytes == [trial.timing.backfill_bytes], "it does not take the budget of later fetches"
     trial.extend_chain(decision(trial.chain, Position(end, 0), owner="a"))
     trial.backfill.go_on(5000)
     assert trial.asked()[1].from_offset == (9 if comes else 8)
@@ -315,7 +315,7 @@ def test_deleted_records_are_not_fetched() -> None:
     assert (trial.backfill.incomplete, trial.log_start) == ({2}, 8)
     trial.backfill.raise_log_start(4, 0)
     assert trial.log_start == 8, "it never goes back"
-    assert trial.peek() == [], "the one that is being filled goes on"
+    assert trial.peek() == [], "the running fill continues"
     assert trial.times_whole == 0
     trial.backfill.raise_log_start(12, 0)
     assert trial.backfill.incomplete == set()

@@ -248,7 +248,7 @@ def test_short_logs_do_not_block_a_quorum_of_complete_ones() -> None:
     trial.promise("c", Position(14, 2))
     trial.promise("d", Position(13, 5))
     value = trial.value()
-    assert value.end_offset == 19, "e is not waited for, and what a still has counts"
+    assert value.end_offset == 19, "e is not awaited, and the records of a count"
     assert not value.short_logs
 
 

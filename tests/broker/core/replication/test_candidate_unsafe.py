@@ -117,7 +117,7 @@ def test_decision_of_lost_replicas_does_not_halt_the_recovered_copy() -> None:
     stage.later(200)
     stage.down = {cut, owner}
     stage.later(200)
-    stage.down = {cut}  # the two others roll over, and go on
+    stage.down = {cut}  # the two others roll over, and continue
     stage.owner().roll_over(stage.plan(("", 0), stage.owner().state.active), stage.now_ms)  # type: ignore[arg-type]
     stage.later(500)
     assert stage.publish("two") == 2
@@ -159,11 +159,11 @@ def test_unsafe_recovery_has_a_time_limit() -> None:
     assert ends(stage, left) == [] or not any(unsafe for _, _, unsafe in ends(stage, left))
 
 
-# --- what one has accepted may have been decided, or not ------------------------------------------------------
+# --- a value accepted by one node may be decided or not -------------------------------------------------------
 
 
 def accept(stage: Stage, node: str, *, proposer: str) -> bytes:
-    """Let a node accept the current end of the epoch from a proposer that is not heard of again."""
+    """Let a node accept the current end of the epoch from a proposer that then disappears."""
     replica = stage.replicas[node]
     value = decision_value(
         replica.state.active, replica.state.tail.queued, replica.state.chain.previous_hash, Plan(proposer, NODES, 2), 1

@@ -134,7 +134,7 @@ def test_replica_behind_the_window_is_not_pushed_to_and_does_not_affect_others()
     for size in (40, 40):
         owner.add(size)
         owner.pushes.acknowledged("b", owner.end.offset, 0)
-    assert to(owner.add(40)) == ["b"], "c lacks what is dropped: it is to pull"
+    assert to(owner.add(40)) == ["b"], "c lacks dropped records and has to pull"
     assert [node for node, follower in owner.pushes.followers.items() if not follower.streaming] == ["c"]
     assert owner.pushes.recent_bytes == 80
 

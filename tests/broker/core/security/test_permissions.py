@@ -59,7 +59,7 @@ def test_rule_allows_its_operations_on_its_resource_to_its_principal() -> None:
     assert not held.decide("ann", (), pb.OP_DESCRIBE, pb.RES_GROUP, "a").allowed
 
 
-def test_prefixes_roles_everybody_and_all_operations_match() -> None:
+def test_prefixes_roles_wildcards_and_all_operations_match() -> None:
     held = permissions(
         rule("role:etl", pb.OP_CONSUME, name="in-", prefix=True), rule("*", pb.OP_DESCRIBE, name="", prefix=True)
     )
