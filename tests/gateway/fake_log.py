@@ -264,10 +264,10 @@ class FakeClient:
     async def close(self) -> None:
         self.closed = True
 
-    async def create_topic(self, name: str, *, partitions: int = 1, **_: Any) -> None:
+    async def create_topic(self, name: str, *, partitions: int | None = None, **_: Any) -> None:
         if name in self._log.logs:
             raise TopicExistsError(f"{name} exists already")
-        self._log.logs[name] = [[] for _ in range(partitions)]
+        self._log.logs[name] = [[] for _ in range(partitions or 1)]
 
     async def topic_page(self, *, after: str, limit: int) -> tuple[list[Topic], bool]:
         behind = sorted(name for name in self._log.logs if name > after)
