@@ -491,9 +491,7 @@ def test_replica_that_requests_deleted_records_needs_the_next_epoch() -> None:
     assert not trial.ownership.lacks_deleted_records("z", 5, 0)
     trial.ack(trial.tail.queued, sender="c")
     assert not trial.ownership.lacks_deleted_records("c", 5, 0), "a late request for records that it has"
-    assert trial.ownership.lacks_deleted_records("c", 5, trial.timing.pull_ms), (
-        "repeated requests mean that it has lost the records"
-    )
+    assert trial.ownership.lacks_deleted_records("c", 5, trial.timing.pull_ms), "repeated: it has lost them"
     trial.ack(trial.tail.queued, sender="c")
     assert not trial.ownership.lacks_deleted_records("c", 5, trial.timing.pull_ms), "it holds it after all"
 
